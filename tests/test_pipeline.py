@@ -12,6 +12,7 @@ import pytest
 
 from tests.killing import tree
 from tests.networks import conv_net, samples, transposed_net
+from tests.ptq.nets import wide_net
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
@@ -163,6 +164,49 @@ def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
     assert sorted(item.name for item in place.iterdir() if item.name.startswith(".")) == []
 
 
+def test_an_improved_plan_of_weights_needs_no_ranges_and_is_the_same_by_hand(place):
+    text = """
+model = "net.onnx"
+output = "out"
+task = "regression"
+calibration = { data = "test.npz", methods = ["minmax"] }
+build = { targets = ["cpu"] }
+[plans.four]
+default = "int4"
+block_size = 64
+improve = "best"
+"""
+    wide_net(place / "net.onnx")
+    np.savez(place / "test.npz", x=np.load(place / "test.npz")["x"])
+    (place / "trtcal.toml").write_text(text)
+    result = run(read_config(place / "trtcal.toml"))
+    (optimizations,) = result.report["optimizations"]
+    assert optimizations["variants"] == ["four-improved"]
+    assert "of the quantized model raised" in (place / "out" / "report.html").read_text()
+    assert not (place / "out" / "calibrations" / "four-improved.json").exists()
+    command("verify", "out")
+    found = ["--optimizations", "out/optimizations/four-improved.npz"]
+    plan = ["--plan", "out/plans/four-improved.json"]
+    command("quantize", "net.onnx", *found, *plan, "-o", "hand.onnx")
+    made = place / "out" / "models" / "four-improved.onnx"
+    assert (place / "hand.onnx").read_bytes() == made.read_bytes()
+    words = " ".join(found + plan).replace("out/", "")
+    assert f"MODEL.onnx {words} -o" in (place / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["int8-minmax", "int8"])
+def test_a_plan_with_the_name_of_another_variant_is_refused_before_any_work(place, name):
+    conv_net(place / "net.onnx")
+    text = CONFIG.format(layer="second", targets=json.dumps(["cpu"]))
+    text = text.replace("mixed]", f'{name}]\nimprove = "fast"').replace(
+        "[evaluation]", 'improve = "fast"\n[evaluation]'
+    )
+    (place / "trtcal.toml").write_text(text)
+    with pytest.raises(InputError, match="two variants would have the name 'int8-"):
+        run(read_config(place / "trtcal.toml"))
+    assert not (place / "out").exists()
+
+
 def test_an_improved_variant_is_compared_built_reported_and_the_same_again(place):
     configured(place, conv_net, "second")
     samples(place / "data.npz", count=40)
@@ -187,7 +231,7 @@ def test_an_improved_variant_is_compared_built_reported_and_the_same_again(place
     assert optimizations["variants"] == ["int8-improved"]
     assert optimizations["tries"][-1]["name"] == "bias correction"
     assert "int8-improved" in {build["model_name"] for build in result.report["builds"]}
-    assert "of the INT8 model" in (place / "out" / "report.html").read_text()
+    assert "of the quantized model" in (place / "out" / "report.html").read_text()
     command("verify", "out")
     found = ["--calibration", "out/calibrations/improved.json"]
     found += ["--optimizations", "out/optimizations/improved.npz"]

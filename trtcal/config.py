@@ -260,6 +260,9 @@ def one_of(*allowed: str) -> Kind:
     return Kind(wanted, lambda value: value in allowed, example=f'"{allowed[0]}"')
 
 
+EFFORT = one_of("fast", "best")
+
+
 def by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
     """Read a table whose keys are free."""
     found = {}
@@ -497,13 +500,13 @@ class CalibrationConfig:
     batch: int = key(COUNT, 32, "Samples that are run together.")
     workers: int = key(COUNT, 1, "Processes that observe the data; they share the cores.")
     improve: str | None = key(
-        one_of("fast", "best"),
+        EFFORT,
         None,
-        "The effort of post-training optimization, which gives one more variant.",
+        "The effort of post-training optimization in INT8, which gives one more variant.",
         unset="no such variant",
     )
     improve_time_limit_s: float = key(
-        NUMBER, 600.0, "The most time that optimization takes, in seconds."
+        NUMBER, 600.0, "The most time that one optimization takes, in seconds."
     )
     parameters: dict[str, Parameters] = key(
         partial(by_name, partial(by_name, SCALAR)),
@@ -563,7 +566,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """A mixed plan, as in a plan's JSON, and the method whose ranges INT8 layers take."""
+    """A plan, as in a plan's JSON, the method whose ranges it takes, and whether to improve it."""
 
     layers: dict[str, str] = key(
         _texts, dict, "Precisions of single layers by their names.", unset="none"
@@ -590,8 +593,15 @@ class PlanConfig:
     rest: str | None = key(
         one_of("fp16", "fp32"),
         None,
-        "The precision of what is not INT8.",
+        "The precision of what is not quantized.",
         unset="`rest` of `[build]`",
+    )
+    block_size: int = key(COUNT, 128, "Weights in INT4 that share a scale: 128 or 64.")
+    improve: str | None = key(
+        EFFORT,
+        None,
+        "The effort of post-training optimization for this plan, which gives one more variant.",
+        unset="no such variant",
     )
 
 
@@ -847,6 +857,13 @@ class Config:
     store: StoreConfig = key(
         partial(read_section, StoreConfig), StoreConfig, "Where runs are kept."
     )
+
+    @property
+    def efforts(self) -> dict[str, str]:
+        """The effort of post-training optimization for INT8 throughout (`int8`) and for plans."""
+        plans = {name: plan.improve for name, plan in self.plans.items()}
+        asked = {"int8": self.calibration.improve} | plans
+        return {name: effort for name, effort in asked.items() if effort is not None}
 
     @property
     def run_folder(self) -> Path:

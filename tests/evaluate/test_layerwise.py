@@ -13,7 +13,7 @@ from trtcal.documents import from_fields
 from trtcal.evaluate import layerwise
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
-from trtcal.model.model import Int8Overrides
+from trtcal.model.model import Overrides
 from trtcal.ptq.equalization import equalize
 from trtcal.quantization import quantize, write_quantized
 
@@ -124,7 +124,7 @@ def test_what_an_optimization_moved_is_left_out_and_counted(tmp_path):
     prepared, ranges, data = calibrated(path, tmp_path)
     moved = equalize(prepared, data, len(data))
     model = replace(
-        prepared, proto=moved.of(prepared.proto), overrides=Int8Overrides(moved=moved.moved)
+        prepared, proto=moved.of(prepared.proto), overrides=Overrides(moved=moved.moved)
     )
     again = calibrate(observe(model, data, list(ranges.ranges)), "minmax")
     whole, layers = quantize(prepared, ranges), quantize(model, again)

@@ -11,7 +11,7 @@ from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.evaluate.judging import Judge
 from trtcal.model import load_model
-from trtcal.model.model import Int8Overrides
+from trtcal.model.model import Overrides
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 
 
@@ -38,7 +38,7 @@ class Subject:
 
 def applied(model, found):
     """Return a model with what was changed."""
-    return replace(model, proto=found.of(model.proto), overrides=Int8Overrides(moved=found.moved))
+    return replace(model, proto=found.of(model.proto), overrides=Overrides(moved=found.moved))
 
 
 def outputs(proto, feeds):

@@ -142,3 +142,28 @@ def block_net(path: Path) -> Path:
         helper.make_node("MatMul", ["r", "w2"], ["y"], "head"),
     ]
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 12, 6]})
+
+
+def wide_net(path: Path) -> Path:
+    """Twelve tokens; products of 192 and 256 summed values, correlated as those of trained networks."""
+    draw = rng(7)
+    weights = {
+        "rows": np.array([-1, 16]),
+        "tokens": np.array([-1, 12, 32]),
+        "mixed": draw.standard_normal((16, 192)).astype(np.float32) / 4,
+        "w0": draw.laplace(size=(192, 256)).astype(np.float32) / 14,
+        "b0": draw.standard_normal(256).astype(np.float32),
+        "w1": draw.laplace(size=(32, 256)).astype(np.float32) / 16,
+        "b1": draw.standard_normal(32).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["f"], "rows"),
+        helper.make_node("MatMul", ["f", "mixed"], ["m"], "mix"),
+        helper.make_node("Tanh", ["m"], ["t"], "tanh"),
+        helper.make_node("MatMul", ["t", "w0"], ["p"], "product"),
+        helper.make_node("Add", ["p", "b0"], ["s"], "bias"),
+        helper.make_node("Relu", ["s"], ["r"], "relu"),
+        helper.make_node("Gemm", ["r", "w1", "b1"], ["g"], "gemm", transB=1),
+        helper.make_node("Reshape", ["g", "tokens"], ["y"], "tokens"),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 12, 32]})

@@ -10,6 +10,9 @@ from trtcal.ptq.adaptive_rounding import (
     rounded_steps,
 )
 from trtcal.ptq.layer_inputs import MatrixForm
+from trtcal.quantization.formats import FORMATS
+
+INT8 = FORMATS["int8"]
 
 
 def inputs(count=4000, width=24, seed=0):
@@ -29,28 +32,26 @@ def test_rounding_by_output_error_beats_the_nearest():
     weight = rng(1).standard_normal((1, 8, 24)).astype(np.float32)
     scale = np.full((1, 8), 0.2, np.float32)
     gram = moments(x, x).gram
-    steps = rounded_steps(weight, scale, gram)
+    steps = rounded_steps(weight, scale[..., None], gram, INT8)
     nearest = np.rint(weight / scale[..., None])
 
     def error(found):
         return float((((found * scale[..., None] - weight) @ x.transpose(0, 2, 1)) ** 2).mean())
 
-    assert steps.dtype == np.int8
+    assert np.array_equal(steps, np.rint(steps))
     assert error(steps) < 0.6 * error(nearest)
     assert np.abs(steps * scale[..., None] - weight).max() < 10 * scale.max()
 
 
 def test_integers_stay_within_127():
     weight = np.full((1, 2, 24), 40.0, np.float32)
-    steps = rounded_steps(
-        weight, np.full((1, 2), 0.1, np.float32), moments(inputs(), inputs()).gram
-    )
+    steps = rounded_steps(weight, np.float32(0.1), moments(inputs(), inputs()).gram, INT8)
     assert np.abs(steps).max() == 127
 
 
 def test_whole_numbers_stay():
     weight = rng(3).integers(-100, 100, (1, 4, 24)).astype(np.float32)
-    steps = rounded_steps(weight, np.ones((1, 4), np.float32), moments(inputs(), inputs()).gram)
+    steps = rounded_steps(weight, np.float32(1), moments(inputs(), inputs()).gram, INT8)
     assert np.array_equal(steps, weight)
 
 
@@ -87,7 +88,7 @@ def test_a_single_large_weight_is_clipped():
 def test_columns_without_input_are_rounded_to_the_nearest():
     weight = rng(1).standard_normal((2, 4, 9)).astype(np.float32)
     scale = np.full((2, 4), 0.1, np.float32)
-    steps = rounded_steps(weight, scale, np.zeros((2, 9, 9), np.float32))
+    steps = rounded_steps(weight, scale[..., None], np.zeros((2, 9, 9), np.float32), INT8)
     assert np.array_equal(steps, np.rint(weight / np.float32(0.1)))
 
 
@@ -103,5 +104,5 @@ def test_inputs_that_hardly_vary_blow_no_weights_up(level, noise):
     weight = draw.standard_normal((1, 8, 24)).astype(np.float32)
     scale = np.full((1, 8), 0.03, np.float32)
     assert np.abs(compensated(weight, halves)).max() < 2 * np.abs(weight).max()
-    steps = rounded_steps(weight, scale, halves[0].gram)
+    steps = rounded_steps(weight, scale[..., None], halves[0].gram, INT8)
     assert np.abs(steps * scale[..., None] - weight).max() < 0.1

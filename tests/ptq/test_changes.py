@@ -10,7 +10,7 @@ import pytest
 from tests.networks import conv_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.model.graph import constant, import_graph
-from trtcal.model.model import Grid, Int8Overrides
+from trtcal.model.model import Grid, Overrides
 from trtcal.ptq.artifact import layer_changes
 from trtcal.quantization.weights import quantize_weight
 
@@ -36,7 +36,7 @@ def test_integers_are_held_against_the_nearest_on_their_own_grid(scene):
     model, calibration, constants = scene
     values, scale = nearest(constants["second"][1])
     values.reshape(-1)[[3, 5, 70]] += np.int8(1) - 2 * (values.reshape(-1)[[3, 5, 70]] == 127)
-    overrides = Int8Overrides(weights={"second": Grid(values, scale)})
+    overrides = Overrides(weights={"second": Grid(values, scale)})
     assert layer_changes(replace(model, overrides=overrides), calibration) == [
         {"name": "second", "weights": 8 * 8 * 9, "rounded": 3, "bias": None}
     ]
@@ -49,7 +49,7 @@ def test_a_bias_is_reported_in_steps_of_the_tensor_that_is_read_next(scene):
     biases["first"][2] -= 2 * step
     biases["first"][4] += step
     biases["gemm"] += 1
-    found = layer_changes(replace(model, overrides=Int8Overrides(biases=biases)), calibration)
+    found = layer_changes(replace(model, overrides=Overrides(biases=biases)), calibration)
     assert [one["name"] for one in found] == ["first", "gemm"]
     assert found[0] == {"name": "first", "weights": None, "rounded": None, "bias": found[0]["bias"]}
     assert found[0]["bias"] == pytest.approx(2, abs=1e-4)

@@ -11,7 +11,7 @@ from tests.zoo import ZOO
 from trtcal.backends.lowering import lower
 from trtcal.errors import InputError
 from trtcal.model.graph import import_graph
-from trtcal.model.model import Int8Overrides
+from trtcal.model.model import Overrides
 from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations
 from trtcal.ptq.changes import with_affines
 from trtcal.ptq.compensation import find_extremes
@@ -76,9 +76,7 @@ def test_a_linear_network_gets_no_affines(subject):
 def test_affines_lie_in_the_file(tmp_path, subject):
     net = subject(block_net)
     found = smooth(net.prepared, net.dataset, 48)
-    optimizations = Optimizations(
-        net.prepared.fingerprint, found, Int8Overrides(moved=found.moved), {}
-    )
+    optimizations = Optimizations(net.prepared.fingerprint, found, Overrides(moved=found.moved), {})
     write_optimizations(tmp_path / "optimizations.npz", optimizations)
     read = read_optimizations(tmp_path / "optimizations.npz")
     assert read.changes.affines == ("n", "g", "r")

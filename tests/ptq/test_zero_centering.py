@@ -12,7 +12,7 @@ from tests.ptq.nets import idle_net, offset_net, separable_net
 from tests.zoo import ZOO
 from trtcal.calibration import calibrate, observe
 from trtcal.errors import InputError
-from trtcal.model.model import Int8Overrides
+from trtcal.model.model import Overrides
 from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations
 from trtcal.ptq.changes import with_bounds
 from trtcal.ptq.zero_centering import zero_center
@@ -70,7 +70,7 @@ def test_what_is_read_otherwise_stays(tmp_path, subject):
 def test_bounds_lie_in_the_file(tmp_path, subject):
     net = subject(offset_net)
     moved, ranges = zero_center(net.prepared, net.calibrated())
-    overrides = Int8Overrides(moved=moved.moved)
+    overrides = Overrides(moved=moved.moved)
     optimizations = Optimizations(net.prepared.fingerprint, moved, overrides, {})
     write_optimizations(tmp_path / "optimizations.npz", optimizations)
     read = read_optimizations(tmp_path / "optimizations.npz")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trtcal.quantization.blocks import quantize_blocks
+from trtcal.quantization.blocks import quantize_blocks, scale_step
 from trtcal.quantization.formats import FORMATS
 
 KINDS = [("int4", 64), ("int4", 128), ("nvfp4", 16)]
@@ -15,9 +15,10 @@ def block_errors(exact, rounded, size):
 
 def as_stored(scales, found):
     """Return scales as a file holds them: float16, or FP8 in steps."""
-    if found.step is None:
+    if found.values.dtype == FORMATS["int4"].dtype:
         return scales.astype(np.float16).astype(np.float32)
-    return FORMATS["fp8"].floats(scales / found.step) * np.float32(found.step)
+    step = np.float32(scale_step(found.scale))
+    return FORMATS["fp8"].floats(scales / step) * step
 
 
 def reaching(weight, kind, size):
@@ -45,7 +46,7 @@ def test_blocks_lose_little_more_than_the_best_of_many_scales_that_clip_as_littl
 ):
     weight, kind = drawn(spread), FORMATS[name]
     blocks = quantize_blocks(weight, kind, 0, size)
-    found = block_errors(weight, blocks.floats(), size)
+    found = block_errors(weight, blocks.floats(None), size)
     reach = reaching(weight, kind, size)
     least = np.full(found.shape, np.inf)
     for share in np.linspace(0.96, 1.0 if name == "int4" else 1.5, 200):
@@ -61,14 +62,14 @@ def test_no_block_loses_more_than_by_its_largest_value(name, size, spread):
     found = quantize_blocks(weight, kind, 0, size)
     scale = np.repeat(as_stored(reaching(weight, kind, size), found), size, axis=0)
     plain = block_errors(weight, kind.floats(weight / scale) * scale, size)
-    assert (block_errors(weight, found.floats(), size) <= plain * (1 + 1e-5)).all()
+    assert (block_errors(weight, found.floats(None), size) <= plain * (1 + 1e-5)).all()
 
 
 def test_a_largest_value_below_zero_takes_the_eighth_step():
     weight = np.tile(np.arange(-8, 8, dtype=np.float32), 8)[:, None]
     found = quantize_blocks(weight, FORMATS["int4"], 0, 128)
     assert int(found.values.astype(np.int8).min()) == -8
-    assert np.square(found.floats() - weight).sum() < 1.0
+    assert np.square(found.floats(None) - weight).sum() < 1.0
 
 
 @pytest.mark.parametrize(("name", "size"), KINDS)
@@ -78,11 +79,11 @@ def test_blocks_along_either_axis_are_the_same(name, size):
         quantize_blocks(one, FORMATS[name], axis, size)
         for one, axis in ((weight, 1), (weight.T, 0))
     )
-    np.testing.assert_array_equal(along.floats(), across.floats().T)
+    np.testing.assert_array_equal(along.floats(None), across.floats(None).T)
 
 
 @pytest.mark.parametrize(("name", "size"), KINDS)
 def test_blocks_of_zeros_stay_zero(name, size):
     found = quantize_blocks(np.zeros((256, 8), np.float32), FORMATS[name], 0, size)
-    assert not found.floats().any()
-    assert (found.scales.astype(np.float32) > 0).all()
+    assert not found.floats(None).any()
+    assert (found.scale > 0).all()

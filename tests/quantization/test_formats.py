@@ -15,7 +15,7 @@ from calibrators.fp8 import fp8_amax, fp8_error
 from calibrators.histogram import Histogram
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.quantization.blocks import quantize_blocks
+from trtcal.quantization.blocks import quantize_blocks, scale_step
 from trtcal.quantization.formats import FORMATS
 
 NARROW = ("fp8", "int4", "nvfp4")
@@ -154,27 +154,28 @@ def test_onnx_runtime_gives_what_the_reference_gives(name, scale):
     np.testing.assert_array_equal(found, expected)
 
 
-def blocked(found, dtype):
+def blocked(found, name, axis, size, dtype):
     """Return a graph that adds 0 to the weights that `found` stands for."""
     shape = list(found.values.shape)
     onnx_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     values = [helper.make_tensor_value_info(one, onnx_type, shape) for one in ("x", "y")]
     constants = [numpy_helper.from_array(found.values, "codes")]
-    nodes, scales = [], found.scales if found.step else found.scales.astype(dtype)
-    constants.append(numpy_helper.from_array(scales, "block_scales"))
-    read = "block_scales"
-    if found.step is not None:
-        constants.append(numpy_helper.from_array(np.asarray(found.step, dtype), "step"))
+    nodes, scales, read = [], found.scale.astype(dtype), "block_scales"
+    if name == "nvfp4":
+        step = scale_step(found.scale)
+        scales = FORMATS["fp8"].rounded(found.scale / step)
+        constants.append(numpy_helper.from_array(np.asarray(step, dtype), "step"))
         nodes.append(helper.make_node("DequantizeLinear", [read, "step"], ["scales"], "scales"))
         read = "scales"
+    constants.append(numpy_helper.from_array(scales, "block_scales"))
     nodes += [
         helper.make_node(
             "DequantizeLinear",
             ["codes", read],
             ["weights"],
             "weights",
-            axis=found.axis,
-            block_size=found.size,
+            axis=axis,
+            block_size=size,
         ),
         helper.make_node("Add", ["x", "weights"], ["y"], "add"),
     ]
@@ -191,12 +192,12 @@ def test_blocks_on_the_cpu_are_those_of_the_reference(name, size, axis, dtype):
     spread = 10.0 ** np.random.default_rng(1).uniform(-3, 1, (256, 128))
     weight = (np.random.default_rng(0).standard_normal((256, 128)) * spread).astype(np.float32)
     found = quantize_blocks(weight, FORMATS[name], axis, size)
-    model = blocked(found, dtype)
+    model = blocked(found, name, axis, size, dtype)
     nothing = {"x": np.zeros(weight.shape, dtype)}
     (expected,) = ReferenceEvaluator(model).run(None, nothing)
     (given,) = run_session(open_session(lower(model)), ["y"], nothing)
     np.testing.assert_array_equal(given, expected)
-    np.testing.assert_array_equal(found.floats().astype(dtype), expected)
+    np.testing.assert_array_equal(found.floats(None).astype(dtype), expected)
 
 
 def histogram(values):

@@ -49,13 +49,13 @@ def _subject(options: Quantize, plan: Plan) -> Subject:
     given = options.load_model()
     prepared = options.prepare(given, options.optimizations)
     if options.improve:
-        return _improved(given, prepared, options)
+        return _improved(given, prepared, options, plan)
     path = options.chosen_ranges(plan)
     return Subject(prepared, None if path is None else Calibration.read(path))
 
 
-def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
-    """Find optimizations."""
+def _improved(given: Model, prepared: Model, options: Quantize, plan: Plan) -> Subject:
+    """Find optimizations for what the plan quantizes."""
     from trtcal.check.check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
@@ -63,13 +63,13 @@ def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
 
     metric = load_metric(options.metric) if options.metric else None
     effort = options.improve or "fast"
-    wanted = ImproveOptions(effort, options.time_limit, options.objective, metric)
+    wanted = ImproveOptions(effort, options.time_limit, options.objective, metric, plan=plan)
     dataset = options.open_data(given, options.config.calibration)
     warn(check_data(given, dataset).issues)
     found = improve(prepared, dataset, wanted, given, progress)
     for line in found.warnings:
         warning(f"{line}")
-    return Subject(found.optimized, found.calibration, found)
+    return Subject(found.optimized, found.calibration if plan.ranged else None, found)
 
 
 def _write_improved(found: Improved, options: Quantize) -> None:
@@ -77,7 +77,8 @@ def _write_improved(found: Improved, options: Quantize) -> None:
     endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
     optimizations, record, ranges = (options.output.with_suffix(one) for one in endings)
     found.write(optimizations, record, ranges)
-    note(f"wrote {optimizations}, {record} and {ranges}")
+    names = [optimizations, record, *([ranges] if found.plan.ranged else [])]
+    note(f"wrote {', '.join(map(str, names[:-1]))} and {names[-1]}")
     if options.float_output:
         _write_floats(options.float_output, found.optimized, found.calibration)
 
@@ -219,6 +220,8 @@ class Quantize(
 
         self.check()
         plan = _plan(self)
+        if self.float_output and not plan.is_int8:
+            raise click.UsageError("--float-output is for plans whose one narrow precision is int8")
         check_precisions(plan.asked, self._suited)
         subject = _subject(self, plan)
         tuned = None
@@ -238,6 +241,7 @@ class Quantize(
             "asked": quantized.asked,
             "skipped": quantized.skipped,
             "excluded": quantized.excluded,
+            "unused": quantized.unused,
             "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
             "improvement": subject.record,
         }
@@ -250,7 +254,9 @@ class Quantize(
         from trtcal.backends.registry import targets_here
 
         made = self.output.with_suffix
-        ranges = made(".calibration.json") if self.improve else self.chosen_ranges(plan)
+        ranges = self.chosen_ranges(plan)
+        if self.improve:
+            ranges = made(".calibration.json") if plan.ranged else None
         changed = made(".optimizations.npz") if self.improve else self.optimizations
         data = self.data or (self.config.calibration.data if self.improve else None)
         known = {"data": data} if data or ranges is None else recall(ranges)
@@ -316,6 +322,8 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
         say(f"left out of INT8 by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
+    for name, reason in quantized.unused.items():
+        warning(f"quantized without its optimizations: {name}: {reason}")
     if quantized.fp16_subgraphs.nodes:
         _show_fp16(quantized.fp16_subgraphs)
 

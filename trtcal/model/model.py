@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +32,8 @@ from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
 
 Floats = npt.NDArray[np.floating[Any]]
-Int8 = npt.NDArray[np.int8]
+Narrow = npt.NDArray[Any]
+"""Values of a narrow type: int8, or FP8, INT4 and FP4 of ml_dtypes."""
 
 
 def along(values: npt.NDArray[Any], rank: int, axis: int | None) -> npt.NDArray[Any]:
@@ -45,14 +46,32 @@ def along(values: npt.NDArray[Any], rank: int, axis: int | None) -> npt.NDArray[
 
 @dataclass(frozen=True)
 class Grid:
-    """A weight on the grid of its scales: `values` of the weight's shape, `scale` () or (channels,)."""
+    """A weight in steps of its scales: `values` of the weight's shape, in a narrow type.
 
-    values: Int8
+    `scale`, float32 or float16, is () for all, (channels,) along the weight's axis of outputs, or for
+    blocks as many-dimensional as the values, with one row or column for each block.
+    """
+
+    values: Narrow
     scale: Floats
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether weights in blocks along the summed axis share a scale."""
+        return self.scale.ndim == self.values.ndim > 1
+
+    def spread(self, axis: int | None) -> Floats:
+        """Return the scales in a shape that broadcasts to the values; `axis` is that of outputs."""
+        if not self.is_blocked:
+            return along(self.scale, self.values.ndim, axis)
+        spread = self.scale
+        for one, (whole, blocks) in enumerate(zip(self.values.shape, spread.shape, strict=True)):
+            spread = np.repeat(spread, whole // blocks, one) if whole > blocks else spread
+        return spread
+
     def floats(self, axis: int | None) -> Floats:
-        """Return the weight that the integers stand for."""
-        return np.asarray(self.values * along(self.scale, self.values.ndim, axis), np.float32)
+        """Return the weight that the values stand for, float32."""
+        return np.asarray(self.values.astype(np.float32) * self.spread(axis), np.float32)
 
 
 def _none() -> Mapping[str, Any]:
@@ -60,21 +79,39 @@ def _none() -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Int8Overrides:
-    """By layer: the integer weights and the biases, (channels,), that it takes if it is in INT8.
+class Overrides:
+    """By layer: the quantized weights and the biases, (channels,), that it takes if it is quantized.
 
-    `moved` are tensors that have other values than in the model as it was given, and the outputs of
-    layers that have other weights, in float too: they can't be compared with those of that model.
+    They are for INT8 where `precisions` names no other one for a layer. `moved` are tensors that have
+    other values than in the model as it was given, and the outputs of layers that have other weights,
+    in float too: they can't be compared with those of that model.
     """
 
     weights: Mapping[str, Grid] = field(default_factory=_none)
     biases: Mapping[str, Floats] = field(default_factory=_none)
     moved: frozenset[str] = frozenset()
+    precisions: Mapping[str, str] = field(default_factory=_none)
 
-    def with_layer(self, name: str, weight: Grid | None, bias: Floats | None) -> Int8Overrides:
+    def with_layer(
+        self, name: str, weight: Grid | None, bias: Floats | None, precision: str = "int8"
+    ) -> Overrides:
         """Return the overrides with one layer's values in place of those before."""
         weights = self.weights if weight is None else {**self.weights, name: weight}
         biases = self.biases if bias is None else {**self.biases, name: bias}
+        precisions = self.precisions
+        if precision != "int8":
+            precisions = {**precisions, name: precision}
+        return replace(self, weights=weights, biases=biases, precisions=precisions)
+
+    def precision(self, name: str) -> str | None:
+        """Return the precision that they are for in a layer, None if there are none for it."""
+        found = name in self.weights or name in self.biases
+        return self.precisions.get(name, "int8") if found else None
+
+    def without(self, names: Collection[str]) -> Overrides:
+        """Return the overrides of all other layers."""
+        weights = {name: one for name, one in self.weights.items() if name not in names}
+        biases = {name: one for name, one in self.biases.items() if name not in names}
         return replace(self, weights=weights, biases=biases)
 
 
@@ -98,7 +135,7 @@ class Model:
     """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
 
     `proto` holds the weights, or refers to the files that have them (`trtcal.model.files`).
-    `overrides` are the optimizations of layers in INT8; the fingerprint covers them too. `given`
+    `overrides` are the optimizations of quantized layers; the fingerprint covers them too. `given`
     is then the model before the optimizations, which also change constants of the float model. No
     initializer of `proto` is an input of its graph; `defaults` are inputs of the file with a
     default value, which is a constant here. `source` is the file or folder of another framework
@@ -112,7 +149,7 @@ class Model:
     path: Path
     proto: onnx.ModelProto
     fingerprint: str
-    overrides: Int8Overrides = field(default_factory=Int8Overrides)
+    overrides: Overrides = field(default_factory=Overrides)
     given: onnx.ModelProto | None = None
     defaults: tuple[str, ...] = ()
     source: Path | None = None

@@ -204,20 +204,25 @@ def _check_path(value: object, what: str, other: str) -> None:
 
 
 def improve(
-    model: AnyModel, data: Data, effort: str = "fast", time_limit_s: float = 600.0
+    model: AnyModel,
+    data: Data,
+    effort: str = "fast",
+    time_limit_s: float = 600.0,
+    plan: Plan | Mapping[str, Any] | PathLike | None = None,
 ) -> Improved:
-    """Find the ranges and optimizations with which a model loses least in INT8, without training.
+    """Find the ranges and optimizations with which a model loses least, without training.
 
     A quarter of the samples (16 to 128, a third if there are fewer than 32) is held back to judge
     the optimizations. `effort` is "fast" or "best", `time_limit_s` the number of seconds after
-    which no further optimization is tried. `InputError` for fewer than 8 samples.
+    which no further optimization is tried. `plan` says what is quantized, all to INT8 if None.
+    `InputError` for fewer than 8 samples.
 
     >>> improved = improve("samples/digits/digits.onnx", "samples/digits/calibration.npz")
     >>> improved.quantized.asked["stem/conv"]
     'int8'
     """
     loaded = _model(model)
-    options = ImproveOptions(effort, time_limit_s)
+    options = ImproveOptions(effort, time_limit_s, plan=_plan(plan) or Plan())
     return optimize(prepare(loaded), open_data(data, loaded), options, loaded, silent)
 
 

@@ -74,7 +74,7 @@ from trtcal.model.frameworks.source import source_of
 from trtcal.model.passes import Pass, Prepared, prepare_with_record
 from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.ptq.improver import OPTIMIZATIONS_FILE, Improved, improve, split_samples, write_improved
+from trtcal.ptq.improver import Improved, improve, split_samples, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
     Plan,
@@ -104,7 +104,7 @@ from trtcal.runs.folder import check_replaceable
 from trtcal.runs.history import History
 from trtcal.runs.lineage import Lineage, Step
 
-ALTERNATIVE = "fp16"
+ALTERNATIVE, IMPROVED = "fp16", "improved"
 DATA_CHECK = "data_check.json"
 OUTPUTS = (
     "builds",
@@ -306,7 +306,7 @@ def open_inputs(
     else:
         evaluation_data = open_section(model, config, evaluation, "evaluation.data")
     calibration_data = counted(data)
-    if calibration.improve is not None:
+    if config.efforts:
         split_samples(prepared.model, calibration_data)
     prices_of(config)
     metric, task = evaluation.metric, config.task
@@ -318,6 +318,7 @@ def open_inputs(
         name: _checked_plan(config, name, plan, prepared.model)
         for name, plan in config.plans.items()
     }
+    _check_names(config)
     for plan in plans.values():
         check_precisions(plan.asked, config.build.targets)
     both = calibration_data, evaluation_data
@@ -359,10 +360,28 @@ def open_section(
 
 def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:
     said = {key: value for key, value in vars(plan).items() if value is not None}
-    table = {key: value for key, value in said.items() if key != "method"}
+    table = {key: value for key, value in said.items() if key not in ("method", "improve")}
     made = plan_of(table, f"{config.path}: plans.{name}")
     resolve(made, prepared)
     return made
+
+
+def _check_names(config: Config) -> None:
+    """`InputError` if a plan has the name of another variant."""
+    names = [f"int8-{one}" for one in dict.fromkeys(config.calibration.methods)]
+    names += [ALTERNATIVE] if config.build.compares_fp16 else []
+    improved = [*(["int8"] if config.calibration.improve else []), *config.plans]
+    names += [*config.plans, *(f"{one}-{IMPROVED}" for one in improved if one in config.efforts)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                f"{config.path}: two variants would have the name {name!r}", "rename a plan"
+            )
+
+
+def optimizations_file(variant: str) -> str:
+    """Return where the optimizations of a variant lie in the folder of a run."""
+    return f"optimizations/{'improved' if variant == 'int8-improved' else variant}.npz"
 
 
 def _required(value: Path | None, key: str) -> Path:
@@ -478,28 +497,30 @@ def quantize_all(
     if inputs.config.build.compares_fp16:
         asked.append((ALTERNATIVE, calibrations[settings.method], Plan(default="fp16")))
     made = [write_variant(inputs, inputs.prepared, *one, journal) for one in asked]
-    if settings.improve is not None:
-        found = optimize(inputs, settings.improve, journal)
-        variant = ("int8-improved", found.calibration, Plan())
-        made.append(write_variant(inputs, found.optimized, *variant, journal))
+    for name, effort in inputs.config.efforts.items():
+        wanted = inputs.plans.get(name, Plan())
+        found = optimize(inputs, name, effort, wanted, journal)
+        variant = found.optimized, f"{name}-{IMPROVED}", found.calibration, wanted
+        made.append(write_variant(inputs, *variant, journal))
     return made
 
 
-def optimize(inputs: Inputs, effort: str, journal: Journal) -> Improved:
-    """Return the optimizations that help on samples held back."""
-    options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s)
+def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journal) -> Improved:
+    """Return the optimizations of INT8 or of a plan, by its name, that help on samples held back."""
+    options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s, plan=plan)
     data = inputs.calibration_data
     given = (inputs.graph, data.fingerprint)
+    file = optimizations_file(f"{name}-{IMPROVED}")
     with (
-        journal.step("improve", OPTIMIZATIONS_FILE, given, to_fields(options)) as record,
+        journal.step("improve", file, given, to_fields(options)) as record,
         data.reading_for("optimizations"),
     ):
         found = improve(inputs.prepared, data, options, inputs.model, journal.progress)
-        digests = write_improved(journal.folder, found)
-        record(digests.pop(OPTIMIZATIONS_FILE))
+        digests = write_improved(journal.folder, file, found)
+        record(digests.pop(file))
     journal.lineage.steps += [Step("improve", *item) for item in digests.items()]
     for line in found.warnings:
-        journal.say(f"improvement: {line}")
+        journal.say(f"improvement of {name}: {line}")
     return found
 
 
@@ -515,7 +536,7 @@ def write_variant(
         with journal.step("plan", output) as record:
             record(str(write_plan(journal.folder / output, plan)["digest"]))
     output = f"models/{name}.onnx"
-    optimized = None if model is inputs.prepared else journal.digest_of(OPTIMIZATIONS_FILE)
+    optimized = None if model is inputs.prepared else journal.digest_of(optimizations_file(name))
     given = (inputs.graph, calibration.digest, optimized or "")
     with journal.step("quantize", output, given, plan.to_document()) as record:
         quantized = quantize(model, calibration, plan)

@@ -13,16 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
 from trtcal.model.model import Floats
 from trtcal.ptq.layer_inputs import MatrixForm, TokenWeights
+from trtcal.quantization.formats import FORMATS, Format
 
 ROWS = 8192  # of a layer's input, at most
 ROWS_A_WEIGHT = 4  # or so many for each weight of an output, if that is more
 BLOCK = 64  # columns whose errors are passed on together to those behind
-LEVELS = 127
 DAMPING = 0.1  # of the mean power of the inputs, for rounding
 RIDGES = (0.03, 0.3, 3.0, 30.0)  # tried, of the same; an infinite one keeps the weights as they are
 WIDE = 2048  # weights of an output, from which on only the middle ones are tried
@@ -133,26 +132,33 @@ def clipped_scales(weights: Floats, scale: Floats, gram: Floats) -> Floats:
     best, least = scale, np.full(scale.shape, np.inf)
     for factor in CLIPS:
         tried = np.asarray(scale * factor, np.float32)
-        steps = np.clip(np.rint(weights / tried[:, :, None]), -LEVELS, LEVELS)
-        error = steps * tried[:, :, None] - weights
+        error = (
+            nearest_steps(weights / tried[:, :, None], FORMATS["int8"]) * tried[:, :, None]
+            - weights
+        )
         power = ((error @ gram) * error).sum(axis=2)
         best = np.where(power < least, tried, best)
         least = np.minimum(power, least)
     return best
 
 
-def rounded_steps(weights: Floats, scale: Floats, gram: Floats) -> npt.NDArray[np.int8]:
-    """Return integers (groups, outputs, d) for weights at scales (groups, outputs).
+def rounded_steps(weights: Floats, scales: Floats, gram: Floats, kind: Format) -> Floats:
+    """Return steps of a format for weights (groups, outputs, d) at scales that broadcast to them.
 
     Columns with the most power are rounded first; each passes its error on to those behind.
     """
-    found = np.zeros(weights.shape, np.int8)
+    found, scales = np.zeros_like(weights), np.broadcast_to(scales, weights.shape)
     for group, own in enumerate(gram):
         order = np.argsort(-np.diag(own), kind="stable")
         factor = _inverse_factor(_damped(own[np.ix_(order, order)], DAMPING))
-        exact = weights[group][:, order] / scale[group][:, None]
-        found[group][:, order] = _columns(exact, factor)
+        exact, steps = weights[group][:, order], scales[group][:, order]
+        found[group][:, order] = _columns(exact, steps, factor, kind)
     return found
+
+
+def nearest_steps(exact: Floats, kind: Format) -> Floats:
+    """Return weights, in steps of their scales, on the grid of a format: int8 has no -128."""
+    return kind.floats(np.maximum(exact, -kind.top) if kind.name == "int8" else exact)
 
 
 def _damped(gram: Floats, part: float) -> Floats:
@@ -169,17 +175,19 @@ def _inverse_factor(gram: Floats) -> Floats:
     return np.asarray(scipy.linalg.cholesky((inverse + inverse.T) / 2, check_finite=False))
 
 
-def _columns(exact: Floats, factor: Floats) -> npt.NDArray[np.int8]:
-    """Round a matrix (outputs, d), in steps of its scales, column by column."""
-    exact = np.array(exact)
-    steps = np.empty(exact.shape, np.int8)
+def _columns(exact: Floats, scales: Floats, factor: Floats, kind: Format) -> Floats:
+    """Return the steps of a matrix (outputs, d) at scales of the same shape, column by column.
+
+    The first argument is changed.
+    """
+    steps = np.empty_like(exact)
     for start in range(0, exact.shape[1], BLOCK):
         stop = min(start + BLOCK, exact.shape[1])
         errors = np.empty((len(exact), stop - start), exact.dtype)
         for i in range(start, stop):
-            column = np.clip(np.rint(exact[:, i]), -LEVELS, LEVELS)
-            error = (exact[:, i] - column) / factor[i, i]
+            steps[:, i] = nearest_steps(exact[:, i] / scales[:, i], kind)
+            error = (exact[:, i] - steps[:, i] * scales[:, i]) / factor[i, i]
             exact[:, i + 1 : stop] -= np.outer(error, factor[i, i + 1 : stop])
-            steps[:, i], errors[:, i - start] = column, error
+            errors[:, i - start] = error
         exact[:, stop:] -= errors @ factor[start:stop, stop:]
     return steps

@@ -25,20 +25,22 @@ from trtcal.documents import (
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, unique
 from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
-from trtcal.model.model import Floats, Grid, Int8Overrides, along
+from trtcal.model.model import Floats, Grid, Overrides
+from trtcal.ptq.adaptive_rounding import nearest_steps
 from trtcal.ptq.changes import HINT, Bounds, Changes
 from trtcal.quantization import find_layers
+from trtcal.quantization.formats import BY_DTYPE, FORMATS
 from trtcal.quantization.placement import Placement
 from trtcal.quantization.weighted_ops import Layer, bias_of, set_bias
 from trtcal.ranges import Calibration
 
 KIND = "optimizations"
-LEVELS = 127
+LEVELS = 127  # steps on either side of zero in INT8
 
 
 @dataclass(frozen=True)
 class Optimizations:
-    """`changes` of the model in float too; `overrides` of layers that are in INT8 only.
+    """`changes` of the model in float too; `overrides` of layers that are quantized only.
 
     `model` is the fingerprint of the model that they are for, `record` the document of how they were
     found.
@@ -46,7 +48,7 @@ class Optimizations:
 
     model: str
     changes: Changes
-    overrides: Int8Overrides
+    overrides: Overrides
     record: Document
 
     @property
@@ -83,6 +85,7 @@ class Optimizations:
     @property
     def _header(self) -> Document:
         """All but the arrays: names, each at the place of its array, and the bounds of Clips."""
+        precisions = self.overrides.precisions
         return {
             "model": self.model,
             "constants": list(self.changes.constants),
@@ -94,6 +97,7 @@ class Optimizations:
             },
             "affines": list(self.changes.affines),
             "moved": sorted(self.changes.moved),
+            **({"precisions": dict(precisions)} if precisions else {}),
         }
 
     def _arrays(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
@@ -101,7 +105,7 @@ class Optimizations:
         for number, array in enumerate(self.changes.constants.values()):
             yield f"constants/{number}", array
         for number, grid in enumerate(self.overrides.weights.values()):
-            yield f"weights/{number}", grid.values
+            yield f"weights/{number}", grid.values.view(np.int8)  # numpy's files know no others
             yield f"scales/{number}", grid.scale
         for number, bias in enumerate(self.overrides.biases.values()):
             yield f"biases/{number}", bias
@@ -134,14 +138,15 @@ def read_optimizations(path: Path) -> Optimizations:
                 for number, name in enumerate(header[kind])
             }
 
+        precisions = {str(name): str(one) for name, one in header.get("precisions", {}).items()}
         grids = {
-            name: Grid(np.asarray(arrays[f"weights/{number}"], np.int8), scale)
+            name: _grid(arrays[f"weights/{number}"], scale, precisions.get(name, "int8"))
             for number, (name, scale) in enumerate(floats("weights", "scales").items())
         }
         bounds = {str(name): _bounds(*given) for name, given in header["bounds"].items()}
         affines, moved = tuple(map(str, header["affines"])), frozenset(map(str, header["moved"]))
         changes = Changes(floats("constants"), bounds, affines, moved)
-        overrides = Int8Overrides(grids, floats("biases"), moved)
+        overrides = Overrides(grids, floats("biases"), moved, precisions)
         record = dict(header["record"])
         found = Optimizations(str(header["model"]), changes, overrides, record)
         if record["optimizations"] != found.digest or record["digest"] != digest_document(record):
@@ -157,6 +162,16 @@ def _bounds(least: float, largest: float | None) -> Bounds:
     if not -np.inf < ends[0] < ends[1]:
         raise ValueError("its bounds are not an interval")
     return ends
+
+
+def _grid(values: Any, scale: Floats, precision: str) -> Grid:
+    kind = FORMATS[precision]
+    if values.dtype != np.int8:
+        raise ValueError("its weights are not bytes")
+    grid = Grid(values.view(kind.dtype), scale)
+    if not np.abs(grid.values.astype(np.float32)).max(initial=0.0) <= kind.most:
+        raise ValueError(f"its weights are not {precision}")
+    return grid
 
 
 def _floats(array: Any) -> Floats:
@@ -176,6 +191,8 @@ def in_float(optimized: Model) -> Model:
     names = tensor_names(graph)
     overrides = optimized.overrides
     for node in list(graph.nodes):
+        if overrides.precision(node.name) != "int8":
+            continue
         if node.name in overrides.biases:
             bias = overrides.biases[node.name]
             set_bias(node, gs.Constant(unique(f"{node.name}/bias", names), bias))
@@ -184,7 +201,7 @@ def in_float(optimized: Model) -> Model:
             values = overrides.weights[node.name].floats(weight.axis)
             node.inputs[weight.index] = gs.Constant(unique(f"{node.name}/weight", names), values)
     return checked(
-        replace(optimized, proto=export_model(graph, optimized.proto), overrides=Int8Overrides())
+        replace(optimized, proto=export_model(graph, optimized.proto), overrides=Overrides())
     )
 
 
@@ -214,9 +231,12 @@ def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | 
     values = constant(node.inputs[layer.weight.index]) if layer.weight else None
     if grid is None or layer.weight is None or values is None:
         return {"weights": None, "rounded": None}
-    steps = values / along(grid.scale, values.ndim, layer.weight.axis)
-    nearest = np.clip(np.rint(steps), -LEVELS, LEVELS)
-    return {"weights": values.size, "rounded": int((nearest != grid.values).sum())}
+    exact = values / grid.spread(layer.weight.axis)
+    nearest = nearest_steps(exact, BY_DTYPE[grid.values.dtype])
+    return {
+        "weights": values.size,
+        "rounded": int((nearest != grid.values.astype(np.float32)).sum()),
+    }
 
 
 def _bias_change(node: gs.Node, bias: Floats) -> float:

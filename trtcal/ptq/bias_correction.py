@@ -20,7 +20,7 @@ from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import Model
 from trtcal.model.graph import clip_bounds, constant, import_graph, is_op, reads
-from trtcal.model.model import Floats, Grid, Int8Overrides
+from trtcal.model.model import Floats, Grid, Overrides
 from trtcal.model.ops import ACTIVATIONS, ELEMENTWISE
 from trtcal.ptq.layer_inputs import matrix_form
 from trtcal.quantization import find_layers
@@ -31,7 +31,7 @@ STEPS = 2  # of the secant method
 SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too
 
 
-def correct_by_batch_norm(model: Model, original: Model) -> Int8Overrides | None:
+def correct_by_batch_norm(model: Model, original: Model) -> Overrides | None:
     """Return the model's overrides with biases from `original`'s BatchNorms, None if there are none.
 
     `original` is the model before it was prepared, which may fold BatchNorms into convolutions.

@@ -24,7 +24,9 @@ from trtcal.model import Model
 from trtcal.ptq.artifact import KIND, Optimizations, layer_changes, write_optimizations
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.optimizations import (
+    NEAREST,
     OPTIMIZATIONS,
+    RANGES,
     Context,
     ImproveOptions,
     OutOfTimeError,
@@ -32,7 +34,9 @@ from trtcal.ptq.optimizations import (
     now,
 )
 from trtcal.ptq.reconstruction import samples_in_memory
-from trtcal.quantization import QuantizedModel, find_layers, quantize, tensors_to_observe
+from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
+from trtcal.quantization.formats import NARROW
+from trtcal.quantization.qdq import NONE, without_ranges
 from trtcal.ranges import Calibration
 
 METHODS = {"fast": ("percentile", "mse"), "best": ALL}
@@ -64,6 +68,8 @@ class Try:
 class Improved:
     """The best model: its optimizations, the model with them, its ranges, and all that was tried.
 
+    `plan` is the one that they were found for. There are no ranges if it quantizes weights only.
+
     >>> improved = improve("samples/digits/digits.onnx", "samples/digits/calibration.npz")
     >>> improved.tries[0].kept
     True
@@ -74,16 +80,18 @@ class Improved:
     calibration: Calibration
     tries: tuple[Try, ...]
     warnings: tuple[str, ...]
+    plan: Plan
 
     @cached_property
     def quantized(self) -> QuantizedModel:
-        """The optimized model with Q/DQ on every layer that takes INT8."""
-        return quantize(self.optimized, self.calibration)
+        """The optimized model with Q/DQ by the plan."""
+        return quantize(self.optimized, self.calibration, self.plan)
 
     def write(self, optimizations: Path, record: Path, ranges: Path) -> None:
-        """Write optimizations, the record of them and the ranges to these files."""
+        """Write optimizations, the record of them and the ranges, if any, to these files."""
         write_document(record, write_optimizations(optimizations, self.optimizations))
-        self.calibration.write(ranges)
+        if self.plan.ranged:
+            self.calibration.write(ranges)
 
 
 @dataclass(frozen=True)
@@ -128,11 +136,17 @@ def improve(
     original: Model,
     reporter: Reporter,
 ) -> Improved:
-    """Find the ranges and optimizations with which a prepared model loses least in INT8.
+    """Find the ranges and optimizations with which a prepared model loses least by the plan.
 
     A quarter of the samples (16 to 128) is held back: every try is judged on them, and nothing else
-    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples.
+    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples,
+    and for a plan that quantizes nothing.
     """
+    if options.plan.asked.isdisjoint(NARROW):
+        raise InputError(
+            "the plan quantizes nothing, so that there is nothing to improve",
+            f"ask for {', '.join(NARROW)} in a layer, or leave --improve out",
+        )
     fit, selection = split_samples(prepared, dataset)
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, original, fit, options, reporter)
@@ -147,6 +161,7 @@ def improve(
         "dataset": dataset.fingerprint,
         "effort": options.effort,
         "objective": "metric" if options.metric else options.objective,
+        **({} if options.plan == Plan() else {"plan": options.plan.to_document()["digest"]}),
         "samples": {
             "fitted": context.in_memory,
             "calibration": len(fit),
@@ -160,9 +175,11 @@ def improve(
     }
     optimizations = Optimizations(prepared.fingerprint, best.changes, best.overrides, record)
     optimized = optimizations.apply(prepared)
-    sizes = size_ranges(prepared, dataset)
-    calibration = replace(best.calibration, model=optimized.fingerprint, sizes=sizes)
-    return Improved(optimizations, optimized, calibration, progress.tries, warnings)
+    calibration = without_ranges(optimized)
+    if options.plan.ranged:
+        sizes = size_ranges(prepared, dataset)
+        calibration = replace(best.calibration, model=optimized.fingerprint, sizes=sizes)
+    return Improved(optimizations, optimized, calibration, progress.tries, warnings, options.plan)
 
 
 def split_samples(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
@@ -218,11 +235,15 @@ def _context(
 def _try_all(context: Context, judge: Judge) -> _Progress:
     """Try ranges, whatever time there is, and then every optimization in its order."""
     model, options = context.prepared, context.options
-    observation = context.observe(model, tensors_to_observe(find_layers(model)), context.reporter)
-    tables = {one: calibrate(observation, one) for one in METHODS[options.effort]}
+    tables = {NONE: without_ranges(model)}
+    if options.plan.ranged:
+        tensors = tensors_to_observe(find_layers(model))
+        observation = context.observe(model, tensors, context.reporter)
+        tables = {one: calibrate(observation, one) for one in METHODS[options.effort]}
     progress = _Progress()
     for method, table in tables.items():
-        ranges = _Attempt(f"ranges: {method}", "", [State(table, tables)], now())
+        name = NEAREST if method == NONE else f"{RANGES}{method}"
+        ranges = _Attempt(name, "", [State(table, tables)], now())
         progress = _judged(progress, context, judge, ranges)
     for one in filter(options.takes, OPTIMIZATIONS):
         try:
@@ -241,13 +262,14 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     if not attempt.states:
         return progress
     first, *others = attempt.states
+    plan = context.options.plan.without_fp16
     in_time = itertools.takewhile(lambda _: now() <= context.until, others)
     verdict, state = leading(
-        (judge.measure(quantize(context.model(one), one.calibration).proto), one)
+        (judge.measure(quantize(context.model(one), one.calibration, plan).proto), one)
         for one in itertools.chain([first], in_time)
     )
     what = attempt.what
-    if others:
+    if others and plan.ranged:
         what = f"{what}; with ranges by {state.calibration.method}"
     kept = progress.keeps(verdict, attempt.finer)
     seconds = now() - attempt.started
@@ -261,15 +283,11 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     )
 
 
-OPTIMIZATIONS_FILE = "optimizations/improved.npz"
-RECORD_FILE = "optimizations/improved.json"
-RANGES_FILE = "calibrations/improved.json"
-
-
-def write_improved(folder: Path, found: Improved) -> dict[str, str]:
-    """Write optimizations, the record of them and the ranges; return the digest of each by its path."""
-    files = (OPTIMIZATIONS_FILE, RECORD_FILE, RANGES_FILE)
-    found.write(*(folder / name for name in files))
-    record = str(found.optimizations.document["digest"])
-    digests = (found.optimizations.digest, record, found.calibration.digest)
-    return dict(zip(files, digests, strict=True))
+def write_improved(folder: Path, file: str, found: Improved) -> dict[str, str]:
+    """Write optimizations to a file, and their record and ranges; return the digest of each by path."""
+    name = Path(file).stem
+    files = (file, f"optimizations/{name}.json", f"calibrations/{name}.json")
+    found.write(*(folder / one for one in files))
+    changes = found.optimizations
+    digests = (changes.digest, str(changes.document["digest"]), found.calibration.digest)
+    return dict(zip(files[: 3 if found.plan.ranged else 2], digests, strict=False))

@@ -16,7 +16,7 @@ from trtcal.documents import canonical_json, digest_bytes
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.replay import Reporter
 from trtcal.model import Model
-from trtcal.model.model import Int8Overrides
+from trtcal.model.model import Overrides
 from trtcal.ptq.bias_correction import correct_by_batch_norm
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.channel_splitting import split_channels
@@ -24,13 +24,14 @@ from trtcal.ptq.equalization import equalize, smooth
 from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
 from trtcal.ptq.scale_search import ScaleSearch, search_scales
 from trtcal.ptq.zero_centering import absorb_biases, zero_center
-from trtcal.quantization import find_layers, tensors_to_observe
+from trtcal.quantization import Plan, find_layers, tensors_to_observe
 from trtcal.ranges import Calibration
 
 BATCH = 32
 SEARCH_TIME = 1 / 3  # of the time left, at most: later optimizations mostly gain more
 SEARCH_SAMPLES = 64
 SMOOTHED_RANGES = "percentile"  # smoothed channels have no tails of their own any more
+RANGES, NEAREST = "ranges: ", "nearest weights"  # what is tried first, without optimizations
 SCALE_SEARCH, ROUNDING = "scale search", "adaptive rounding"
 
 
@@ -38,7 +39,7 @@ SCALE_SEARCH, ROUNDING = "scale search", "adaptive rounding"
 class ImproveOptions:
     """How much to try (`fast` or `best`), for how long (s), and for which objective or metric.
 
-    `only` and `leave_out` are names of optimizations.
+    `only` and `leave_out` are names of optimizations. `plan` says what is quantized, and to what.
     """
 
     effort: str = "fast"
@@ -47,33 +48,35 @@ class ImproveOptions:
     metric: OwnMetric | None = None
     leave_out: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
+    plan: Plan = field(default_factory=Plan)
 
     def takes(self, optimization: Optimization) -> bool:
         """Tell whether an optimization is to be tried."""
         name = optimization.name
-        within = optimization.fast or self.effort == "best"
+        fits = self.plan.is_int8 or not optimization.int8_only
+        within = fits and (optimization.fast or self.effort == "best")
         return within and name not in self.leave_out and (self.only is None or name in self.only)
 
 
 @dataclass(frozen=True)
 class State:
-    """What a model is after some optimizations: its ranges, float changes, and INT8 overrides.
+    """What a model is after some optimizations: its ranges, float changes, and overrides.
 
-    `tables` are the ranges by method, before anything was found for INT8 alone.
+    `tables` are the ranges by method, before anything was found for quantized layers alone.
     """
 
     calibration: Calibration
     tables: Mapping[str, Calibration] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
-    overrides: Int8Overrides = field(default_factory=Int8Overrides)
+    overrides: Overrides = field(default_factory=Overrides)
 
     @property
     def float_only(self) -> State:
-        """The same without integers and biases for INT8."""
-        return replace(self, overrides=Int8Overrides(moved=self.changes.moved))
+        """The same without weights and biases of quantized layers."""
+        return replace(self, overrides=Overrides(moved=self.changes.moved))
 
     def with_changes(self, changes: Changes) -> State:
-        """Return a state with more changes, without integers and biases for INT8."""
+        """Return a state with more changes, without weights and biases of quantized layers."""
         return replace(self, changes=self.changes.then(changes)).float_only
 
 
@@ -142,7 +145,8 @@ It also gets the ranges of all tries so far by name, those that were not kept am
 class Optimization:
     """One row of the table; `source` is where it is described.
 
-    With `fast` it is tried by `--improve fast` too. One that makes steps `finer` without other gains is
+    With `fast` it is tried by `--improve fast` too, `int8_only` only where INT8 is the one narrow
+    precision that is asked for. One that makes steps `finer` without other gains is
     kept unless it clearly loses more: what it gains shows when biases are corrected.
     """
 
@@ -153,6 +157,7 @@ class Optimization:
     apply: Apply
     fast: bool = False
     finer: bool = False
+    int8_only: bool = False
 
     @property
     def description(self) -> str:
@@ -182,6 +187,8 @@ def _recalibrated(
     model = context.model(state)
     tensors = tensors_to_observe(find_layers(model))
     known = state.calibration.ranges
+    if not context.options.plan.ranged:
+        return [state]
     changed = [one for one in tensors if one in changes.moved or one not in known]
     if not changed:
         return [state]
@@ -240,7 +247,13 @@ def _reconstructed(context: Context, state: State, options: ReconstructionOption
     layers = sum(one.weight is not None for one in find_layers(model).layers)
     title = "rounding weights" if options.rounding else "correcting biases"
     with (
-        LayerwiseReconstruction(model, state.calibration, context.fit, context.in_memory) as work,
+        LayerwiseReconstruction(
+            model,
+            state.calibration,
+            context.fit,
+            context.in_memory,
+            context.options.plan.without_fp16,
+        ) as work,
         context.reported(title, layers) as advance,
     ):
         return replace(state, overrides=work.run(options, advance))
@@ -299,6 +312,7 @@ OPTIMIZATIONS = (
         "readers without padding",
         "Nagel et al. 2019, section 4.1.3",
         _changing(absorb_biases),
+        int8_only=True,
     ),
     Optimization(
         "channel splitting",
@@ -308,6 +322,7 @@ OPTIMIZATIONS = (
         _split,
         fast=True,
         finer=True,
+        int8_only=True,
     ),
     Optimization(
         "zero-centering",
@@ -317,6 +332,7 @@ OPTIMIZATIONS = (
         _zero_center,
         fast=True,
         finer=True,
+        int8_only=True,
     ),
     Optimization(
         "bias correction by BatchNorm",
@@ -324,6 +340,7 @@ OPTIMIZATIONS = (
         "BatchNorms, no data",
         "Nagel et al. 2019, section 4.2",
         _by_batch_norm,
+        int8_only=True,
     ),
     Optimization(
         "bias correction",
@@ -339,10 +356,11 @@ OPTIMIZATIONS = (
         "time; heavy tails or attention",
         "coordinate descent on the output error",
         _search_scales,
+        int8_only=True,
     ),
     Optimization(
         ROUNDING,
-        "chooses all integer weights of a layer together, by its output error on quantized inputs",
+        "chooses all weights of a layer together, by its output error on quantized inputs",
         "data",
         "AdaRound 2020, solved as in GPTQ 2022",
         _reconstructing(WEIGHTS),
@@ -353,6 +371,7 @@ OPTIMIZATIONS = (
         "the two before",
         "AdaRound 2020, solved as in GPTQ 2022",
         _round_after_search,
+        int8_only=True,
     ),
     Optimization(
         "weight clipping",
@@ -360,6 +379,7 @@ OPTIMIZATIONS = (
         "data; single large weights",
         "Banner et al. 2019, section 2",
         _reconstructing(ReconstructionOptions(rounding=True, clipping=True)),
+        int8_only=True,
     ),
 )
 """All optimizations in the order in which they are tried."""

@@ -1,8 +1,8 @@
-"""Layerwise reconstruction: correct each layer's INT8 bias and weights, in float and INT8 side by side.
+"""Layerwise reconstruction: correct each layer's bias and weights, float and quantized side by side.
 
-The INT8 input of a layer is what the corrected layers before it give, so a layer compensates the errors
-that reach it too. Values between two layers lie in temporary files, a batch at a time: every node runs
-once for each sample and side, and memory does not grow with samples.
+The quantized input of a layer is what the corrected layers before it give, so a layer compensates the
+errors that reach it too. Values between two layers lie in temporary files, a batch at a time: every
+node runs once for each sample and side, and memory does not grow with samples.
 
 Sources: M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction"
 (2019), appendix D, for the empirical correction of biases; `adaptive_rounding` for the weights.
@@ -35,7 +35,7 @@ from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.model import Model
 from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
-from trtcal.model.model import Floats, Grid, Int8Overrides, along
+from trtcal.model.model import Floats, Grid, Overrides, along
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.ptq.adaptive_rounding import (
     clipped_scales,
@@ -53,13 +53,14 @@ from trtcal.ptq.layer_inputs import (
     matrix_form,
     token_weights,
 )
-from trtcal.quantization import find_layers, quantize
+from trtcal.quantization import Plan, find_layers, quantize
+from trtcal.quantization.formats import FORMATS, Format
+from trtcal.quantization.qdq import in_opset_of
 from trtcal.quantization.weighted_ops import Bias, Weight, bias_of
-from trtcal.quantization.weights import quantize_weight
 from trtcal.ranges import Calibration
 
 BATCH = 8
-SIDES = ("float", "int8")
+SIDES = ("float", "quantized")
 LEAST = 16
 MEMORY_BYTES = 1 << 28  # of values between two layers that are kept in memory
 
@@ -85,7 +86,8 @@ class ReconstructionOptions:
 class _Step:
     """A layer to be reconstructed: what runs `before` it, `itself`, and both as `whole`.
 
-    `read` is the tensor that it reads, `scale` that tensor's; `axis` has the channels of its output.
+    `read` is the tensor that it reads, `scale` that tensor's, None if it stays in float; `nearest` is
+    the weight without optimizations. `axis` has the channels of its output.
     """
 
     name: str
@@ -93,9 +95,11 @@ class _Step:
     itself: Segment
     whole: Segment
     read: str
-    scale: np.float32
+    scale: np.float32 | None
     values: Floats
     weight: Weight
+    kind: Format
+    nearest: Grid
     form: MatrixForm | None
     bias: Bias | None
     axis: int
@@ -117,10 +121,18 @@ class LayerwiseReconstruction:
     """
 
     def __init__(
-        self, model: Model, calibration: Calibration, dataset: Dataset, samples: int
+        self,
+        model: Model,
+        calibration: Calibration,
+        dataset: Dataset,
+        samples: int,
+        plan: Plan | None = None,
     ) -> None:
-        self.model, self.calibration = model, calibration
-        self.pair = PairedGraph(model, quantize(model, calibration).proto)
+        plan = plan or Plan()
+        self.model, self.calibration = in_opset_of(model, plan), calibration
+        quantized = quantize(model, calibration, plan)
+        self.asked = quantized.asked
+        self.pair = PairedGraph(self.model, quantized.proto)
         self.dataset, self.samples = dataset, samples
         self.spill = SpillCache(MEMORY_BYTES)
         self.batches = 0
@@ -135,7 +147,7 @@ class LayerwiseReconstruction:
 
     def run(
         self, options: ReconstructionOptions, progress: Callable[[int], None] = lambda done: None
-    ) -> Int8Overrides:
+    ) -> Overrides:
         """Run all layers once, and return what was found for them, one step of progress each."""
         size = fixed_batch(self.model) or BATCH
         ranks = {spec.name: len(spec.shape) for spec in self.model.inputs}
@@ -168,29 +180,48 @@ class LayerwiseReconstruction:
             values = constant(own.inputs[layer.weight.index])
             if values is None or values.dtype != np.float32:
                 continue
+            kind = FORMATS[self.asked[node.name]]
             yield _Step(
                 name=node.name,
                 before=self.pair.segment(place, number),
                 itself=self.pair.segment(number, number + 1),
                 whole=self.pair.segment(place, number + 1),
                 read=read,
-                scale=np.float32(self.calibration.ranges[placement.range_of(read)].amax / 127.0),
+                scale=None if kind.weights_only else self._scale(placement.range_of(read), kind),
                 values=values,
                 weight=layer.weight,
+                kind=kind,
+                nearest=self._nearest(node.name, layer.weight.index, kind),
                 form=matrix_form(own, layer),
                 bias=bias_of(own),
                 axis=1 if node.op_type in CONVOLUTIONS else -1,
             )
             place = number + 1
 
+    def _scale(self, tensor: str, kind: Format) -> np.float32:
+        chosen = self.calibration.ranges[tensor]
+        return np.float32(chosen.amax / 127.0 if kind.name == "int8" else chosen.fp8_scale)
+
+    def _nearest(self, name: str, index: int, kind: Format) -> Grid:
+        """Return a layer's weight as it is quantized without optimizations."""
+        dequantize = self.pair.producers[self.pair.pair[name].input[index]]
+        values, scale = dequantize.input[:2]
+        if scale in self.pair.producers:  # NVFP4's scales are quantized themselves
+            given, step = (self._array(one) for one in self.pair.producers[scale].input[:2])
+            return Grid(self._array(values), given.astype(np.float32) * step)
+        return Grid(self._array(values), self._array(scale))
+
+    def _array(self, name: str) -> Array:
+        return np.asarray(numpy_helper.to_array(self.pair.tensors[name]))
+
     def _advance(self, step: _Step, keep_input: bool) -> None:
-        """Run up to a layer in INT8, and with it in float, where its input may be kept."""
+        """Run up to a layer quantized, and with it in float, where its input may be kept."""
         before, whole = step.before, step.whole
         if keep_input and step.read not in whole.inputs:
             whole = replace(whole, outputs=tuple(dict.fromkeys((*whole.outputs, step.read))))
         if before.outputs:
             quantized = self.pair.part(before, self.pair.quantizable)
-            self._run("int8", before, open_session(lower(quantized)))
+            self._run("quantized", before, open_session(lower(quantized)))
         kept = (step.read,) if keep_input else ()
         self._run("float", whole, open_session(lower(self.pair.part(whole, ()))), kept)
 
@@ -223,8 +254,8 @@ class LayerwiseReconstruction:
             self.spill.keep(side, number, later)
 
     def _reconstruct(
-        self, step: _Step, options: ReconstructionOptions, overrides: Int8Overrides
-    ) -> Int8Overrides:
+        self, step: _Step, options: ReconstructionOptions, overrides: Overrides
+    ) -> Overrides:
         grid = overrides.weights.get(step.name)
         weights = self._token_weights(step)
         if options.rounding and step.form is not None:
@@ -236,14 +267,14 @@ class LayerwiseReconstruction:
             shift = self._missing_shift(step, weights).astype(np.float32)
             bias = step.bias.values + shift
             self._shift(step, shift)
-        return overrides.with_layer(step.name, grid, bias)
+        return overrides.with_layer(step.name, grid, bias, step.kind.name)
 
     def _run_layer(self, step: _Step, grid: Grid | None) -> None:
-        """Run a layer in INT8, with its weight on the grid."""
+        """Run a layer with its input and its weight quantized."""
         part = self.pair.part(step.itself, ())
-        values = (grid or self._nearest(step)).floats(step.weight.axis)
+        values = (grid or step.nearest).floats(step.weight.axis)
         part = with_constants(part, {part.graph.node[0].input[step.weight.index]: values})
-        self._run("int8", step.itself, open_session(part), quantized=step)
+        self._run("quantized", step.itself, open_session(part), quantized=step)
 
     def _token_weights(self, step: _Step) -> TokenWeights:
         """Return how much positions count, by the energies of the layer's output in float."""
@@ -262,12 +293,12 @@ class LayerwiseReconstruction:
     def _missing_shift(self, step: _Step, weights: TokenWeights) -> Floats:
         """Return by what a layer's bias (channels,) is too small for the mean that is read behind."""
         mean = partial(self._mean, step, weights)
-        missing = mean("float") - mean("int8")
+        missing = mean("float") - mean("quantized")
         activation = activation_of(self.pair, step.itself.start)
         if activation is None:
             return missing
         wanted = mean("float", activation)
-        return solve_shift(missing, lambda tried: mean("int8", activation, tried) - wanted)
+        return solve_shift(missing, lambda tried: mean("quantized", activation, tried) - wanted)
 
     def _mean(
         self,
@@ -293,18 +324,11 @@ class LayerwiseReconstruction:
             total, places = total + sums, places + count
         return np.asarray(total / places)
 
-    def _nearest(self, step: _Step) -> Grid:
-        """Return the weight as it is quantized without optimizations."""
-        node = self.pair.pair[step.name]
-        pair = self.pair.producers[node.input[step.weight.index]]
-        values, scale = (numpy_helper.to_array(self.pair.tensors[name]) for name in pair.input[:2])
-        return Grid(values, scale)
-
     def _shift(self, step: _Step, shift: Floats) -> None:
         for number in range(self.batches):
-            values = self.spill.get("int8", number)
+            values = self.spill.get("quantized", number)
             moved = values[step.made] + step.along(values[step.made], shift)
-            self.spill.keep("int8", number, {**values, step.made: moved})
+            self.spill.keep("quantized", number, {**values, step.made: moved})
 
     def _rounded(
         self, step: _Step, form: MatrixForm, options: ReconstructionOptions, weights: TokenWeights
@@ -314,18 +338,24 @@ class LayerwiseReconstruction:
         turns = [range(self.batches)[i::2] for i in range(2)]
         halves = [measure_moments(form, turn, read, centered, weights) for turn in turns if turn]
         matrix, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
-        scale = quantize_weight(step.values, step.weight.axis)[1].reshape(form.groups, -1)
         wanted = compensated(matrix, halves) if len(halves) > 1 else matrix
-        scale = clipped_scales(wanted, scale, gram) if options.clipping else scale
-        return Grid(form.weight(rounded_steps(wanted, scale, gram)), scale.reshape(-1))
+        scale = step.nearest.scale
+        if options.clipping:  # for INT8 alone: blocks lost more on samples held back
+            scale = clipped_scales(wanted, scale.reshape(form.groups, -1), gram).reshape(-1)
+        spread = Grid(step.values, scale).spread(step.weight.axis)
+        scales = form.matrix(np.broadcast_to(spread, step.values.shape))
+        steps = form.weight(rounded_steps(wanted, scales, gram, step.kind))
+        return Grid(step.kind.rounded(steps), scale)
 
     def _inputs(self, step: _Step, number: int) -> tuple[Floats, Floats]:
         """Return a layer's input in a batch, in float and quantized."""
         return self.spill.get("float", number)[step.read], self._quantized(step, number)
 
     def _quantized(self, step: _Step, number: int) -> Floats:
-        """Return a layer's input as Q and DQ give it."""
-        steps = np.rint(self.spill.get("int8", number)[step.read] / step.scale)
-        np.clip(steps, -128, 127, out=steps)
+        """Return a layer's input as Q and DQ give it, or as it is."""
+        values = self.spill.get("quantized", number)[step.read]
+        if step.scale is None:
+            return values
+        steps = step.kind.floats(values / step.scale)
         steps *= step.scale
         return steps

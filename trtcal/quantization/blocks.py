@@ -6,15 +6,16 @@ NVIDIA, "Working with Quantized Types", INT4 and FP4 weight-only quantization.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.model.model import Floats
+from trtcal.model.model import Floats, Grid
 from trtcal.quantization.formats import FORMATS, Format
 
 LEAST_SCALE = 2.0**-14  # the smallest normal float16
+LEAST_STEP = 2.0**-24  # the smallest float16
 # Shares of the scale that reaches the largest values; at 1.5 FP4's largest value is 4, whose neighbours
 # are nearer. Lower ones lose less of the weights but more of the output: in trained networks the few
 # largest weights matter more than their number says.
@@ -23,29 +24,10 @@ SHARES_FP4 = np.linspace(1.5, 0.96, 10)
 CHUNK = 1 << 16  # weights at a time, which stay in the cache of a CPU
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """A quantized matrix: `values` (rows, columns) in steps, `scales` with one row or column a block.
-
-    `scales` are float32 numbers that float16 has too; NVFP4's are FP8, in steps of `step`, which is a
-    power of two, so that their products are exact in float16.
-    """
-
-    values: npt.NDArray[np.generic]
-    scales: npt.NDArray[np.generic]
-    axis: int
-    size: int
-    step: float | None = None
-
-    def floats(self) -> Floats:
-        """Return the weights that a compiler dequantizes, float32, shape (rows, columns)."""
-        scales = self.scales.astype(np.float32) * np.float32(self.step or 1.0)
-        return self.values.astype(np.float32) * np.repeat(scales, self.size, self.axis)
-
-
-def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Blocks:
+def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Grid:
     """Return a matrix in `kind`, each block with the scale of least squared error that clips little.
 
+    Scales are float32 numbers that float16 has too; NVFP4's are FP8 times one `scale_step`.
     `ValueError` if `size` does not divide the matrix along `axis`.
     """
     if weight.shape[axis] % size:
@@ -54,7 +36,7 @@ def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Block
     blocks = np.ascontiguousarray(exact, np.float32).reshape(-1, size)
     lowest = abs(kind.lowest or kind.top) / kind.top
     largest = np.maximum(blocks.max(1, initial=0.0), -blocks.min(1, initial=0.0) / lowest)
-    step = _step(largest.max(initial=0.0), kind)
+    step = scale_step(largest / kind.top) if kind.name == "nvfp4" else None
     best = np.empty_like(largest)
     values = np.empty(blocks.shape, kind.dtype)
     for start in range(0, len(blocks), CHUNK // size):
@@ -62,8 +44,7 @@ def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Block
         best[part] = _best_scales(blocks[part], largest[part] / np.float32(kind.top), kind, step)
         values[part] = kind.rounded(blocks[part] / best[part, None])
     scales = best.reshape(*exact.shape[:-1], -1)
-    scales = scales if step is None else FORMATS["fp8"].rounded(scales / np.float32(step))
-    return Blocks(_back(values.reshape(exact.shape), axis), _back(scales, axis), axis, size, step)
+    return Grid(_back(values.reshape(exact.shape), axis), _back(scales, axis))
 
 
 def _best_scales(blocks: Floats, exact: Floats, kind: Format, step: float | None) -> Floats:
@@ -77,15 +58,16 @@ def _best_scales(blocks: Floats, exact: Floats, kind: Format, step: float | None
     return best
 
 
-def _back(values: npt.NDArray[np.generic], axis: int) -> npt.NDArray[np.generic]:
+def _back(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(np.moveaxis(values, -1, axis))
 
 
-def _step(largest: float, kind: Format) -> float | None:
-    """Return the scale of NVFP4's block scales: the least power of two that reaches the largest."""
-    if kind.name != "nvfp4":
-        return None
-    wanted = max(largest, LEAST_SCALE) / kind.top / FORMATS["fp8"].top
+def scale_step(scales: Floats) -> float:
+    """Return the scale of NVFP4's block scales: the least power of two with which FP8 reaches them.
+
+    Products of a power of two and a number in FP8 are exact in float16.
+    """
+    wanted = max(scales.max(initial=0.0) / FORMATS["fp8"].top, LEAST_STEP)
     return float(2.0 ** np.ceil(np.log2(wanted)))
 
 

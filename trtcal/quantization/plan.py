@@ -186,6 +186,28 @@ class Plan:
         return tuple(one for one in NARROW if one in self.asked and one not in WEIGHTS_ONLY)
 
     @property
+    def is_int8(self) -> bool:
+        """Whether INT8 is the one narrow precision that the plan asks for."""
+        return self.asked.intersection(NARROW) == {"int8"}
+
+    @property
+    def without_fp16(self) -> Plan:
+        """The plan with fp32 where it asks for fp16: what quantization loses, and nothing else."""
+
+        def raised(precision: str) -> str:
+            return "fp32" if precision == "fp16" else precision
+
+        return dataclasses.replace(
+            self,
+            default=raised(self.default),
+            layers={name: raised(one) for name, one in self.layers.items()},
+            rules=tuple(
+                dataclasses.replace(one, precision=raised(one.precision)) for one in self.rules
+            ),
+            rest=None,
+        )
+
+    @property
     def opset(self) -> int:
         """The lowest ONNX opset that has all that the plan asks for."""
         least = FP16_OPSET if "fp16" in self.asked else MIN_OPSET

@@ -17,24 +17,18 @@ from trtcal.errors import InputError
 from trtcal.model import Model, checked, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
-from trtcal.model.model import Grid, Int8Overrides
+from trtcal.model.model import Overrides
 from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
-from trtcal.quantization.blocks import Blocks, quantize_blocks
+from trtcal.quantization.blocks import scale_step
 from trtcal.quantization.formats import FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
 from trtcal.quantization.propagate import is_unpadded, propagate
-from trtcal.quantization.weighted_ops import Layer, block_axis, set_bias, without_fp8
-from trtcal.quantization.weights import (
-    Scale,
-    as_scale,
-    quantize_fp8,
-    quantize_weight,
-    step_above,
-)
+from trtcal.quantization.weighted_ops import Layer, Weight, block_axis, set_bias, without_fp8
+from trtcal.quantization.weights import Scale, as_scale, nearest, step_above
 from trtcal.ranges import Calibration
 
 METADATA = "trtcal.quantization"
@@ -51,8 +45,9 @@ BY_OPERATOR = {  # in the domain trt, as ModelOpt exports from PyTorch
 class QuantizedModel:
     """An ONNX model with Q/DQ; `asked` is the precision that every layer asks a compiler for.
 
-    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan asks
-    for, `excluded` the name or rule of the plan that keeps a layer out of INT8, and its reason.
+    `skipped` gives the reason for every layer that did not get the precision that the plan asks
+    for, `excluded` the name or rule of the plan that keeps a layer in float, and its reason.
+    `unused` says of layers why their optimizations do not fit the plan.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> quantized = quantize(digits, calibrate(digits, data))
@@ -65,6 +60,7 @@ class QuantizedModel:
     skipped: dict[str, str]
     excluded: dict[str, str] = field(default_factory=dict)
     fp16_subgraphs: Fp16Subgraphs = field(default_factory=Fp16Subgraphs)
+    unused: dict[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -92,6 +88,8 @@ def quantize(
     decisions = decide(plan, graph, placement)
     writer = _Writer(graph, ranges, placement, plan, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
+    unused = {one.name: why for one, asked in chosen if (why := writer.unfit(one, asked))}
+    writer.overrides = model.overrides.without(unused)
     for layer, precision in chosen:
         writer.write(layer, precision)
     names = {layer.name: precision for layer, precision in chosen}
@@ -106,7 +104,7 @@ def quantize(
     excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     asked = {name: done.get(name, one) for name, one in asked_precisions(proto).items()}
-    result = QuantizedModel(proto, asked, skipped, excluded, fp16_subgraphs)
+    result = QuantizedModel(proto, asked, skipped, excluded, fp16_subgraphs, unused)
     _describe(result, ranges, plan, done, model.overrides.moved)
     return result
 
@@ -205,6 +203,11 @@ def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Cal
             "ranges of activations",
             "give the calibration.json of `trtcal calibrate`; int4 and nvfp4 alone need none",
         )
+    return without_ranges(model)
+
+
+def without_ranges(model: Model) -> Calibration:
+    """Return a calibration of nothing, for plans that quantize weights only."""
     return Calibration(NONE, {}, model.fingerprint, NONE, 0, NONE, {}, {})
 
 
@@ -226,10 +229,10 @@ class _Writer:
         calibration: Calibration,
         placement: Placement,
         plan: Plan,
-        overrides: Int8Overrides | None = None,
+        overrides: Overrides,
     ) -> None:
         self.graph, self.calibration = graph, calibration
-        self.overrides = overrides or Int8Overrides()
+        self.overrides = overrides
         self.placement, self.plan = placement, plan
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = all_names(graph)
@@ -273,31 +276,28 @@ class _Writer:
         sizes = " or ".join(map(str, sorted(FORMATS[precision].blocks)))
         return f"{precision} takes blocks of {sizes} weights, which do not divide {summed}"
 
+    def unfit(self, layer: Layer, precision: str) -> str | None:
+        """Return why a layer's optimizations do not fit a precision, None if they do or if none are."""
+        known, grid = self.overrides.precision(layer.name), self.overrides.weights.get(layer.name)
+        if known not in (None, precision):
+            return f"its optimizations are for {known}, not {precision}"
+        size = self._block(layer, precision)
+        if grid is None or size is None or grid.scale.size * size == grid.values.size:
+            return None
+        return f"its optimized weights are not in blocks of {size}"
+
     def write(self, layer: Layer, precision: str) -> None:
         """Quantize a layer's inputs."""
         node = self.nodes[layer.name]
-        if precision == "int8":
-            self._write_int8(node, layer)
-        elif precision == "fp8":
-            for index in layer.activations:
-                node.inputs[index] = self._activation(node.inputs[index], False, precision)
-            if layer.weight:
-                node.inputs[layer.weight.index] = self._fp8_weight(node.inputs[layer.weight.index])
-        else:
-            node.inputs[1] = self._blocks(node, layer, precision)
-
-    def _write_int8(self, node: gs.Node, layer: Layer) -> None:
-        second = layer.name in self.plan.second_qdq
+        second = precision == "int8" and layer.name in self.plan.second_qdq
         if (bias := self.overrides.biases.get(layer.name)) is not None:
             set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
-        for index in layer.activations:
-            node.inputs[index] = self._activation(node.inputs[index], second, "int8")
+        for index in layer.activations if precision not in WEIGHTS_ONLY else ():
+            node.inputs[index] = self._activation(node.inputs[index], second, precision)
         if layer.op == "AveragePool" and is_unpadded(node):
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
-            index = layer.weight.index
-            found = self.overrides.weights.get(layer.name)
-            node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis, found)
+            node.inputs[layer.weight.index] = self._weight(node, layer, layer.weight, precision)
 
     def precision(self, layer: Layer) -> str:
         """Return what a layer computes in without Q/DQ."""
@@ -318,56 +318,37 @@ class _Writer:
             self.pairs[key] = self._dequantized(tensor, quantized, parameters, {})
         return self.pairs[key]
 
-    def _fp8_weight(self, tensor: gs.Constant) -> gs.Variable:
-        key = (tensor.name, "fp8")
-        if key not in self.weights:
-            values, scale = quantize_fp8(np.asarray(constant(tensor)))
-            stored = gs.Constant(unique(f"{tensor.name}/fp8", self.names), values)
-            parameters = self._parameters(tensor.name, scale, values.dtype)
-            self.weights[key] = self._dequantized(tensor, stored, parameters, {})
-        return self.weights[key]
-
-    def _blocks(self, node: gs.Node, layer: Layer, precision: str) -> gs.Variable:
-        tensor, axis = node.inputs[1], block_axis(node)
+    def _weight(self, node: gs.Node, layer: Layer, place: Weight, precision: str) -> gs.Variable:
+        tensor, found = node.inputs[place.index], self.overrides.weights.get(layer.name)
         size = self._block(layer, precision)
-        if axis is None or size is None:
-            raise ValueError(self._without_block(layer, precision))
-        key = (tensor.name, precision, axis)
+        axis = {"int8": place.axis, "fp8": None}.get(precision, block_axis(node))
+        key = (tensor.name, precision, axis, id(found) if found else None)
         if key not in self.weights:
-            weight = np.asarray(constant(tensor))
-            found = quantize_blocks(weight, FORMATS[precision], axis, size)
-            scales = self._block_scales(tensor, found, weight.dtype)
-            stored = gs.Constant(unique(f"{tensor.name}/{precision}", self.names), found.values)
-            attributes = {"axis": axis, "block_size": size}
-            self.weights[key] = self._dequantized(tensor, stored, [scales], attributes)
-        return self.weights[key]
-
-    def _block_scales(self, tensor: gs.Constant, found: Blocks, dtype: Any) -> gs.Tensor:
-        """Return the scales of blocks: constants, or dequantized themselves."""
-        scales = found.scales if found.step else found.scales.astype(dtype)
-        stored = gs.Constant(unique(f"{tensor.name}/scale", self.names), scales)
-        if found.step is None:
-            return stored
-        step = gs.Constant(
-            unique(f"{tensor.name}/scale_step", self.names), np.asarray(found.step, dtype)
-        )
-        return self._dequantized(stored, stored, [step], {})
-
-    def _weight(self, tensor: gs.Constant, axis: int | None, found: Grid | None) -> gs.Variable:
-        key = (tensor.name, axis, id(found) if found else None)
-        if key not in self.weights:
-            values, scale = (
-                (found.values, found.scale)
-                if found
-                else quantize_weight(np.asarray(constant(tensor)), axis)
-            )
-            stored = gs.Constant(unique(f"{tensor.name}/int8", self.names), values)
+            values = np.asarray(constant(tensor))
+            grid = found or nearest(values, precision, axis, size)
+            stored = gs.Constant(unique(f"{tensor.name}/{precision}", self.names), grid.values)
             attributes = {} if axis is None else {"axis": axis}
-            parameters = self._parameters(tensor.name, scale)
+            if size is None:
+                parameters = self._parameters(tensor.name, grid.scale, grid.values.dtype)
+            else:
+                attributes["block_size"] = size
+                parameters = [self._block_scales(tensor, grid.scale, precision, values.dtype)]
             self.weights[key] = self._dequantized(tensor, stored, parameters, attributes)
         return self.weights[key]
 
-    def _parameters(self, name: str, scale: Scale, dtype: Any = np.int8) -> list[gs.Constant]:
+    def _block_scales(
+        self, tensor: gs.Constant, scales: Scale, precision: str, dtype: Any
+    ) -> gs.Tensor:
+        """Return the scales of blocks: constants, or for NVFP4 in FP8 and dequantized themselves."""
+        name = unique(f"{tensor.name}/scale", self.names)
+        if precision != "nvfp4":
+            return gs.Constant(name, scales.astype(dtype))
+        step = np.asarray(scale_step(scales), dtype)
+        stored = gs.Constant(name, FORMATS["fp8"].rounded(scales / np.float32(step)))
+        given = gs.Constant(unique(f"{tensor.name}/scale_step", self.names), step)
+        return self._dequantized(stored, stored, [given], {})
+
+    def _parameters(self, name: str, scale: Scale, dtype: Any) -> list[gs.Constant]:
         return [
             gs.Constant(unique(f"{name}/scale", self.names), scale),
             gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros(scale.shape, dtype)),
@@ -507,5 +488,9 @@ def record_in(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def provenance(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a record that says where a model came from: method, calibration, plan."""
-    return {key: record[key] for key in ("method", "calibration", "plan") if key in record}
+    """Return the part of a record that says where a model came from: method, calibration, plan.
+
+    Without a calibration, which would name it, also the fingerprint of the model.
+    """
+    keys = ("method", "calibration", "plan", *(["model"] if record.get("method") == NONE else []))
+    return {key: record[key] for key in keys if key in record}

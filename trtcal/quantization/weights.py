@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.fp8 import FP8_MOST, OCTAVE, fp8_error
-from trtcal.model.model import along
+from trtcal.model.model import Grid, along
+from trtcal.quantization.blocks import quantize_blocks
 from trtcal.quantization.formats import FORMATS
 
 LEVELS = 127
@@ -47,6 +48,18 @@ def step_above(scale: Scale) -> Scale | None:
     above = np.nextafter(scale, scale.dtype.type(np.inf))
     is_near = float(above) * LEVELS < float(scale) * (LEVELS + 0.5)
     return np.asarray(above) if is_near else None
+
+
+def nearest(
+    values: npt.NDArray[Any], precision: str, axis: int | None, size: int | None = None
+) -> Grid:
+    """Return a weight in a narrow precision, each value at the nearest step of its scale.
+
+    `axis` is that of outputs for INT8, and for blocks of `size` the summed one.
+    """
+    if size is not None and axis is not None:
+        return quantize_blocks(values, FORMATS[precision], axis, size)
+    return Grid(*(quantize_fp8(values) if precision == "fp8" else quantize_weight(values, axis)))
 
 
 def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]:

@@ -113,9 +113,15 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list
     rows = findings.comparison.rows if findings.comparison else ()
     found = []
     for record in sorted(findings.optimizations, key=lambda one: str(one["digest"])):
-        own = [_calibration(one) for one in optimized if one.model == _fingerprint(record)]
+        model = _fingerprint(record)
+        own = [_calibration(one) for one in optimized if one.model == model]
         digests = {one["digest"] for one in own}
-        names = [row.name for row in rows if row.quantization.get("calibration") in digests]
+        made = {row.name: row.quantization for row in rows}
+        names = [
+            name
+            for name, one in made.items()
+            if one.get("calibration") in digests or one.get("model") == model
+        ]
         found.append({**record, "variants": names, "calibrations": own})
     return found
 

@@ -17,8 +17,9 @@ from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.findings import sentence
 from trtcal.limits import BROKEN, COST, metric_of
-from trtcal.ptq.optimizations import OPTIMIZATIONS
+from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
+from trtcal.quantization.qdq import NONE
 from trtcal.reporting import engines, text
 from trtcal.reporting.advice import config_of, measuring_layers, next_step, run_files
 from trtcal.reporting.charts import LOOKS, Point, accuracy_against_latency
@@ -41,8 +42,7 @@ GROWS_DB = 1.0
 RAW_TIMES = ("latency_p50", "latency_p90", "latency_p99", COST)  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
 PLAIN = Plan().to_document()["digest"]  # of all in INT8, which needs no file
-RANGES = "ranges: "
-WORDS = {one.name: one.what for one in OPTIMIZATIONS}
+WORDS = {NEAREST: "no optimization", **{one.name: one.what for one in OPTIMIZATIONS}}
 
 
 def shown(document: Document) -> View:
@@ -467,17 +467,17 @@ def _share(part: int | None, whole: int | None) -> float | None:
 def _sentence(record: Document) -> str:
     """Return what optimizations brought over the best ranges without them."""
     kept = [one for one in record["tries"] if one["kept"]]
-    plain = [one for one in kept if one["name"].startswith(RANGES)]
+    plain = [one for one in kept if one["name"].startswith((RANGES, NEAREST))]
     samples = text.count(record["samples"]["selection"], "sample")
     held = f"on {samples} that were not used to fit them"
     if not plain or kept[-1] is plain[-1]:
-        return f"No optimization of the INT8 model reduced its loss {held}."
+        return f"No optimization of the quantized model reduced its loss {held}."
     before, after = (_sqnr_db(one, record["objective"]) for one in (plain[-1], kept[-1]))
     if before is None or after is None:
-        return f"Optimizations of the INT8 model lowered its loss {held}."
+        return f"Optimizations of the quantized model lowered its loss {held}."
     word = "raised" if after >= before else "lowered"
     return (
-        f"Optimizations of the INT8 model {word} its SQNR from {text.number(before, 1)} to "
+        f"Optimizations of the quantized model {word} its SQNR from {text.number(before, 1)} to "
         f"{text.number(after, 1)} dB {held}."
     )
 
@@ -597,8 +597,10 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
     for row in rows:
         made, name = row["quantization"], row["name"]
         if "calibration" in made:
-            ranges = outputs.get(made["calibration"], "CALIBRATION.json")
-            parts = ["trtcal quantize MODEL.onnx --calibration", ranges]
+            parts = ["trtcal quantize MODEL.onnx"]
+            if made["calibration"] != NONE:
+                ranges = outputs.get(made["calibration"], "CALIBRATION.json")
+                parts += ["--calibration", ranges]
             if name in optimized:
                 parts += ["--optimizations", outputs.get(optimized[name], "OPTIMIZATIONS.npz")]
             plan = made.get("plan")

@@ -1,0 +1,152 @@
+"""`--improve` for plans of other precisions than INT8: FP8, INT4 and NVFP4."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.networks import rng, samples
+from tests.ptq.nets import wide_net
+from trtcal.cli.main import run_command
+from trtcal.data import open_dataset
+from trtcal.errors import InputError
+from trtcal.evaluate.judging import Judge
+from trtcal.model.model import Overrides
+from trtcal.ptq.adaptive_rounding import nearest_steps, rounded_steps
+from trtcal.ptq.artifact import read_optimizations, write_optimizations
+from trtcal.ptq.improver import improve
+from trtcal.ptq.optimizations import ImproveOptions
+from trtcal.quantization import Plan, quantize
+from trtcal.quantization.formats import FORMATS, NARROW
+
+MIXED = Plan("int4", {"product": "fp8"})
+
+
+@contextlib.contextmanager
+def silent(title, total):
+    yield lambda done: None
+
+
+@pytest.fixture
+def net(subject):
+    return subject(wide_net, count=96)
+
+
+def improved(net, plan):
+    return improve(net.prepared, net.dataset, ImproveOptions("best", plan=plan), net.given, silent)
+
+
+def lost(net, quantized, folder):
+    """Return the noise on samples that nothing was fitted to, in dB."""
+    images = rng(10).standard_normal((64, 3, 8, 8)).astype(np.float32)
+    np.savez(folder / "others.npz", x=images)
+    with Judge(net.prepared, open_dataset(folder / "others.npz", net.given)) as judge:
+        return judge.measure(quantized.proto).value
+
+
+@pytest.mark.parametrize(
+    ("plan", "gain"),
+    [(Plan("int4", block_size=64), 4.0), (Plan("nvfp4"), 4.0), (Plan("fp8"), 0.5), (MIXED, 0.5)],
+)
+def test_rounding_by_the_outputs_loses_less_on_other_samples_and_can_be_read_back(
+    net, plan, gain, tmp_path
+):
+    found = improved(net, plan)
+    assert found.tries[0].name == ("ranges: percentile" if plan.ranged else "nearest weights")
+    assert "adaptive rounding" in {one.name for one in found.tries if one.kept}
+    plain = quantize(net.prepared, net.calibrated() if plan.ranged else None, plan)
+    assert found.quantized.asked == plain.asked
+    assert lost(net, found.quantized, tmp_path) < lost(net, plain, tmp_path) - gain
+    write_optimizations(tmp_path / "optimizations.npz", found.optimizations)
+    model = read_optimizations(tmp_path / "optimizations.npz").apply(net.prepared)
+    again = quantize(model, found.calibration if plan.ranged else None, plan)
+    assert not again.unused
+    assert again.proto.graph == found.quantized.proto.graph
+
+
+def test_optimizations_for_another_precision_or_block_size_are_not_used_and_named(net):
+    found = improved(net, Plan("int4"))
+    model = found.optimizations.apply(net.prepared)
+    for plan, reason in [
+        (Plan("nvfp4"), "its optimizations are for int4, not nvfp4"),
+        (Plan("int4", {"product": "fp32"}, block_size=64), "are not in blocks of 64"),
+    ]:
+        quantized = quantize(model, None, plan)
+        assert "gemm" in quantized.unused
+        assert all(reason in why for why in quantized.unused.values())
+        plain = quantize(replace(model, overrides=Overrides()), None, plan)
+        assert quantized.proto.graph == plain.proto.graph
+
+
+def test_fp16_of_a_plan_changes_nothing_of_what_is_found(net):
+    floats = improved(net, Plan("int4", {"gemm": "fp32"}))
+    halves = improved(net, Plan("int4", {"gemm": "fp16"}, rest="fp16"))
+    assert floats.optimizations.overrides.weights.keys() == {"product"}
+    assert [one.value for one in floats.tries] == [one.value for one in halves.tries]
+
+
+def test_a_plan_that_quantizes_nothing_is_refused(net):
+    with pytest.raises(InputError, match="quantizes nothing"):
+        improved(net, Plan("fp16"))
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_rounded_weights_are_on_the_grid_and_weigh_errors_by_the_inputs(name):
+    kind, draw = FORMATS[name], rng(3)
+    x = draw.standard_normal((2000, 5)) @ draw.standard_normal((5, 32))
+    gram = (x.T @ x / len(x)).astype(np.float32)[None]
+    weights = draw.standard_normal((1, 8, 32)).astype(np.float32)
+    scales = np.full((1, 8, 32), 3.0 / kind.top, np.float32)
+    scales[..., 16:] *= 0.5  # as of another block
+    steps = rounded_steps(weights, scales, gram, kind)
+    assert np.array_equal(nearest_steps(steps, kind), steps)
+    errors = [
+        float(np.square((found * scales - weights)[0] @ x.T).mean())
+        for found in (steps, nearest_steps(weights / scales, kind))
+    ]
+    assert errors[0] < 0.7 * errors[1]
+
+
+@pytest.mark.parametrize(
+    ("precision", "byte", "said"), [("int5", 0, "int5"), ("fp8", 0x7F, "its weights are not fp8")]
+)
+def test_files_with_unknown_precisions_or_nan_are_refused(net, tmp_path, precision, byte, said):
+    path = tmp_path / "optimizations.npz"
+    write_optimizations(path, improved(net, Plan("nvfp4")).optimizations)
+    arrays = dict(np.load(path))
+    header = json.loads(str(arrays["header"]))
+    header["precisions"] = dict.fromkeys(header["precisions"], precision)
+    arrays["header"] = np.array(json.dumps(header))
+    arrays["weights/0"] = np.full_like(arrays["weights/0"], byte)
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match=said):
+        read_optimizations(path)
+
+
+def run(capsys, *arguments):
+    status = run_command([str(one) for one in arguments])
+    return status, capsys.readouterr()
+
+
+def test_the_command_needs_no_ranges_for_weights_and_writes_none(tmp_path, capsys):
+    model, data = wide_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz", count=48)
+    output, again = tmp_path / "int4.onnx", tmp_path / "again.onnx"
+    chosen = ("quantize", model, "--precision", "int4", "-o")
+    status, said = run(capsys, *chosen, output, "--improve", "best", "--data", data)
+    assert status == 0
+    assert "adaptive rounding" in said.out
+    assert not (tmp_path / "int4.calibration.json").exists()
+    given = ("--optimizations", tmp_path / "int4.optimizations.npz")
+    assert run(capsys, *chosen, again, *given)[0] == 0
+    assert again.read_bytes() == output.read_bytes()
+    status, said = run(capsys, "quantize", model, *given, "--precision", "nvfp4", "-o", again)
+    assert status == 0
+    assert "quantized without its optimizations: gemm: its optimizations are for int4" in said.err
+    floats = ("--improve", "fast", "--data", data, "--float-output", tmp_path / "float.onnx")
+    status, said = run(capsys, *chosen, again, *floats)
+    assert status == 2
+    assert "--float-output" in said.err
