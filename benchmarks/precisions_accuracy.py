@@ -9,7 +9,7 @@ Gemm and Conv read quantized values, and the file's size (kB). Labels are classe
 scores have one more axis. Without labels the outputs are embeddings, and top-1 is how often the
 nearest of all samples 2i + 1 to a sample 2i, and the reverse, is its pair.
 
-The files are those of `trtcal calibrate`, `quantize` and `search` with their defaults, and, with
+The files are those of `trtcal calibrate --method auto`, `quantize` and `search`, and, with
 --modelopt, of ModelOpt in that interpreter, all from the same samples. What is not quantized stays
 in FP32; in the plans of a search, which take all precisions of the GPU and are judged by the
 samples of the calibration, in FP16. --limit adds the smallest file within limits. All files run on
