@@ -143,10 +143,11 @@ def tools(options: argparse.Namespace) -> dict[str, Tool]:
         for name in PEERS
     }
     for python in options.peers:
-        for name, code, method in (("NNCF", NNCF, ""), ("ModelOpt", MODELOPT, "entropy")):
+        kinds = ("NNCF", NNCF, [""]), ("ModelOpt", MODELOPT, ["int8", "entropy"])
+        for name, code, last in kinds:
             package = f"import {name.lower()}"
             if not subprocess.run([python, "-c", package], capture_output=True).returncode:  # noqa: S603
-                found[name] = Tool(code, ("{model}", "{data}", "{name}", "{out}", method), python)
+                found[name] = Tool(code, ("{model}", "{data}", "{name}", "{out}", *last), python)
     return found
 
 

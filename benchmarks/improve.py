@@ -68,8 +68,8 @@ MODELOPT = """
 import sys
 import numpy as np
 from modelopt.onnx.quantization import quantize
-model, data, names, out, method = sys.argv[1:]
-quantize(model, calibration_method=method,
+model, data, names, out, precision, method = sys.argv[1:]
+quantize(model, quantize_mode=precision, calibration_method=method, dq_only=True,
     calibration_data={name: np.load(data)[name] for name in names.split(",")},
     calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=out + "/modelopt.onnx")
 """
@@ -211,7 +211,7 @@ class Bench:
         if cost := run(python, NNCF + PEAK, [*files, kind], folder):
             self.show("NNCF", self._by_openvino(python, folder), cost)
         for method in ("max", "entropy"):
-            if cost := run(python, MODELOPT + PEAK, [*files, method], folder):
+            if cost := run(python, MODELOPT + PEAK, [*files, "int8", method], folder):
                 made = onnx.load(folder / "modelopt.onnx")
                 self.show(f"ModelOpt {method}", self.judged(made), cost)
 
