@@ -83,6 +83,13 @@ def test_blocks_along_either_axis_are_the_same(name, size):
 
 
 @pytest.mark.parametrize(("name", "size"), KINDS)
+def test_weights_beyond_float16_keep_their_size(name, size):
+    weight = 1e6 * drawn("normal")
+    found = quantize_blocks(weight, FORMATS[name], 0, size).floats(None)
+    assert np.square(found - weight).sum() < 0.05 * np.square(weight).sum()
+
+
+@pytest.mark.parametrize(("name", "size"), KINDS)
 def test_blocks_of_zeros_stay_zero(name, size):
     found = quantize_blocks(np.zeros((256, 8), np.float32), FORMATS[name], 0, size)
     assert not found.floats(None).any()

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from tests.networks import conv_net, samples, save, transposed_net, weight
+from tests.networks import conv_net, linear_classifier, samples, save, transposed_net, weight
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
+from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
@@ -632,3 +633,17 @@ def grids(proto, name):
     """The stored values of a weight, float32."""
     stored = next(one for one in proto.graph.initializer if one.name == name)
     return numpy_helper.to_array(stored).astype(np.float32)
+
+
+@pytest.mark.parametrize(("precision", "summed"), [("int4", 64), ("nvfp4", 16)])
+def test_a_matrix_of_one_block_stays_in_float_and_the_command_says_that_nothing_is_quantized(
+    tmp_path, capsys, precision, summed
+):
+    model = linear_classifier(tmp_path / "one.onnx", np.ones((1, summed)))
+    words = ["quantize", model, "--precision", precision, "-o", tmp_path / "out.onnx"]
+    assert run_command([str(one) for one in words]) == 0
+    said = capsys.readouterr()
+    assert f"left in float: head: {precision} takes two blocks" in said.out
+    assert "nothing is quantized" in said.err
+    other = linear_classifier(tmp_path / "two.onnx", np.ones((2, summed)))
+    assert quantize(prepare(load_model(other)), None, Plan(precision)).asked == {"head": precision}

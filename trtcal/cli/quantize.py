@@ -318,6 +318,8 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
     if record:
         show_tries(record)
     show_coverage(coverage)
+    if not quantized.is_quantized:
+        warning("nothing is quantized: all layers are computed in float")
     for name, reason in quantized.excluded.items():
         say(f"left in float by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():

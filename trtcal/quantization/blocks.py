@@ -15,6 +15,7 @@ from trtcal.model.model import Floats, Grid
 from trtcal.quantization.formats import FORMATS, Format
 
 LEAST_SCALE = 2.0**-14  # the smallest normal float16
+LARGEST_SCALE = np.float32(65504)  # the largest float16
 LEAST_STEP = 2.0**-24  # the smallest float16
 LEAST_FP8 = 2.0**-6  # the smallest normal E4M3
 # Shares of the scale that reaches the largest values; at 1.5 FP4's largest value is 4, whose neighbours
@@ -35,7 +36,7 @@ def least_scale(kind: Format) -> float:
 def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Grid:
     """Return a matrix in `kind`, each block with the scale of least squared error that clips little.
 
-    Scales are float32 numbers that float16 has too; NVFP4's are FP8 times one `scale_step`.
+    Scales up to 65504 are numbers of float16 too; NVFP4's are FP8 times one `scale_step`.
     `ValueError` if `size` does not divide the matrix along `axis`.
     """
     if weight.shape[axis] % size:
@@ -82,7 +83,9 @@ def scale_step(scales: Floats) -> float:
 def _scales(exact: Floats, kind: Format, step: float | None) -> Floats:
     """Return scales as the file holds them."""
     if step is None:
-        return np.maximum(exact, np.float32(LEAST_SCALE)).astype(np.float16).astype(np.float32)
+        exact = np.maximum(exact, np.float32(LEAST_SCALE))
+        halves = np.minimum(exact, LARGEST_SCALE).astype(np.float16).astype(np.float32)
+        return np.where(exact > LARGEST_SCALE, exact, halves)
     steps = np.maximum(exact / np.float32(step), np.float32(LEAST_FP8))
     return FORMATS["fp8"].floats(steps) * np.float32(step)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -61,6 +62,11 @@ class QuantizedModel:
     excluded: dict[str, str] = field(default_factory=dict)
     fp16_subgraphs: Fp16Subgraphs = field(default_factory=Fp16Subgraphs)
     unused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any layer that multiplies asks for a narrow precision."""
+        return not set(NARROW).isdisjoint(self.asked.values())
 
     @property
     def digest(self) -> str:
@@ -261,13 +267,15 @@ class _Writer:
         """Return the block size for a layer: the plan's, or a smaller one that divides its matrix.
 
         TensorRT-RTX 1.7 expands a matrix that is one block high in a kernel of its own: two are sought.
+        It refuses a matrix of one block in all: `ScaleMode is illegal`.
         """
         axis = block_axis(self.nodes[layer.name])
         if axis is None or layer.weight is None:
             return None
-        summed = self.nodes[layer.name].inputs[1].shape[axis]
+        shape = self.nodes[layer.name].inputs[1].shape
+        summed, weights = shape[axis], math.prod(shape)
         known = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
-        sizes = [size for size in known if summed % size == 0]
+        sizes = [size for size in known if summed % size == 0 and size < weights]
         return next((size for size in sizes if size < summed), sizes[0] if sizes else None)
 
     def _without_block(self, layer: Layer, precision: str) -> str | None:
@@ -277,7 +285,10 @@ class _Writer:
         axis = block_axis(self.nodes[layer.name])
         if axis is None or layer.weight is None:
             return f"{precision} is for the constant matrix of a MatMul or Gemm"
-        summed = self.nodes[layer.name].inputs[1].shape[axis]
+        shape = self.nodes[layer.name].inputs[1].shape
+        summed = shape[axis]
+        if math.prod(shape) in FORMATS[precision].blocks:
+            return f"{precision} takes two blocks of weights or more, and this matrix is one"
         sizes = " or ".join(map(str, sorted(FORMATS[precision].blocks)))
         return f"{precision} takes blocks of {sizes} weights, which do not divide {summed}"
 
