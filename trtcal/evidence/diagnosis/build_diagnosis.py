@@ -195,6 +195,7 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
 
 
 ANY = "narrow"
+ABSENT = {"int8": "no_int8", "fp8": "no_fp8", ANY: "no_narrow"}
 
 
 def _absent(case: Case) -> Iterator[Finding]:
@@ -204,7 +205,7 @@ def _absent(case: Case) -> Iterator[Finding]:
         if name in found or (name == ANY and found):
             continue
         largest = case.coverage.rest[:3] if case.coverage else ()
-        kind = f"no_{name}"
+        kind = ABSENT[name]
         yield Finding(
             kind=kind,
             subject=None,
