@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports figures docs links pictures lock audit dist clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
@@ -42,12 +42,14 @@ MINUTES ?= 10
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
-# Everything that needs no running network; a commit is checked by the same (.pre-commit-config.yaml).
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/vulture
+
+# Everything that needs no running network; a commit is checked by the same (.pre-commit-config.yaml).
+check: lint
 	$(BIN)/python -m pytest tests/test_architecture.py tests/test_style.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
 
 # The suite with branch coverage; fails below `fail_under` in pyproject.toml.
