@@ -233,8 +233,8 @@ def test_an_improved_variant_is_compared_built_reported_and_the_same_again(place
     assert "int8-improved" in {build["model_name"] for build in result.report["builds"]}
     assert "of the quantized model" in (place / "out" / "report.html").read_text()
     command("verify", "out")
-    found = ["--calibration", "out/calibrations/improved.json"]
-    found += ["--optimizations", "out/optimizations/improved.npz"]
+    found = ["--calibration", "out/calibrations/int8-improved.json"]
+    found += ["--optimizations", "out/optimizations/int8-improved.npz"]
     command("quantize", "net.onnx", *found, "-o", "hand.onnx")
     assert (place / "hand.onnx").read_bytes() == (
         place / "out/models/int8-improved.onnx"

@@ -260,7 +260,10 @@ def one_of(*allowed: str) -> Kind:
     return Kind(wanted, lambda value: value in allowed, example=f'"{allowed[0]}"')
 
 
-EFFORT = one_of("fast", "best")
+def _effort(of: str) -> Any:
+    """Return the key of post-training optimization."""
+    meaning = f"The effort of post-training optimization {of}, which gives one more variant."
+    return key(one_of("fast", "best"), None, meaning, unset="no such variant")
 
 
 def by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
@@ -499,12 +502,7 @@ class CalibrationConfig:
     )
     batch: int = key(COUNT, 32, "Samples that are run together.")
     workers: int = key(COUNT, 1, "Processes that observe the data; they share the cores.")
-    improve: str | None = key(
-        EFFORT,
-        None,
-        "The effort of post-training optimization in INT8, which gives one more variant.",
-        unset="no such variant",
-    )
+    improve: str | None = _effort("in INT8")
     improve_time_limit_s: float = key(
         NUMBER, 600.0, "The most time that one optimization takes, in seconds."
     )
@@ -597,12 +595,7 @@ class PlanConfig:
         unset="`rest` of `[build]`",
     )
     block_size: int = key(COUNT, 128, "Weights in INT4 that share a scale: 128 or 64.")
-    improve: str | None = key(
-        EFFORT,
-        None,
-        "The effort of post-training optimization for this plan, which gives one more variant.",
-        unset="no such variant",
-    )
+    improve: str | None = _effort("for this plan")
 
 
 def _plans(value: object) -> dict[str, PlanConfig]:
@@ -859,11 +852,11 @@ class Config:
     )
 
     @property
-    def efforts(self) -> dict[str, str]:
+    def efforts(self) -> list[tuple[str, str]]:
         """The effort of post-training optimization for INT8 throughout (`int8`) and for plans."""
-        plans = {name: plan.improve for name, plan in self.plans.items()}
-        asked = {"int8": self.calibration.improve} | plans
-        return {name: effort for name, effort in asked.items() if effort is not None}
+        plans = ((name, plan.improve) for name, plan in self.plans.items())
+        asked = (("int8", self.calibration.improve), *plans)
+        return [(name, effort) for name, effort in asked if effort is not None]
 
     @property
     def run_folder(self) -> Path:

@@ -44,6 +44,10 @@ class TensorRange:
         """The scale in FP8, amax / 448; without a range for FP8 that of the largest value seen."""
         return (self.fp8_amax or self.observed_amax or self.amax) / FP8_MOST
 
+    def scale_in(self, precision: str) -> float:
+        """Return the scale of activations in INT8 or FP8."""
+        return self.amax / 127.0 if precision == "int8" else self.fp8_scale
+
     def __post_init__(self) -> None:
         number = isinstance(self.amax, (int, float)) and not isinstance(self.amax, bool)
         if not (number and LEAST <= self.amax <= MOST):

@@ -45,7 +45,7 @@ def test_the_zoo_names_every_heavy_node_once():
 
 
 @needs_rtx
-@pytest.mark.parametrize("name", ZOO if WHOLE else list(ZOO)[::2])
+@pytest.mark.parametrize("name", ZOO)
 def test_the_compiler_gives_int8_and_the_report_is_true(name, tmp_path):
     check(ZOO[name], "sm89", tmp_path)
 

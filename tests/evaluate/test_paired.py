@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats import contingency_tables, multitest
 
@@ -16,7 +16,6 @@ def test_mcnemar_is_that_of_statsmodels(lost, won, both):
     assert mcnemar(lost, won) == pytest.approx(expected)
 
 
-@settings(max_examples=10)  # each takes statsmodels half a second
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_is_that_of_statsmodels(ps):
     assert holm(ps) == pytest.approx(multitest.multipletests(ps, method="holm")[1])

@@ -38,7 +38,7 @@ RUN_FILES = (
     "run/builds/0/build.log",
     "run/calibrations/percentile.json",
     "run/plan.json",
-    "run/optimizations/improved.json",
+    "run/optimizations/int8-improved.json",
 )
 
 

@@ -1,6 +1,5 @@
 """The whole of `--improve`: it helps, it composes, it refuses what does not fit."""
 
-import contextlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.judging import Judge, Verdict
 from trtcal.evaluate.layerwise import compare_layers
 from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.replay import silent
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
 from trtcal.model import load_model
@@ -33,11 +33,6 @@ from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
-
-
-@contextlib.contextmanager
-def silent(title, total):
-    yield lambda done: None
 
 
 def improved(net, wanted):

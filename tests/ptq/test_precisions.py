@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.judging import Judge
+from trtcal.evaluate.replay import silent
 from trtcal.model.graph import constant, import_graph
 from trtcal.model.model import Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps, rounded_steps
@@ -27,11 +27,6 @@ from trtcal.quantization.formats import FORMATS, NARROW
 from trtcal.quantization.weights import nearest
 
 MIXED = Plan("int4", {"product": "fp8"})
-
-
-@contextlib.contextmanager
-def silent(title, total):
-    yield lambda done: None
 
 
 @pytest.fixture

@@ -39,12 +39,10 @@ def drawn(kind, shape=(256, 24)):
     return makers[kind](shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("spread", ["normal", "laplace", "tails"])
+@pytest.mark.parametrize("law", ["normal", "laplace", "tails"])
 @pytest.mark.parametrize(("name", "size"), KINDS)
-def test_blocks_lose_little_more_than_the_best_of_many_scales_that_clip_as_little(
-    name, size, spread
-):
-    weight, kind = drawn(spread), FORMATS[name]
+def test_blocks_lose_little_more_than_the_best_of_many_scales_that_clip_as_little(name, size, law):
+    weight, kind = drawn(law), FORMATS[name]
     blocks = quantize_blocks(weight, kind, 0, size)
     found = block_errors(weight, blocks.floats(None), size)
     reach = reaching(weight, kind, size)
@@ -55,10 +53,10 @@ def test_blocks_lose_little_more_than_the_best_of_many_scales_that_clip_as_littl
     assert found.sum() <= least.sum() * 1.02
 
 
-@pytest.mark.parametrize("spread", ["normal", "laplace", "tails"])
+@pytest.mark.parametrize("law", ["normal", "laplace", "tails"])
 @pytest.mark.parametrize(("name", "size"), KINDS)
-def test_no_block_loses_more_than_by_its_largest_value(name, size, spread):
-    weight, kind = drawn(spread), FORMATS[name]
+def test_no_block_loses_more_than_by_its_largest_value(name, size, law):
+    weight, kind = drawn(law), FORMATS[name]
     found = quantize_blocks(weight, kind, 0, size)
     scale = np.repeat(as_stored(reaching(weight, kind, size), found), size, axis=0)
     plain = block_errors(weight, kind.floats(weight / scale) * scale, size)

@@ -189,8 +189,8 @@ BLOCKED = [("int4", 128), ("int4", 64), ("nvfp4", 16)]
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(("name", "size"), BLOCKED)
 def test_blocks_on_the_cpu_are_those_of_the_reference(name, size, axis, dtype):
-    spread = 10.0 ** np.random.default_rng(1).uniform(-3, 1, (256, 128))
-    weight = (np.random.default_rng(0).standard_normal((256, 128)) * spread).astype(np.float32)
+    factors = 10.0 ** np.random.default_rng(1).uniform(-3, 1, (256, 128))
+    weight = (np.random.default_rng(0).standard_normal((256, 128)) * factors).astype(np.float32)
     found = quantize_blocks(weight, FORMATS[name], axis, size)
     model = blocked(found, name, axis, size, dtype)
     nothing = {"x": np.zeros(weight.shape, dtype)}

@@ -198,11 +198,11 @@ def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(history):
     random = np.random.default_rng(7)
     add(history, 1)
     one = read_runs(history, OWN)[0]
-    spread, count, true = 0.1, 60, 1.25
-    error = 1.2533 * spread / math.sqrt(count)  # of a median of normal values
+    deviation, count, true = 0.1, 60, 1.25
+    error = 1.2533 * deviation / math.sqrt(count)  # of a median of normal values
 
     def measured(middle):
-        centre = np.median(random.normal(math.log(middle), spread, count))
+        centre = np.median(random.normal(math.log(middle), deviation, count))
         ends = [math.exp(centre + z * error) for z in (-1.96, 0, 1.96)]
         values = {"p50_ms": ends[1], "p50_interval_ms": (ends[0], ends[2])}
         timing = type(one.timing)(**{**vars(one.timing), **values})

@@ -23,7 +23,9 @@ class CheckData(
     have been meant. trtcal.toml can name MODEL and the data. The status is 1 if there is an issue.
     """
 
-    samples: int = option("Number of samples to run, spread over the data.", default=64, least=1)
+    samples: int = option(
+        "Number of samples to run, taken from all over the data.", default=64, least=1
+    )
 
     def _run(self) -> None:
         from trtcal.check.check import check_data

@@ -78,7 +78,7 @@ def _write_improved(found: Improved, options: Quantize) -> None:
     optimizations, record, ranges = (options.output.with_suffix(one) for one in endings)
     found.write(optimizations, record, ranges)
     names = [optimizations, record, *([ranges] if found.plan.ranged else [])]
-    note(f"wrote {', '.join(map(str, names[:-1]))} and {names[-1]}")
+    note(f"wrote {', '.join(map(str, names))}")
     if options.float_output:
         _write_floats(options.float_output, found.optimized, found.calibration)
 

@@ -60,18 +60,18 @@ class Grid:
         """Whether weights in blocks along the summed axis share a scale."""
         return self.scale.ndim == self.values.ndim > 1
 
-    def spread(self, axis: int | None) -> Floats:
+    def scales(self, axis: int | None) -> Floats:
         """Return the scales in a shape that broadcasts to the values; `axis` is that of outputs."""
         if not self.is_blocked:
             return along(self.scale, self.values.ndim, axis)
-        spread = self.scale
-        for one, (whole, blocks) in enumerate(zip(self.values.shape, spread.shape, strict=True)):
-            spread = np.repeat(spread, whole // blocks, one) if whole > blocks else spread
-        return spread
+        found = self.scale
+        for one, (whole, blocks) in enumerate(zip(self.values.shape, found.shape, strict=True)):
+            found = np.repeat(found, whole // blocks, one) if whole > blocks else found
+        return found
 
     def floats(self, axis: int | None) -> Floats:
         """Return the weight that the values stand for, float32."""
-        return np.asarray(self.values.astype(np.float32) * self.spread(axis), np.float32)
+        return np.asarray(self.values.astype(np.float32) * self.scales(axis), np.float32)
 
 
 def _none() -> Mapping[str, Any]:

@@ -370,8 +370,7 @@ def _check_names(config: Config) -> None:
     """`InputError` if a plan has the name of another variant."""
     names = [f"int8-{one}" for one in dict.fromkeys(config.calibration.methods)]
     names += [ALTERNATIVE] if config.build.compares_fp16 else []
-    improved = [*(["int8"] if config.calibration.improve else []), *config.plans]
-    names += [*config.plans, *(f"{one}-{IMPROVED}" for one in improved if one in config.efforts)]
+    names += [*config.plans, *(f"{one}-{IMPROVED}" for one, _ in config.efforts)]
     for name in names:
         if names.count(name) > 1:
             raise InputError(
@@ -381,7 +380,7 @@ def _check_names(config: Config) -> None:
 
 def optimizations_file(variant: str) -> str:
     """Return where the optimizations of a variant lie in the folder of a run."""
-    return f"optimizations/{'improved' if variant == 'int8-improved' else variant}.npz"
+    return f"optimizations/{variant}.npz"
 
 
 def _required(value: Path | None, key: str) -> Path:
@@ -497,7 +496,7 @@ def quantize_all(
     if inputs.config.build.compares_fp16:
         asked.append((ALTERNATIVE, calibrations[settings.method], Plan(default="fp16")))
     made = [write_variant(inputs, inputs.prepared, *one, journal) for one in asked]
-    for name, effort in inputs.config.efforts.items():
+    for name, effort in inputs.config.efforts:
         wanted = inputs.plans.get(name, Plan())
         found = optimize(inputs, name, effort, wanted, journal)
         variant = found.optimized, f"{name}-{IMPROVED}", found.calibration, wanted

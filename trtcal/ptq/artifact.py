@@ -264,7 +264,7 @@ def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | 
     values = constant(node.inputs[layer.weight.index]) if layer.weight else None
     if grid is None or layer.weight is None or values is None:
         return {"weights": None, "rounded": None}
-    exact = values / grid.spread(layer.weight.axis)
+    exact = values / grid.scales(layer.weight.axis)
     nearest = nearest_steps(exact, BY_DTYPE[grid.values.dtype])
     return {
         "weights": values.size,

@@ -262,7 +262,7 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     if not attempt.states:
         return progress
     first, *others = attempt.states
-    plan = context.options.plan.without_fp16
+    plan = context.plan
     in_time = itertools.takewhile(lambda _: now() <= context.until, others)
     verdict, state = leading(
         (judge.measure(quantize(context.model(one), one.calibration, plan).proto), one)

@@ -106,6 +106,11 @@ class Context:
         """Return the model of a state."""
         return replace(self.prepared, proto=self.build(state.changes), overrides=state.overrides)
 
+    @property
+    def plan(self) -> Plan:
+        """The plan, with float32 where it asks for float16: that loss is no optimization's."""
+        return self.options.plan.without_fp16
+
     def check_time(self) -> None:
         """Leave an optimization if time is over."""
         if now() > self.until:
@@ -187,7 +192,7 @@ def _recalibrated(
     model = context.model(state)
     tensors = tensors_to_observe(find_layers(model))
     known = state.calibration.ranges
-    if not context.options.plan.ranged:
+    if not context.plan.ranged:
         return [state]
     changed = [one for one in tensors if one in changes.moved or one not in known]
     if not changed:
@@ -248,11 +253,7 @@ def _reconstructed(context: Context, state: State, options: ReconstructionOption
     title = "rounding weights" if options.rounding else "correcting biases"
     with (
         LayerwiseReconstruction(
-            model,
-            state.calibration,
-            context.fit,
-            context.in_memory,
-            context.options.plan.without_fp16,
+            model, state.calibration, context.fit, context.in_memory, context.plan
         ) as work,
         context.reported(title, layers) as advance,
     ):

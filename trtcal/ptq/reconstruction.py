@@ -129,7 +129,7 @@ class LayerwiseReconstruction:
         plan: Plan | None = None,
     ) -> None:
         plan = plan or Plan()
-        self.model, self.calibration = in_opset_of(model, plan), calibration
+        self.model, self.ranges = in_opset_of(model, plan), calibration.ranges
         quantized = quantize(model, calibration, plan)
         self.asked = quantized.asked
         self.pair = PairedGraph(self.model, quantized.proto)
@@ -180,14 +180,16 @@ class LayerwiseReconstruction:
             values = constant(own.inputs[layer.weight.index])
             if values is None or values.dtype != np.float32:
                 continue
-            kind = FORMATS[self.asked[node.name]]
+            kind, source = FORMATS[self.asked[node.name]], placement.range_of(read)
             yield _Step(
                 name=node.name,
                 before=self.pair.segment(place, number),
                 itself=self.pair.segment(number, number + 1),
                 whole=self.pair.segment(place, number + 1),
                 read=read,
-                scale=None if kind.weights_only else self._scale(placement.range_of(read), kind),
+                scale=None
+                if kind.weights_only
+                else np.float32(self.ranges[source].scale_in(kind.name)),
                 values=values,
                 weight=layer.weight,
                 kind=kind,
@@ -197,10 +199,6 @@ class LayerwiseReconstruction:
                 axis=1 if node.op_type in CONVOLUTIONS else -1,
             )
             place = number + 1
-
-    def _scale(self, tensor: str, kind: Format) -> np.float32:
-        chosen = self.calibration.ranges[tensor]
-        return np.float32(chosen.amax / 127.0 if kind.name == "int8" else chosen.fp8_scale)
 
     def _nearest(self, name: str, index: int, kind: Format) -> Grid:
         """Return a layer's weight as it is quantized without optimizations."""
@@ -342,8 +340,8 @@ class LayerwiseReconstruction:
         scale = step.nearest.scale
         if options.clipping:  # for INT8 alone: blocks lost more on samples held back
             scale = clipped_scales(wanted, scale.reshape(form.groups, -1), gram).reshape(-1)
-        spread = Grid(step.values, scale).spread(step.weight.axis)
-        scales = form.matrix(np.broadcast_to(spread, step.values.shape))
+        scales = Grid(step.values, scale).scales(step.weight.axis)
+        scales = form.matrix(np.broadcast_to(scales, step.values.shape))
         steps = form.weight(rounded_steps(wanted, scales, gram, step.kind))
         return Grid(step.kind.rounded(steps), scale)
 

@@ -336,8 +336,9 @@ class _Writer:
         key = (tensor.name, second, precision)
         if key not in self.pairs:
             chosen = self.calibration.ranges[self.placement.range_of(tensor.name)]
-            exact = chosen.amax / 127.0 if precision == "int8" else chosen.fp8_scale
-            scale = as_scale(exact, np.float16 if tensor.dtype == np.float16 else np.float32)
+            scale = as_scale(
+                chosen.scale_in(precision), np.float16 if tensor.dtype == np.float16 else np.float32
+            )
             before = self._activation(tensor, False, precision) if second else tensor
             scale = _scale_above(tensor.name, scale) if second else scale
             dtype = FORMATS[precision].dtype

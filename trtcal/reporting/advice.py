@@ -11,6 +11,7 @@ from trtcal.documents import Document
 from trtcal.evaluate.search.limits import FIGURES as SEARCHED
 from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS
 from trtcal.limits import BROKEN, parse_limit
+from trtcal.quantization.formats import spelled
 from trtcal.reporting.engines import CPU, formats_of
 from trtcal.reporting.verdict import COMMAND, DO_NOT, INCONCLUSIVE
 
@@ -83,6 +84,14 @@ def config_of(files: Files) -> tuple[str, ...]:
     return () if files["config"] == FILE else ("--config", files["config"])
 
 
+def plan_of(document: Document, folder: str) -> tuple[str, ...]:
+    """Return the option that names the plan of the verdict's variant, none for all in INT8."""
+    plan = f"plans/{document['measured']['verdict']['variant']}.json"
+    stages = (document["measured"]["run"] or {}).get("stages", ())
+    is_written = any(stage["output"] == plan for stage in stages)
+    return ("--plan", f"{folder}/{plan}") if is_written else ()
+
+
 def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
     """Return the options that name the ranges, and optimizations, of the variant of the verdict."""
     name = document["measured"]["verdict"]["variant"]
@@ -107,11 +116,18 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     if ranges is None or all(limit.metric in NOT_OF_OUTPUTS for limit in broken):
         return None
     formats = formats_of(document)
-    if not document["optimizations"] and formats <= {"int8"}:
+    if not document["optimizations"]:
         made = f"{Path(files['model']).stem}-improved.onnx"
-        words = ("quantize", files["model"], *config_of(files), "--improve", "fast", "-o", made)
+        subject = (
+            "quantize",
+            files["model"],
+            *config_of(files),
+            *plan_of(document, files["folder"]),
+        )
         return NextStep(
-            "Reduce the loss of INT8 without training (ranges, biases, rounding of weights)", words
+            f"Reduce the loss of {spelled(formats or {'int8'})} without training (ranges, biases, "
+            "rounding of weights)",
+            (*subject, "--improve", "fast", "-o", made),
         )
     limits = [
         word

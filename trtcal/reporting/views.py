@@ -22,7 +22,7 @@ from trtcal.quantization.formats import spelled
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
 from trtcal.reporting import engines, text
-from trtcal.reporting.advice import config_of, measuring_layers, next_step, run_files
+from trtcal.reporting.advice import config_of, measuring_layers, next_step, plan_of, run_files
 from trtcal.reporting.charts import LOOKS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
@@ -576,13 +576,14 @@ def commands(document: Document) -> Iterator[str]:
         ranges = shlex.quote(f"calibration-{method}.json")
         chosen = f"--method {shlex.quote(method)} -o {ranges}"
         yield _line("trtcal calibrate", model, calibration, chosen)
-    plan = _line(calibration, _plan_file(document, folder)) if files else "[--plan PLAN.json]"
+    plan = shlex.join(plan_of(document, folder)) if files else "[--plan PLAN.json]"
     is_int8 = engines.formats_of(document) <= {"int8"}
     output = "int8.onnx" if is_int8 else "quantized.onnx"
-    yield _line("trtcal quantize", model, plan, f"--calibration {ranges} -o {output}")
+    given = calibration if files else ""
+    yield _line("trtcal quantize", model, given, plan, f"--calibration {ranges} -o {output}")
     for one in document["optimizations"]:
         improve = f"--improve {shlex.quote(one['effort'])} -o {output}"
-        yield _line("trtcal quantize", model, calibration, improve)
+        yield _line("trtcal quantize", model, calibration, plan, improve)
     targets = {(one["backend"], one["target"]) for one in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
@@ -591,14 +592,6 @@ def commands(document: Document) -> Iterator[str]:
         yield f"trtcal log {shlex.quote(f'builds/{target}/build.log')}"
     yield _line("trtcal compare", model, output, test)
     yield f"trtcal report {shlex.quote(folder)} -o report.html"
-
-
-def _plan_file(document: Document, folder: str) -> str:
-    """Return the option that names the plan of the verdict's variant, none for all in INT8."""
-    plan = f"plans/{document['measured']['verdict']['variant']}.json"
-    stages = (document["measured"]["run"] or {}).get("stages", ())
-    is_written = any(stage["output"] == plan for stage in stages)
-    return f"--plan {shlex.quote(f'{folder}/{plan}')}" if is_written else ""
 
 
 def _line(*parts: str) -> str:
