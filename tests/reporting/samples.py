@@ -196,10 +196,10 @@ def improvement(**changes: Any) -> Document:
 
 def write_improvement(folder: Path, record: Document) -> Calibration:
     """Write a record of optimizations into a run folder, and the ranges of the optimized model."""
-    write_document(folder / "optimizations" / "improved.json", seal(record))
+    write_document(folder / "optimizations" / "int8-improved.json", seal(record))
     fingerprint = optimized_fingerprint(record["model"], record["optimizations"])
     made = replace(calibration("auto"), model=fingerprint)
-    made.write(folder / "calibrations" / "improved.json")
+    made.write(folder / "calibrations" / "int8-improved.json")
     return made
 
 
