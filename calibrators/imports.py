@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,13 +23,33 @@ def without_file(name: str) -> Iterator[None]:
         os.path.exists = exists
 
 
+class Compiled:
+    """A function that numba compiles when it is first called, or compiled into another one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+
+    @functools.cached_property
+    def kernel(self) -> Any:
+        """The compiled function. Importing numba takes 0.3 s, which most commands have no need of."""
+        with without_file(NUMBA):
+            from numba import njit
+            from numba.core import config
+        config._config_fname = ""  # it is looked for again at every compilation
+        return njit(nogil=True, cache=True)(self.__wrapped__)  # type: ignore[attr-defined]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.kernel(*arguments)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks of a global that a function names which it compiles."""
+        return self.kernel._numba_type_
+
+
 def compiled(function: Function) -> Function:
     """Compile a function with numba, to run without the GIL, and keep the code for the next process.
 
     A configuration in the current folder could name another place for it, whose files are unpickled.
     """
-    with without_file(NUMBA):
-        from numba import njit
-        from numba.core import config
-    config._config_fname = ""  # it is looked for again at every compilation
-    return cast("Function", njit(nogil=True, cache=True)(function))
+    return cast("Function", Compiled(function))

@@ -31,7 +31,7 @@ from trtcal.errors import InputError, ResourceError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.model import load_model
-from trtcal.model.checking import in_child
+from trtcal.model.checking import check, in_child
 from trtcal.runs.history import History
 
 READERS = [
@@ -245,9 +245,20 @@ def test_a_model_on_which_the_checker_crashes_is_an_input_error(tmp_path, monkey
     def crash(_):
         os.kill(os.getpid(), signal.SIGSEGV)
 
+    monkeypatch.setattr("trtcal.model.checking.PASSED", set())
     monkeypatch.setattr(onnx.checker, "check_model", crash)
     with pytest.raises(InputError, match=r"digits.onnx crashes ONNX's checker \(SIGSEGV\)"):
         load_model(digits / "digits.onnx")
+
+
+def test_what_passed_once_is_not_checked_again(monkeypatch, digits):
+    model, calls = onnx.load(digits / "digits.onnx"), []
+    monkeypatch.setattr("trtcal.model.checking.PASSED", set())
+    monkeypatch.setattr("trtcal.model.checking.in_child", lambda *_: calls.append(1) or ("", 0))
+    for name in ("one", "one", "other"):
+        model.graph.name = name
+        check(model, digits)
+    assert len(calls) == 2
 
 
 SIZES = {"x": 8, "y": 4}

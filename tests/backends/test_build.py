@@ -146,7 +146,7 @@ def test_a_crash_is_one_error_with_the_last_line(tmp_path, monkeypatch):
 
 
 def test_a_workers_own_sentence_is_the_error(tmp_path, monkeypatch):
-    body = "from trtcal.backends.child import fail\nfail('no such operator')\n"
+    body = "from trtcal.backends.worker import fail\nfail('no such operator')\n"
     with pytest.raises(BackendError, match="no such operator"):
         worker(tmp_path, monkeypatch, body)
 

@@ -156,7 +156,7 @@ def test_a_builder_that_closes_its_output_is_waited_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [InputError, BackendError, ResourceError])
 def test_an_error_of_ours_is_the_same_in_the_parent(tmp_path, monkeypatch, kind):
     body = (
-        "from trtcal.backends.child import raise_in_parent\nfrom trtcal import errors\n"
+        "from trtcal.backends.worker import raise_in_parent\nfrom trtcal import errors\n"
         f"raise_in_parent(errors.{kind.__name__}('what', 'a hint'))\n"
     )
     with pytest.raises(kind) as caught:

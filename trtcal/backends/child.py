@@ -8,7 +8,6 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from trtcal.backends.worker import ERROR, RAISED, REQUEST
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.log.lines import split_line
 from trtcal.evidence.log.rules import in_words
@@ -88,9 +88,6 @@ class Transcript:
         self._message = []
 
 
-REQUEST = "request.json"
-ERROR = "error.txt"
-RAISED = "raised.json"
 KINDS = {kind.exit_status: kind for kind in (InputError, BackendError, ResourceError)}
 MONTH_S = 31 * 24 * 3600
 AFTERWARDS_S = 0.5
@@ -206,21 +203,3 @@ def _last_line(log: Path) -> str:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = file.read().decode("utf-8", "replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "(none)")[:300]
-
-
-def fail(message: str) -> None:
-    """In a worker: say in one sentence what went wrong and end."""
-    Path(ERROR).write_text(message)
-    sys.exit(1)
-
-
-def raise_in_parent(error: TrtcalError) -> None:
-    """In a worker: end, so that `run_worker` raises this error, or one of its exit status."""
-    Path(RAISED).write_text(json.dumps([error.exit_status, error.message, error.hint]))
-    sys.exit(1)
-
-
-def read_request() -> dict[str, Any]:
-    """In a worker: return the request."""
-    request: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    return request

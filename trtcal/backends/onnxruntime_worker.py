@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx
 
-from trtcal.backends.child import fail, read_request
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session
+from trtcal.backends.worker import fail, read_request
 from trtcal.errors import TrtcalError
 from trtcal.model.files import OnnxFile
 

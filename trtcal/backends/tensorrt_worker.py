@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.child import fail, raise_in_parent, read_request
 from trtcal.backends.cuda import ERRORS
+from trtcal.backends.worker import fail, raise_in_parent, read_request
 from trtcal.errors import InputError, TrtcalError
 
 LAYERS = "layers.json"
