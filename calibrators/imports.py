@@ -39,6 +39,7 @@ class Compiled:
         return njit(nogil=True, cache=True)(self.__wrapped__)  # type: ignore[attr-defined]
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function."""
         return self.kernel(*arguments)
 
     @property

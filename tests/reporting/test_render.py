@@ -17,6 +17,7 @@ from tests.reporting.samples import (
     EXACT,
     accuracy,
     build,
+    calibration,
     comparison,
     latency,
     row,
@@ -329,6 +330,23 @@ def test_the_commands_take_the_plan_of_the_variant(tmp_path):
     made = list(commands(document))
     assert any(one.startswith(wanted) and one.endswith("-o quantized.onnx") for one in made)
     assert not any("int8.onnx" in one for one in made)
+
+
+def test_the_commands_take_the_ranges_of_the_variant(tmp_path):
+    chosen, other = calibration("minmax"), calibration("entropy")
+    made = replace(row("a", GOOD), quantization={"calibration": chosen.digest})
+    folder = write_run(tmp_path, comparison(made))
+    for name, one in (("minmax", chosen), ("entropy", other)):
+        one.write(folder / "calibrations" / f"{name}.json")
+    document = assemble(folder)
+    methods = [one["method"] for one in document["calibrations"]]
+    assert methods == ["entropy", "minmax", "percentile"]
+    (made,) = (one for one in commands(document) if "quantize" in one)
+    assert made.endswith("--calibration calibration-minmax.json -o int8.onnx")
+    document["optimizations"] = [{"variants": ["a"], "effort": "fast"}]
+    (made,) = (one for one in commands(document) if "quantize" in one)
+    assert made.endswith("--improve fast -o int8.onnx")
+    assert "--calibration" not in made
 
 
 def test_what_made_a_variant_in_int8_names_the_precision_of_the_rest(tmp_path):

@@ -92,15 +92,21 @@ def plan_of(document: Document, folder: str) -> tuple[str, ...]:
     return ("--plan", f"{folder}/{plan}") if is_written else ()
 
 
-def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
-    """Return the options that name the ranges, and optimizations, of the variant of the verdict."""
+def origin_of(document: Document) -> tuple[Document, Document | None]:
+    """Return what made the variant of the verdict: its `quantization`, its record of optimizations."""
     name = document["measured"]["verdict"]["variant"]
     rows = (document["comparison"] or {"rows": []})["rows"]
     made: Document = next((row["quantization"] for row in rows if row["name"] == name), {})
-    changes = [one["optimizations"] for one in document["optimizations"] if name in one["variants"]]
+    return made, next((one for one in document["optimizations"] if name in one["variants"]), None)
+
+
+def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
+    """Return the options that name the ranges, and optimizations, of the variant of the verdict."""
+    made, optimized = origin_of(document)
     stages = document["measured"]["run"].get("stages", ())
     written = {one["digest"]: f"{files['folder']}/{one['output']}" for one in stages}
-    wanted = {"--calibration": made.get("calibration"), "--optimizations": (*changes, None)[0]}
+    changes = optimized["optimizations"] if optimized else None
+    wanted = {"--calibration": made.get("calibration"), "--optimizations": changes}
     if wanted["--calibration"] not in written:
         return None
     return tuple(

@@ -22,7 +22,14 @@ from trtcal.quantization.formats import spelled
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
 from trtcal.reporting import engines, text
-from trtcal.reporting.advice import config_of, measuring_layers, next_step, plan_of, run_files
+from trtcal.reporting.advice import (
+    config_of,
+    measuring_layers,
+    next_step,
+    origin_of,
+    plan_of,
+    run_files,
+)
 from trtcal.reporting.charts import LOOKS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
@@ -564,26 +571,34 @@ def _run_command(command: Any) -> str | None:
 
 
 def commands(document: Document) -> Iterator[str]:
-    """Yield the stages' commands, each on what the one before wrote: with the run's files, if known."""
+    """Yield the stages' commands, each on what the one before wrote: with the run's files, if known.
+
+    What is quantized, built and compared is the variant of the verdict.
+    """
     files = run_files(document)
     folder = files["folder"] if files else "RUN_FOLDER"
     model, calibration, test = "MODEL.onnx", "--data CALIBRATION_DATA", "--data TEST_DATA"
     if files:
         model = shlex.quote(files["model"])
         calibration = test = shlex.join(config_of(files))
-    methods = [one["method"] for one in document["calibrations"]] or ["percentile"]
-    for method in dict.fromkeys(methods):
-        ranges = shlex.quote(f"calibration-{method}.json")
-        chosen = f"--method {shlex.quote(method)} -o {ranges}"
+    made, optimized = origin_of(document)
+    methods = {one["method"]: one["digest"] for one in document["calibrations"]}
+    ranges = ""
+    for method in methods or ["percentile"]:
+        output = shlex.quote(f"calibration-{method}.json")
+        chosen = f"--method {shlex.quote(method)} -o {output}"
         yield _line("trtcal calibrate", model, calibration, chosen)
+        if not ranges or methods[method] == made.get("calibration"):
+            ranges = f"--calibration {output}"
     plan = shlex.join(plan_of(document, folder)) if files else "[--plan PLAN.json]"
     is_int8 = engines.formats_of(document) <= {"int8"}
     output = "int8.onnx" if is_int8 else "quantized.onnx"
     given = calibration if files else ""
-    yield _line("trtcal quantize", model, given, plan, f"--calibration {ranges} -o {output}")
-    for one in document["optimizations"]:
-        improve = f"--improve {shlex.quote(one['effort'])} -o {output}"
-        yield _line("trtcal quantize", model, calibration, plan, improve)
+    if made.get("calibration") == NONE:  # weights alone
+        ranges = ""
+    if optimized:
+        given, ranges = calibration, f"--improve {shlex.quote(optimized['effort'])}"
+    yield _line("trtcal quantize", model, given, plan, ranges, "-o", output)
     targets = {(one["backend"], one["target"]) for one in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
