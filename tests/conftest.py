@@ -23,7 +23,7 @@ SAMPLES = Path(__file__).parent.parent / "samples"
 
 
 def pytest_collection_finish():
-    """Let the garbage collector pass over ten thousand tests and all modules: a tenth of the time."""
+    """Let the garbage collector pass over ten thousand tests and all modules."""
     gc.collect()
     gc.freeze()
 
