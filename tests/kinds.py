@@ -21,6 +21,8 @@ Feeds = dict[str, Array]
 
 TARGET = "sm89"
 SAMPLES = 24
+FORMATS = ("fp8", "int4", "nvfp4")
+ASK = "quantize {model} --precision FORMAT --target sm120"
 COMMANDS = (
     "check-data {model} --data calibration.npz",
     "calibrate {model} --data calibration.npz",
@@ -38,6 +40,18 @@ COMMANDS = (
     "search {model} --calibration calibration.json --data test.npz --samples 8 --evaluate 16 --plans 4",
     "plan show plan.json --model {model}",
     "quantize {model} --improve fast --data calibration.npz -o improved.onnx",
+    *(
+        command.replace("FORMAT", one)
+        for one in FORMATS
+        for command in (
+            f"{ASK} --calibration calibration.json -o FORMAT.onnx",
+            "build FORMAT.onnx --target sm120 -o built-FORMAT",
+            "compare {model} FORMAT.onnx --data test.npz --rounds 2 --per-layer",
+            f"{ASK} --improve fast --data calibration.npz -o FORMAT-improved.onnx",
+        )
+    ),
+    "search {model} --calibration calibration.json --data test.npz --samples 8 --evaluate 16 --plans 4 "
+    "--precisions all --gpu rtx-5090 --goal smallest --limit sqnr_db>=10 -o search-all",
     "report . -o report.html",
     "run trtcal.toml",
     "history list --db history.sqlite",

@@ -2,7 +2,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.networks import conv_net, rng, save, weight
 from tests.quantization.test_quantize import calibrated
@@ -213,3 +213,20 @@ def test_a_relu_before_uint8_quantization_without_a_zero_point_stays():
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], [scale])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
     assert lower(proto) is proto
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_a_relu_before_fp8_still_takes_negative_values_away(kind):
+    """Its type is written nowhere; ONNX Runtime 1.32 drops such a Relu of float32."""
+    nodes = [helper.make_node("Neg", ["x"], ["a"]),
+             helper.make_node("Relu", ["a"], ["r"]),
+             helper.make_node("QuantizeLinear", ["r", "scale", "zero"], ["q"]),
+             helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]  # fmt: skip
+    constants = [helper.make_tensor("scale", kind, [], [0.125]),
+                 helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0])]  # fmt: skip
+    x, y = (helper.make_tensor_value_info(name, kind, [6]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    given = np.array([3, 1, 0, -0.5, -1, -4], helper.tensor_dtype_to_np_dtype(kind))
+    (found,) = run_session(open_session(lower(model)), None, {"x": given})
+    assert found.tolist() == [0, 0, 0, 0.5, 1, 4]

@@ -33,9 +33,12 @@ def _keep_relus(graph: gs.Graph) -> bool:
     found = [node for node in graph.nodes if has_fp8 and node.op == "Relu"]
     names = all_names(graph)
     for node in found:
-        dtype = node.outputs[0].dtype if node.outputs[0].dtype == np.float16 else np.float32
-        zero = gs.Constant(unique(f"{node.name}/zero", names), np.zeros((), dtype))
+        zero = gs.Variable(unique(f"{node.name}/zero", names))  # of a type that may be known nowhere
+        number = gs.Constant(unique(f"{node.name}/number", names), np.zeros((), np.float32))
+        graph.nodes.append(gs.Node("CastLike", zero.name, {}, [number, node.inputs[0]], [zero]))
         node.op, node.inputs = "Max", [node.inputs[0], zero]
+    if found:
+        graph.toposort()
     return bool(found)
 
 
