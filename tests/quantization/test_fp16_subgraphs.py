@@ -235,6 +235,46 @@ def test_a_constant_that_float16_would_make_zero_keeps_its_node_in_float32(tmp_p
     assert quantized.asked == {"first": "fp16", "second": "fp16"}
 
 
+def test_the_scale_of_a_normalization_that_is_written_out_has_its_precision(tmp_path):
+    """ONNX Runtime 1.32 fuses a quotient, a cast and a product, and refuses what it made."""
+    axis, power = {"axes": [-1]}, np.array(2, np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
+             helper.make_node("ReduceMean", ["a"], ["mean"], "mean", **axis),
+             helper.make_node("Sub", ["a", "mean"], ["b"], "sub"),
+             helper.make_node("Pow", ["b", "two"], ["c"], "pow"),
+             helper.make_node("ReduceMean", ["c"], ["d"], "variance", **axis),
+             helper.make_node("Add", ["d", "epsilon"], ["e"], "add"),
+             helper.make_node("Sqrt", ["e"], ["f"], "sqrt"),
+             helper.make_node("Div", ["b", "f"], ["g"], "div"),
+             helper.make_node("Mul", ["g", "scale"], ["h"], "mul"),
+             helper.make_node("Add", ["h", "bias"], ["i"], "shift"),
+             helper.make_node("MatMul", ["i", "w"], ["y"], "last")]  # fmt: skip
+    weights = {"w": weight(8, 8), "two": power, "epsilon": np.array(1e-5, np.float32),
+               "scale": weight(8), "bias": weight(8, seed=3)}  # fmt: skip
+    model, calibration, feeds = small(tmp_path, nodes, weights)
+    quantized = quantize(model, calibration, Plan("fp16"))
+    assert quantized.asked == {"first": "fp16", "last": "fp16"}
+    assert "mul" not in quantized.fp16_subgraphs.nodes
+    assert noise(outputs_of(model.proto, feeds), outputs_of(quantized.proto, feeds)) < 1e-4
+
+
+@pytest.mark.parametrize("lengths", [True, False])
+def test_a_recurrent_layer_with_lengths_stays_in_float32(tmp_path, lengths):
+    """The parser of TensorRT masks its steps with numbers of float32."""
+    given = ["n"] if lengths else []
+    nodes = [helper.make_node("GRU", ["x", "w", "r", "", *given], ["a"], "cell", hidden_size=8),
+             helper.make_node("MatMul", ["a", "v"], ["y"], "last")]  # fmt: skip
+    weights = {"w": weight(1, 24, 8), "r": weight(1, 24, 8), "v": weight(8, 8)}
+    weights |= {"n": np.full(4, 2, np.int32)} if lengths else {}
+    made = small(tmp_path, nodes, weights, (4, 8), {"y": ["n", 1, 4, 8]})
+    quantized = quantize(*made[:2], Plan("fp16"))
+    assert set(quantized.fp16_subgraphs.nodes) == {"last"} | ({"cell"} if not lengths else set())
+    assert ("sequence lengths" in quantized.skipped.get("cell", "")) == lengths
+    if RTX.works:
+        write_quantized(tmp_path / "q.onnx", quantized)
+        build(load_model(tmp_path / "q.onnx"), TensorRTRTX(), BuildOptions("sm89"), tmp_path)
+
+
 def test_a_cast_after_a_float32_layer_saturates(tmp_path):
     """Without the Clip, TensorRT-RTX 1.7 computes a float32 layer between casts in float16."""
     path = conv_net(tmp_path / "net.onnx")

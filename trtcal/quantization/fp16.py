@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 import scipy
 
 from trtcal.model.graph import FP16_OPSET, captured, constant, is_op
-from trtcal.model.ops import HEAVY, QDQ, SENSITIVE, SHAPE_ONLY, TYPED
+from trtcal.model.ops import HEAVY, QDQ, RECURRENT, SENSITIVE, SHAPE_ONLY, TYPED
 from trtcal.quantization.formats import FORMATS, format_of
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
@@ -23,6 +23,7 @@ MOST = 65504.0
 NORMAL = 2.0**-14  # smaller values lose digits
 LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
 FLOAT16_TENSOR = "tensor(float16)"
+LENGTHS = slice(4, 5)  # of the inputs of a recurrent operator: its `sequence_lens`
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
 
 Array = npt.NDArray[Any]
@@ -198,6 +199,8 @@ class Survey:
             return f"{node.op} has no float16 form in this opset, or its types are not known"
         if node.op in SENSITIVE and not (decision.precision == FP16 and decision.named):
             return f"{node.op} stays in float32 unless a plan names it or its operator"
+        if node.op in RECURRENT and any(not one.is_empty() for one in node.inputs[LENGTHS]):
+            return f"TensorRT's parser builds {node.op} with sequence lengths in float32 alone"
         if node.name in self.quantized and not all(map(self._takes_fp16, pairs_before(node))):
             return "its scales are too small for float16, or its opset is too low"
         return overflow(node, places, self.observed)
@@ -214,7 +217,8 @@ class Survey:
         """Yield every tensor that may have to be cast.
 
         All readers of a DQ node are tied: TensorRT-RTX 1.7 fails to compile some graphs in which one
-        INT8 tensor is dequantized to both types.
+        INT8 tensor is dequantized to both types. So is the scale of a normalization that is written
+        out: ONNX Runtime 1.32 fuses it over a cast, and refuses the two types that it has then.
         """
         kept = {id(tensor) for tensor in (*self.graph.outputs, *captured(self.graph))}
         made = (tensor for node in self.graph.nodes for tensor in node.outputs)
@@ -227,7 +231,8 @@ class Survey:
                 if readers:
                     yield readers[0], readers[1:], TIED
             else:
-                yield id(producer) if id(producer) in self.places else FP32, readers, CAST
+                made_by = id(producer) if id(producer) in self.places else FP32
+                yield made_by, readers, TIED if _is_scaled(producer, tensor) else CAST
 
     def _reader(self, node: gs.Node, tensor: gs.Tensor) -> Hashable | None:
         """Return the reader of a tensor: a node with a choice, float32, or None for any type."""
@@ -242,6 +247,18 @@ class Survey:
         floats = (one for node in nodes for one in at_places(node, self.places[id(node)]))
         names = (one.name for one in floats if not isinstance(one, gs.Constant))
         return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > MOST))
+
+
+def _is_scaled(producer: gs.Node | None, tensor: gs.Tensor) -> bool:
+    """Tell whether a quotient is multiplied by a constant, as a normalization is by its scale."""
+    return (
+        producer is not None
+        and producer.op == "Div"
+        and any(
+            node.op == "Mul" and any(constant(one) is not None for one in node.inputs)
+            for node in tensor.outputs
+        )
+    )
 
 
 def pairs_before(node: gs.Node) -> Iterator[gs.Node]:
