@@ -33,6 +33,8 @@ EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 EXACT_INPUTS = ("session.qdq_matmulnbits_accuracy_level", "1")
 # It would quantize float weights and biases by itself, and let a large bias overflow.
 QUANTIZES_UNASKED = "WeightBiasQuantization"
+# It joins a normalization that is written out over casts, and refuses the two types that it has then.
+JOINS_TYPES = "LayerNormFusion"
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
 BESIDE = {
     "session.optimized_model_external_initializers_file_name": "optimized.bin",
@@ -143,14 +145,13 @@ def open_session(
             options.add_session_config_entry(key, value)
     try:
         with _source(model) as source:
-            session = Session(
+            session = _opened(
                 model if isinstance(model, onnx.ModelProto) else None,
                 source,
                 sess_options=options,
                 providers=list(dict.fromkeys([provider, CPU])),
-                disabled_optimizers=[QUANTIZES_UNASKED],
             )
-    except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+    except Exception as error:
         raise BackendError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",
             _advice(model, str(error)),
@@ -161,6 +162,16 @@ def open_session(
             "read the log of ONNX Runtime for the cause",
         )
     return session
+
+
+def _opened(*arguments: Any, **options: Any) -> Session:
+    try:
+        return Session(*arguments, **options, disabled_optimizers=[QUANTIZES_UNASKED])
+    except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+        if JOINS_TYPES not in str(error):
+            raise
+        without = [f"{JOINS_TYPES}{level}" for level in ("L1", "L2")]
+        return Session(*arguments, **options, disabled_optimizers=[QUANTIZES_UNASKED, *without])
 
 
 def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:

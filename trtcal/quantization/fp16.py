@@ -217,8 +217,7 @@ class Survey:
         """Yield every tensor that may have to be cast.
 
         All readers of a DQ node are tied: TensorRT-RTX 1.7 fails to compile some graphs in which one
-        INT8 tensor is dequantized to both types. So is the scale of a normalization that is written
-        out: ONNX Runtime 1.32 fuses it over a cast, and refuses the two types that it has then.
+        INT8 tensor is dequantized to both types.
         """
         kept = {id(tensor) for tensor in (*self.graph.outputs, *captured(self.graph))}
         made = (tensor for node in self.graph.nodes for tensor in node.outputs)
@@ -231,8 +230,7 @@ class Survey:
                 if readers:
                     yield readers[0], readers[1:], TIED
             else:
-                made_by = id(producer) if id(producer) in self.places else FP32
-                yield made_by, readers, TIED if _is_scaled(producer, tensor) else CAST
+                yield id(producer) if id(producer) in self.places else FP32, readers, CAST
 
     def _reader(self, node: gs.Node, tensor: gs.Tensor) -> Hashable | None:
         """Return the reader of a tensor: a node with a choice, float32, or None for any type."""
@@ -247,18 +245,6 @@ class Survey:
         floats = (one for node in nodes for one in at_places(node, self.places[id(node)]))
         names = (one.name for one in floats if not isinstance(one, gs.Constant))
         return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > MOST))
-
-
-def _is_scaled(producer: gs.Node | None, tensor: gs.Tensor) -> bool:
-    """Tell whether a quotient is multiplied by a constant, as a normalization is by its scale."""
-    return (
-        producer is not None
-        and producer.op == "Div"
-        and any(
-            node.op == "Mul" and any(constant(one) is not None for one in node.inputs)
-            for node in tensor.outputs
-        )
-    )
 
 
 def pairs_before(node: gs.Node) -> Iterator[gs.Node]:
