@@ -33,9 +33,8 @@ def _keep_relus(graph: gs.Graph) -> bool:
     found = [node for node in graph.nodes if has_fp8 and node.op == "Relu"]
     names = all_names(graph)
     for node in found:
-        zero = gs.Variable(
-            unique(f"{node.name}/zero", names)
-        )  # of a type that may be known nowhere
+        # Its type may be known nowhere.
+        zero = gs.Variable(unique(f"{node.name}/zero", names))
         number = gs.Constant(unique(f"{node.name}/number", names), np.zeros((), np.float32))
         graph.nodes.append(gs.Node("CastLike", zero.name, {}, [number, node.inputs[0]], [zero]))
         node.op, node.inputs = "Max", [node.inputs[0], zero]

@@ -34,9 +34,8 @@ MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
 TYPES = frozenset(onnx.TensorProto.DataType.values())
 WAIT_S = 60.0  # beyond the time of a processor that it may take
 REMEMBERED_BYTES = 16 << 20
-PASSED: set[bytes] = (
-    set()
-)  # digests of what passed in this process: a command reads one model often
+PASSED: set[bytes] = set()
+"""Digests of what passed in this process: a command reads one model often, and `--improve` many."""
 HINT = "export it again; `python -m onnx.checker` lists what is wrong"
 
 
