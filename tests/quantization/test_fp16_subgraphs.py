@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -239,26 +238,23 @@ def test_a_constant_that_float16_would_make_zero_keeps_its_node_in_float32(tmp_p
 @pytest.mark.parametrize("inside", ["fp16", "fp32"])
 def test_a_normalization_that_is_written_out_runs_over_casts(tmp_path, inside):
     """ONNX Runtime 1.32 fuses it to one of two types, and refuses what it made."""
-    axis, power = {"axes": [-1]}, np.array(2, np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
-             helper.make_node("ReduceMean", ["a"], ["mean"], "mean", **axis),
+             helper.make_node("ReduceMean", ["a"], ["mean"], "mean", axes=[-1]),
              helper.make_node("Sub", ["a", "mean"], ["b"], "sub"),
              helper.make_node("Pow", ["b", "two"], ["c"], "pow"),
-             helper.make_node("ReduceMean", ["c"], ["d"], "variance", **axis),
+             helper.make_node("ReduceMean", ["c"], ["d"], "variance", axes=[-1]),
              helper.make_node("Add", ["d", "epsilon"], ["e"], "add"),
              helper.make_node("Sqrt", ["e"], ["f"], "sqrt"),
              helper.make_node("Div", ["b", "f"], ["g"], "div"),
              helper.make_node("Mul", ["g", "scale"], ["h"], "mul"),
              helper.make_node("Add", ["h", "bias"], ["i"], "shift"),
              helper.make_node("MatMul", ["i", "w"], ["y"], "last")]  # fmt: skip
-    weights = {"w": weight(8, 8), "two": power, "epsilon": np.array(1e-5, np.float32),
+    weights = {"w": weight(8, 8), "two": np.array(2, np.float32), "epsilon": np.array(1e-5, np.float32),
                "scale": weight(8), "bias": weight(8, seed=3)}  # fmt: skip
     model, calibration, feeds = small(tmp_path, nodes, weights)
     plan = Plan("fp16", {"first": "fp32"} if inside == "fp16" else {"mul": "fp32", "shift": "fp32"})
     quantized = quantize(model, calibration, plan)
     assert ("mul" in quantized.fp16_subgraphs.nodes) == (inside == "fp16")
-    with pytest.raises(Exception, match="LayerNormFusion"):
-        onnxruntime.InferenceSession(quantized.proto.SerializeToString())
     assert noise(outputs_of(model.proto, feeds), outputs_of(quantized.proto, feeds)) < 1e-4
 
 
