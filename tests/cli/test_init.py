@@ -4,6 +4,7 @@ import json
 import shlex
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
@@ -157,3 +158,16 @@ def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(place, capsys):
     again = json.loads((place / "net-run" / "report.json").read_text())
     assert again["comparison"]["digest"] == first["comparison"]["digest"]
     assert (place / "net-run" / "trtcal.toml").exists()
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_models_with_a_fixed_batch_need_nothing_else(place, batch, capsys):
+    model = onnx.load(place / "net.onnx")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    onnx.save(model, place / "net.onnx")
+    assert run_command(["init", "net.onnx", "--data", "images", "-o", "written.toml"]) == 0
+    line = ["run", "net.onnx", "--data", "images", "--target", "cpu", "--no-history"]
+    assert run_command([*line, "-o", "out"]) in (0, 1), capsys.readouterr().err
+    report = json.loads((place / "out" / "report.json").read_text())
+    assert report["comparison"]["samples"] == 12

@@ -28,6 +28,7 @@ from trtcal.config import (
     read_section,
 )
 from trtcal.data import Dataset, open_dataset
+from trtcal.data.dataset import batch_for
 from trtcal.data.images import CSV, find_images, image_labels
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import read_task
@@ -167,7 +168,7 @@ def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> Non
 
 def _add_task(draft: Draft, model: Model, dataset: Dataset) -> None:
     reference = open_variant(model.path)
-    task, _ = read_task(reference, carry(model, dataset, {}), BATCH)
+    task, _ = read_task(reference, carry(model, dataset, {}), batch_for(model, BATCH))
     kinds = ", ".join(f"{name} has {kind}" for name, kind in task.kinds.items())
     draft.add("task", task.name, f"from the shapes and values of the outputs: {kinds}")
 
