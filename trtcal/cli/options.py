@@ -407,7 +407,7 @@ class DataOptions(ConfigOptions, TrustOptions):
         return carry(model, dataset, config.data.states)
 
     def _held_back(self, model: Model) -> Dataset:
-        from trtcal.pipeline.stages import open_section, split
+        from trtcal.pipeline.inputs import open_section, split
 
         whole = open_section(model, self.config, self.config.calibration, "calibration.data")
         held = split(model, whole)[1]

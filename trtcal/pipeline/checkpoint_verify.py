@@ -14,9 +14,10 @@ from trtcal.config import Config
 from trtcal.documents import Document, Workplace, read_document
 from trtcal.errors import InputError
 from trtcal.model import load_model
+from trtcal.pipeline.inputs import prepared_by
 from trtcal.pipeline.origin import read_origin
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.pipeline.stages import prepared_by, run
+from trtcal.pipeline.stages import run
 from trtcal.reporting.document import KIND, VERSION
 from trtcal.runs.checkpoint_diff import ChainDifference, Delta, compare_chains
 from trtcal.runs.checkpoints import (

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.backends.base import build
-from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes, write_range
 from trtcal.backends.registry import find_backend
 from trtcal.backends.unsupported import PREPARE
@@ -30,19 +29,10 @@ from trtcal.check.check import check_data
 from trtcal.check.issues import DataIssue
 from trtcal.config import (
     FILE,
-    CalibrationConfig,
     Config,
-    EvaluationConfig,
-    PlanConfig,
     script_in,
 )
 from trtcal.data import (
-    CountedDataset,
-    Dataset,
-    counted,
-    fixed_batch,
-    held_back,
-    open_dataset,
     size_ranges,
 )
 from trtcal.data.dataset import SizeRanges, batch_for
@@ -54,41 +44,34 @@ from trtcal.documents import (
     write_json,
     write_text,
 )
-from trtcal.errors import BackendError, InputError, TrtcalError
-from trtcal.evaluate.collectors import Wanted as EvaluationWanted
-from trtcal.evaluate.collectors import read_wanted
-from trtcal.evaluate.comparison import CompareSettings, checked_task, compare, with_layers
-from trtcal.evaluate.latency import ROUNDS
+from trtcal.errors import BackendError, TrtcalError
+from trtcal.evaluate.comparison import compare, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
-from trtcal.evaluate.replay import Reporter, carry, silent
-from trtcal.evaluate.variant_limits import is_compared
+from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.chain import FILE as CHECKPOINTS
 from trtcal.evidence.chain import Checkpoint, digest_options
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
-from trtcal.limits import SHARES, Judgement, Limit, judge_counts
+from trtcal.limits import SHARES, Judgement, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.frameworks.source import source_of
-from trtcal.model.passes import Pass, Prepared, prepare_with_record
+from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs, open_inputs, prices_of
 from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
-from trtcal.pipeline.own_passes import passes_of
-from trtcal.ptq.improver import Improved, improve, split_samples, write_improved
+from trtcal.ptq.improver import Improved, improve, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
     Plan,
     find_layers,
-    plan_of,
     quantize,
-    resolve,
     tensors_to_observe,
     write_plan,
     write_quantized,
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.reporting.prices import PriceTable, judge_costs, load_prices, named_price, with_costs
+from trtcal.reporting.prices import judge_costs, named_price, with_costs
 from trtcal.reporting.render import write_page
 from trtcal.runs.checkpoints import (
     GRAPHS,
@@ -104,7 +87,6 @@ from trtcal.runs.folder import check_replaceable
 from trtcal.runs.history import History
 from trtcal.runs.lineage import Lineage, Step
 
-ALTERNATIVE, IMPROVED = "fp16", "improved"
 DATA_CHECK = "data_check.json"
 OUTPUTS = (
     "builds",
@@ -150,40 +132,6 @@ class RunResult:
     missing_builds: dict[str, str]
     limits: tuple[Judgement, ...] = ()
     issues: tuple[DataIssue, ...] = ()
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a run starts from, opened and checked: `preparation` made the model that is quantized."""
-
-    config: Config
-    model: Model
-    preparation: Prepared
-    calibration_data: CountedDataset
-    evaluation_data: Dataset
-    wanted: EvaluationWanted
-    plans: dict[str, Plan]
-
-    @property
-    def prepared(self) -> Model:
-        """The model that is quantized."""
-        return self.preparation.model
-
-    @property
-    def graph(self) -> str:
-        """Digest of the graph that the preparation passes made."""
-        return self.preparation.graphs[-1].digest
-
-    @property
-    def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
-        """The limits of the comparison, and how it is made."""
-        settings, config = self.config.evaluation, self.config
-        is_priced = (config.report.price_per_hour or config.cost.instance) is not None
-        rounds = settings.rounds or (ROUNDS if is_priced else None)
-        batch = batch_for(self.model, settings.batch)
-        limits = tuple(filter(is_compared, self.config.limits))
-        other = ALTERNATIVE if self.config.build.compares_fp16 else None
-        return limits, CompareSettings(batch, rounds, self.wanted, alternative=other)
 
 
 @dataclass
@@ -284,111 +232,9 @@ def run_stages(
     return document
 
 
-def open_inputs(
-    config: Config,
-    say: Say = lambda message: None,
-    passes: Callable[[Config], Sequence[Pass]] = passes_of,
-) -> Inputs:
-    """Open the model and the data, and check what would otherwise fail only after hours."""
-    model = load_model(_required(config.model, "model"))
-    prepared = prepared_by(model, config, passes(config))
-    for line in prepared.notes:
-        say(f"not changed: {line}")
-    for target in (*config.build.targets, config.build.tune_placement):
-        if target is not None:
-            backend, chosen = find_backend(None, target)
-            backend.check_target_here(chosen)
-    calibration, evaluation = config.calibration, config.evaluation
-    data = open_section(model, config, calibration, "calibration.data")
-    if evaluation.data is None:
-        data, evaluation_data = split(model, data)
-        say(f"no test data are given: {len(evaluation_data)} samples are held back to judge by")
-    else:
-        evaluation_data = open_section(model, config, evaluation, "evaluation.data")
-    calibration_data = counted(data)
-    if config.efforts:
-        split_samples(prepared.model, calibration_data)
-    prices_of(config)
-    metric, task = evaluation.metric, config.task
-    config.check_trusted(metric)
-    wanted = read_wanted(
-        evaluation_data, evaluation.slices, metric, task=task, outputs=config.outputs
-    )
-    plans = {
-        name: _checked_plan(config, name, plan, prepared.model)
-        for name, plan in config.plans.items()
-    }
-    _check_names(config)
-    for plan in plans.values():
-        check_precisions(plan.asked, config.build.run_targets)
-    both = calibration_data, evaluation_data
-    inputs = Inputs(config, model, prepared, *both, wanted, plans)
-    checked_task(open_variant(model.path), evaluation_data, *inputs.comparing)
-    return inputs
-
-
-def prepared_by(model: Model, config: Config, passes: Sequence[Pass]) -> Prepared:
-    """Return a model prepared as a configuration says, with the graph after each pass."""
-    settings = config.prepare
-    return prepare_with_record(model, settings.skip, settings.add, passes, with_graphs=True)
-
-
-HELD_BACK = 0.3  # of the samples, where there are no others to judge by
-
-
-def split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
-    """Return the samples to calibrate on and those held back, from all over the data."""
-    unit = fixed_batch(model) or 1
-    held = int(HELD_BACK * len(data)) // unit * unit
-    if not 0 < held < len(data):
-        raise InputError(
-            f"data {data.name} have {len(data)} samples, too few to hold some back for evaluation",
-            "give more samples, or give test data with --test or `data` under [evaluation]",
-        )
-    return held_back(data, held, unit)
-
-
-def open_section(
-    model: Model, config: Config, settings: CalibrationConfig | EvaluationConfig, key: str
-) -> Dataset:
-    """Open the data of a section of `trtcal.toml`; `key` names it where there are none."""
-    source = _required(settings.data, key)
-    config.check_trusted(source)
-    dataset = open_dataset(source, model, config.images, settings.labels, config.data)
-    return carry(model, dataset, config.data.states)
-
-
-def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:
-    said = {key: value for key, value in vars(plan).items() if value is not None}
-    table = {key: value for key, value in said.items() if key not in ("method", "improve")}
-    made = plan_of(table, f"{config.path}: plans.{name}")
-    resolve(made, prepared)
-    return made
-
-
-def _check_names(config: Config) -> None:
-    """`InputError` if a plan has the name of another variant."""
-    names = [f"int8-{one}" for one in dict.fromkeys(config.calibration.methods)]
-    names += [ALTERNATIVE] if config.build.compares_fp16 else []
-    names += [*config.plans, *(f"{one}-{IMPROVED}" for one, _ in config.efforts)]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(
-                f"{config.path}: two variants would have the name {name!r}", "rename a plan"
-            )
-
-
 def optimizations_file(variant: str) -> str:
     """Return where the optimizations of a variant lie in the folder of a run."""
     return f"optimizations/{variant}.npz"
-
-
-def _required(value: Path | None, key: str) -> Path:
-    if value is None:
-        raise InputError(
-            f"trtcal.toml has no `{key}`", "`trtcal init MODEL.onnx --data DATA` writes one"
-        )
-    return value
 
 
 def _lineage(inputs: Inputs) -> Lineage:
@@ -494,7 +340,7 @@ def quantize_all(
     for name, plan in inputs.config.plans.items():
         asked.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
     if inputs.config.build.compares_fp16:
-        asked.append((ALTERNATIVE, calibrations[settings.method], Plan(default="fp16")))
+        asked.append((FP16_VARIANT, calibrations[settings.method], Plan(default="fp16")))
     made = [write_variant(inputs, inputs.prepared, *one, journal) for one in asked]
     for name, effort in inputs.config.efforts:
         wanted = inputs.plans.get(name, Plan())
@@ -573,7 +419,7 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
     plain = replace(config, limits=of_floats)
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
-            settings = plain if model is models[0] or model.name == ALTERNATIVE else config
+            settings = plain if model is models[0] or model.name == FP16_VARIANT else config
             build_one(model, target, settings, journal, sizes)
             advance(1)
 
@@ -632,11 +478,6 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
         comparison.write(journal.folder / "comparison.json")
         record(comparison.digest)
-
-
-def prices_of(config: Config) -> PriceTable | None:
-    """Return the table of prices that the configuration names; `InputError` if it is none."""
-    return load_prices(config.cost.prices) if config.cost.prices else None
 
 
 def record_checkpoints(inputs: Inputs, journal: Journal) -> None:

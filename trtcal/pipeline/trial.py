@@ -19,13 +19,12 @@ from trtcal.evidence.layers.reading import Engine
 from trtcal.limits import HOLDS, Judgement, Limit
 from trtcal.model import load_model
 from trtcal.model.passes import Pass
+from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.stages import (
-    Inputs,
     Journal,
     build_one,
     calibrate_all,
     observe_tensors,
-    open_inputs,
     write_variant,
 )
 from trtcal.quantization import Plan
