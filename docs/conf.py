@@ -8,7 +8,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.docs.reference import write_reference  # noqa: E402
 from tests.docs.reference.repository import relinked  # noqa: E402
-from trtcal import __version__  # noqa: E402
+from trtcal.errors import __version__  # noqa: E402
 
 project = "trtcal"
 author = "The trtcal authors"

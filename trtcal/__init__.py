@@ -23,6 +23,8 @@ if sys.argv[:1] == ["-m"] and "trtcal.cli.main" in sys.orig_argv:
 
 from typing import TYPE_CHECKING
 
+from trtcal.errors import __version__ as __version__
+
 if TYPE_CHECKING:
     from trtcal.backends.options import BuildOptions
     from trtcal.check.issues import DataCheck, DataIssue
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
     from trtcal.runs.history import History
     from trtcal.runs.tvm.fusion import tvm_fusions
     from trtcal.runs.tvm.instrument import tvm_checkpoints
-
-__version__ = "0.2.0"
 
 _HOMES = {
     "backends.options": ("BuildOptions",),

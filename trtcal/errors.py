@@ -1,4 +1,4 @@
-"""Every error that trtcal raises on purpose, and the exit status that each one becomes.
+"""Every error that trtcal raises on purpose, the exit status that each one becomes, and the version.
 
     TrtcalError
     ├── GateFailed     1   the work is done and a limit that the user set is broken
@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+
+__version__ = "0.2.0"
+"""The version of trtcal, which stands here so that every room may import it."""
 
 INTERRUPTED = 130
 MODEL = "MODEL"

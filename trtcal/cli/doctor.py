@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtcal import __version__
 from trtcal.cli.options import JsonOptions
 from trtcal.cli.output import Columns, print_table, say
+from trtcal.errors import __version__
 
 
 class Doctor(JsonOptions, example="trtcal doctor --json"):

@@ -17,8 +17,7 @@ from importlib import import_module
 import click
 from click.shell_completion import shell_complete
 
-from trtcal import __version__
-from trtcal.errors import INTERRUPTED, TrtcalError
+from trtcal.errors import INTERRUPTED, TrtcalError, __version__
 
 GROUPS = {
     "Start": {

@@ -39,7 +39,6 @@ from typing import (
     get_type_hints,
 )
 
-from trtcal import __version__
 from trtcal.documents.bounds import (
     ARRAYS_BYTES,
     check_file,
@@ -59,7 +58,7 @@ from trtcal.documents.staging import (
     together,
     unwritable,
 )
-from trtcal.errors import InputError, ResourceError
+from trtcal.errors import InputError, ResourceError, __version__
 
 if TYPE_CHECKING:
     import numpy.typing as npt

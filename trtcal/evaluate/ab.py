@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtcal import __version__
 from trtcal.backends.sessions import run_session
 from trtcal.data import Dataset
 from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
+from trtcal.errors import __version__
 from trtcal.evaluate.ab_rule import (
     ALPHA,
     OPEN,

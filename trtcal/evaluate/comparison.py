@@ -10,13 +10,12 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from trtcal import __version__
 from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
 from trtcal.data import Dataset, Feeds
 from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
-from trtcal.errors import InputError, some
+from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate, read_task
 from trtcal.evaluate.equality import Simulation

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from trtcal import __version__
 from trtcal.calibration import Observation, calibrate, create_calibrator
 from trtcal.data import Dataset
 from trtcal.documents import Document, seal
-from trtcal.errors import InputError
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.metrics import Rows
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.search.plan_loss import Reference

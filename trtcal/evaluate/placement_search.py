@@ -26,11 +26,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from trtcal import __version__
 from trtcal.backends.base import Backend, build
 from trtcal.backends.options import BuildOptions
 from trtcal.documents import Document, Sealed, Workplace, digest_document, seal
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, __version__
 from trtcal.model import Model
 from trtcal.model.ops import POOLS
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal import __version__
 from trtcal.documents import (
     Document,
     canonical_json,
@@ -33,7 +32,7 @@ from trtcal.documents import (
     write_bytes,
 )
 from trtcal.documents.bounds import MB, parse_json, read_bytes
-from trtcal.errors import InputError
+from trtcal.errors import InputError, __version__
 
 FILE = "checkpoints.jsonl"
 MOST_BYTES = 64 * MB

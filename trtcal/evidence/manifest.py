@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtcal import __version__
 from trtcal.documents import (
     Document,
     from_fields,
@@ -17,7 +16,7 @@ from trtcal.documents import (
     seal,
     to_fields,
 )
-from trtcal.errors import InputError
+from trtcal.errors import InputError, __version__
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.model import TensorSpec

@@ -10,12 +10,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from trtcal import __version__
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import fixed_batch, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
-from trtcal.errors import InputError
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss

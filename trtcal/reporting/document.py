@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from trtcal import __version__
 from trtcal.config import Config, CostConfig
 from trtcal.documents import (
     Document,
@@ -26,7 +25,7 @@ from trtcal.documents import (
     read_json,
     seal,
 )
-from trtcal.errors import InputError
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import Case, check_case
 from trtcal.evidence.fusion.check import check_fusions

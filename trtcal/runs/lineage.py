@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtcal import __version__
 from trtcal.backends.targets import machine, packages
 from trtcal.documents import Document, seal, write_document
+from trtcal.errors import __version__
 from trtcal.runs.folder import KIND
 
 

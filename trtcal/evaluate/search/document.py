@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal import __version__
 from trtcal.data import Dataset
 from trtcal.documents import Document, write_document
+from trtcal.errors import __version__
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Choice, Limits, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from trtcal import __version__
 from trtcal.data import Dataset
 from trtcal.data.dataset import whole_batches
 from trtcal.documents import Document
-from trtcal.errors import InputError
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.segments import TOLERANCE, Rerun

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtcal import __version__
 from trtcal.documents import Document, parsing, read_document, seal
+from trtcal.errors import __version__
 from trtcal.evidence.diff import Difference, changes_of
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank
 from trtcal.evidence.fusion.blockers import PAIRS, Breaker

@@ -9,10 +9,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from trtcal import __version__
 from trtcal.backends.options import shape_ranges
 from trtcal.backends.targets import CAPABILITY, PORTABLE, parse_target, runs_on
 from trtcal.documents import Document, digest_file, to_fields
+from trtcal.errors import __version__
 from trtcal.evidence.layers.costs import GPUS
 from trtcal.evidence.manifest import Build
 from trtcal.runs.bundle.verifying import HEADER, MANIFEST, SIGNATURE
