@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from trtcal.evidence.findings import Finding
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model, load_model
-    from trtcal.model.frameworks.pytorch import from_torch
     from trtcal.pipeline.api import (
         BuildLog,
         Report,
@@ -59,8 +58,9 @@ if TYPE_CHECKING:
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.ranges import Calibration
     from trtcal.runs.history import History
-    from trtcal.runs.tvm.fusion import tvm_fusions
-    from trtcal.runs.tvm.instrument import tvm_checkpoints
+    from trtcal.wings.forensics.tvm.fusion import tvm_fusions
+    from trtcal.wings.forensics.tvm.instrument import tvm_checkpoints
+    from trtcal.wings.frameworks.pytorch import from_torch
 
 __version__ = "0.2.0"
 

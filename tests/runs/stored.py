@@ -16,11 +16,11 @@ from tests.runs.runs import report
 from trtcal.documents import digest_bytes, write_document
 from trtcal.pipeline.stages import OUTPUTS
 from trtcal.reporting.document import KIND, VERSION
-from trtcal.runs.store.pull import pull as pull_run
-from trtcal.runs.store.push import Pushed, record_of_folder
-from trtcal.runs.store.push import push as push_run
-from trtcal.runs.store.record import Record
-from trtcal.runs.store.store import ArtifactStore
+from trtcal.wings.fleet.store.pull import pull as pull_run
+from trtcal.wings.fleet.store.push import Pushed, record_of_folder
+from trtcal.wings.fleet.store.push import push as push_run
+from trtcal.wings.fleet.store.record import Record
+from trtcal.wings.fleet.store.store import ArtifactStore
 
 SERVER = """
 import logging, sys, threading

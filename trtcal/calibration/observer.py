@@ -210,7 +210,7 @@ class _Work:
 def start_workers(job: Job, settings: Settings) -> Sequence[Worker]:
     """Return the workers, on this machine or of a cluster."""
     if settings.cluster:
-        from trtcal.calibration.ray import ray_workers
+        from trtcal.wings.cluster.ray import ray_workers
 
         return ray_workers(job, settings.workers)
     return [LocalWorker(job) for _ in range(settings.workers)]

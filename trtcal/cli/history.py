@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.options import (
     DB,
     JsonOptions,
@@ -34,6 +33,7 @@ from trtcal.cli.output import (
     say,
 )
 from trtcal.errors import InputError
+from trtcal.wings.fleet.cli.alerts import AlertOptions
 
 if TYPE_CHECKING:
     from trtcal.documents import Document
@@ -243,7 +243,7 @@ def words_of(tags: Mapping[str, str]) -> str:
 
 
 def _send(entries: list[Entry], uri: str) -> None:
-    from trtcal.runs.mlflow import send_to_mlflow
+    from trtcal.wings.fleet.mlflow import send_to_mlflow
 
     with progress("sending runs", len(entries), "runs") as show:
         sent = send_to_mlflow(entries, uri, show)
@@ -257,7 +257,7 @@ class Dashboard(HistoryOptions, example="trtcal history dashboard -o site"):
     last: int | None = option("Number of runs of each name, the newest.", least=1)
 
     def _run(self) -> None:
-        from trtcal.runs.dashboard import write_dashboard
+        from trtcal.wings.fleet.dashboard import write_dashboard
 
         files = write_dashboard(self.open(), self.output, self.last)
         say(f"wrote {len(files)} pages: {files[0]}")

@@ -54,7 +54,7 @@ class Prepare(
         from trtcal.model.files import write_onnx
         from trtcal.model.passes import prepare_with_record
         from trtcal.pipeline.own_passes import passes_of
-        from trtcal.runs.checkpoints import checkpoints_of, write_checkpoints
+        from trtcal.wings.forensics.checkpoints import checkpoints_of, write_checkpoints
 
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)

@@ -71,7 +71,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     """Return the report with what its variants cost, at the price given here or in trtcal.toml."""
     from trtcal.documents import parsing
     from trtcal.reporting.document import assemble, read_report
-    from trtcal.reporting.prices import load_prices, named_price, with_costs
+    from trtcal.wings.fleet.prices import load_prices, named_price, with_costs
 
     config = config_here()
     settings = config.report

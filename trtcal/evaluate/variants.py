@@ -19,7 +19,6 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
-from trtcal.model.frameworks.formats import format_of
 from trtcal.model.graph import import_graph, sigmoid_outputs
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
@@ -27,6 +26,7 @@ from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.formats import is_narrow
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
+from trtcal.wings.frameworks.formats import format_of
 
 
 @dataclass(frozen=True)

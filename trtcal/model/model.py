@@ -27,9 +27,9 @@ from trtcal.model.files import (
     stand_in,
     tensors_of,
 )
-from trtcal.model.frameworks.formats import format_of, refuse
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
+from trtcal.wings.frameworks.formats import format_of, refuse
 
 Floats = npt.NDArray[np.floating[Any]]
 Narrow = npt.NDArray[Any]
@@ -220,7 +220,7 @@ def _of_path(path: Path, embedded: int, trust: bool) -> Model:
     form = format_of(path)
     if form is None:
         return _of_file(path, embedded)
-    from trtcal.model.frameworks.conversion import convert
+    from trtcal.wings.frameworks.conversion import convert
 
     return replace(_of_file(convert(path, form, trust), embedded), source=path)
 

@@ -63,14 +63,11 @@ from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import Reporter, carry, silent
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
-from trtcal.evidence.chain import FILE as CHECKPOINTS
-from trtcal.evidence.chain import Checkpoint, digest_options
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import SHARES, Judgement, Limit, judge_counts
 from trtcal.model import Model, load_model
-from trtcal.model.frameworks.source import source_of
 from trtcal.model.passes import Pass, Prepared, prepare_with_record
 from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
 from trtcal.pipeline.own_passes import passes_of
@@ -88,9 +85,16 @@ from trtcal.quantization import (
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.reporting.prices import PriceTable, judge_costs, load_prices, named_price, with_costs
 from trtcal.reporting.render import write_page
-from trtcal.runs.checkpoints import (
+from trtcal.runs.configuration import configuration_of
+from trtcal.runs.diff import against_last
+from trtcal.runs.folder import check_replaceable
+from trtcal.runs.history import History
+from trtcal.runs.lineage import Lineage, Step
+from trtcal.wings.fleet.prices import PriceTable, judge_costs, load_prices, named_price, with_costs
+from trtcal.wings.forensics.chain import FILE as CHECKPOINTS
+from trtcal.wings.forensics.chain import Checkpoint, digest_options
+from trtcal.wings.forensics.checkpoints import (
     GRAPHS,
     PREVIOUS,
     build_checkpoints,
@@ -98,11 +102,7 @@ from trtcal.runs.checkpoints import (
     keep_previous,
     write_checkpoints,
 )
-from trtcal.runs.configuration import configuration_of
-from trtcal.runs.diff import against_last
-from trtcal.runs.folder import check_replaceable
-from trtcal.runs.history import History
-from trtcal.runs.lineage import Lineage, Step
+from trtcal.wings.frameworks.source import source_of
 
 ALTERNATIVE, IMPROVED = "fp16", "improved"
 DATA_CHECK = "data_check.json"

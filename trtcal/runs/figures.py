@@ -11,7 +11,7 @@ from trtcal.documents import Document, from_fields
 from trtcal.limits import COST
 from trtcal.quantization.coverage import Coverage
 from trtcal.quantization.formats import NARROW
-from trtcal.reporting.prices import Price
+from trtcal.wings.fleet.prices import Price
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""

@@ -11,11 +11,11 @@ from typing import Any
 from trtcal.documents import digest_document, digest_file, read_json
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
-from trtcal.evidence.chain import FILE as CHAIN
 from trtcal.reporting.render import changed_parts
 from trtcal.runs.bundle.verifying import SIGNATURE, Wanted
 from trtcal.runs.bundle.verifying import verify as verify_bundle
-from trtcal.runs.checkpoints import Checkpoints
+from trtcal.wings.forensics.chain import FILE as CHAIN
+from trtcal.wings.forensics.checkpoints import Checkpoints
 
 RUN, BUILD = "run", "build"
 LOG = "build.log"

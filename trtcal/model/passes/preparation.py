@@ -18,7 +18,6 @@ from trtcal.model.graph import (
     is_op,
     small_export,
 )
-from trtcal.model.merkle import GraphTable, table_of
 from trtcal.model.model import Model, checked
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.model.passes.base import (
@@ -35,6 +34,7 @@ from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
+from trtcal.wings.forensics.merkle import GraphTable, table_of
 
 PASSES = (
     OPSET,

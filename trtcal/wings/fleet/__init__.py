@@ -1,0 +1,1 @@
+"""Many runs and many projects: artifact store, costs, dashboard, MLflow, drift, alerts."""

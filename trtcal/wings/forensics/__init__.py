@@ -1,0 +1,1 @@
+"""What changed, and where: checkpoints, bisection, fingerprints of graphs, TVM."""
