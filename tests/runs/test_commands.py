@@ -15,7 +15,7 @@ from tests.runs.runs import report
 from trtcal.cli.main import run_command
 from trtcal.errors import BackendError, InputError
 from trtcal.runs.history import History
-from trtcal.wings.fleet.cli.alerts import _post
+from trtcal.cli.alerts import _post
 from trtcal.wings.fleet.dashboard import write_dashboard
 
 

@@ -26,7 +26,7 @@ from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.formats import is_narrow
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
-from trtcal.wings.frameworks.formats import format_of
+from trtcal.model.loaders import loader_of
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def open_variant(
 
     An engine is loaded only after `check_engine`, which `trust` and `reference` are for.
     """
-    if path.is_dir() and format_of(path) is None:
+    if path.is_dir() and loader_of(path) is None:
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
     session = open_session(lower(model.proto))

@@ -20,6 +20,7 @@ from trtcal.documents import digest_bytes, digest_file, recover
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
+from trtcal.model.loaders import loader_of
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
 from trtcal.model.files import (
     EMBEDDED,
@@ -29,7 +30,6 @@ from trtcal.model.files import (
 )
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
-from trtcal.wings.frameworks.formats import format_of, refuse
 
 Floats = npt.NDArray[np.floating[Any]]
 Narrow = npt.NDArray[Any]
@@ -216,13 +216,10 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = Fals
 
 
 def _of_path(path: Path, embedded: int, trust: bool) -> Model:
-    refuse(path)
-    form = format_of(path)
-    if form is None:
+    loader = loader_of(path)
+    if loader is None:
         return _of_file(path, embedded)
-    from trtcal.wings.frameworks.conversion import convert
-
-    return replace(_of_file(convert(path, form, trust), embedded), source=path)
+    return replace(_of_file(loader.convert(path, trust), embedded), source=path)
 
 
 def _in_memory(proto: onnx.ModelProto) -> Model:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import onnx_graphsurgeon as gs
+
 from trtcal.backends.base import build
 from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes, write_range
@@ -68,7 +70,8 @@ from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import SHARES, Judgement, Limit, judge_counts
 from trtcal.model import Model, load_model
-from trtcal.model.passes import Pass, Prepared, prepare_with_record
+from trtcal.model.loaders import source_of
+from trtcal.model.passes import Pass, PassRecord, Prepared, prepare_with_record
 from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.ptq.improver import Improved, improve, split_samples, write_improved
@@ -88,37 +91,23 @@ from trtcal.reporting.document import assemble
 from trtcal.reporting.render import write_page
 from trtcal.runs.configuration import configuration_of
 from trtcal.runs.diff import against_last
+from trtcal.runs.follower import Follower, Stage, completed, follower_kinds, followers_of
 from trtcal.runs.folder import check_replaceable
 from trtcal.runs.history import History
 from trtcal.runs.lineage import Lineage, Step
-from trtcal.wings.fleet.prices import PriceTable, judge_costs, load_prices, named_price, with_costs
-from trtcal.wings.forensics.chain import FILE as CHECKPOINTS
-from trtcal.wings.forensics.chain import Checkpoint, digest_options
-from trtcal.wings.forensics.checkpoints import (
-    GRAPHS,
-    PREVIOUS,
-    build_checkpoints,
-    checkpoints_of,
-    keep_previous,
-    write_checkpoints,
-)
-from trtcal.wings.frameworks.source import source_of
 
 ALTERNATIVE, IMPROVED = "fp16", "improved"
 DATA_CHECK = "data_check.json"
 OUTPUTS = (
     "builds",
     "calibrations",
-    CHECKPOINTS,
     "comparison.json",
     DATA_CHECK,
-    GRAPHS,
     "histograms.npz",
     "models",
     "plans",
     "optimizations",
     SCRIPTS,
-    PREVIOUS,
     "report.html",
     "report.json",
     "run.json",
@@ -126,7 +115,7 @@ OUTPUTS = (
     "tails.json",
     FILE,
 )
-"""Everything that a run writes, at the top of its folder."""
+"""Everything that a run writes at the top of its folder, besides what its followers write."""
 
 Say = Callable[[str], None]
 """Called with one line about the work."""
@@ -172,7 +161,7 @@ class Inputs:
     @property
     def graph(self) -> str:
         """Digest of the graph that the preparation passes made."""
-        return self.preparation.graphs[-1].digest
+        return self.preparation.graph
 
     @property
     def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
@@ -198,7 +187,7 @@ class Journal:
     progress: Reporter = silent
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    followers: tuple[Follower, ...] = ()
 
     @contextlib.contextmanager
     def step(
@@ -206,15 +195,15 @@ class Journal:
     ) -> Iterator[Callable[[str], None]]:
         """Record one stage; the caller gives the digest of what it wrote to what this yields.
 
-        `given` are the digests of what the stage works on: with them it is a checkpoint too.
+        `given` are the digests of what the stage works on: with them followers see it.
         """
         started, digests = time.perf_counter(), list[str]()
         yield digests.append
         seconds = time.perf_counter() - started
         self.lineage.steps.append(Step(stage, output, digests[0], seconds))
         if given:
-            made = Checkpoint(stage, output, digest_options(given), digests[0])
-            self.checkpoints.append(replace(made, options=digest_options(options or {})))
+            for follower in self.followers:
+                follower.see_stage(Stage(stage, output, given, options or {}, digests[0]))
 
     def digest_of(self, output: str) -> str | None:
         """Return the digest of an output that was recorded, the last one of its name."""
@@ -240,18 +229,20 @@ def run(
     """
     folder = config.run_folder
     check_replaceable(folder)
-    with replacing_entries(folder, OUTPUTS) as place:
-        inputs = open_inputs(config, say)
-        journal = Journal(place, _lineage(inputs), reporter, say)
+    followers = followers_of(config)
+    with replacing_entries(folder, all_outputs()) as place:
+        inputs = open_inputs(config, say, followers=followers)
+        journal = Journal(place, _lineage(inputs), reporter, say, followers=followers)
         if guessed is None:
             journal.lineage.configuration = configuration_of(config.path)
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
             write_text(journal.folder / FILE, guessed)
-        journal.checkpoints += checkpoints_of(inputs.preparation)
         write_origin(place, config, folder)
-        keep_previous(folder, place)
+        for follower in followers:
+            follower.start(folder, place)
+            follower.see_prepared(inputs.preparation)
         issues = checked_data(inputs, journal)
         warn(issues)
         counts = {"data_issues": len(issues)}
@@ -274,7 +265,7 @@ def run_stages(
         journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
-    record_checkpoints(inputs, journal)
+    write_followers(journal)
     journal.lineage.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
     journal.lineage.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
@@ -288,10 +279,11 @@ def open_inputs(
     config: Config,
     say: Say = lambda message: None,
     passes: Callable[[Config], Sequence[Pass]] = passes_of,
+    followers: Sequence[Follower] = (),
 ) -> Inputs:
     """Open the model and the data, and check what would otherwise fail only after hours."""
     model = load_model(_required(config.model, "model"))
-    prepared = prepared_by(model, config, passes(config))
+    prepared = prepared_by(model, config, passes(config), followers)
     for line in prepared.notes:
         say(f"not changed: {line}")
     for target in (*config.build.targets, config.build.tune_placement):
@@ -308,7 +300,8 @@ def open_inputs(
     calibration_data = counted(data)
     if config.efforts:
         split_samples(prepared.model, calibration_data)
-    prices_of(config)
+    for follower in followers:
+        follower.check()
     metric, task = evaluation.metric, config.task
     config.check_trusted(metric)
     wanted = read_wanted(
@@ -327,10 +320,17 @@ def open_inputs(
     return inputs
 
 
-def prepared_by(model: Model, config: Config, passes: Sequence[Pass]) -> Prepared:
-    """Return a model prepared as a configuration says, with the graph after each pass."""
+def prepared_by(
+    model: Model, config: Config, passes: Sequence[Pass], followers: Sequence[Follower] = ()
+) -> Prepared:
+    """Return a model prepared as a configuration says; followers see the graph after each pass."""
     settings = config.prepare
-    return prepare_with_record(model, settings.skip, settings.add, passes, with_graphs=True)
+
+    def see(graph: gs.Graph, record: PassRecord | None) -> None:
+        for follower in followers:
+            follower.see_graph(graph, record)
+
+    return prepare_with_record(model, settings.skip, settings.add, passes, see)
 
 
 HELD_BACK = 0.3  # of the samples, where there are no others to judge by
@@ -602,7 +602,8 @@ def build_one(
             built = build(model, backend, options, journal.folder / output)
             record(built.digest)
         given = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
-        journal.checkpoints += build_checkpoints(built, given)
+        for follower in journal.followers:
+            follower.see_build(built, given)
     except BackendError as error:
         journal.lineage.missing[f"{model.name} for {target}"] = _why(error, model)
         return
@@ -634,26 +635,24 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
         record(comparison.digest)
 
 
-def prices_of(config: Config) -> PriceTable | None:
-    """Return the table of prices that the configuration names; `InputError` if it is none."""
-    return load_prices(config.cost.prices) if config.cost.prices else None
+def all_outputs() -> tuple[str, ...]:
+    """Return everything that a run writes at the top of its folder."""
+    return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
 
 
-def record_checkpoints(inputs: Inputs, journal: Journal) -> None:
-    """Write the chain of checkpoints, and the graphs that the preparation passes made."""
-    with journal.step("checkpoints", CHECKPOINTS) as record:
-        graphs = inputs.preparation.graphs
-        record(write_checkpoints(journal.folder, journal.checkpoints, graphs))
+def write_followers(journal: Journal) -> None:
+    """Let the followers that write files write them."""
+    for follower in journal.followers:
+        if follower.outputs:
+            with journal.step(follower.name, follower.outputs[0]) as record:
+                record(follower.write(journal.folder))
 
 
 def report_document(journal: Journal, config: Config, history: History | None) -> Document:
     """Return the report with what the folder does not know: its name, costs, and the last run."""
-    document = assemble(journal.folder)
-    settings, price = config.report, None
-    if settings.price_per_hour is not None:
-        price = named_price(settings.price_per_hour, settings.currency)
-    document = with_costs(document, prices_of(config), price)
-    journal.limits += judge_costs(config.limits, document)
+    document = completed(assemble(journal.folder), journal.followers)
+    for follower in journal.followers:
+        journal.limits += follower.judge(config.limits, document)
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:

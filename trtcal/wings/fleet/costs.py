@@ -14,7 +14,7 @@ from functools import partial
 from trtcal.config import CostConfig
 from trtcal.documents import Document, parsing
 from trtcal.runs.diff import NOISE, Inputs, changed_inputs
-from trtcal.runs.figures import Meter, Timing
+from trtcal.wings.fleet.meter import Meter, Timing
 from trtcal.runs.history import Entry, History
 from trtcal.wings.fleet.prices import (
     MILLION,
@@ -186,7 +186,7 @@ def read_runs(
     every_variant: bool = False,
 ) -> list[RunCost]:
     """Return the cost of every run in the order of their time: of the verdict's variant, or of each."""
-    meters = history.meters()
+    meters: dict[int, Meter] = parsing(history.path, lambda: _meters(history))
     found: list[RunCost] = []
     for entry in history.entries(project, with_figures=False, tags=tags):
         meter = meters.get(entry.number) or Meter(entry.variant or "", {}, None, {})
@@ -195,6 +195,10 @@ def read_runs(
         costs = partial(_run_costs, entry, meter, names, pricing)
         found += parsing(history.path, costs)
     return sorted(found, key=lambda one: (one.made, one.entry.number))
+
+
+def _meters(history: History) -> dict[int, Meter]:
+    return {run: from_fields(Meter, meter) for run, meter in history.meters().items()}
 
 
 def _run_costs(

@@ -241,8 +241,7 @@ def _described(trial: Trial, cause: Component, mixes: tuple[Mix, Mix]) -> str:
     """Return the cause in words, with what it changed in the graph if it is a pass or the model."""
     if cause.kind not in (PASS, MODEL):
         return str(cause)
-    graphs = [trial.open(mix).preparation.graphs[-1] for mix in mixes]
-    delta = difference(*graphs)
+    delta = difference(*map(trial.graph, mixes))
     return f"{cause}: {delta}" if delta else str(cause)
 
 

@@ -20,13 +20,8 @@ from trtcal.pipeline.stages import prepared_by, run
 from trtcal.reporting.document import KIND, VERSION
 from trtcal.runs.history import Entry, History, entry_of
 from trtcal.wings.forensics.checkpoint_diff import ChainDifference, Delta, compare_chains
-from trtcal.wings.forensics.checkpoints import (
-    PREPARE,
-    PREVIOUS,
-    Checkpoints,
-    checkpoints_of,
-    write_checkpoints,
-)
+from trtcal.wings.forensics.checkpoints import PREPARE, PREVIOUS, Checkpoints
+from trtcal.wings.forensics.follower import CheckpointFollower
 
 AGAIN, GONE, THIRD = "same again", "gone", "another output again"
 NOT_RUN, UNTRUSTED = "not run again", "not run again, as its scripts need --trust"
@@ -125,8 +120,11 @@ def _output(delta: Delta, checkpoints: Checkpoints) -> list[str]:
 def _prepare(config: Config, place: Path) -> Checkpoints:
     if config.model is None:
         raise InputError(f"{config.path} names no model", "set `model` in it")
-    prepared = prepared_by(load_model(config.model), config, passes_of(config))
-    write_checkpoints(place, checkpoints_of(prepared), prepared.graphs)
+    follower = CheckpointFollower(config)
+    follower.see_prepared(
+        prepared_by(load_model(config.model), config, passes_of(config), [follower])
+    )
+    follower.write(place)
     return Checkpoints.read(place)
 
 

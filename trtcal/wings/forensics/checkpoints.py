@@ -6,12 +6,13 @@ chain has of it, so that the first node that differs can be named when the passe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import onnx_graphsurgeon as gs
 
 from trtcal.documents import (
     canonical_json,
@@ -29,10 +30,11 @@ from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.log.stages import builder_stages
 from trtcal.evidence.manifest import Build
-from trtcal.model.passes import Prepared
+from trtcal.model.graph import small_export
+from trtcal.model.passes import PassRecord, Prepared
 from trtcal.model.passes.preparation import AS_ASKED, ON_REQUEST
 from trtcal.wings.forensics.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
-from trtcal.wings.forensics.merkle import GraphTable
+from trtcal.wings.forensics.merkle import GraphTable, table_of
 
 GRAPHS = "graphs.npz"
 PREPARE = "prepare"
@@ -40,9 +42,26 @@ PREVIOUS = "previous"
 """Folder in a run's, with the checkpoints of the run that it replaced."""
 
 
-def checkpoints_of(prepared: Prepared) -> list[Checkpoint]:
+@dataclass
+class GraphTables:
+    """The table of a graph before the first preparation pass, and after each one."""
+
+    tables: list[GraphTable] = field(default_factory=list)
+
+    def see(self, graph: gs.Graph, record: PassRecord | None) -> None:
+        """Add the table of a graph; `prepare_with_record` calls it."""
+        is_new = record is None or record.before != record.after
+        self.tables.append(_table(graph) if is_new else self.tables[-1])
+
+
+def _table(graph: gs.Graph) -> GraphTable:
+    proto, weights = small_export(graph)
+    return table_of(proto, {name: weight.digest for name, weight in weights.items()})
+
+
+def checkpoints_of(prepared: Prepared, tables: Sequence[GraphTable]) -> list[Checkpoint]:
     """Return a checkpoint for each pass over a model, those that were skipped too."""
-    digests = [graph.digest for graph in prepared.graphs]
+    digests = [table.digest for table in tables]
     return [
         Checkpoint(
             PREPARE,

@@ -30,7 +30,10 @@ from trtcal.pipeline.stages import (
 )
 from trtcal.quantization import Plan
 from trtcal.ranges import Calibration, TensorRange
+from trtcal.runs.follower import Follower
 from trtcal.runs.lineage import Lineage
+from trtcal.wings.forensics.follower import CheckpointFollower
+from trtcal.wings.forensics.merkle import GraphTable
 
 INT8 = "int8-"
 Ranges = Mapping[str, TensorRange]
@@ -45,9 +48,9 @@ class Mix:
     ranges: Ranges = field(default_factory=dict)
 
 
-def open_mix(mix: Mix) -> Inputs:
-    """Return what a mix starts from, with the graph that its passes make."""
-    return open_inputs(mix.config, passes=lambda _: mix.passes)
+def open_mix(mix: Mix, *followers: Follower) -> Inputs:
+    """Return what a mix starts from."""
+    return open_inputs(mix.config, passes=lambda _: mix.passes, followers=followers)
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,16 @@ class Trial:
                 self.known[key] = self._outcome(self._execute(inputs, mix.ranges, Path(place)))
         return self.known[key]
 
-    def open(self, mix: Mix) -> Inputs:
-        """Return what a mix starts from, with the graph that its passes make."""
+    def open(self, mix: Mix, *followers: Follower) -> Inputs:
+        """Return what a mix starts from."""
         config = replace(mix.config, limits=(replace(self.limit, variant=None),))
-        return open_mix(replace(mix, config=config))
+        return open_mix(replace(mix, config=config), *followers)
+
+    def graph(self, mix: Mix) -> GraphTable:
+        """Return the graph that the passes of a mix make."""
+        follower = CheckpointFollower(mix.config)
+        self.open(mix, follower)
+        return follower.graphs.tables[-1]
 
     def ranges(self, mix: Mix) -> Ranges:
         """Return the ranges that a mix gives the variant."""

@@ -45,9 +45,33 @@ REFUSED = {
 """Endings of what is never opened, and what to do instead."""
 
 
-def is_model(path: Path) -> bool:
-    """Tell whether a path looks like a model: ONNX, or of another framework."""
-    return path.suffix.lower() in (".onnx", *REFUSED) or format_of(path) is not None
+class FrameworkLoader:
+    """Converts TensorFlow's and PyTorch's models: the `Loader` of this wing."""
+
+    def is_model(self, path: Path) -> bool:
+        """Tell whether a path looks like a model of these frameworks, also like one that is refused."""
+        return path.suffix.lower() in REFUSED or format_of(path) is not None
+
+    def reads(self, path: Path) -> bool:
+        """Tell whether `convert` reads a path; `InputError` for a file that is never opened."""
+        hint = REFUSED.get(path.suffix.lower())
+        if hint and path.is_file():
+            raise InputError(
+                f"model {path} is not read: trtcal refuses {path.suffix} files", hint
+            )
+        return format_of(path) is not None
+
+    def convert(self, path: Path, trust: bool) -> Path:
+        """Return the ONNX file of a model."""
+        from trtcal.wings.frameworks.conversion import convert
+
+        form = format_of(path)
+        if form is None:
+            raise ValueError(f"{path} is of another format")
+        return convert(path, form, trust)
+
+
+LOADER = FrameworkLoader()
 
 
 def format_of(path: Path) -> Format | None:
@@ -55,10 +79,3 @@ def format_of(path: Path) -> Format | None:
     if path.is_dir():
         return SAVED_MODEL if (path / GRAPH).exists() else None
     return FORMATS.get(path.suffix.lower())
-
-
-def refuse(path: Path) -> None:
-    """`InputError` for a file that is never opened as a model, with what to give instead."""
-    hint = REFUSED.get(path.suffix.lower())
-    if hint and path.is_file():
-        raise InputError(f"model {path} is not read: trtcal refuses {path.suffix} files", hint)

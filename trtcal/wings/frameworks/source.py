@@ -1,4 +1,4 @@
-"""What a converted model came from: its format and digest, kept in the metadata of the ONNX."""
+"""What a converted model came from: its digest, and the mark in the metadata of the ONNX."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 import onnx
 
 from trtcal.documents import Document, canonical_json, digest_file
-from trtcal.documents.bounds import ARRAYS_BYTES, check_file, parse_json, scaled
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file, scaled
 from trtcal.errors import InputError
+from trtcal.model.loaders import SOURCE
 
-KEY = "trtcal.source"
 FILES = 10_000
-MARKED_BYTES = 1 << 16
 
 
 def digest_source(path: Path) -> str:
@@ -49,20 +48,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def mark(proto: onnx.ModelProto, source: Document) -> None:
     """Write down in a model what it was converted from."""
-    kept = [item for item in proto.metadata_props if item.key != KEY]
+    kept = [item for item in proto.metadata_props if item.key != SOURCE]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
-    proto.metadata_props.add(key=KEY, value=canonical_json(source).decode())
+    proto.metadata_props.add(key=SOURCE, value=canonical_json(source).decode())
 
-
-def source_of(proto: onnx.ModelProto) -> Document | None:
-    """Return what a model was converted from, None if it says nothing that can be read.
-
-    Its fields are `format`, `digest`, and `packages`: name -> version of what converted it.
-    """
-    text = next((item.value for item in proto.metadata_props if item.key == KEY), "")
-    try:
-        source = parse_json(text) if len(text) <= MARKED_BYTES else None
-    except ValueError:
-        return None
-    return source if isinstance(source, dict) else None

@@ -80,13 +80,13 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
     rewrite: bool = option("Send every object, and overwrite those that may be corrupted.")
 
     def _run(self) -> None:
-        from trtcal.pipeline.stages import OUTPUTS
+        from trtcal.pipeline.stages import all_outputs
         from trtcal.wings.fleet.store.push import push, record_of_folder
         from trtcal.wings.fleet.store.record import check_tags
         from trtcal.wings.fleet.store.store import ArtifactStore
 
         tags, place = check_tags(self.tags), self._place
-        record = record_of_folder(self.run, OUTPUTS, self.name or self.config.project)
+        record = record_of_folder(self.run, all_outputs(), self.name or self.config.project)
         store, files = ArtifactStore.make(*place), len(record.subjects)
         with progress("pushing", files, "files") as advance:
             done = push(store, self.run, record, tags, self.rewrite, advance)
@@ -111,12 +111,12 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
     output: Path = option("Folder for the files.", "-o")
 
     def _run(self) -> None:
-        from trtcal.pipeline.stages import OUTPUTS
+        from trtcal.pipeline.stages import all_outputs
         from trtcal.wings.fleet.store.pull import pull
 
         store, record = self.find(self.run)
         with progress("pulling", len(record.subjects), "files") as advance:
-            size = pull(store, record, self.output, OUTPUTS, advance)
+            size = pull(store, record, self.output, all_outputs(), advance)
         document = {**record.to_document(), "output": str(self.output), "bytes": size}
         text = f"wrote {len(record.subjects)} files to {self.output}: {size:,} bytes"
         self.present(document, lambda: say(text))

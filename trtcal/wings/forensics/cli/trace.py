@@ -25,7 +25,7 @@ from trtcal.cli.options import (
 from trtcal.cli.output import Columns, is_verbose, print_table, say, say_more
 from trtcal.config import ALERT, FILE, RERUN, read_config
 from trtcal.errors import GateFailed, InputError, TrtcalError
-from trtcal.wings.fleet.cli.alerts import AlertOptions
+from trtcal.cli.alerts import AlertOptions
 
 if TYPE_CHECKING:
     from trtcal.config import Config
