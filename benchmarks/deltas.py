@@ -24,8 +24,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.model.deltas import KINDS, changed
 from tests.zoo import ZOO
 from trtcal.documents import canonical_json
-from trtcal.model.delta import difference
-from trtcal.model.merkle import table_of
+from trtcal.wings.forensics.delta import difference
+from trtcal.wings.forensics.merkle import table_of
 
 CHANNELS = 16
 

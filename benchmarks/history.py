@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from benchmarks.int8_speed import describe_machine
 from trtcal.documents import Document
-from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
-from trtcal.runs.series import find_shifts
+from trtcal.wings.fleet.dashboard import write_dashboard
+from trtcal.wings.fleet.series import find_shifts
 
 SERIES, NOISE, SHIFT_AT = 200, 0.01, 40
 WRITERS, RUNS_EACH = 8, 50

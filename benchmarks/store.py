@@ -40,11 +40,11 @@ from tests.runs.stored import (
 )
 from trtcal.documents import digest_file
 from trtcal.errors import TrtcalError
-from trtcal.runs.store.check import verify_store
-from trtcal.runs.store.gc import collect_garbage
-from trtcal.runs.store.objects import CorruptedError, path_of
-from trtcal.runs.store.store import ArtifactStore
-from trtcal.runs.store.trace import origin_of, trace
+from trtcal.wings.fleet.store.check import verify_store
+from trtcal.wings.fleet.store.gc import collect_garbage
+from trtcal.wings.fleet.store.objects import CorruptedError, path_of
+from trtcal.wings.fleet.store.store import ArtifactStore
+from trtcal.wings.fleet.store.trace import origin_of, trace
 
 PROCESSES, ENGINES = 4, 8
 LONGEST_S = 2.0  # from a process's first push to its end by a kill, at most

@@ -32,11 +32,11 @@ from docs.drawing import (
 )
 from trtcal.config import read_config
 from trtcal.model import load_model
-from trtcal.model.merkle import table_of
 from trtcal.model.passes import prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.reporting.charts import MUTED
-from trtcal.runs.checkpoints import checkpoints_of
+from trtcal.wings.forensics.checkpoints import checkpoints_of
+from trtcal.wings.forensics.merkle import table_of
 
 REGRESSION = Path(__file__).parent.parent / "samples" / "regression"
 STEP = 0.36  # inches from one node of a column to the next

@@ -10,7 +10,7 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.config import parse_config
 from trtcal.errors import InputError
 from trtcal.limits import parse_limit
-from trtcal.pipeline.bisect import _search, bisect
+from trtcal.wings.forensics.bisect import _search, bisect
 
 DIGITS = SAMPLES / "digits"
 RTX = BACKENDS["tensorrt-rtx"].availability()

@@ -9,8 +9,8 @@ from tests.zoo import ZOO
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError
-from trtcal.pipeline.checkpoint_verify import AGAIN, GONE, THIRD, baseline_of, verify_passes
 from trtcal.runs.history import History
+from trtcal.wings.forensics.checkpoint_verify import AGAIN, GONE, THIRD, baseline_of, verify_passes
 
 PASSES = """
 from pathlib import Path

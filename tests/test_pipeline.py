@@ -129,9 +129,9 @@ def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
     run(configured(place, conv_net, "second"))
     hand = by_hand(place)
     from trtcal.documents import digest_file
-    from trtcal.evidence.chain import read_chain
     from trtcal.model.passes import PASSES
     from trtcal.quantization import read_plan
+    from trtcal.wings.forensics.chain import read_chain
 
     found = stages(place / "out")
     assert len(found) >= 12

@@ -19,10 +19,10 @@ from trtcal.cli.main import run_command
 from trtcal.evidence.fusion.check import check_fusions
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.model import load_model
-from trtcal.model.delta import difference
 from trtcal.model.passes import PASSES, prepare_with_record
 from trtcal.pipeline.own_passes import read_passes
-from trtcal.runs.checkpoints import Checkpoints, write_checkpoints
+from trtcal.wings.forensics.checkpoints import Checkpoints, write_checkpoints
+from trtcal.wings.forensics.delta import difference
 
 SAMPLE = SAMPLES / "regression"
 RTX = BACKENDS["tensorrt-rtx"].availability()

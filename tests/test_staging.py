@@ -28,8 +28,8 @@ from trtcal.documents.staging import CHANGES, COMMIT
 from trtcal.errors import InputError, ResourceError
 from trtcal.model import load_model
 from trtcal.model.files import write_onnx
-from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
+from trtcal.wings.fleet.dashboard import write_dashboard
 
 
 def pages(folder, state):

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from trtcal.evidence.findings import Finding
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model, load_model
-    from trtcal.model.frameworks.pytorch import from_torch
     from trtcal.pipeline.api import (
         BuildLog,
         Report,
@@ -61,8 +60,9 @@ if TYPE_CHECKING:
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.ranges import Calibration
     from trtcal.runs.history import History
-    from trtcal.runs.tvm.fusion import tvm_fusions
-    from trtcal.runs.tvm.instrument import tvm_checkpoints
+    from trtcal.wings.forensics.tvm.fusion import tvm_fusions
+    from trtcal.wings.forensics.tvm.instrument import tvm_checkpoints
+    from trtcal.wings.frameworks.pytorch import from_torch
 
 _HOMES = {
     "backends.options": ("BuildOptions",),
@@ -77,7 +77,6 @@ _HOMES = {
     "evidence.findings": ("Finding",),
     "evidence.manifest": ("Build",),
     "model": ("Model", "load_model"),
-    "model.frameworks.pytorch": ("from_torch",),
     "pipeline.api": (
         "BuildLog",
         "Report",
@@ -100,8 +99,6 @@ _HOMES = {
     "quantization": ("Plan", "QuantizedModel"),
     "ranges": ("Calibration",),
     "runs.history": ("History",),
-    "runs.tvm.fusion": ("tvm_fusions",),
-    "runs.tvm.instrument": ("tvm_checkpoints",),
 }
 """Module -> the names that stand here; the same as the imports for type checkers."""
 
@@ -159,7 +156,18 @@ def __getattr__(name: str) -> object:
             value = getattr(import_module(f"trtcal.{home}"), name)
             globals()[name] = value
             return value
+    if not name.startswith("_"):
+        return _extension(name)
     raise AttributeError(f"module 'trtcal' has no attribute {name!r}")
+
+
+def _extension(name: str) -> object:
+    from trtcal.extensions import NAMES, entry_points, load
+
+    if name not in __all__ and name not in entry_points(NAMES):
+        raise AttributeError(f"module 'trtcal' has no attribute {name!r}")
+    globals()[name] = load(NAMES, name, f"calls of trtcal.{name}")
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.browser.conftest import Viewer
 from tests.runs.runs import report, timed_report
-from trtcal.reporting.prices import named_price, with_costs
-from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
+from trtcal.wings.fleet.dashboard import write_dashboard
+from trtcal.wings.fleet.prices import named_price, with_costs
 
 PHONE_PX = 390
 RUNS = 14

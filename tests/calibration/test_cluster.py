@@ -6,8 +6,8 @@ import time
 import pytest
 
 from trtcal.calibration import ObserveOptions, observe
-from trtcal.calibration.ray import RayWorker
 from trtcal.errors import BackendError, InputError
+from trtcal.wings.cluster.ray import RayWorker
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils")

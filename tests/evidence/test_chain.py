@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trtcal.errors import InputError
-from trtcal.evidence.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
+from trtcal.wings.forensics.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
 
 CHAIN = [
     Checkpoint("prepare", "constants", "sha256:0", "sha256:1", version="1"),

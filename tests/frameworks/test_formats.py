@@ -8,10 +8,10 @@ import pytest
 import trtcal
 from tests.networks import conv_net
 from trtcal.errors import InputError
-from trtcal.model.frameworks import conversion
-from trtcal.model.frameworks.conversion import convert
-from trtcal.model.frameworks.formats import Format
-from trtcal.model.frameworks.source import digest_source
+from trtcal.wings.frameworks import conversion
+from trtcal.wings.frameworks.conversion import convert
+from trtcal.wings.frameworks.formats import Format
+from trtcal.wings.frameworks.source import digest_source
 
 
 class Bomb:

@@ -13,9 +13,9 @@ import trtcal
 from tests.conftest import SAMPLES
 from tests.frameworks.conftest import needs
 from trtcal.cli.main import run_command as main
-from trtcal.model.delta import difference
-from trtcal.runs.checkpoint_diff import compare_chains
-from trtcal.runs.checkpoints import Checkpoints
+from trtcal.wings.forensics.checkpoint_diff import compare_chains
+from trtcal.wings.forensics.checkpoints import Checkpoints
+from trtcal.wings.forensics.delta import difference
 
 pytestmark = needs("tvm")
 SEEDS = range(50)
@@ -25,7 +25,7 @@ KINDS = "renamed", "reordered", "constants", "structure"
 @pytest.mark.parametrize("kind", KINDS)
 def test_kind_and_first_binding_of_seeded_changes_are_right(kind):
     from tests.frameworks.relax_modules import changed
-    from trtcal.runs.tvm.table import table_of
+    from trtcal.wings.forensics.tvm.table import table_of
 
     for seed in SEEDS:
         before, after, expected = changed(kind, seed)
@@ -38,7 +38,7 @@ def test_what_differs_is_what_tvms_structural_equality_says(kind):
     import tvm_ffi
 
     from tests.frameworks.relax_modules import changed
-    from trtcal.runs.tvm.table import table_of
+    from trtcal.wings.forensics.tvm.table import table_of
 
     for seed in SEEDS:
         before, after, _ = changed(kind, seed)
@@ -51,7 +51,7 @@ def test_what_differs_is_what_tvms_structural_equality_says(kind):
 
 def test_repeats_without_a_change_are_equal():
     from tests.frameworks.relax_modules import build, changed, random_steps
-    from trtcal.runs.tvm.table import table_of
+    from trtcal.wings.forensics.tvm.table import table_of
 
     for seed in range(200):
         steps = random_steps(np.random.default_rng(seed))
@@ -64,7 +64,7 @@ def test_a_number_inside_a_kernel_is_a_constant_of_it():
     from tvm.relax import transform
 
     from tests.frameworks.relax_modules import norm_and_activation
-    from trtcal.runs.tvm.table import table_of
+    from trtcal.wings.forensics.tvm.table import table_of
 
     with tvm.target.Target("llvm"):
         tables = [

@@ -33,8 +33,8 @@ from trtcal.evidence.log.recognition import RULES
 from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
 from trtcal.pipeline.origin import write_origin
-from trtcal.runs.checkpoints import checkpoints_of, write_checkpoints
 from trtcal.runs.history import History
+from trtcal.wings.forensics.checkpoints import checkpoints_of, write_checkpoints
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS = ROOT / "samples" / "digits"

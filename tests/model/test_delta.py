@@ -13,9 +13,9 @@ from tests.model.passes.graphs import branch, info, make
 from tests.networks import weight
 from tests.zoo import ZOO
 from trtcal.model import load_model
-from trtcal.model.delta import CHANGES, difference
 from trtcal.model.graph import import_graph, small_export
-from trtcal.model.merkle import COLUMNS, table_of
+from trtcal.wings.forensics.delta import CHANGES, difference
+from trtcal.wings.forensics.merkle import COLUMNS, table_of
 
 node = helper.make_node
 SEEDS = range(50)

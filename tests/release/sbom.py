@@ -15,7 +15,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 # The one file in the wheel that others wrote; its first line has the version.
-UPLOT = "trtcal/runs/templates/uplot.js"
+UPLOT = "trtcal/wings/fleet/templates/uplot.js"
 
 
 def write_sbom(interpreter: Path, pyproject: Path, wheel: Path) -> Path:

@@ -71,7 +71,7 @@ def test_a_repacked_source_distribution_says_nothing_of_when_and_by_whom(tmp_pat
 
 def test_the_sbom_names_the_chart_library_that_the_wheel_carries(tmp_path):
     source = "/*! https://example.org (v1.2.3) */\nlet x"
-    component = uplot(wheel(tmp_path / "a.whl", ["trtcal/runs/templates/uplot.js"], source))
+    component = uplot(wheel(tmp_path / "a.whl", ["trtcal/wings/fleet/templates/uplot.js"], source))
     assert component["purl"] == "pkg:npm/uplot@1.2.3"
     document = {"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [component]}
     assert json.loads(valid(json.dumps(document))) == document

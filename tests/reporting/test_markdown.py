@@ -18,7 +18,7 @@ from trtcal.evidence.findings import Finding
 from trtcal.reporting.advice import next_step
 from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import JOINER, escaped, to_markdown
-from trtcal.reporting.prices import named_price, with_costs
+from trtcal.wings.fleet.prices import named_price, with_costs
 
 GOOD = accuracy(5, 1)
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])

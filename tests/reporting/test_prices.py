@@ -11,7 +11,7 @@ from tests.reporting.samples import EXACT, comparison, row, write_run
 from trtcal.documents import digest_document
 from trtcal.errors import InputError
 from trtcal.reporting.document import assemble
-from trtcal.reporting.prices import (
+from trtcal.wings.fleet.prices import (
     UNKNOWN,
     Machine,
     Price,

@@ -14,9 +14,9 @@ from tests.reporting.samples import accuracy, build, comparison, row, write_buil
 from trtcal.cli.main import run_command
 from trtcal.documents import read_json
 from trtcal.reporting.document import assemble, read_schema
-from trtcal.reporting.prices import named_price, with_costs
 from trtcal.runs.diff import against_last
 from trtcal.runs.history import History
+from trtcal.wings.fleet.prices import named_price, with_costs
 
 REPORTS = SAMPLES.parent / "reports"
 GALLERY = sorted(REPORTS.glob("digits*.json"))

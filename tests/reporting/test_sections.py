@@ -28,9 +28,9 @@ from trtcal.quantization.plan import Plan, write_plan
 from trtcal.reporting.document import assemble, read_report
 from trtcal.reporting.engines import findings, logs
 from trtcal.reporting.markdown import to_markdown
-from trtcal.reporting.prices import named_price, with_costs
 from trtcal.reporting.render import render
 from trtcal.runs.figures import figures_of_run
+from trtcal.wings.fleet.prices import named_price, with_costs
 
 GOOD = accuracy(5, 1)
 FAILED = (

@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.runs.runs import report
 from trtcal.documents import digest_bytes, write_document
-from trtcal.pipeline.stages import OUTPUTS
+from trtcal.pipeline.stages import all_outputs
 from trtcal.reporting.document import KIND, VERSION
-from trtcal.runs.store.pull import pull as pull_run
-from trtcal.runs.store.push import Pushed, record_of_folder
-from trtcal.runs.store.push import push as push_run
-from trtcal.runs.store.record import Record
-from trtcal.runs.store.store import ArtifactStore
+from trtcal.wings.fleet.store.pull import pull as pull_run
+from trtcal.wings.fleet.store.push import Pushed, record_of_folder
+from trtcal.wings.fleet.store.push import push as push_run
+from trtcal.wings.fleet.store.record import Record
+from trtcal.wings.fleet.store.store import ArtifactStore
 
 SERVER = """
 import logging, sys, threading
@@ -91,7 +91,7 @@ def write_build(folder: Path, seed: object, name: str) -> dict[str, Any]:
 
 def described(run: Path) -> Record:
     """Return a run as a store has it."""
-    return record_of_folder(run, OUTPUTS)
+    return record_of_folder(run, all_outputs())
 
 
 def push(store: ArtifactStore, run: Path, **options: Any) -> Pushed:
@@ -101,7 +101,7 @@ def push(store: ArtifactStore, run: Path, **options: Any) -> Pushed:
 
 def pull(store: ArtifactStore, record: Record, folder: Path) -> int:
     """Pull a run."""
-    return pull_run(store, record, folder, OUTPUTS)
+    return pull_run(store, record, folder, all_outputs())
 
 
 def flip(path: Path, bit: int = 100) -> None:

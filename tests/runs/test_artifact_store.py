@@ -35,13 +35,13 @@ from trtcal.cli.main import run_command
 from trtcal.documents import canonical_json, digest_bytes, digest_file
 from trtcal.errors import GateFailed, InputError, ResourceError
 from trtcal.runs.statement import STATEMENT
-from trtcal.runs.store.check import verify_store
-from trtcal.runs.store.gc import collect_garbage
-from trtcal.runs.store.location import open_location
-from trtcal.runs.store.objects import CorruptedError, MissingError, Objects, path_of
-from trtcal.runs.store.record import Wanted, check_names, record_of
-from trtcal.runs.store.store import ArtifactStore, run_path
-from trtcal.runs.store.trace import digest_wanted, trace
+from trtcal.wings.fleet.store.check import verify_store
+from trtcal.wings.fleet.store.gc import collect_garbage
+from trtcal.wings.fleet.store.location import open_location
+from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects, path_of
+from trtcal.wings.fleet.store.record import Wanted, check_names, record_of
+from trtcal.wings.fleet.store.store import ArtifactStore, run_path
+from trtcal.wings.fleet.store.trace import digest_wanted, trace
 
 NOW, DAY = timedelta(0), timedelta(hours=24)
 

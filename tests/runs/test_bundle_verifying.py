@@ -26,7 +26,6 @@ from trtcal.evidence.layers.costs import find_target
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import make_bundle
 from trtcal.runs.bundle.devices import matrix
-from trtcal.runs.bundle.drift import drift
 from trtcal.runs.bundle.signing import envelope, read_signer
 from trtcal.runs.bundle.verifying import (
     DEPTH,
@@ -40,6 +39,7 @@ from trtcal.runs.bundle.verifying import (
     pae,
     verify,
 )
+from trtcal.wings.fleet.drift import drift
 
 NAMES = (
     "calibration.json",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trtcal.runs.series import FEWEST, TOGETHER, find_shifts
+from trtcal.wings.fleet.series import FEWEST, TOGETHER, find_shifts
 
 SERIES = 200
 NOISE = 0.01

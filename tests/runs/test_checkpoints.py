@@ -8,11 +8,12 @@ import pytest
 from tests.zoo import ZOO
 from trtcal.documents import write_npz
 from trtcal.errors import InputError
-from trtcal.evidence.chain import Checkpoint, read_chain
 from trtcal.model import load_model
 from trtcal.model.passes import PASSES, Pass, prepare_with_record
-from trtcal.runs.checkpoint_diff import compare_chains, merged
-from trtcal.runs.checkpoints import (
+from trtcal.runs.verify import verify
+from trtcal.wings.forensics.chain import Checkpoint, read_chain
+from trtcal.wings.forensics.checkpoint_diff import compare_chains, merged
+from trtcal.wings.forensics.checkpoints import (
     GRAPHS,
     PREVIOUS,
     Checkpoints,
@@ -20,7 +21,6 @@ from trtcal.runs.checkpoints import (
     keep_previous,
     write_checkpoints,
 )
-from trtcal.runs.verify import verify
 
 
 def rename(graph):

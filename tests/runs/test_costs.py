@@ -17,11 +17,11 @@ from trtcal.cli.main import run_command
 from trtcal.documents import parsing
 from trtcal.errors import InputError
 from trtcal.limits import parse_limits
-from trtcal.reporting.prices import judge_costs, load_prices, named_price, with_costs
-from trtcal.runs.cost_table import cost_table
-from trtcal.runs.costs import Pricing, change_between, read_runs
 from trtcal.runs.diff import NOISE
 from trtcal.runs.history import VERSION, History
+from trtcal.wings.fleet.cost_table import cost_table
+from trtcal.wings.fleet.costs import Pricing, change_between, read_runs
+from trtcal.wings.fleet.prices import judge_costs, load_prices, named_price, with_costs
 
 OWN = Pricing(load_prices())
 TABLE = """

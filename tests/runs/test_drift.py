@@ -8,8 +8,8 @@ import pytest
 from trtcal.cli.main import run_command
 from trtcal.documents import digest_file, read_npz, write_npz
 from trtcal.errors import InputError
-from trtcal.runs.bundle.drift import drift
 from trtcal.runs.bundle.verifying import MANIFEST, Wanted, verify
+from trtcal.wings.fleet.drift import drift
 
 
 @pytest.fixture

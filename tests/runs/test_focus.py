@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from tests.runs.runs import timed_report
 from trtcal.cli.main import run_command
-from trtcal.reporting.prices import load_prices, named_price, with_costs
-from trtcal.runs.costs import Pricing, read_runs
-from trtcal.runs.focus import focus_rows, month_of, to_csv
 from trtcal.runs.history import History
+from trtcal.wings.fleet.costs import Pricing, read_runs
+from trtcal.wings.fleet.focus import focus_rows, month_of, to_csv
+from trtcal.wings.fleet.prices import load_prices, named_price, with_costs
 
 MANDATORY = {
     "BilledCost",

@@ -3,9 +3,9 @@
 import re
 
 from tests.runs.runs import report
-from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
-from trtcal.runs.series import changes_of, events_of, read_series
+from trtcal.wings.fleet.dashboard import write_dashboard
+from trtcal.wings.fleet.series import changes_of, events_of, read_series
 
 
 def events(history):

@@ -23,6 +23,7 @@ from trtcal.data import Dataset, count_read, fixed_batch, size_ranges
 from trtcal.data.overlap import keep, numbers_of
 from trtcal.documents import Workplace
 from trtcal.errors import InputError, Interrupted
+from trtcal.extensions import WORKERS, load
 from trtcal.model import Model
 from trtcal.model.tensors import groups, sources
 
@@ -210,9 +211,8 @@ class _Work:
 def start_workers(job: Job, settings: Settings) -> Sequence[Worker]:
     """Return the workers, on this machine or of a cluster."""
     if settings.cluster:
-        from trtcal.calibration.ray import ray_workers
-
-        return ray_workers(job, settings.workers)
+        workers: Sequence[Worker] = load(WORKERS, "ray", "clusters")(job, settings.workers)
+        return workers
     return [LocalWorker(job) for _ in range(settings.workers)]
 
 

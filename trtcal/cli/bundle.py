@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtcal.cli.advice import advise
+from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import (
     DataOptions,
     JsonOptions,
@@ -43,6 +44,7 @@ class DefaultGroup(click.Group):
 
 
 @click.group(
+    cls=ExtendedGroup,
     cls=DefaultGroup,
     epilog="Example: trtcal bundle reports/digits --variant int8-percentile -o bundle/",
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from trtcal.cli.alerts import AlertOptions
+from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import (
     DB,
     JsonOptions,
@@ -45,7 +46,7 @@ SHOWN = 20
 FIGURES_SHOWN = 40
 
 
-@click.group(epilog="Example: trtcal history list")
+@click.group(cls=ExtendedGroup, epilog="Example: trtcal history list")
 def command() -> None:
     """Follow figures over runs: what changed, since when, and by what."""
 
@@ -243,24 +244,12 @@ def words_of(tags: Mapping[str, str]) -> str:
 
 
 def _send(entries: list[Entry], uri: str) -> None:
-    from trtcal.runs.mlflow import send_to_mlflow
+    from trtcal.runs.follower import find
 
-    with progress("sending runs", len(entries), "runs") as show:
-        sent = send_to_mlflow(entries, uri, show)
+    mlflow = find("mlflow", "exports to MLflow")
+    with progress("sending runs", len(entries), "runs") as advance:
+        sent = mlflow.export(entries, uri, advance)
     say(f"sent {sent} runs; the store already has {len(entries) - sent}")
-
-
-class Dashboard(HistoryOptions, example="trtcal history dashboard -o site"):
-    """Write a static site: the figures of every name over time, and what changed when."""
-
-    output: Path = option("Folder for the pages.", "-o")
-    last: int | None = option("Number of runs of each name, the newest.", least=1)
-
-    def _run(self) -> None:
-        from trtcal.runs.dashboard import write_dashboard
-
-        files = write_dashboard(self.open(), self.output, self.last)
-        say(f"wrote {len(files)} pages: {files[0]}")
 
 
 class Check(
@@ -316,4 +305,4 @@ def _alert_document(
     }
 
 
-add_commands(command, Add, List, Show, Diff, Export, Dashboard, Check)
+add_commands(command, Add, List, Show, Diff, Export, Check)

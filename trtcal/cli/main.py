@@ -66,6 +66,13 @@ GROUPS = {
 }
 """Every command with its line in `trtcal --help`, by what it is for."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+WINGS = {
+    "bisect": "trtcal.wings.forensics.cli.bisect",
+    "checkpoint": "trtcal.wings.forensics.cli.checkpoint",
+    "cost": "trtcal.wings.fleet.cli.cost",
+    "drift": "trtcal.wings.fleet.cli.drift",
+    "store": "trtcal.wings.fleet.cli.store",
+}
 FIRST = {
     "run": "trtcal run model.onnx --data images/ --target sm89",
     "calibrate": "trtcal calibrate model.onnx --data images/",
@@ -95,7 +102,8 @@ class LazyGroup(click.Group):
         """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"trtcal.cli.{cmd_name.replace('-', '_')}")
+        home = WINGS.get(cmd_name, f"trtcal.cli.{cmd_name.replace('-', '_')}")
+        module = import_module(home)
         command: click.Command = module.command
         return command
 

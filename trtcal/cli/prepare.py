@@ -54,23 +54,26 @@ class Prepare(
         from trtcal.model.files import write_onnx
         from trtcal.model.passes import prepare_with_record
         from trtcal.pipeline.own_passes import passes_of
-        from trtcal.runs.checkpoints import checkpoints_of, write_checkpoints
+        from trtcal.runs.follower import Follower, find
 
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)
-        path, with_graphs = required(self.output, "the output", "-o"), self.checkpoints is not None
+        path, folder = required(self.output, "the output", "-o"), self.checkpoints
+        follower = (
+            Follower(config) if folder is None else find("checkpoints", "checkpoints")(config)
+        )
         loaded = self.load_model()
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
-        prepared = prepare_with_record(
-            body, [*settings.skip, *self.skip], [*settings.add, *self.add], passes, with_graphs
-        )
+        skip, add = [*settings.skip, *self.skip], [*settings.add, *self.add]
+        prepared = prepare_with_record(body, skip, add, passes, follower.see_graph)
         tail = tail_of(metadata_of(prepared.model.proto))
         equality = self.run_both(loaded, prepared.model, self.config)
         if equality:
             _check(equality)
         written = write_onnx(path, prepared.model.proto)
-        if self.checkpoints is not None:
-            write_checkpoints(self.checkpoints, checkpoints_of(prepared), prepared.graphs)
+        if folder is not None:
+            follower.see_prepared(prepared)
+            follower.write(folder)
         document = {
             "model": loaded.fingerprint,
             "passes": [vars(record) for record in prepared.records],

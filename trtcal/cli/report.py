@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,20 +72,20 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     """Return the report with what its variants cost, at the price given here or in trtcal.toml."""
     from trtcal.documents import parsing
     from trtcal.reporting.document import assemble, read_report
-    from trtcal.reporting.prices import load_prices, named_price, with_costs
+    from trtcal.runs.follower import completed, find, followers_of
 
     config = config_here()
-    settings = config.report
-    if amount is None and prices is None:
-        amount = settings.price_per_hour
-    price = None if amount is None else named_price(amount, settings.currency)
+    if amount is not None or prices is not None:
+        find("costs", "prices")
+        report = replace(config.report, price_per_hour=amount)
+        cost = replace(config.cost, prices=prices or config.cost.prices)
+        config = replace(config, report=report, cost=cost)
     document = _kept(assemble(run), run) if run.is_dir() else read_report(run)
-    costs = document["measured"].get("costs")
-    if price is None and prices is None and costs:
+    is_priced = config.report.price_per_hour is not None or prices is not None
+    if not is_priced and document["measured"].get("costs"):
         return document
-    table = load_prices(prices or config.cost.prices) if price is None else None
-    made: Document = parsing(run, lambda: with_costs(document, table, price))
-    return made
+    priced: Document = parsing(run, lambda: completed(document, followers_of(config)))
+    return priced
 
 
 def _kept(document: Document, run: Path) -> Document:

@@ -60,7 +60,7 @@ class Run(
 
     @property
     def _is_model(self) -> bool:
-        from trtcal.model.frameworks.formats import is_model
+        from trtcal.model.loaders import is_model
 
         return is_model(self.source)
 

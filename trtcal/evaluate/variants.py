@@ -19,8 +19,8 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
-from trtcal.model.frameworks.formats import format_of
 from trtcal.model.graph import import_graph, sigmoid_outputs
+from trtcal.model.loaders import loader_of
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
@@ -77,7 +77,7 @@ def open_variant(
 
     An engine is loaded only after `check_engine`, which `trust` and `reference` are for.
     """
-    if path.is_dir() and format_of(path) is None:
+    if path.is_dir() and loader_of(path) is None:
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
     session = open_session(lower(model.proto))

@@ -27,7 +27,7 @@ from trtcal.model.files import (
     stand_in,
     tensors_of,
 )
-from trtcal.model.frameworks.formats import format_of, refuse
+from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
 
@@ -216,13 +216,10 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = Fals
 
 
 def _of_path(path: Path, embedded: int, trust: bool) -> Model:
-    refuse(path)
-    form = format_of(path)
-    if form is None:
+    loader = loader_of(path)
+    if loader is None:
         return _of_file(path, embedded)
-    from trtcal.model.frameworks.conversion import convert
-
-    return replace(_of_file(convert(path, form, trust), embedded), source=path)
+    return replace(_of_file(loader.convert(path, trust), embedded), source=path)
 
 
 def _in_memory(proto: onnx.ModelProto) -> Model:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_graphsurgeon as gs
+
 from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.registry import find_backend
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
@@ -31,11 +33,11 @@ from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import Limit
 from trtcal.model import Model, load_model
-from trtcal.model.passes import Pass, Prepared, prepare_with_record
+from trtcal.model.passes import Pass, PassRecord, Prepared, prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.ptq.improver import split_samples
 from trtcal.quantization import Plan, plan_of, resolve
-from trtcal.reporting.prices import PriceTable, load_prices
+from trtcal.runs.follower import Follower
 
 FP16_VARIANT, IMPROVED = "fp16", "improved"
 HELD_BACK_SHARE = 0.3  # of the samples, where there are no others to judge by
@@ -64,7 +66,7 @@ class Inputs:
     @property
     def graph(self) -> str:
         """Digest of the graph that the preparation passes made."""
-        return self.preparation.graphs[-1].digest
+        return self.preparation.graph
 
     @property
     def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
@@ -82,13 +84,15 @@ def open_inputs(
     config: Config,
     say: Callable[[str], None] = lambda message: None,
     passes: Callable[[Config], Sequence[Pass]] = passes_of,
+    followers: Sequence[Follower] = (),
 ) -> Inputs:
     """Open what a configuration names; `InputError` for whatever would fail later."""
-    model, prepared = open_model(config, passes, say)
+    model, prepared = open_model(config, passes(config), say, followers)
     calibration_data, evaluation_data = open_datasets(config, model, say)
     if config.efforts:
         split_samples(prepared.model, calibration_data)
-    prices_of(config)
+    for follower in followers:
+        follower.check()
     question = read_question(config, evaluation_data)
     plans = read_plans(config, prepared.model)
     data = calibration_data, evaluation_data
@@ -99,12 +103,13 @@ def open_inputs(
 
 def open_model(
     config: Config,
-    passes: Callable[[Config], Sequence[Pass]],
-    say: Callable[[str], None] = lambda message: None,
+    passes: Sequence[Pass],
+    say: Callable[[str], None],
+    followers: Sequence[Follower],
 ) -> tuple[Model, Prepared]:
     """Return the model and its preparation; `BackendError` if a target cannot be built for here."""
     model = load_model(_required(config.model, "model"))
-    prepared = prepared_by(model, config, passes(config))
+    prepared = prepared_by(model, config, passes, followers)
     for line in prepared.notes:
         say(f"not changed: {line}")
     for name in (*config.build.targets, config.build.tune_placement):
@@ -114,10 +119,17 @@ def open_model(
     return model, prepared
 
 
-def prepared_by(model: Model, config: Config, passes: Sequence[Pass]) -> Prepared:
-    """Return a model prepared as a configuration says, with the graph after each pass."""
+def prepared_by(
+    model: Model, config: Config, passes: Sequence[Pass], followers: Sequence[Follower] = ()
+) -> Prepared:
+    """Return a model prepared as a configuration says; followers see the graph after each pass."""
     settings = config.prepare
-    return prepare_with_record(model, settings.skip, settings.add, passes, with_graphs=True)
+
+    def see(graph: gs.Graph, record: PassRecord | None) -> None:
+        for follower in followers:
+            follower.see_graph(graph, record)
+
+    return prepare_with_record(model, settings.skip, settings.add, passes, see)
 
 
 def open_datasets(
@@ -185,11 +197,6 @@ def _plan(config: Config, name: str, settings: PlanConfig, prepared: Model) -> P
     plan = plan_of(table, f"{config.path}: plans.{name}")
     resolve(plan, prepared)
     return plan
-
-
-def prices_of(config: Config) -> PriceTable | None:
-    """Return the table of prices that the configuration names; `InputError` if it is none."""
-    return load_prices(config.cost.prices) if config.cost.prices else None
 
 
 def _required(value: Path | None, key: str) -> Path:

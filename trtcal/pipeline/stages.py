@@ -49,15 +49,13 @@ from trtcal.evaluate.comparison import compare, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.variants import open_variant
-from trtcal.evidence.chain import FILE as CHECKPOINTS
-from trtcal.evidence.chain import Checkpoint, digest_options
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import SHARES, Judgement, judge_counts
 from trtcal.model import Model, load_model
-from trtcal.model.frameworks.source import source_of
-from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs, open_inputs, prices_of
+from trtcal.model.loaders import source_of
+from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs, open_inputs
 from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
 from trtcal.ptq.improver import Improved, improve, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
@@ -71,19 +69,11 @@ from trtcal.quantization import (
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.reporting.prices import judge_costs, named_price, with_costs
 from trtcal.reporting.render import write_page
-from trtcal.runs.checkpoints import (
-    GRAPHS,
-    PREVIOUS,
-    build_checkpoints,
-    checkpoints_of,
-    keep_previous,
-    write_checkpoints,
-)
 from trtcal.runs.configuration import configuration_of
 from trtcal.runs.diff import against_last
 from trtcal.runs.folder import check_replaceable
+from trtcal.runs.follower import Follower, Stage, completed, follower_kinds, followers_of
 from trtcal.runs.history import History
 from trtcal.runs.lineage import Lineage, Step
 
@@ -91,16 +81,13 @@ DATA_CHECK = "data_check.json"
 OUTPUTS = (
     "builds",
     "calibrations",
-    CHECKPOINTS,
     "comparison.json",
     DATA_CHECK,
-    GRAPHS,
     "histograms.npz",
     "models",
     "plans",
     "optimizations",
     SCRIPTS,
-    PREVIOUS,
     "report.html",
     "report.json",
     "run.json",
@@ -108,7 +95,7 @@ OUTPUTS = (
     "tails.json",
     FILE,
 )
-"""Everything that a run writes, at the top of its folder."""
+"""Everything that a run writes at the top of its folder, besides what its followers write."""
 
 Say = Callable[[str], None]
 """Called with one line about the work."""
@@ -146,7 +133,7 @@ class Journal:
     progress: Reporter = silent
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    followers: tuple[Follower, ...] = ()
 
     @contextlib.contextmanager
     def step(
@@ -154,15 +141,15 @@ class Journal:
     ) -> Iterator[Callable[[str], None]]:
         """Record one stage; the caller gives the digest of what it wrote to what this yields.
 
-        `given` are the digests of what the stage works on: with them it is a checkpoint too.
+        `given` are the digests of what the stage works on: with them followers see it.
         """
         started, digests = time.perf_counter(), list[str]()
         yield digests.append
         seconds = time.perf_counter() - started
         self.lineage.steps.append(Step(stage, output, digests[0], seconds))
         if given:
-            made = Checkpoint(stage, output, digest_options(given), digests[0])
-            self.checkpoints.append(replace(made, options=digest_options(options or {})))
+            for follower in self.followers:
+                follower.see_stage(Stage(stage, output, given, options or {}, digests[0]))
 
     def digest_of(self, output: str) -> str | None:
         """Return the digest of an output that was recorded, the last one of its name."""
@@ -188,18 +175,20 @@ def run(
     """
     folder = config.run_folder
     check_replaceable(folder)
-    with replacing_entries(folder, OUTPUTS) as place:
-        inputs = open_inputs(config, say)
-        journal = Journal(place, _lineage(inputs), reporter, say)
+    followers = followers_of(config)
+    with replacing_entries(folder, all_outputs()) as place:
+        inputs = open_inputs(config, say, followers=followers)
+        journal = Journal(place, _lineage(inputs), reporter, say, followers=followers)
         if guessed is None:
             journal.lineage.configuration = configuration_of(config.path)
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
             write_text(journal.folder / FILE, guessed)
-        journal.checkpoints += checkpoints_of(inputs.preparation)
         write_origin(place, config, folder)
-        keep_previous(folder, place)
+        for follower in followers:
+            follower.start(folder, place)
+            follower.see_prepared(inputs.preparation)
         issues = checked_data(inputs, journal)
         warn(issues)
         counts = {"data_issues": len(issues)}
@@ -222,7 +211,7 @@ def run_stages(
         journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
-    record_checkpoints(inputs, journal)
+    write_followers(journal)
     journal.lineage.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
     journal.lineage.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
@@ -448,7 +437,8 @@ def build_one(
             built = build(model, backend, options, journal.folder / output)
             record(built.digest)
         given = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
-        journal.checkpoints += build_checkpoints(built, given)
+        for follower in journal.followers:
+            follower.see_build(built, given)
     except BackendError as error:
         journal.lineage.missing[f"{model.name} for {target}"] = _why(error, model)
         return
@@ -480,21 +470,24 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
         record(comparison.digest)
 
 
-def record_checkpoints(inputs: Inputs, journal: Journal) -> None:
-    """Write the chain of checkpoints, and the graphs that the preparation passes made."""
-    with journal.step("checkpoints", CHECKPOINTS) as record:
-        graphs = inputs.preparation.graphs
-        record(write_checkpoints(journal.folder, journal.checkpoints, graphs))
+def all_outputs() -> tuple[str, ...]:
+    """Return everything that a run writes at the top of its folder."""
+    return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
+
+
+def write_followers(journal: Journal) -> None:
+    """Let the followers that write files write them."""
+    for follower in journal.followers:
+        if follower.outputs:
+            with journal.step(follower.name, follower.outputs[0]) as record:
+                record(follower.write(journal.folder))
 
 
 def report_document(journal: Journal, config: Config, history: History | None) -> Document:
     """Return the report with what the folder does not know: its name, costs, and the last run."""
-    document = assemble(journal.folder)
-    settings, price = config.report, None
-    if settings.price_per_hour is not None:
-        price = named_price(settings.price_per_hour, settings.currency)
-    document = with_costs(document, prices_of(config), price)
-    journal.limits += judge_costs(config.limits, document)
+    document = completed(assemble(journal.folder), journal.followers)
+    for follower in journal.followers:
+        journal.limits += follower.judge(config.limits, document)
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:

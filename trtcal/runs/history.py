@@ -13,12 +13,12 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from trtcal.config import CostConfig, read_tags
-from trtcal.documents import Document, from_fields, parsing, to_fields
+from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import (
     ARRAYS_BYTES,
     check_file,
@@ -27,7 +27,8 @@ from trtcal.documents.bounds import (
     too_slow,
 )
 from trtcal.errors import InputError, ResourceError
-from trtcal.runs.figures import Figures, Meter, digests_of_run, figures_of_run, meter_of_run
+from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
+from trtcal.runs.follower import follower_kinds
 
 VERSION, OLDEST = 3, 2  # what is written; from which on the tables that are missing are added
 APPLICATION = 0x7472_6361  # "trca": the file is ours, as SQLite records it in the file's header
@@ -206,9 +207,7 @@ class History:
         """
         made: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
         own = read_tags({**made.tags, **(tags or {})})
-        meter: Meter = parsing(self.path, lambda: meter_of_run(report))
-        timings = {_storable(name): one for name, one in meter.timings.items()}
-        meter = replace(meter, reference=_storable(meter.reference), timings=timings)
+        meter = self._meter(report)
         row = (*(getattr(made, key) for key in COLUMNS), json.dumps(made.digests, sort_keys=True))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -217,9 +216,17 @@ class History:
             ).fetchone()
             number = int(found[0]) if found else _insert(connection, row, made.figures)
             _insert_tags(connection, number, own)
-            plain = [number, json.dumps(to_fields(meter))]
-            connection.execute("INSERT OR IGNORE INTO meters VALUES (?, ?)", plain)
+            if meter is not None:
+                plain = [number, json.dumps(meter)]
+                connection.execute("INSERT OR IGNORE INTO meters VALUES (?, ?)", plain)
             return number
+
+    def _meter(self, report: Document) -> Document | None:
+        """Return what the follower that computes costs keeps of a report, None without one."""
+        meters = (
+            parsing(self.path, lambda kind=kind: kind.meter(report)) for kind in follower_kinds()
+        )
+        return next((meter for meter in meters if meter is not None), None)
 
     def entries(
         self,
@@ -241,11 +248,11 @@ class History:
             ).fetchall()[::-1]
             return _entries(connection, rows, with_figures)
 
-    def meters(self) -> dict[int, Meter]:
+    def meters(self) -> dict[int, Document]:
         """Return what the cost of each run follows from, by its number; older histories lack some."""
         with self._open() as connection:
             rows = connection.execute("SELECT run, meter FROM meters")
-            return {run: from_fields(Meter, parse_json(meter)) for run, meter in rows}
+            return {run: parse_json(meter) for run, meter in rows}
 
     def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
         """Return figures of a name's runs from number `first` to `last`, by variant and figure."""
@@ -375,14 +382,14 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
         "folder": folder,
     }
     made = {
-        **{key: _storable(one) for key, one in plain.items()},
-        "digests": {_storable(key): _storable(one) for key, one in digests_of_run(report).items()},
-        "figures": {(_storable(one), key): v for (one, key), v in figures_of_run(report).items()},
+        **{key: storable(one) for key, one in plain.items()},
+        "digests": {storable(key): storable(one) for key, one in digests_of_run(report).items()},
+        "figures": {(storable(one), key): v for (one, key), v in figures_of_run(report).items()},
         "tags": CostConfig.from_document(report).tags,
     }
     return from_fields(Entry, {"number": 0, "report": report["digest"], **made})
 
 
-def _storable(text: Any) -> Any:
+def storable(text: Any) -> Any:
     """Return text without lone surrogates, which no database takes."""
     return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text

@@ -11,11 +11,10 @@ from typing import Any
 from trtcal.documents import digest_document, digest_file, read_json
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
-from trtcal.evidence.chain import FILE as CHAIN
 from trtcal.reporting.render import changed_parts
 from trtcal.runs.bundle.verifying import SIGNATURE, Wanted
 from trtcal.runs.bundle.verifying import verify as verify_bundle
-from trtcal.runs.checkpoints import Checkpoints
+from trtcal.runs.follower import follower_kinds
 
 RUN, BUILD = "run", "build"
 LOG = "build.log"
@@ -72,8 +71,8 @@ def _of_folder(folder: Path) -> Iterator[Check]:
                 yield _of_page(path)
             elif path.suffix == ".json":
                 yield from _of_document(path, path.relative_to(folder).as_posix()) or []
-            elif file == CHAIN and "run.json" not in files:
-                yield _of_chain(path.parent, path.relative_to(folder).as_posix())
+            elif "run.json" not in files:
+                yield from _of_follower(path, path.relative_to(folder).as_posix())
 
 
 def _of_document(path: Path, name: str) -> list[Check] | None:
@@ -105,13 +104,11 @@ def _of_file(path: Path, sealed: object, what: str) -> Check:
     return Check(what, None if digest_file(path) == sealed else "changed: its digest differs")
 
 
-def _of_chain(folder: Path, what: str, last: str | None = None) -> Check:
-    try:
-        found = Checkpoints.read(folder, last)
-        len(found.graphs)  # reads them, and checks their digests
-    except InputError as error:
-        return Check(what, error.message)
-    return Check(what)
+def _of_follower(path: Path, what: str, digest: str | None = None) -> Iterator[Check]:
+    """Yield the check of a file that a follower of runs writes and can check."""
+    for kind in follower_kinds():
+        if path.name in kind.outputs[:1]:
+            yield Check(what, kind.problem(path.parent, digest))
 
 
 def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:
@@ -120,8 +117,7 @@ def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:
     for stage in stages if isinstance(stages, list) else []:
         output = str(stage.get("output")) if isinstance(stage, dict) else ""
         path = folder / output
-        if output == CHAIN:
-            yield _of_chain(folder, f"run: {CHAIN}", str(stage.get("digest")))
+        yield from _of_follower(path, f"run: {output}", str(stage.get("digest")))
         inside = not output.startswith("/") and ".." not in Path(output).parts
         if output.endswith(".json") and inside:
             what = f"run: {output}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -16,9 +16,7 @@ from trtcal.model.graph import (
     export_model,
     fingerprint,
     is_op,
-    small_export,
 )
-from trtcal.model.merkle import GraphTable, table_of
 from trtcal.model.model import Model, checked
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.model.passes.base import (
@@ -55,15 +53,24 @@ PASSES = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared model, what each pass did to it, and notes on what they left alone.
-
-    `graphs` are the tables of the graph before the first pass and after each one, if asked for.
-    """
+    """A prepared model, what each pass did to it, and notes on what they left alone."""
 
     model: Model
     records: tuple[PassRecord, ...]
     notes: tuple[str, ...]
-    graphs: tuple[GraphTable, ...] = ()
+
+    @property
+    def graph(self) -> str:
+        """Digest of the graph that the passes made."""
+        return self.records[-1].after
+
+
+See = Callable[[gs.Graph, PassRecord | None], None]
+"""Called with the graph before the first pass, without record, and after each pass."""
+
+
+def _see_nothing(graph: gs.Graph, record: PassRecord | None) -> None:
+    pass
 
 
 def prepare(model: Model, skip: Collection[str] = (), add: Collection[str] = ()) -> Model:
@@ -76,7 +83,7 @@ def prepare_with_record(
     skip: Collection[str] = (),
     add: Collection[str] = (),
     passes: Collection[Pass] = PASSES,
-    with_graphs: bool = False,
+    see: See = _see_nothing,
 ) -> Prepared:
     """Run the passes without those in `skip`, with those in `add` that run on request only.
 
@@ -87,13 +94,12 @@ def prepare_with_record(
     _check_names([*skip, *add], passes)
     graph = read_graph(model)
     records, before = [], fingerprint(graph)
-    graphs = [_table(graph)] if with_graphs else []
+    see(graph, None)
     for one in passes:
         wanted = one.name not in skip and (one.name in add or not one.on_request)
         record = replace(_run(one, graph, before, wanted), version=one.version)
         records.append(record)
-        if with_graphs:
-            graphs.append(_table(graph) if record.after != before else graphs[-1])
+        see(graph, record)
         before = record.after
     if not graph.nodes:
         raise InputError(
@@ -104,7 +110,7 @@ def prepare_with_record(
     proto = export_model(graph, model.proto)
     with _blaming(passes, records):
         made = checked(replace(model, proto=proto))
-    return Prepared(made, tuple(records), notes, tuple(graphs))
+    return Prepared(made, tuple(records), notes)
 
 
 @contextmanager
@@ -122,11 +128,6 @@ def _blaming(passes: Iterable[Pass], records: Sequence[PassRecord]) -> Iterator[
             f"{names}: after these passes {error.message}",
             "correct these passes, or leave them out",
         ) from error
-
-
-def _table(graph: gs.Graph) -> GraphTable:
-    proto, weights = small_export(graph)
-    return table_of(proto, {name: weight.digest for name, weight in weights.items()})
 
 
 def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:

@@ -1,0 +1,285 @@
+"""`trtcal cost`."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtcal.cli.history import HistoryOptions
+from trtcal.cli.options import JsonOptions, option, tags_of
+from trtcal.cli.output import (
+    Columns,
+    is_verbose,
+    most,
+    note,
+    print_csv,
+    print_table,
+    say,
+    say_more,
+    warning,
+)
+from trtcal.errors import InputError, some
+
+if TYPE_CHECKING:
+    from trtcal.wings.fleet import prices
+    from trtcal.wings.fleet.cost_table import CostLine, CostTable, CostTotal
+    from trtcal.wings.fleet.costs import CostChange, Pricing
+
+DAY = click.DateTime(["%Y-%m-%d"])
+CHANGES_SHOWN, CAUSES_SHOWN = 10, 6
+CSV_COLUMNS = (
+    *(
+        "group",
+        "project",
+        "model",
+        "variant",
+        "device",
+        "verdict",
+        "runs",
+        "priced",
+        "run",
+        "made_at",
+    ),
+    *("currency", "per_hour", "price", "price_date", "cost_per_million", "low", "high"),
+    *("per_month", "saving_percent", "since_first_percent", "since_version_percent"),
+)
+
+
+class Cost(
+    JsonOptions,
+    HistoryOptions,
+    example="trtcal cost --by team",
+):
+    """Show what a million inferences cost by project or tag, since the first run and the last version.
+
+    The costs are estimates: measured latency times the hourly price of a machine that does nothing
+    else, batch after batch. A run keeps the price that it was recorded with, else the price of its
+    day in the table. `--prices` and `--at` price runs again, except runs whose price was given.
+    """
+
+    by: str = option(
+        "Group by project, model, variant, target, or the key of a tag, such as team (tag:KEY if "
+        "the tag has one of these names).",
+        default="project",
+        metavar="WHAT",
+    )
+    since: datetime | None = option("Only runs of this day and later.", type=DAY)
+    project: str | None = option("Only runs of this project.")
+    tags: tuple[str, ...] = option(
+        "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
+    )
+    prices: Path | None = option("A TOML table of prices, with which runs are priced again.")
+    at: datetime | None = option("A day, at whose prices runs are priced again.", type=DAY)
+    csv: bool = option("Print the result as CSV.")
+    focus: Path | None = option(
+        "CSV file for the costs of runs, with the columns of FOCUS 1.2.", metavar="FILE"
+    )
+    account: str = option("The BillingAccountId of --focus.", default="trtcal-estimate")
+
+    def _run(self) -> None:
+        from trtcal.wings.fleet.cost_table import cost_table
+
+        if self.csv and self.as_json:
+            raise InputError("--csv and --json exclude each other", "give one of them")
+        if self.focus is not None and self.by == "variant":
+            raise InputError(
+                "--focus has one row for a run, not for each variant", "leave --by out"
+            )
+        found = cost_table(
+            self.open(),
+            self._pricing(),
+            self.by,
+            tags_of(self.tags),
+            self.project,
+            _day(self.since),
+        )
+        if self.focus is not None:
+            _write_focus(self.focus, found, self.account)
+        if self.csv:
+            _print_csv(found)
+        else:
+            self.present(found.to_document(), lambda: _show(found))
+        _say_what_is_missing(found)
+
+    def _pricing(self) -> Pricing:
+        from trtcal.wings.fleet.costs import Pricing
+        from trtcal.wings.fleet.prices import load_prices
+
+        is_again = self.prices is not None or self.at is not None
+        return Pricing(load_prices(self.prices), is_again, _day(self.at))
+
+
+command = Cost.command()
+
+
+def _day(given: datetime | None) -> date | None:
+    return given.date() if given else None
+
+
+def _write_focus(path: Path, found: CostTable, account: str) -> None:
+    from trtcal.documents import write_text
+    from trtcal.wings.fleet.focus import focus_rows, to_csv
+
+    if not account.strip():
+        raise InputError(
+            "--account is empty", "FOCUS needs an account: name it, or leave the option out"
+        )
+    rows = focus_rows(found.runs, account)
+    write_text(path, to_csv(rows))
+    note(f"note: wrote {len(rows)} rows of estimates, not of invoices: {path}")
+
+
+def _print_csv(found: CostTable) -> None:
+    rows = [_csv_row(line) for line in found.lines]
+    print_csv([CSV_COLUMNS, *([row[name] for name in CSV_COLUMNS] for row in rows)])
+
+
+def _csv_row(line: CostLine) -> dict[str, object]:
+    latest = line.latest
+    price, cost, month, saving = latest.price, latest.cost, latest.per_month, latest.saving
+    return {
+        "group": _group(line),
+        "project": latest.entry.name,
+        "model": latest.version,
+        "variant": latest.variant,
+        "device": latest.device,
+        "verdict": latest.entry.verdict,
+        "runs": len(line.runs),
+        "priced": sum(one.cost is not None for one in line.runs),
+        "run": latest.entry.number,
+        "made_at": latest.entry.made_at,
+        "currency": price and price.currency,
+        "per_hour": price and price.per_hour,
+        "price": price and price.name,
+        "price_date": price and price.seen,
+        "cost_per_million": cost and cost.value,
+        "low": cost and cost.low,
+        "high": cost and cost.high,
+        "per_month": month and month.value,
+        "saving_percent": saving and saving.value,
+        "since_first_percent": _percent(line.since_first),
+        "since_version_percent": _percent(line.since_version),
+    }
+
+
+def _percent(change: CostChange | None) -> float | None:
+    return None if change is None else 100 * (change.value - 1)
+
+
+def _group(line: CostLine | CostTotal) -> str:
+    from trtcal.wings.fleet.cost_table import UNTAGGED
+
+    return UNTAGGED if line.group is None else line.group
+
+
+def _show(found: CostTable) -> None:
+    from trtcal.wings.fleet.cost_table import PROJECT, VARIANT
+
+    columns: Columns = {
+        found.by: _group,
+        **({} if found.by == PROJECT else {PROJECT: lambda line: line.latest.entry.name}),
+        **({} if found.by == VARIANT else {VARIANT: _variant}),
+        "runs": lambda line: len(line.runs),
+        "a million": _cost,
+        "since first run": lambda line: _change(line.since_first, is_verbose()),
+        "since last version": lambda line: _change(line.since_version, is_verbose()),
+        "saved, %": lambda line: _interval(line.latest.saving, 1),
+        "a month": _month,
+    }
+    print_table(found.lines, columns, "cost, with 95 % intervals (-v: of changes too)")
+    for total in found.totals if found.by not in (PROJECT, VARIANT) else ():
+        say(_total(total))
+    for change in found.changes[-(most(CHANGES_SHOWN) or 0) :]:
+        say(_sentence(change))
+    say_more(len(found.changes), most(CHANGES_SHOWN), "changes")
+
+
+def _variant(line: CostLine) -> str:
+    """Return what the cost is of, with the verdict where it must not ship."""
+    from trtcal.reporting.verdict import DO_NOT
+
+    latest = line.latest
+    must_not = f" ({DO_NOT})" if latest.entry.verdict == DO_NOT else ""
+    return f"{latest.variant}{must_not}"
+
+
+def _cost(line: CostLine) -> str:
+    cost, price = line.latest.cost, line.latest.price
+    return _amount(cost, price.currency) if cost and price else "no price"
+
+
+def _amount(cost: prices.Cost, currency: str) -> str:
+    from trtcal.reporting.text import money
+
+    return f"{money(cost.value)} {currency} ({money(cost.low)} to {money(cost.high)})"
+
+
+def _total(total: CostTotal) -> str:
+    from trtcal.reporting.text import count
+
+    return (
+        f"{_group(total)}: {_amount(total.per_month, total.currency)} a month, "
+        f"{_amount(total.per_million, total.currency)} a million inferences, known for "
+        f"{total.known} of {count(total.projects, 'project')}"
+    )
+
+
+def _month(line: CostLine) -> str:
+    from trtcal.reporting.text import money
+
+    month, price = line.latest.per_month, line.latest.price
+    return f"{money(month.value)} {price.currency}" if month and price else ""
+
+
+def _interval(cost: prices.Cost | None, digits: int) -> str:
+    from trtcal.reporting.text import between, number
+
+    if cost is None:
+        return ""
+    value = number(cost.value, digits)
+    return f"{value} ({between(cost.low, cost.high, digits)})" if is_verbose() else value
+
+
+def _change(change: CostChange | None, with_interval: bool = True) -> str:
+    """Return a change in percent, with its interval, and whether it is within noise."""
+    if change is None:
+        return ""
+    value, low, high = (_signed(100 * one - 100) for one in (change.value, change.low, change.high))
+    inside = [f"{low} to {high}"] if with_interval else []
+    inside += [] if change.is_beyond_noise else ["within noise"]
+    return f"{value} % ({', '.join(inside)})" if inside else f"{value} %"
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f}".replace("-", "\u2212")
+
+
+def _sentence(change: CostChange) -> str:
+    """Return when a cost changed, by how much, and by what."""
+    from trtcal.runs.figures import PRICED
+
+    before, after = change.before, change.after
+    version = f", version {after.version[:19]}" if before.version != after.version else ""
+    causes = [PRICED] if change.by_price != 1 else []
+    causes += [name for name in change.inputs if name != PRICED]
+    return (
+        f"{after.entry.name}, {after.variant}: since run {after.entry.number} of "
+        f"{after.made:%Y-%m-%d}{version}: {_change(change)}; changed: "
+        f"{some(causes, CAUSES_SHOWN) or 'nothing that is recorded'}"
+    )
+
+
+def _say_what_is_missing(found: CostTable) -> None:
+    from trtcal.reporting.text import count
+
+    if not found.lines:
+        note("note: no run matches: `trtcal history list` shows all; --db names another history")
+    if found.untagged:
+        note(f"note: {count(found.untagged, 'run has', 'runs have')} no tag {found.by}")
+    for why, runs in found.unpriced.items():
+        note(f"note: {count(runs, 'run has', 'runs have')} no cost: {why}")
+    for why, runs in found.warnings.items():
+        warning(f"{count(runs, 'run')}: {why}")

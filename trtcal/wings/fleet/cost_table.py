@@ -1,0 +1,220 @@
+"""Costs of the runs of a history by tag and over time, with the runs between which they changed.
+
+A project's runs are one series whatever becomes of its model, so a new version is held against the one
+before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from itertools import pairwise
+
+from trtcal.documents import Document
+from trtcal.runs.history import History
+from trtcal.wings.fleet.costs import CostChange, Pricing, RunCost, change_between, read_runs
+from trtcal.wings.fleet.prices import MILLION, Cost
+
+PROJECT, MODEL, VARIANT, TARGET = "project", "model", "variant", "target"
+TAG = "tag:"
+UNTAGGED = "(untagged)"
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """The runs of one project, and variant, in one group; `series` are all until the last of them."""
+
+    group: str | None
+    runs: tuple[RunCost, ...]
+    series: tuple[RunCost, ...]
+
+    @property
+    def latest(self) -> RunCost:
+        """The last run that has a cost, or the last one."""
+        return next((one for one in reversed(self.runs) if one.cost), self.runs[-1])
+
+    @property
+    def since_first(self) -> CostChange | None:
+        """How the cost changed since the first run of the series that has one."""
+        first = next((one for one in self.series if one.cost), self.latest)
+        return None if first is self.latest else change_between(first, self.latest)
+
+    @property
+    def since_version(self) -> CostChange | None:
+        """How the cost changed since the last run of the version before."""
+        earlier = self.series[: self.series.index(self.latest)]
+        others = [one for one in earlier if one.cost and one.version != self.latest.version]
+        return change_between(others[-1], self.latest) if others else None
+
+    def to_document(self) -> Document:
+        """Return the JSON form."""
+        latest, changes = self.latest, (self.since_first, self.since_version)
+        costs = (latest.cost, latest.per_month, latest.saving)
+        return {
+            "group": self.group,
+            "project": latest.entry.name,
+            "runs": len(self.runs),
+            "priced": sum(one.cost is not None for one in self.runs),
+            "run": latest.entry.number,
+            "made_at": latest.entry.made_at,
+            "model": latest.version,
+            "variant": latest.variant,
+            "device": latest.device,
+            "verdict": latest.entry.verdict,
+            "price": latest.price.to_document() if latest.price else None,
+            **dict(zip(("cost", "per_month", "saving"), map(_plain, costs), strict=True)),
+            "since_first": changes[0].to_document() if changes[0] else None,
+            "since_version": changes[1].to_document() if changes[1] else None,
+        }
+
+
+def _plain(cost: Cost | None) -> Document | None:
+    return asdict(cost) if cost else None
+
+
+@dataclass(frozen=True)
+class CostTotal:
+    """What a group's projects cost together in one currency: of those whose inferences are known.
+
+    `per_million` is the mean of their costs, weighted by the inferences of each.
+    """
+
+    group: str | None
+    currency: str
+    projects: int
+    known: int
+    inferences: float
+    per_month: Cost
+
+    @property
+    def per_million(self) -> Cost:
+        """The cost of a million inferences of the group."""
+        return self.per_month.times(MILLION / self.inferences)
+
+    def to_document(self) -> Document:
+        """Return the JSON form."""
+        costs = {"per_month": asdict(self.per_month), "per_million": asdict(self.per_million)}
+        return {**vars(self), **costs}
+
+
+def _total(group: str | None, currency: str, latest: Sequence[RunCost]) -> CostTotal:
+    """Add costs up; their errors are independent, so squares of half intervals add up too."""
+    months = [one.per_month for one in latest if one.per_month]
+    value = math.fsum(one.value for one in months)
+    low = value - math.hypot(*(one.value - one.low for one in months))
+    high = value + math.hypot(*(one.high - one.value for one in months))
+    inferences = math.fsum(one.settings.inferences_per_month or 0 for one in latest)
+    total = Cost(value, low, high)
+    return CostTotal(group, currency, len(latest), len(months), inferences, total)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Costs by group, and the runs between which a cost changed."""
+
+    by: str
+    lines: tuple[CostLine, ...]
+    changes: tuple[CostChange, ...]
+
+    @property
+    def totals(self) -> tuple[CostTotal, ...]:
+        """What groups cost a month, where that is known of a project."""
+        every: dict[tuple[str | None, str], list[RunCost]] = {}
+        for line in self.lines:
+            latest = line.latest
+            if latest.price:
+                every.setdefault((line.group, latest.price.currency), []).append(latest)
+        found = (_total(*key, own) for key, own in every.items())
+        return tuple(one for one in found if one.known)
+
+    @property
+    def runs(self) -> list[RunCost]:
+        """All runs; with a grouping by variant, a run stands once for each."""
+        return [one for line in self.lines for one in line.runs]
+
+    @property
+    def untagged(self) -> int:
+        """How many runs are in no group."""
+        return sum(len(line.runs) for line in self.lines if line.group is None)
+
+    @property
+    def unpriced(self) -> dict[str, int]:
+        """Why runs have no cost -> how many."""
+        return dict(Counter(one.why for one in self.runs if one.cost is None))
+
+    @property
+    def warnings(self) -> dict[str, int]:
+        """What is wrong with a price -> of how many runs."""
+        return dict(Counter(one.why for one in self.runs if one.cost and one.why))
+
+    def to_document(self) -> Document:
+        """Return the JSON form."""
+        return {
+            "by": self.by,
+            "lines": [one.to_document() for one in self.lines],
+            "totals": [one.to_document() for one in self.totals],
+            "changes": [one.to_document() for one in self.changes],
+            "runs": len(self.runs),
+            "untagged": self.untagged,
+            "unpriced": self.unpriced,
+            "warnings": self.warnings,
+        }
+
+
+Key = tuple[str, str]
+"""Project, and variant where runs are grouped by that, else ""."""
+
+
+def cost_table(
+    history: History,
+    pricing: Pricing,
+    by: str = PROJECT,
+    tags: Mapping[str, str] | None = None,
+    project: str | None = None,
+    since: date | None = None,
+) -> CostTable:
+    """Return what runs cost by project, model, variant, target or any tag, in the order of groups.
+
+    `tag:KEY` is the tag of a key that is called like one of those. Runs without the tag are in the
+    group None, runs without a price are counted with the reason.
+    """
+    runs = read_runs(history, pricing, project, tags, every_variant=by == VARIANT)
+    runs = [one for one in runs if since is None or one.made.date() >= since]
+    return table_of(runs, by)
+
+
+def table_of(runs: Sequence[RunCost], by: str = PROJECT) -> CostTable:
+    """Return costs by group of runs that are in the order of their time."""
+    every: dict[Key, list[RunCost]] = {}
+    groups: dict[tuple[str | None, Key], list[RunCost]] = {}
+    for one in runs:
+        key = (one.entry.name, one.variant if by == VARIANT else "")
+        every.setdefault(key, []).append(one)
+        groups.setdefault((_group(one, by), key), []).append(one)
+    lines = []
+    for (group, key), own in groups.items():
+        end = every[key].index(own[-1]) + 1
+        lines.append(CostLine(group, tuple(own), tuple(every[key][:end])))
+    lines.sort(key=lambda line: (line.group is None, line.group or "", line.latest.entry.name))
+    changes = [change for series in every.values() for change in changes_of(series)]
+    return CostTable(by, tuple(lines), tuple(sorted(changes, key=lambda one: one.after.made)))
+
+
+def changes_of(series: Sequence[RunCost]) -> list[CostChange]:
+    """Return the changes beyond noise from each run that has a cost to the next."""
+    priced = [one for one in series if one.cost]
+    found = [change_between(*pair) for pair in pairwise(priced)]
+    return [one for one in found if one and one.is_beyond_noise]
+
+
+def _group(one: RunCost, by: str) -> str | None:
+    named = {
+        PROJECT: one.entry.name,
+        MODEL: one.version,
+        VARIANT: one.variant,
+        TARGET: one.device,
+    }
+    return named[by] if by in named else one.entry.tags.get(by.removeprefix(TAG))

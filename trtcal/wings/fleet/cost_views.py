@@ -1,0 +1,99 @@
+"""What the dashboard shows of costs: of a project, and by each tag over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trtcal.reporting.text import between, money
+from trtcal.wings.fleet.cost_table import TAG, UNTAGGED, CostLine, table_of
+from trtcal.wings.fleet.costs import CostChange, RunCost
+
+KEYS_SHOWN = 8  # tags that have a section of their own
+CHANGES_SHOWN = 10
+CAUSES_SHOWN = 6
+
+View = dict[str, Any]
+
+
+def cost_of_project(runs: Sequence[RunCost]) -> View | None:
+    """Return a project's cost, its values over time and its changes; None if no run has a cost."""
+    found = table_of(runs)
+    if not any(one.cost for one in runs):
+        return None
+    view = _line(found.lines[0])
+    return {
+        **view,
+        "unpriced": sum(one.cost is None for one in runs),
+        "changes": [_change(one) for one in found.changes[: -CHANGES_SHOWN - 1 : -1]],
+    }
+
+
+def costs_by_tag(runs: Sequence[RunCost]) -> list[View]:
+    """Return for each tag that runs have its groups, and how their costs went: one line a project."""
+    keys = sorted({key for one in runs for key in one.entry.tags})
+    return [
+        {
+            "key": key,
+            "lines": [
+                {**_line(line), "group": UNTAGGED if line.group is None else line.group}
+                for line in table_of(runs, TAG + key).lines
+            ],
+        }
+        for key in keys[:KEYS_SHOWN]
+    ]
+
+
+def tags_of_last(runs: Sequence[RunCost]) -> list[str]:
+    """Return the tags of the last run as people write them."""
+    return [f"{key}={value}" for key, value in runs[-1].entry.tags.items()] if runs else []
+
+
+def _line(line: CostLine) -> View:
+    latest, saving, month = line.latest, line.latest.saving, line.latest.per_month
+    cost, price = latest.cost, latest.price
+    currency = price.currency if price else ""
+    same = [one for one in line.runs if one.price and one.price.currency == currency]
+    return {
+        "project": latest.entry.name,
+        "runs": len(line.runs),
+        "variant": latest.variant,
+        "value": cost.value if cost else None,
+        "cost": f"{money(cost.value)} {currency}" if cost else None,
+        "interval": between_money(cost.low, cost.high) if cost else "",
+        "price": price.to_document() if price else None,
+        "month": f"{money(month.value)} {currency}" if month else None,
+        "saving": saving,
+        "saved": between(saving.low, saving.high, 1) if saving else "",
+        "since": [
+            (what, _change(change))
+            for what, change in (
+                ("first run", line.since_first),
+                ("last version", line.since_version),
+            )
+            if change
+        ],
+        "places": [one.entry.number for one in same],
+        "values": [one.cost.value for one in same if one.cost],
+        "currency": currency,
+    }
+
+
+def between_money(low: float, high: float) -> str:
+    """Return an interval of amounts."""
+    return f"{money(low)} to {money(high)}"
+
+
+def _change(change: CostChange) -> View:
+    after = change.after
+    is_new = change.before.version != after.version
+    return {
+        "run": after.entry.number,
+        "made_at": after.entry.made_at,
+        "version": after.version[:19] if is_new else "",
+        "percent": f"{100 * change.value - 100:+.1f}",
+        "interval": f"{100 * change.low - 100:+.1f} to {100 * change.high - 100:+.1f}",
+        "is_noise": not change.is_beyond_noise,
+        "inputs": list(change.inputs)[:CAUSES_SHOWN],
+        "more": max(len(change.inputs) - CAUSES_SHOWN, 0),
+    }

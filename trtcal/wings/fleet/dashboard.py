@@ -1,0 +1,265 @@
+"""A static site over the history: an index of projects, and for each its figures over time.
+
+Files need nothing but each other, and load nothing: a strict Content-Security-Policy. Charts are drawn
+by uPlot, which stands in the page; without a script the tables have every number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from trtcal.documents import together, write_text
+from trtcal.errors import InputError
+from trtcal.limits import COST, metric_of
+from trtcal.reporting.render import asset, embedded, policy
+from trtcal.reporting.sections import TEMPLATES as REPORT
+from trtcal.reporting.text import count, money, visible
+from trtcal.reporting.verdict import DO_NOT
+from trtcal.reporting.views import CLASSES
+from trtcal.runs.history import Entry, History
+from trtcal.wings.fleet.cost_views import cost_of_project, costs_by_tag, tags_of_last
+from trtcal.wings.fleet.costs import Pricing, RunCost, read_runs
+from trtcal.wings.fleet.prices import load_prices
+from trtcal.wings.fleet.series import Change, Series, changes_of, events_of, read_series
+
+TEMPLATES = Path(__file__).parent / "templates"
+GENERATOR = "trtcal history dashboard"
+HEAD_BYTES = 4096  # of a page, which name what wrote it
+MOST_POINTS = 1000  # of a line: of more, each part's lowest and highest are drawn
+MOST_LINES = 8  # of a chart
+STEADY_SHOWN = 40
+RUNS_SHOWN = 500
+EVENTS_SHOWN = 30
+CHANGES_SHOWN = 24  # of an event
+SPARK_RUNS, SPARK_WIDTH, SPARK_HEIGHT = 60, 120.0, 24.0
+TITLES = {
+    "map": "mAP, %",
+    "top1": "Top-1, %",
+    "agreement": "Agreement with FP32, %",
+    "sqnr_db": "SQNR, dB",
+    "latency_p50": "Latency, median, ms",
+    "speedup": "Speed-up over FP32",
+    COST: "Cost of a million inferences",
+    "int8_macs": "Multiply-accumulates in INT8, %",
+    "layers": "Engine layers (fewer: more was fused)",
+    "broken_fusions": "Broken fusions",
+    "data_issues": "Issues in the calibration data",
+    "findings": "Findings of the diagnosis",
+    "silent_fallbacks": "Silent fallbacks",
+    "uncalibrated": "Tensors without range",
+}
+MAIN = tuple(TITLES)[:4]
+"""What says how good a variant is: the first of these that it has."""
+
+Point = tuple[int, float]
+View = dict[str, Any]
+
+
+def write_dashboard(history: History, folder: Path, last: int | None = None) -> list[Path]:
+    """Write `index.html` and a page for each project into a folder; return the files.
+
+    `InputError` if one of them is there and is no page of a dashboard.
+    """
+    environment = _environment()
+    projects, runs = [], list[RunCost]()
+    every = read_runs(history, Pricing(load_prices()))
+    for number, name in enumerate(history.names(), 1):
+        entries = history.entries(name, last, with_figures=False)
+        numbers = {entry.number for entry in entries}
+        own = [one for one in every if one.entry.number in numbers]
+        runs += own
+        page = {**_project(entries, read_series(history, entries)), **_costs(own)}
+        projects.append({"file": f"{number}-{_slug(name)}.html", "name": name, **page})
+    written = [folder / "index.html"]
+    for name in (written[0].name, *(one["file"] for one in projects)):
+        _check_ours(folder / name)
+    projects.sort(key=lambda one: one["last"].made_at, reverse=True)
+    tags = costs_by_tag(sorted(runs, key=lambda one: (one.made, one.entry.number)))
+    shown = {"projects": projects, "tags": tags, "data": _data_by_tag(tags)}
+    with together():
+        write_text(written[0], environment.get_template("index.html.j2").render(shown))
+        for one in sorted(projects, key=lambda one: one["number"]):
+            written.append(folder / one["file"])
+            write_text(written[-1], environment.get_template("project.html.j2").render(one))
+    return written
+
+
+def _costs(runs: Sequence[RunCost]) -> View:
+    return {
+        "cost": cost_of_project(runs),
+        "tags": tags_of_last(runs),
+        "cost_of": {one.entry.number: one for one in runs},
+    }
+
+
+def _data_by_tag(tags: Sequence[View]) -> str:
+    """Return the charts of costs by tag: a line for each group and project in one currency."""
+    numbers = sorted({place for tag in tags for line in tag["lines"] for place in line["places"]})
+    places = {number: place for place, number in enumerate(numbers)}
+    charts = []
+    for tag in tags:
+        own = [line for line in tag["lines"] if line["values"]]
+        tag["currency"] = own[0]["currency"] if own else ""
+        same = [line for line in own if line["currency"] == tag["currency"]]
+        tag["undrawn"] = len(own) - len(same[:MOST_LINES])
+        lines = [
+            {
+                "variant": visible(f"{line['group']}: {line['project']}"),
+                "points": _thinned(
+                    [
+                        (places[at], one)
+                        for at, one in zip(line["places"], line["values"], strict=True)
+                    ]
+                ),
+            }
+            for line in same[:MOST_LINES]
+        ]
+        tag["is_drawn"] = bool(lines)
+        charts += [{"lines": lines, "marks": []}] if lines else []
+    return embedded({"runs": numbers, "charts": charts})
+
+
+def _check_ours(path: Path) -> None:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        is_ours = GENERATOR.encode() in file.read(HEAD_BYTES)
+    if not is_ours:
+        raise InputError(
+            f"cannot write {path}: the file exists and is not from a dashboard of this trtcal",
+            "choose another --output, or move the file away",
+        )
+
+
+def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
+    changes = changes_of(entries, every)
+    events = events_of(changes)
+    moving = {one.figure for one in every if min(one.values) < max(one.values)}
+    figures = [figure for figure in TITLES if figure in moving]
+    charts = [_chart(figure, every, changes, entries) for figure in figures]
+    main = _main(entries[-1], every)
+    return {
+        "number": entries[0].number,
+        "entries": entries,
+        "last": entries[-1],
+        "stopped": _stopped(entries),
+        "streak": _streak(entries),
+        "main": main,
+        "spark": _sparkline(main.values[-SPARK_RUNS:]) if main else "",
+        "charts": charts,
+        "data": embedded({"runs": [entry.number for entry in entries], "charts": charts}),
+        "steady": [
+            (TITLES[figure], [(one.variant, one.values[-1]) for one in own[:STEADY_SHOWN]])
+            for figure in TITLES
+            if figure not in moving and (own := [one for one in every if one.figure == figure])
+        ],
+        "events": events[:EVENTS_SHOWN],
+        "more_events": max(len(events) - EVENTS_SHOWN, 0),
+        "bad": [event for event in events if event.lasting][::-1],
+        "runs": entries[: -RUNS_SHOWN - 1 : -1],
+    }
+
+
+def _streak(entries: Sequence[Entry]) -> Entry:
+    """Return the first of the last runs that all have one verdict."""
+    first = entries[-1]
+    for entry in reversed(entries):
+        if entry.verdict != first.verdict:
+            break
+        first = entry
+    return first
+
+
+def _stopped(entries: Sequence[Entry]) -> Entry | None:
+    """Return the first run that must not ship, of those since the last that could."""
+    return _streak(entries) if entries[-1].verdict == DO_NOT else None
+
+
+def _main(last: Entry, every: Sequence[Series]) -> Series | None:
+    """Return the series that says how good the last run's variant is."""
+    own = {one.figure: one for one in every if one.variant == last.variant}
+    return next((own[figure] for figure in MAIN if figure in own), None)
+
+
+def _sparkline(values: Sequence[float]) -> str:
+    """Return the points of a small line, the latest run on the right."""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    step = SPARK_WIDTH / max(len(values) - 1, 1)
+    flat = max(values) == min(values)
+    heights = [0.5 if flat else (value - low) / span for value in values]
+    return " ".join(
+        f"{3 + place * step:.1f},{3 + (1 - height) * SPARK_HEIGHT:.1f}"
+        for place, height in enumerate(heights)
+    )
+
+
+def _chart(
+    figure: str, every: Sequence[Series], changes: Sequence[Change], entries: Sequence[Entry]
+) -> View:
+    """Return one figure over the runs: lines, and the runs with which a level shifted."""
+    own = [one for one in every if one.figure == figure]
+    lines = []
+    for one in own[:MOST_LINES]:
+        points = _thinned(list(zip(one.places, one.values, strict=True)))
+        lines.append({"variant": visible(one.variant), "points": points, "last": one.values[-1]})
+    return {
+        "title": TITLES[figure],
+        "lines": lines,
+        "more": len(own) - len(lines),
+        "marks": sorted({one.run for one in changes if one.figure == figure}),
+    }
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    """Return at most `MOST_POINTS` of the points: of each part of the line its lowest and highest."""
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    size = -(-2 * len(points) // MOST_POINTS)
+    kept: list[Point] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        kept += sorted(ends)
+    return kept
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-")[:60] or "project"
+
+
+def _environment() -> jinja2.Environment:
+    own = [asset(name, TEMPLATES) for name in ("uplot.css", "dashboard.css")]
+    style = asset("report.css") + own[0] + own[1]
+    scripts = asset("tables.js"), asset("uplot.js", TEMPLATES), asset("dashboard.js", TEMPLATES)
+    script = scripts[0] + scripts[1] + scripts[2]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([TEMPLATES, REPORT]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    environment.filters["figure"] = lambda value: f"{value:.5g}"
+    environment.filters["spark"] = lambda values: _sparkline(values[-SPARK_RUNS:])
+    environment.filters["counted"] = count
+    environment.filters["money"] = money
+    environment.filters["label"] = lambda figure: metric_of(figure).label
+    environment.filters["tone"] = lambda verdict: CLASSES.get(verdict, "open")
+    environment.globals |= {
+        "dict": dict,
+        "style": style,
+        "script": script,
+        "policy": policy(style, script),
+    }
+    environment.globals |= {
+        "generator": GENERATOR,
+        "titles": TITLES,
+        "changes_shown": CHANGES_SHOWN,
+    }
+    return environment

@@ -1,0 +1,134 @@
+"""Garbage collection: deletes objects that no run in the store has, and unfinished files.
+
+A push may run at the same time. What it writes is younger than the grace period, and what it finds
+there it writes again if it is older than a quarter of that (`push.FRESH`). Ages are by the store's
+clock.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+from pathlib import Path
+
+from trtcal.errors import GateFailed, InputError, ResourceError
+from trtcal.wings.fleet.store.location import explaining
+from trtcal.wings.fleet.store.objects import ROOT, Stored, age_of
+from trtcal.wings.fleet.store.push import GRACE
+from trtcal.wings.fleet.store.store import RUNS, TAGS, ArtifactStore
+
+PROBE = "gc/"
+UNFINISHED = re.compile(r".+#\d+")
+"""What obstore calls a file in a folder until it is whole."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collection deleted, or would delete: objects, bytes, unfinished files.
+
+    `young` are objects that no run has and that are too young to be deleted.
+    """
+
+    objects: tuple[str, ...]
+    bytes: int
+    unfinished: int
+    young: int
+
+
+def collect_garbage(store: ArtifactStore, grace: timedelta = GRACE, dry: bool = False) -> Collected:
+    """Delete what no run has and what is older than `grace`; with `dry` only say what that is.
+
+    `InputError` if a run cannot be read: nothing is deleted then, for nobody knows what it has.
+    `GateFailed` names a run that became visible meanwhile and lacks an object.
+    """
+    started, now = time.time(), clock_of(store)
+    kept = reachable(store)
+    orphans = [one for one in store.objects.listed() if one.digest not in kept]
+    old = [one for one in orphans if age_of(one.modified, now) > grace]
+    if not dry:
+        old = [one for one in old if _delete(store, one, now, grace, started)]
+        _check_new_runs(store, {one.digest for one in old})
+    unfinished = list(_unfinished(store.location.folder, now, grace))
+    for path in [] if dry else unfinished:
+        path.unlink(missing_ok=True)
+    return Collected(
+        tuple(one.digest for one in old),
+        sum(one.size for one in old),
+        len(unfinished),
+        len(orphans) - len(old),
+    )
+
+
+def clock_of(store: ArtifactStore) -> datetime:
+    """Return the store's time, which is that of an object that was just written there."""
+    import obstore
+
+    path = f"{PROBE}{uuid.uuid4().hex}"
+    store.put_new(path, b"")
+    try:
+        with explaining(store.location.shown):
+            return obstore.head(store.location.objects, path)["last_modified"]
+    finally:
+        store.delete(path)
+
+
+def reachable(store: ArtifactStore) -> set[str]:
+    """Return the digests of all files of all runs; `InputError` if one run cannot be read."""
+    records, damaged = store.records()
+    if damaged:
+        raise InputError(
+            f"{damaged[0].path}: {damaged[0].problem}; nothing is deleted",
+            "`trtcal store verify` shows all damaged objects",
+        )
+    return {digest for record in records for digest in record.subjects.values()}
+
+
+def _delete(
+    store: ArtifactStore, one: Stored, now: datetime, grace: timedelta, started: float
+) -> bool:
+    """Delete an object unless a push has just written it again; return whether it was deleted."""
+    passed = timedelta(seconds=time.time() - started)
+    if passed > max(grace, GRACE) / 4:
+        raise ResourceError(
+            "the collection took too long to continue safely", "start it again: `trtcal store gc`"
+        )
+    found = store.objects.find(one.digest)
+    if found is None or age_of(found.modified, now + passed) <= grace:
+        return False
+    store.objects.delete(one.digest)
+    return True
+
+
+def _check_new_runs(store: ArtifactStore, deleted: set[str]) -> None:
+    """`GateFailed` if a run that became visible meanwhile has an object that was deleted."""
+    if not deleted:
+        return
+    records, _ = store.records()
+    for record in records:
+        lost = [
+            one for one in deleted & set(record.subjects.values()) if not store.objects.find(one)
+        ]
+        if lost:
+            raise GateFailed(
+                f"run {record.identity} was pushed at the same time and lacks {len(lost)} objects",
+                "push it again",
+            )
+
+
+def _unfinished(folder: Path | None, now: datetime, grace: timedelta) -> Iterator[Path]:
+    """Yield files that killed writers left in a store that is a folder."""
+    roots = [folder / root for root in (ROOT, RUNS, TAGS, PROBE)] if folder else []
+    for place, _, names in chain.from_iterable(map(os.walk, roots)):
+        for name in names:
+            path = Path(place, name)
+            if (
+                UNFINISHED.fullmatch(name)
+                and now.timestamp() - path.lstat().st_mtime > grace.total_seconds()
+            ):
+                yield path

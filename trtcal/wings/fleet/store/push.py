@@ -1,0 +1,210 @@
+"""Push: a run's folder into a store, its files first and what makes it visible last."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from trtcal.documents import (
+    Document,
+    canonical_json,
+    digest_bytes,
+    digest_file,
+    parsing,
+    read_document,
+    to_fields,
+)
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file
+from trtcal.errors import InputError, ResourceError
+from trtcal.evidence.manifest import MANIFEST, read_build
+from trtcal.reporting.document import read_report
+from trtcal.runs.folder import KIND, REPORT_FILE, RUN_FILE
+from trtcal.runs.history import entry_of
+from trtcal.runs.statement import RUN, statement
+from trtcal.runs.verify import verify
+from trtcal.wings.fleet.store.objects import DIGEST
+from trtcal.wings.fleet.store.record import (
+    BuiltEngine,
+    Configuration,
+    Record,
+    check_names,
+    check_tags,
+    record_of,
+)
+from trtcal.wings.fleet.store.store import ArtifactStore, parallel
+
+GRACE = timedelta(hours=24)
+"""How old an object is that no run has before garbage collection takes it."""
+FRESH = GRACE / 4
+"""An older object that is there already is written again, and a push that takes longer looks again.
+
+So an object that a run relies on is at most half of `GRACE` old when the run becomes visible. A
+collection reads the runs, then looks at each object's age again; it ends within another quarter. The
+last quarter is for clocks that differ.
+"""
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A run that was pushed: whether it was not there, and which of its files were not, by digest."""
+
+    record: Record
+    is_new: bool
+    new: frozenset[str]
+    bytes: int
+
+
+def push(
+    store: ArtifactStore,
+    folder: Path,
+    record: Record,
+    tags: Sequence[str] = (),
+    rewrite: bool = False,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Pushed:
+    """Push a run's folder, as `record_of_folder` described it; the same run twice is there once.
+
+    `rewrite` replaces objects that may be corrupted. `InputError` if a file changes meanwhile: then,
+    and if the push is killed, no run is visible, and what was stored goes with the next garbage
+    collection after `GRACE`.
+    """
+    tags = check_tags(tags)
+    files = {digest: folder / path for path, digest in record.subjects.items()}
+    new: frozenset[str] = frozenset()
+    for _ in range(TRIES):
+        started = time.time()
+        new |= _store(store, files, rewrite and not new, advance)
+        if time.time() - started < FRESH.total_seconds():
+            break
+    else:
+        raise ResourceError(
+            f"{folder} took more than {FRESH} to push, {TRIES} times",
+            "check the speed of the network and of the store",
+        )
+    store.tag(record.digest, tags)
+    is_new = store.add(record)
+    new |= _store(store, files, False, lambda count: None)  # what a collection took at that moment
+    return Pushed(record, is_new, new, sum(files[digest].stat().st_size for digest in new))
+
+
+def _store(
+    store: ArtifactStore, files: dict[str, Path], rewrite: bool, advance: Callable[[int], None]
+) -> frozenset[str]:
+    """Store files that are not there; return their digests."""
+    new = []
+    add = partial(_add, store, rewrite)
+    for digest, is_new in zip(files, parallel(add, files.items()), strict=True):
+        new += [digest] if is_new else []
+        advance(1)
+    return frozenset(new)
+
+
+def _add(store: ArtifactStore, rewrite: bool, file: tuple[str, Path]) -> bool:
+    digest, path = file
+    try:
+        return store.objects.add(path, digest, FRESH, rewrite)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} was deleted while it was pushed", "push the run again") from error
+
+
+def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None) -> Record:
+    """Return a run's folder as the record that a store has of it.
+
+    `owned` are the entries that runs write, `name` is the run's project. `InputError` if it is no run
+    of `trtcal run`, is not as that left it, or changes while it is read.
+    """
+    run = read_document(folder / RUN_FILE, KIND, command="trtcal run")
+    subjects = {
+        path.relative_to(folder).as_posix(): digest_file(path) for path in files_of(folder, owned)
+    }
+    _check(folder)
+    try:
+        check_names(subjects)
+    except ValueError as error:
+        raise InputError(
+            f"{folder}: {error}", "rename the model or the plan, and run again"
+        ) from None
+    report = read_report(folder / REPORT_FILE)
+    made: Record = parsing(folder, lambda: _record(folder, run, report, subjects, name))
+    if digest_file(folder / RUN_FILE) != subjects[RUN_FILE]:
+        raise InputError(f"{folder} changed while it was read", "push it when the run has ended")
+    return made
+
+
+def _check(folder: Path) -> None:
+    for check in verify(folder):
+        if not check.holds:
+            raise InputError(
+                f"{folder}: {check.what}: {check.problem}",
+                "run it again; `trtcal verify` shows all changed files",
+            )
+
+
+def files_of(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
+    """Yield the files in entries `owned`, in order; `InputError` if one is a link or a device.
+
+    Hidden ones, and what others put into the folder, are left out.
+    """
+    for top in sorted(owned):
+        if os.path.lexists(folder / top):
+            yield from _files(folder / top)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_symlink():
+        raise InputError(
+            f"{path} is a link", "a store takes only files: replace the link with its file"
+        )
+    if not path.is_dir():
+        check_file(path, ARRAYS_BYTES)
+        yield path
+        return
+    for name in sorted(os.listdir(path)):
+        if not name.startswith("."):
+            yield from _files(path / name)
+
+
+def _record(
+    folder: Path, run: Document, report: Document, subjects: dict[str, str], name: str | None
+) -> Record:
+    entry = entry_of(report, name)
+    versions = {key: one for key, one in entry.digests.items() if not DIGEST.fullmatch(one)}
+    materials = {key: one for key, one in entry.digests.items() if key not in versions}
+    materials |= {f"script {key}": one for key, one in run["scripts"].items()}
+    configuration = run["measured"].get("configuration") or to_fields(Configuration())
+    if configuration["digest"]:
+        materials["configuration"] = configuration["digest"]
+    if configuration["commit"]:
+        versions["commit"] = configuration["commit"]
+    predicate = {
+        "model_name": report["comparison"]["rows"][0]["name"],
+        "run": {**entry.to_document(), "digests": {**materials, **versions}},
+        "builds": [to_fields(one) for one in builds_of(folder, subjects)],
+        "configuration": configuration,
+    }
+    document = statement(subjects, materials, RUN, predicate)
+    return record_of(document, digest_bytes(canonical_json(document)))
+
+
+def builds_of(folder: Path, subjects: dict[str, str]) -> Iterator[BuiltEngine]:
+    """Yield the engines of a run that are among its files."""
+    for path in sorted(folder.glob(f"builds/*/{MANIFEST}")):
+        build = read_build(path)
+        engine = build.engine.relative_to(folder).as_posix()
+        if engine in subjects:
+            yield BuiltEngine(
+                engine,
+                build.target,
+                build.backend,
+                build.backend_version,
+                build.model_name,
+                build.model,
+                build.gpu,
+                *(build.quantization.get(key) for key in ("method", "calibration", "plan")),
+            )

@@ -1,0 +1,250 @@
+"""The runs in a store: found by digest, time and tag, and read with their Statements checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from trtcal.documents import canonical_json, digest_bytes
+from trtcal.documents.bounds import MB, parse_json
+from trtcal.errors import InputError
+from trtcal.runs.statement import ALGORITHM
+from trtcal.wings.fleet.store.location import Location, explaining, open_location
+from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects
+from trtcal.wings.fleet.store.record import LEAST, Record, Wanted, record_of, time_of
+
+MARKER, FORMAT = "trtcal-store.json", 1
+RUNS, TAGS = "runs/", "tags/"
+RUN_NAME = re.compile(rf"{RUNS}(\d{{8}}T\d{{6}}Z)-([0-9a-f]{{64}})\.json")
+TAG_NAME = re.compile(rf"{TAGS}([0-9a-f]{{64}})/([^/]+)")
+STATEMENT_BYTES = 16 * MB
+WORKERS = 8  # requests at once
+ALL = Wanted()
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class RunName:
+    """Where a run's Statement lies, and its digest, which is in the name."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A run whose Statement cannot be used: its name in the store, and why."""
+
+    path: str
+    problem: str
+
+
+class ArtifactStore:
+    """The store at a location; `objects` are its files by digest."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.objects = Objects(location)
+
+    @classmethod
+    def open(cls, url: str, base: Path = Path()) -> ArtifactStore:
+        """Return the store at a URL or folder; `InputError` if there is none, or of another format."""
+        found = cls(open_location(url, base))
+        found._check(found._marker())
+        return found
+
+    @classmethod
+    def make(cls, url: str, base: Path = Path()) -> ArtifactStore:
+        """Return the store at a URL or folder, made there if there is none yet."""
+        found = cls(open_location(url, base, make=True))
+        if found._marker() is None:
+            found.put_new(MARKER, canonical_json({"kind": "trtcal-store", "format": FORMAT}))
+        found._check(found._marker())
+        return found
+
+    def _marker(self) -> bytes | None:
+        return self.get(MARKER, most=1000)
+
+    def _check(self, marker: bytes | None) -> None:
+        if marker is None:
+            raise InputError(
+                f"there is no store at {self.location.shown}",
+                "check --store; `trtcal store push RUN` creates a store",
+            )
+        with suppress(ValueError, TypeError, LookupError):
+            if (found := parse_json(marker))["kind"] == "trtcal-store":
+                if found["format"] != FORMAT:
+                    raise InputError(
+                        f"{self.location.shown} is a store of format {found['format']!r}; this "
+                        f"trtcal reads {FORMAT}",
+                        "update trtcal",
+                    )
+                return
+        raise InputError(f"{self.location.shown}/{MARKER} is damaged", "give another --store")
+
+    def get(self, path: str, most: int) -> bytes | None:
+        """Return what stands under a name, None if nothing does; `InputError` over `most` bytes."""
+        import obstore
+
+        with explaining(self.location.shown):
+            try:
+                found = obstore.get(self.location.objects, path)
+                if found.meta["size"] > most:
+                    raise InputError(f"{self.location.shown}/{path} has more than {most} bytes")
+                return bytes(found.bytes())
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        """Write a small object if there is none of this name; return whether there was none.
+
+        A server that ignores the condition writes the same bytes again: the name is that of its bytes.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with explaining(self.location.shown):
+            try:
+                obstore.put(self.location.objects, path, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def delete(self, path: str) -> None:
+        """Delete what stands under a name; nothing there is no error."""
+        import obstore
+
+        with explaining(self.location.shown), suppress(FileNotFoundError):
+            obstore.delete(self.location.objects, path)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Yield all names that begin so, in their order."""
+        import obstore
+
+        with explaining(self.location.shown):
+            for page in obstore.list(self.location.objects, prefix, chunk_size=1000):
+                yield from (meta["path"] for meta in page)
+
+    def runs(self) -> list[RunName]:
+        """Return the names of all runs, the newest first."""
+        found = [match for name in self.names(RUNS) if (match := RUN_NAME.fullmatch(name))]
+        found.sort(key=lambda match: match[0], reverse=True)
+        return [RunName(match[0], ALGORITHM + match[2]) for match in found]
+
+    def tags(self) -> dict[str, tuple[str, ...]]:
+        """Return the tags of all runs, by the digests of their Statements."""
+        found: dict[str, list[str]] = {}
+        for name in self.names(TAGS):
+            if match := TAG_NAME.fullmatch(name):
+                found.setdefault(ALGORITHM + match[1], []).append(match[2])
+        return {digest: tuple(sorted(tags)) for digest, tags in found.items()}
+
+    def read(self, name: RunName) -> Record:
+        """Return a run without its tags; `CorruptedError` if its Statement is not its digest's."""
+        where = f"{self.location.shown}/{name.path}"
+        data = self.get(name.path, STATEMENT_BYTES)
+        if data is None:
+            raise MissingError(f"{where} no longer exists", "list the runs again")
+        if digest_bytes(data) != name.digest:
+            raise CorruptedError(f"{where} is corrupted: its digest differs", "push that run again")
+        try:
+            record = record_of(parse_json(data), name.digest)
+            if run_path(record) != name.path:
+                raise ValueError(f"it is of {record.run.made_at}")
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise InputError(
+                f"{where} is not a Statement that this trtcal reads: {error}", "update trtcal"
+            ) from error
+        return record
+
+    def _read(self, name: RunName) -> Record | Damaged:
+        try:
+            return self.read(name)
+        except InputError as error:
+            return Damaged(name.path, error.message)
+
+    def records(
+        self, wanted: Wanted = ALL, last: int | None = None
+    ) -> tuple[list[Record], list[Damaged]]:
+        """Return the newest runs that are asked for, and those that cannot be read on the way there."""
+        tags, damaged = self.tags(), list[Damaged]()
+
+        def found() -> Iterator[Record]:
+            for one in parallel(self._read, self.runs()):
+                if isinstance(one, Damaged):
+                    damaged.append(one)
+                elif wanted.fits(one := replace(one, tags=tags.get(one.digest, ()))):
+                    yield one
+
+        return list(islice(found(), last)), damaged
+
+    def record(self, identity: str) -> Record:
+        """Return the run whose digest begins so; `MissingError` if there is none, or several."""
+        digits = identity.removeprefix(ALGORITHM)
+        if not re.fullmatch(rf"[0-9a-f]{{{LEAST},64}}", digits):
+            raise InputError(
+                f"{identity!r} does not name a run: give at least {LEAST} digits of its digest",
+                "`trtcal store list` shows the runs",
+            )
+        found = [one for one in self.runs() if one.digest.startswith(ALGORITHM + digits)]
+        if len(found) != 1:
+            how = f"{len(found)} runs that begin" if found else "no run that begins"
+            raise MissingError(
+                f"{self.location.shown} has {how} with {digits}",
+                "`trtcal store list` shows the runs",
+            )
+        record = self.read(found[0])
+        return replace(record, tags=self.tags().get(record.digest, ()))
+
+    def add(self, record: Record) -> bool:
+        """Make a run whose files are stored visible; return whether it was not there."""
+        path = run_path(record)
+        data = canonical_json(record.statement)
+        is_new = self.put_new(path, data)
+        if not is_new and self.get(path, STATEMENT_BYTES) != data:
+            self._replace(path, data)
+        return is_new
+
+    def _replace(self, path: str, data: bytes) -> None:
+        import obstore
+
+        with explaining(self.location.shown):
+            obstore.put(self.location.objects, path, data, mode="overwrite", use_multipart=False)
+
+    def tag(self, digest: str, tags: Iterable[str]) -> None:
+        """Give a run tags."""
+        for tag in tags:
+            self.put_new(tag_path(digest, tag), b"")
+
+    def untag(self, digest: str, tags: Iterable[str]) -> None:
+        """Take tags from a run."""
+        for tag in tags:
+            self.delete(tag_path(digest, tag))
+
+
+def run_path(record: Record) -> str:
+    """Return the name of a run: the time, by which names sort, and the digest of its Statement."""
+    stamp = time_of(record.run.made_at).strftime("%Y%m%dT%H%M%SZ")
+    return f"{RUNS}{stamp}-{record.digest.removeprefix(ALGORITHM)}.json"
+
+
+def tag_path(digest: str, tag: str) -> str:
+    """Return the name of a tag."""
+    return f"{TAGS}{digest.removeprefix(ALGORITHM)}/{tag}"
+
+
+def parallel(work: Callable[[T], V], items: Iterable[T]) -> Iterator[V]:
+    """Yield what `work` makes of each item, in order, some of them at once."""
+    every = iter(items)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        while batch := list(islice(every, 8 * WORKERS)):
+            yield from pool.map(work, batch)

@@ -1,0 +1,363 @@
+"""`trtcal bisect`: which one of the things in which two runs differ breaks a limit.
+
+As LLVM's -opt-bisect-limit numbers the executions of its passes, what two runs differ in is numbered
+here: the model, the executions of preparation passes, the data, options, and the entries of the plan.
+The first n of them are taken from the good run and the rest from the bad one; with none the limit is
+broken, with all it holds, and where it turns from one to the other is the cause. If that is the data or
+an option of the calibration, the ranges that it moved are searched in the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from trtcal.config import Config, PlanConfig
+from trtcal.documents import Document
+from trtcal.errors import InputError
+from trtcal.limits import Limit
+from trtcal.model.passes import Pass
+from trtcal.pipeline.own_passes import passes_of
+from trtcal.wings.forensics.checkpoint_diff import merged
+from trtcal.wings.forensics.delta import difference
+from trtcal.wings.forensics.trial import INT8, Mix, Outcome, Trial, open_mix
+
+Say = Callable[[str], None]
+PASS, MODEL, DATA, OPTION, PLAN, RANGE = "pass", "model", "data", "option", "plan", "range"
+STAGES = {
+    MODEL: "prepare",
+    PASS: "prepare",
+    DATA: "calibrate",
+    OPTION: "calibrate",
+    RANGE: "calibrate",
+    PLAN: "quantize",
+}
+"""What a component is -> the stage that it goes into."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """One thing in which two runs differ: what it is, its name, and what it is in each of them.
+
+    `number` is that of a pass among all executions of passes, else its place among the components.
+    """
+
+    kind: str
+    name: str
+    good: Any
+    bad: Any
+    number: int = 0
+    path: tuple[str, ...] = ()
+
+    @property
+    def stage(self) -> str:
+        """The stage that it goes into."""
+        return STAGES[self.kind]
+
+    def __str__(self) -> str:
+        if self.kind == PASS:
+            sides = " -> ".join(_version(one) for one in (self.good, self.bad))
+            return f"pass {self.number} {self.name!r} ({sides})"
+        return f"{self.kind} {self.name!r} ({self.good} -> {self.bad})"
+
+
+def _version(one: Pass | None) -> str:
+    if one is None or one.on_request:
+        return "none" if one is None else "skipped"
+    return _short(one.version)
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The one component that breaks a limit.
+
+    `number` counts executions of passes where it is one. `steps` are the mixes that the search asked
+    for, `executions` those that were run, both ends among them: equal mixes are run once.
+    """
+
+    limit: str
+    variant: str
+    stage: str
+    subsystem: str
+    name: str
+    number: int
+    debug_info: str
+    candidates: int
+    steps: int
+    executions: int
+    good: str
+    bad: str
+    within: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        inside = f", by {self.within}" if self.within else ""
+        return f"{self.limit} is broken by {self.debug_info}{inside}"
+
+    def to_document(self) -> Document:
+        """Return the JSON form."""
+        return {**vars(self), "sentence": self.sentence}
+
+
+@dataclass
+class Sides:
+    """The two runs and the components in which they differ, in the order of the data flow."""
+
+    good: Mix
+    bad: Mix
+    variant: str
+    components: list[Component] = field(default_factory=list)
+
+    def mix(self, count: int) -> Mix:
+        """Return the bad run with the first components from the good one."""
+        taken, left = self.components[:count], self.components[count:]
+        config = self.bad.config
+        for one in taken:
+            config = _with(config, one, self.good.config)
+        return Mix(config, self._passes(left))
+
+    def _passes(self, left: Sequence[Component]) -> tuple[Pass, ...]:
+        bad = {one.number for one in left if one.kind == PASS}
+        paired = enumerate(_paired(self.good.passes, self.bad.passes), 1)
+        chosen = (pair[1] if number in bad else pair[0] for number, pair in paired)
+        return tuple(one for one in chosen if one is not None)
+
+
+def bisect(
+    good: Config,
+    bad: Config,
+    limit: Limit,
+    variant: str | None = None,
+    say: Say = lambda line: None,
+    predicted: bool = False,
+) -> Bisection:
+    """Return what of two runs' differences breaks a limit that the good one holds.
+
+    With `predicted` the limit is on findings that the graph alone lets expect. `InputError` if the
+    good run breaks it too, the bad one holds it, or they do not differ.
+    """
+    name = variant or limit.variant or _variant(bad)
+    sides = Sides(_side(good), _side(bad), name)
+    sides.components = list(_components(sides))
+    trial = Trial(limit, name, say, predicted)
+    ends = _checked_ends(trial, sides, say)
+    place, steps = _search(len(sides.components), lambda n: _step(trial, sides, n, say))
+    cause = sides.components[place - 1]
+    mixes = sides.mix(place), sides.mix(place - 1)
+    within, more = _within(trial, cause, mixes, say)
+    return Bisection(
+        limit=str(limit),
+        variant=name,
+        stage=cause.stage,
+        subsystem=cause.kind,
+        name=cause.name,
+        number=cause.number or place,
+        debug_info=_described(trial, cause, mixes),
+        candidates=len(sides.components),
+        steps=steps + more,
+        executions=trial.executions,
+        good=ends[0].shown,
+        bad=ends[1].shown,
+        within=within,
+    )
+
+
+def _side(config: Config) -> Mix:
+    """Return a run's configuration and passes; those that it skips are marked as on request."""
+    settings = config.prepare
+    passes = [replace(one, on_request=not _is_asked(one, config)) for one in passes_of(config)]
+    return Mix(replace(config, prepare=replace(settings, skip=(), add=())), tuple(passes))
+
+
+def _is_asked(one: Pass, config: Config) -> bool:
+    settings = config.prepare
+    return one.name not in settings.skip and (one.name in settings.add or not one.on_request)
+
+
+def _variant(config: Config) -> str:
+    return next(iter(config.plans), f"{INT8}{config.calibration.method}")
+
+
+def _checked_ends(trial: Trial, sides: Sides, say: Say) -> tuple[Outcome, Outcome]:
+    if not sides.components:
+        raise InputError(
+            "the two runs have the same inputs",
+            "if their figures differ, compare the versions in run.json and use `trtcal checkpoint "
+            "diff`",
+        )
+    good, bad = trial(sides.mix(len(sides.components))), trial(sides.mix(0))
+    say(f"good: {good.shown}; bad: {bad.shown}; {len(sides.components)} differences")
+    hint = "compare the versions in run.json with those of this machine, or give another --limit"
+    if not good.holds:
+        raise InputError(f"the good run breaks {trial.limit} as well: {good.shown}", hint)
+    if bad.holds:
+        raise InputError(f"the bad run holds {trial.limit}: {bad.shown}", hint)
+    return good, bad
+
+
+def _step(trial: Trial, sides: Sides, count: int, say: Say) -> bool:
+    found = trial(sides.mix(count))
+    state = "holds" if found.holds else "is broken"
+    number = f"differences 1 to {count} of {len(sides.components)}"
+    say(f"with {number} from the good run: {found.shown}: {state}")
+    return found.holds
+
+
+def _search(count: int, holds: Callable[[int], bool]) -> tuple[int, int]:
+    """Return the least number from 1 to `count` with which the limit holds, and the steps taken."""
+    low, high, steps = 0, count, 0
+    while high - low > 1:
+        middle, steps = (low + high) // 2, steps + 1
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high, steps
+
+
+def _within(
+    trial: Trial, cause: Component, mixes: tuple[Mix, Mix], say: Say
+) -> tuple[str | None, int]:
+    """Return the one range by which data or an option break the limit, None if it is none alone."""
+    if cause.kind not in (DATA, OPTION):
+        return None, 0
+    good, bad = (trial.ranges(mix) for mix in mixes)
+    moved = [name for name, one in good.items() if name in bad and bad[name] != one]
+
+    def holds(count: int) -> bool:
+        found = trial(replace(mixes[1], ranges={name: good[name] for name in moved[:count]}))
+        say(f"with ranges 1 to {count} of {len(moved)} from the good run: {found.shown}")
+        return found.holds
+
+    if not moved or not holds(len(moved)):
+        return None, 1
+    place, steps = _search(len(moved), holds)
+    name = moved[place - 1]
+    ends = f"{good[name].amax:.6g} -> {bad[name].amax:.6g}"
+    return f"the range of tensor {name!r} ({ends})", steps + 1
+
+
+def _described(trial: Trial, cause: Component, mixes: tuple[Mix, Mix]) -> str:
+    """Return the cause in words, with what it changed in the graph if it is a pass or the model."""
+    if cause.kind not in (PASS, MODEL):
+        return str(cause)
+    delta = difference(*map(trial.graph, mixes))
+    return f"{cause}: {delta}" if delta else str(cause)
+
+
+def _components(sides: Sides) -> Iterator[Component]:
+    """Yield what the runs differ in, in the order of the data flow."""
+    inputs = [open_mix(one) for one in (sides.good, sides.bad)]
+    models = [one.model for one in inputs]
+    if models[0].fingerprint != models[1].fingerprint:
+        was, now = (_short(one.fingerprint) for one in models)
+        yield Component(MODEL, models[1].name, was, now)
+    for number, pair in enumerate(_paired(sides.good.passes, sides.bad.passes), 1):
+        if len({one and (one.version, one.on_request) for one in pair}) > 1:
+            name = next(one.name for one in pair if one is not None)
+            yield Component(PASS, name, *pair, number)
+    for key, attribute in DATA_KEYS.items():
+        was, now = (_short(getattr(one, attribute).fingerprint) for one in inputs)
+        if was != now:
+            yield Component(DATA, key, was, now)
+    yield from _entries(OPTION, sides, OPTIONS)
+    yield from _entries(PLAN, sides, [("plans", sides.variant)])
+
+
+Paired = tuple[Pass | None, Pass | None]
+
+
+def _paired(good: Sequence[Pass], bad: Sequence[Pass]) -> list[Paired]:
+    """Return the executions of both runs' passes, those of one name paired in order.
+
+    The order is that of the bad run, with those of the good one alone behind the pass before them.
+    """
+    left, right = (dict(_placed(side)) for side in (good, bad))
+    return [(left.get(place), right.get(place)) for place in merged(list(left), list(right))]
+
+
+def _placed(passes: Sequence[Pass]) -> Iterator[tuple[tuple[str, int], Pass]]:
+    seen = Counter[str]()
+    for one in passes:
+        seen[one.name] += 1
+        yield (one.name, seen[one.name]), one
+
+
+DATA_KEYS = {"calibration.data": "calibration_data", "evaluation.data": "evaluation_data"}
+Path = tuple[str, ...]
+OPTIONS: Sequence[Path] = (
+    ("task",),
+    ("outputs",),
+    ("images",),
+    ("data", "constants"),
+    ("data", "states"),
+    ("calibration", "method"),
+    ("calibration", "parameters"),
+    ("evaluation", "slices"),
+    ("evaluation", "metric"),
+    ("build", "targets"),
+    ("build", "shapes"),
+    ("build", "rest"),
+    ("build", "tune_placement"),
+)
+"""The keys of `trtcal.toml` that decide on a variant, besides models, passes, data and plans."""
+MISSING = "missing"
+
+
+def _entries(kind: str, sides: Sides, paths: Sequence[Path]) -> Iterator[Component]:
+    """Yield the entries of tables, and plain values, in which the configurations differ."""
+    both = sides.good.config, sides.bad.config
+    for path in paths:
+        leaves = dict.fromkeys(leaf for one in both for leaf in _leaves(_get(one, path), path))
+        for leaf in leaves:
+            was, now = (_get(one, leaf) for one in both)
+            if was != now:
+                yield Component(kind, ".".join(leaf), was, now, path=leaf)
+
+
+def _leaves(value: Any, path: Path) -> Iterator[Path]:
+    if isinstance(value, PlanConfig):
+        value = {item.name: getattr(value, item.name) for item in fields(value)}
+    if not isinstance(value, dict):
+        yield from () if value is MISSING else [path]
+        return
+    for name, one in value.items():
+        yield from _leaves(one, (*path, name))
+
+
+def _get(value: Any, path: Path) -> Any:
+    for name in path:
+        value = (
+            value.get(name, MISSING) if isinstance(value, dict) else getattr(value, name, MISSING)
+        )
+    return value
+
+
+def _set(value: Any, path: Path, new: Any) -> Any:
+    if not path:
+        return new
+    name, rest = path[0], path[1:]
+    if not isinstance(value, dict):
+        return replace(value, **{name: _set(getattr(value, name), rest, new)})
+    made = dict(value)
+    if not rest and new is MISSING:
+        made.pop(name, None)
+    else:
+        made[name] = _set(made.get(name, {} if rest else None), rest, new)
+    return made
+
+
+def _with(config: Config, one: Component, good: Config) -> Config:
+    """Return a configuration with one component of the good run's."""
+    if one.kind == MODEL:
+        return replace(config, model=good.model)
+    if one.kind == DATA:
+        section = one.name.partition(".")[0]
+        given = getattr(good, section)
+        changed = replace(getattr(config, section), data=given.data, labels=given.labels)
+        return replace(config, **{section: changed})
+    return _set(config, one.path, one.good) if one.path else config
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]

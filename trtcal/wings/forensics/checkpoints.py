@@ -1,0 +1,163 @@
+"""The checkpoints of a run: its chain, and beside it the graphs of which the chain has the digests.
+
+`graphs.npz` holds the table of each graph that a preparation pass got or made, by the digest that the
+chain has of it, so that the first node that differs can be named when the passes are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from trtcal.documents import (
+    canonical_json,
+    digest_bytes,
+    from_fields,
+    parsing,
+    read_npz,
+    to_fields,
+    together,
+    write_bytes,
+    write_npz,
+)
+from trtcal.documents.bounds import parse_json, read_bytes
+from trtcal.errors import InputError
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.log.stages import builder_stages
+from trtcal.evidence.manifest import Build
+from trtcal.model.graph import small_export
+from trtcal.model.passes import PassRecord, Prepared
+from trtcal.model.passes.preparation import AS_ASKED, ON_REQUEST
+from trtcal.wings.forensics.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
+from trtcal.wings.forensics.merkle import GraphTable, table_of
+
+GRAPHS = "graphs.npz"
+PREPARE = "prepare"
+PREVIOUS = "previous"
+"""Folder in a run's, with the checkpoints of the run that it replaced."""
+
+
+@dataclass
+class GraphTables:
+    """The table of a graph before the first preparation pass, and after each one."""
+
+    tables: list[GraphTable] = field(default_factory=list)
+
+    def see(self, graph: gs.Graph, record: PassRecord | None) -> None:
+        """Add the table of a graph; `prepare_with_record` calls it."""
+        is_new = record is None or record.before != record.after
+        self.tables.append(_table(graph) if is_new else self.tables[-1])
+
+
+def _table(graph: gs.Graph) -> GraphTable:
+    proto, weights = small_export(graph)
+    return table_of(proto, {name: weight.digest for name, weight in weights.items()})
+
+
+def checkpoints_of(prepared: Prepared, tables: Sequence[GraphTable]) -> list[Checkpoint]:
+    """Return a checkpoint for each pass over a model, those that were skipped too."""
+    digests = [table.digest for table in tables]
+    return [
+        Checkpoint(
+            PREPARE,
+            record.name,
+            before,
+            after,
+            record.version,
+            digest_options({"is_asked": record.skipped not in (ON_REQUEST, AS_ASKED)}),
+        )
+        for record, before, after in zip(prepared.records, digests[:-1], digests[1:], strict=True)
+    ]
+
+
+def build_checkpoints(build: Build, model: str) -> list[Checkpoint]:
+    """Return a checkpoint for each stage of the builder that its log shows, and one for the layers.
+
+    `model` is the digest of what was built. A stage is what it left and what it says that it changed;
+    layers are compared without tactics and times, which differ between equal builds. So does the
+    engine's file, whose digest stands beside.
+    """
+    about = {
+        "options": digest_options(build.options),
+        "subject": f"{build.model_name} for {build.target}",
+        "tool": build.backend,
+        "tool_version": build.backend_version,
+    }
+    made, before, stages = list[Checkpoint](), model, list[object]()
+    for stage in builder_stages(build.log):
+        stages.append(to_fields(stage))
+        after = digest_options(stages)
+        made.append(Checkpoint("build", stage.name, before, after, **about))
+        before = after
+    layers = digest_options([_layer(one) for one in build.layers])
+    engine = str(build.measured["engine_digest"])
+    return [*made, Checkpoint("build", "layers", before, layers, artifact=engine, **about)]
+
+
+def _layer(layer: Layer) -> list[object]:
+    tensors = [[[one.name, one.dtype] for one in side] for side in (layer.inputs, layer.outputs)]
+    return [layer.name, layer.kind, layer.precision, *tensors]
+
+
+def write_checkpoints(
+    folder: Path, checkpoints: Iterable[Checkpoint], graphs: Iterable[GraphTable]
+) -> str:
+    """Write a chain and the tables of its graphs; return the digest of its last line."""
+    tables = {graph.digest: graph for graph in graphs}
+    arrays = [(name.partition(":")[2], _packed(table)) for name, table in sorted(tables.items())]
+    with together():
+        write_npz(folder / GRAPHS, arrays)
+        return write_chain(folder / FILE, checkpoints)
+
+
+def _packed(table: GraphTable) -> np.ndarray:
+    return np.frombuffer(canonical_json(vars(table)), np.uint8)
+
+
+def keep_previous(folder: Path, place: Path) -> None:
+    """Copy the checkpoints in a run's folder into `place`, which becomes that folder."""
+    for name in (FILE, GRAPHS):
+        if (folder / name).is_file():
+            write_bytes(place / PREVIOUS / name, read_bytes(folder / name))
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints in a folder, in their order, and the graphs beside them where there are any."""
+
+    folder: Path
+    chain: tuple[Checkpoint, ...]
+
+    @classmethod
+    def read(cls, folder: Path, last: str | None = None) -> Checkpoints:
+        """Read a folder's chain; `InputError` if there is none, or it is not as it was written."""
+        path = folder / FILE if folder.is_dir() else folder
+        if not path.is_file():
+            raise InputError(f"{folder} has no {FILE}", "`trtcal run` writes one")
+        return cls(path.parent, read_chain(path, last))
+
+    @cached_property
+    def graphs(self) -> Mapping[str, GraphTable]:
+        """The tables of graphs by their digests; `InputError` if one is not what its name says."""
+        path = self.folder / GRAPHS
+        if not path.is_file():
+            return {}
+        arrays = read_npz(path)
+        return parsing(path, lambda: dict(_tables(arrays)))
+
+
+def _tables(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, GraphTable]]:
+    for name, array in arrays.items():
+        if array.dtype != np.uint8:
+            raise TypeError(f"{name} is of type {array.dtype}")
+        data = array.tobytes()
+        if digest_bytes(data) != f"sha256:{name}":
+            raise ValueError(f"{name} was changed after it was written")
+        table = from_fields(GraphTable, parse_json(data))
+        table.check()
+        yield f"sha256:{name}", table

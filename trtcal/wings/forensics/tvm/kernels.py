@@ -1,0 +1,105 @@
+"""Which operators of a Relax module share a kernel, once FuseOps has grouped them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtcal.wings.forensics.tvm.table import ALIAS, CAST, operator_of
+
+NUMBER = re.compile(r"\d+$")
+CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator: its name in TVM, the kernel that it is in (None: it is none), and what it reads.
+
+    `inputs` are the numbers of steps, -1 for a constant and -2 for an input of the function.
+    """
+
+    name: str
+    operator: str
+    kernel: str | None
+    inputs: tuple[int, ...] = ()
+
+
+CONSTANT, INPUT = -1, -2
+RESULT = "result"
+"""The last step: it reads what the function returns."""
+
+
+def steps_of(mod: Any, function: str = "main") -> tuple[Step, ...]:
+    """Return the operators of a function after FuseOps, those of its kernels in their places."""
+    functions = {one.name_hint: value for one, value in mod.functions_items()}
+    reader = _Reader(functions)
+    main = functions[function]
+    scope = dict.fromkeys(main.params, INPUT)
+    reader.read(main.body, scope, None)
+    made = tuple(reader.place(one, scope) for one in _flat([main.body.body]))
+    return (*reader.steps, Step(RESULT, RESULT, None, made))
+
+
+@dataclass
+class _Reader:
+    functions: dict[str, Any]
+    steps: list[Step] = field(default_factory=list)
+    kernels: int = 0
+
+    def read(self, body: Any, scope: dict[Any, int], kernel: str | None) -> int:
+        """Add the steps of a body; return the number of the one that makes its result."""
+        for binding in (one for block in body.blocks for one in block.bindings):
+            scope[binding.var] = self._binding(binding, scope, kernel)
+        return self.place(body.body, scope)
+
+    def _binding(self, binding: Any, scope: dict[Any, int], kernel: str | None) -> int:
+        value, kind = binding.value, operator_of(binding)
+        if kind in (ALIAS, CAST):
+            return self._add(binding, kind, None, [self.place(value, scope)])
+        if kind != type(value).__name__ and hasattr(value, "args"):
+            return self._call(binding, scope, kernel)
+        return self.place(value, scope)
+
+    def _call(self, binding: Any, scope: dict[Any, int], kernel: str | None) -> int:
+        value = binding.value
+        name = getattr(value.op, "name_hint", None)
+        inputs = [self.place(one, scope) for one in _flat(value.args)]
+        callee: Any = self.functions.get(str(name))
+        if type(callee).__name__ == "Function":
+            inner = self._kernel(str(name)) if "Primitive" in dict(callee.attrs or {}) else None
+            return self.read(callee.body, dict(zip(callee.params, inputs, strict=True)), inner)
+        if getattr(value.op, "name", "") in CALLS:
+            operator = str(value.args[0].name_hint)
+            return self._add(
+                binding, NUMBER.sub("", operator), kernel or self._kernel(operator), inputs
+            )
+        return self._add(binding, operator_of(binding), None, inputs)
+
+    def _kernel(self, name: str) -> str:
+        """Return a name for one launch of a kernel, which may be launched again."""
+        self.kernels += 1
+        return f"{name} #{self.kernels}"
+
+    def _add(self, binding: Any, operator: str, kernel: str | None, inputs: list[int]) -> int:
+        number = len(self.steps)
+        self.steps.append(Step(f"{binding.var.name} #{number}", operator, kernel, tuple(inputs)))
+        return number
+
+    def place(self, value: Any, scope: dict[Any, int]) -> int:
+        kind = type(value).__name__
+        if kind == "TupleGetItem":
+            return self.place(value.tuple_value, scope)
+        if kind == "Tuple":
+            return next((self.place(one, scope) for one in value.fields), CONSTANT)
+        return scope.get(value, CONSTANT)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    """Yield arguments, those of a tuple one by one; functions are none."""
+    for one in values:
+        if type(one).__name__ == "Tuple":
+            yield from _flat(one.fields)
+        elif type(one).__name__ != "GlobalVar":
+            yield one
