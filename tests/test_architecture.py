@@ -1,7 +1,8 @@
-"""Lower rooms never import higher ones, and what only some rooms may do stays there."""
+"""The house: imports point down, no room outgrows its ceiling, and nothing needs the wings."""
 
 import ast
 import importlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import trtcal
 
 HOUSE = [
     {"errors"},
+    {"extensions"},
     {"documents"},
     {"stats"},
     {"limits"},
@@ -31,12 +33,50 @@ HOUSE = [
     {"wings"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
+CEILINGS = {
+    "core": 59_900,
+    "calibrators": 2_080,
+    "__init__": 180,
+    "errors": 110,
+    "extensions": 130,
+    "documents": 1_280,
+    "stats": 450,
+    "limits": 380,
+    "config": 1_010,
+    "model": 4_880,
+    "data": 2_790,
+    "ranges": 180,
+    "quantization": 2_900,
+    "evidence": 8_120,
+    "backends": 3_880,
+    "calibration": 2_620,
+    "evaluate": 9_460,
+    "check": 1_530,
+    "ptq": 3_230,
+    "reporting": 3_630,
+    "runs": 3_310,
+    "pipeline": 1_750,
+    "cli": 6_100,
+    "wings": 8_160,
+}
+"""Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another."""
+CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
+
 PACKAGE = Path(trtcal.__file__).parent
+ROOT = PACKAGE.parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+def name_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {name_of(path): path for path in (*MODULES, *(ROOT / "calibrators").rglob("*.py"))}
+
+
+@cache
 def imports(path):
-    """Yield every module that a file imports when it runs (not under TYPE_CHECKING)."""
+    """Return every module that a file imports when it runs (not under TYPE_CHECKING)."""
     tree = ast.parse(path.read_text())
     hidden = {
         id(inner)
@@ -44,32 +84,98 @@ def imports(path):
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and id(node) not in hidden:
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and id(node) not in hidden:
-            yield node.module or ""
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and id(node) not in hidden and node.module:
+            whole = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {full if full in FILES else node.module for full in whole.values()}
+    return names
+
+
+def ours(name):
+    """Return the modules of the house that a module imports."""
+    return (imports(FILES[name]) & FILES.keys()) - {name}
 
 
 def room(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_downwards(path):
-    here = room(path)
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "trtcal" and len(parts) > 1 and here != "__init__":
-            assert parts[1] == here or RANK[parts[1]] < RANK[here], f"{here} imports {name}"
+def lines(names):
+    return sum(len(FILES[name].read_text().splitlines()) for name in names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_backends_import_runtimes(path):
+def in_wings(name):
+    return name.startswith("trtcal.wings")
+
+
+def test_imports_point_downwards():
+    wrong = [
+        f"{name_of(path)} imports {name}"
+        for path in MODULES
+        for name in imports(path)
+        if name.startswith("trtcal.") and (here := room(path)) != "__init__"
+        if (there := name.split(".")[1]) != here and RANK[there] >= RANK[here]
+    ]
+    assert not wrong
+
+
+def test_no_module_imports_the_front_door():
+    assert not [path for path in MODULES if "trtcal" in imports(path) and room(path) != "__init__"]
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    state, circles = {}, []
+
+    def visit(name, trail):
+        state[name] = "open"
+        for other in sorted(ours(name)):
+            if state.get(other) == "open":
+                circles.append([*trail[trail.index(other) :], other] if other in trail else other)
+            elif other not in state:
+                visit(other, [*trail, other])
+        state[name] = "done"
+
+    for name in FILES:
+        if name not in state:
+            visit(name, [name])
+    assert not circles
+
+
+def test_nothing_in_the_core_imports_the_wings():
+    assert not [
+        f"{name} imports {other}"
+        for name in FILES
+        if not in_wings(name)
+        for other in ours(name)
+        if in_wings(other)
+    ]
+
+
+def test_no_room_outgrows_its_ceiling():
+    rooms = {}
+    for name in FILES:
+        top, _, rest = name.partition(".")
+        rooms.setdefault(
+            top if top == "calibrators" else rest.split(".")[0] or "__init__", []
+        ).append(name)
+    core = [name for name in FILES if not in_wings(name)]
+    found = {name: lines(names) for name, names in rooms.items()} | {"core": lines(core)}
+    assert not {name: n for name, n in found.items() if n > CEILINGS.get(name, 0)}
+
+
+def test_only_backends_import_runtimes():
     runtimes = {"onnxruntime", "tensorrt", "tensorrt_rtx", "pycuda", "polygraphy"}
-    used = {name.split(".")[0] for name in imports(path)} & runtimes
     alone = PACKAGE / "runs" / "bundle" / "verifying.py"  # on a device, without the rest of trtcal
-    assert not used or room(path) == "backends" or path == alone
+    assert not [
+        path
+        for path in MODULES
+        if {name.split(".")[0] for name in imports(path)} & runtimes
+        and room(path) != "backends"
+        and path != alone
+    ]
 
 
 def test_calibrators_know_nothing_of_trtcal():
@@ -79,11 +185,6 @@ def test_calibrators_know_nothing_of_trtcal():
 
 def test_every_room_has_a_place_in_the_house():
     assert {room(path) for path in MODULES} - {"__init__"} == set(RANK)
-
-
-def test_the_top_of_the_package_has_at_most_twenty_four_entries():
-    entries = {path.name for path in PACKAGE.iterdir()} - {"py.typed", "__pycache__"}
-    assert len(entries) <= 24, sorted(entries)
 
 
 def test_only_documents_writes_files():
@@ -97,6 +198,6 @@ def test_only_documents_writes_files():
         assert not called & writers or room(path) in ("documents", "backends"), path
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")))
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")))
 def test_every_benchmark_can_be_started(path):
     importlib.import_module(f"benchmarks.{path.stem}")
