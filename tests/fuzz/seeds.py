@@ -32,7 +32,7 @@ from trtcal.data.dataset import Array
 from trtcal.evidence.log.recognition import RULES
 from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
-from trtcal.pipeline.origin import write_origin
+from trtcal.runs.settings import write_settings
 from trtcal.runs.history import History
 from trtcal.wings.forensics.checkpoints import checkpoints_of, write_checkpoints
 
@@ -251,7 +251,7 @@ def _write_chains(folder: Path) -> None:
         prepared = prepare_with_record(model, skip=skip, with_graphs=True)
         write_checkpoints(folder / name, checkpoints_of(prepared), prepared.graphs)
     chain = folder / "chain"
-    write_origin(chain, read_config(folder / "trtcal.toml"), chain)
+    write_settings(chain, read_config(folder / "trtcal.toml"), chain)
 
 
 def _write_others(folder: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from tests.networks import conv_net, samples
 from tests.runs.runs import report
+from trtcal.cli.alerts import _post
 from trtcal.cli.main import run_command
 from trtcal.errors import BackendError, InputError
 from trtcal.runs.history import History
-from trtcal.cli.alerts import _post
 from trtcal.wings.fleet.dashboard import write_dashboard
 
 

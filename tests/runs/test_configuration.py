@@ -6,9 +6,14 @@ import subprocess
 
 import pytest
 
-from trtcal.runs.configuration import configuration_of
+from trtcal.documents import to_fields
+from trtcal.runs.origin import Configuration
 
 NOTHING = {"digest": None, "commit": None, "differs": None}
+
+
+def configuration_of(path):
+    return to_fields(Configuration.of(path))
 
 
 def git(folder, *words):

@@ -7,7 +7,7 @@ import pytest
 from trtcal.config import parse_config
 from trtcal.documents import read_document, write_document
 from trtcal.errors import InputError
-from trtcal.pipeline.origin import SCRIPTS, SETTINGS, read_origin, write_origin
+from trtcal.runs.settings import SCRIPTS, SETTINGS, read_settings, write_settings
 
 TEXT = """
 model = "net.onnx"
@@ -67,8 +67,8 @@ def config(tmp_path):
 
 
 def test_settings_read_as_the_configuration_that_was_written(config, tmp_path):
-    write_origin(tmp_path / "run", config, tmp_path / "run")
-    found = read_origin(tmp_path / "run")
+    write_settings(tmp_path / "run", config, tmp_path / "run")
+    found = read_settings(tmp_path / "run")
     own = found.prepare.passes[0]
     assert own.parent.name == SCRIPTS
     assert str(own).endswith(".py:one")
@@ -82,23 +82,23 @@ def test_settings_read_as_the_configuration_that_was_written(config, tmp_path):
 
 
 def test_settings_hold_no_folder_of_this_machine(config, tmp_path):
-    write_origin(tmp_path / "run", config, tmp_path / "run")
+    write_settings(tmp_path / "run", config, tmp_path / "run")
     assert str(tmp_path) not in (tmp_path / "run" / SETTINGS).read_text()
 
 
 def test_a_script_that_was_changed_or_a_name_that_leads_out_is_refused(config, tmp_path):
-    write_origin(tmp_path / "run", config, tmp_path / "run")
+    write_settings(tmp_path / "run", config, tmp_path / "run")
     script = next((tmp_path / "run" / SCRIPTS).iterdir())
     script.write_text("print('other')\n")
     with pytest.raises(InputError, match="missing or was changed"):
-        read_origin(tmp_path / "run")
+        read_settings(tmp_path / "run")
     path = tmp_path / "run" / SETTINGS
     document = read_document(path, "settings")
     write_document(path, {**document, "passes": ["../../own.py:one"]})
     with pytest.raises(InputError, match="missing or was changed"):
-        read_origin(tmp_path / "run")
+        read_settings(tmp_path / "run")
     write_document(path, {**document, "config": {"modell": "x"}})
     with pytest.raises(InputError, match="unknown key"):
-        read_origin(tmp_path / "run")
+        read_settings(tmp_path / "run")
     with pytest.raises(InputError, match=r"no settings\.json"):
-        read_origin(tmp_path)
+        read_settings(tmp_path)

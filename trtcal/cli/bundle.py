@@ -91,14 +91,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         )
 
     def _config_of_run(self) -> Path | None:
-        from trtcal.documents import parsing, read_document
-        from trtcal.runs.folder import KIND
+        from trtcal.runs.origin import Origin
 
-        path = self.run / "run.json"
-        run = read_document(path, KIND, command="trtcal run")
-        files = parsing(path, lambda: dict(run["measured"]["files"]))
-        found = (self.run / FILE, Path(str(files.get("config", ""))))
-        return next((path for path in found if path.is_file()), None)
+        config = Origin.read(self.run).measured.files.get("config", "")
+        return next((path for path in (self.run / FILE, Path(config)) if path.is_file()), None)
 
     def _run(self) -> None:
         from trtcal.documents.streams import shell_word

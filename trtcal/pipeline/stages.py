@@ -56,7 +56,6 @@ from trtcal.limits import SHARES, Judgement, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.loaders import source_of
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs, open_inputs
-from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
 from trtcal.ptq.improver import Improved, improve, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
@@ -70,12 +69,11 @@ from trtcal.quantization import (
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
 from trtcal.reporting.render import write_page
-from trtcal.runs.configuration import configuration_of
 from trtcal.runs.diff import against_last
-from trtcal.runs.folder import check_replaceable
 from trtcal.runs.follower import Follower, Stage, completed, follower_kinds, followers_of
 from trtcal.runs.history import History
-from trtcal.runs.lineage import Lineage, Step
+from trtcal.runs.origin import Configuration, Measured, Origin, Step, check_replaceable
+from trtcal.runs.settings import SCRIPTS, SETTINGS, write_settings
 
 DATA_CHECK = "data_check.json"
 OUTPUTS = (
@@ -129,7 +127,7 @@ class Journal:
     """
 
     folder: Path
-    lineage: Lineage
+    origin: Origin
     progress: Reporter = silent
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
@@ -146,14 +144,14 @@ class Journal:
         started, digests = time.perf_counter(), list[str]()
         yield digests.append
         seconds = time.perf_counter() - started
-        self.lineage.steps.append(Step(stage, output, digests[0], seconds))
+        self.origin.stages.append(Step(stage, output, digests[0], seconds))
         if given:
             for follower in self.followers:
                 follower.see_stage(Stage(stage, output, given, options or {}, digests[0]))
 
     def digest_of(self, output: str) -> str | None:
         """Return the digest of an output that was recorded, the last one of its name."""
-        found = (step.digest for step in reversed(self.lineage.steps) if step.output == output)
+        found = (step.digest for step in reversed(self.origin.stages) if step.output == output)
         return next(found, None)
 
 
@@ -178,14 +176,14 @@ def run(
     followers = followers_of(config)
     with replacing_entries(folder, all_outputs()) as place:
         inputs = open_inputs(config, say, followers=followers)
-        journal = Journal(place, _lineage(inputs), reporter, say, followers=followers)
-        if guessed is None:
-            journal.lineage.configuration = configuration_of(config.path)
+        journal = Journal(
+            place, _origin(inputs, guessed is None), reporter, say, followers=followers
+        )
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
             write_text(journal.folder / FILE, guessed)
-        write_origin(place, config, folder)
+        write_settings(place, config, folder)
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
@@ -194,7 +192,7 @@ def run(
         counts = {"data_issues": len(issues)}
         journal.limits += judge_counts(config.limits, counts, "calibration data")
         report = run_stages(inputs, journal, command, history)
-    return RunResult(folder, report, journal.lineage.missing, tuple(journal.limits), issues)
+    return RunResult(folder, report, journal.origin.missing_builds, tuple(journal.limits), issues)
 
 
 def run_stages(
@@ -212,12 +210,12 @@ def run_stages(
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
     write_followers(journal)
-    journal.lineage.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
-    journal.lineage.write(journal.folder, command)
+    journal.origin.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
+    journal.origin.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
         document = report_document(journal, inputs.config, history)
         record(str(write_page(journal.folder / "report.html", document)["digest"]))
-    journal.lineage.write(journal.folder, command)
+    journal.origin.write(journal.folder, command)
     return document
 
 
@@ -226,18 +224,25 @@ def optimizations_file(variant: str) -> str:
     return f"optimizations/{variant}.npz"
 
 
-def _lineage(inputs: Inputs) -> Lineage:
-    data = inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint
-    config = inputs.config
-    files = {"model": inputs.model.path, "config": config.path, "folder": config.run_folder}
-    if inputs.model.source is not None:
-        files["source"] = inputs.model.source
-    typed = {name: Path(os.path.relpath(path)).as_posix() for name, path in files.items()}
+def _origin(inputs: Inputs, is_configured: bool) -> Origin:
+    """Return what a run starts from; `is_configured` says that somebody wrote its `trtcal.toml`."""
+    config, model = inputs.config, inputs.model
+    paths = {"model": model.path, "config": config.path, "folder": config.run_folder}
+    if model.source is not None:
+        paths["source"] = model.source
+    files = {name: Path(os.path.relpath(path)).as_posix() for name, path in paths.items()}
     scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
-    digests = {key: digest_file(file) for key, (file, *_) in scripts.items()}
-    cost, source = config.cost.to_document(), source_of(inputs.model.proto)
-    given = inputs.model.fingerprint, *data
-    return Lineage(*given, files=typed, scripts=digests, cost=cost, source=source)
+    return Origin(
+        model.fingerprint,
+        inputs.calibration_data.fingerprint,
+        inputs.evaluation_data.fingerprint,
+        scripts={key: digest_file(file) for key, (file, *_) in scripts.items()},
+        cost=config.cost.to_document(),
+        source=source_of(model.proto),
+        measured=Measured(
+            files, Configuration.of(config.path) if is_configured else Configuration()
+        ),
+    )
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
@@ -250,7 +255,7 @@ def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
     ):
         found = check_data(inputs.model, data)
         record(str(found.write(journal.folder / DATA_CHECK)["digest"]))
-    journal.lineage.data_issues = [to_fields(issue) for issue in found.issues]
+    journal.origin.data_issues = [to_fields(issue) for issue in found.issues]
     return found.issues
 
 
@@ -352,7 +357,7 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
         found = improve(inputs.prepared, data, options, inputs.model, journal.progress)
         digests = write_improved(journal.folder, file, found)
         record(digests.pop(file))
-    journal.lineage.steps += [Step("improve", *item) for item in digests.items()]
+    journal.origin.stages += [Step("improve", *item) for item in digests.items()]
     for line in found.warnings:
         journal.say(f"improvement of {name}: {line}")
     return found
@@ -390,7 +395,7 @@ def tuned_plan(
     try:
         tuned = tune_placement(model, calibration, plan, compiler(backend, options, model))
     except BackendError as error:
-        journal.lineage.missing[f"placement of {name} for {target}"] = error.message
+        journal.origin.missing_builds[f"placement of {name} for {target}"] = error.message
         return plan
     kept = [described(trial) for trial in tuned.trials if trial.kept]
     late = [f"{tuned.untried} trials were not made within the time limit"] if tuned.untried else []
@@ -427,7 +432,7 @@ def build_one(
     backend, target = find_backend(None, target)
     available = backend.availability()
     if not available.works:
-        journal.lineage.missing[target] = f"{available.missing}; {available.hint}"
+        journal.origin.missing_builds[target] = f"{available.missing}; {available.hint}"
         return
     output = f"builds/{model.name}-{target}"
     options = BuildOptions(target, parse_shapes(config.build.shapes), config.build.time_limit_s)
@@ -440,7 +445,7 @@ def build_one(
         for follower in journal.followers:
             follower.see_build(built, given)
     except BackendError as error:
-        journal.lineage.missing[f"{model.name} for {target}"] = _why(error, model)
+        journal.origin.missing_builds[f"{model.name} for {target}"] = _why(error, model)
         return
     with journal.step("log", f"{output}/events.json") as record:
         document = log_document(journal.folder / output / "build.log")

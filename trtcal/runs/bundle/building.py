@@ -41,7 +41,6 @@ from trtcal.runs.bundle.golden import MOST, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope
 from trtcal.runs.bundle.source import (
-    RunRecord,
     copy,
     find_builds,
     find_model,
@@ -49,6 +48,7 @@ from trtcal.runs.bundle.source import (
     read_run,
 )
 from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Result, Wanted, verify
+from trtcal.runs.origin import Origin
 from trtcal.runs.statement import BUNDLE
 
 GOLDEN = "golden.npz"
@@ -102,7 +102,7 @@ class Draft:
 
     folder: Path
     request: Request
-    run: RunRecord
+    run: Origin
     engines: tuple[tuple[Document, Build], ...]
     model: Model
     onnx: str
@@ -205,7 +205,7 @@ def is_bundle(folder: Path) -> bool:
     return isinstance(found, dict) and found.get("predicateType") == BUNDLE
 
 
-def _fill(request: Request, run: RunRecord, place: Path) -> tuple[Draft, Contents]:
+def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Contents]:
     """Put everything but exports, manifest and signature into the bundle."""
     report = read_report(request.run)
     model, onnx = _copy_model(request, run, place)
@@ -235,7 +235,7 @@ def _fill(request: Request, run: RunRecord, place: Path) -> tuple[Draft, Content
     return Draft(place, request, run, engines, model, onnx, task), contents
 
 
-def _copy_model(request: Request, run: RunRecord, place: Path) -> tuple[Model, str]:
+def _copy_model(request: Request, run: Origin, place: Path) -> tuple[Model, str]:
     """Copy the quantized model, with its weights if they lie beside it; return it and its file."""
     model, files = find_model(request.run, run, request.variant)
     (place / "model").mkdir()
@@ -244,7 +244,7 @@ def _copy_model(request: Request, run: RunRecord, place: Path) -> tuple[Model, s
     return model, f"model/{Path(files[0]).name}"
 
 
-def _builds(request: Request, run: RunRecord, model: Model) -> list[Build]:
+def _builds(request: Request, run: Origin, model: Model) -> list[Build]:
     """Return the builds of the variant for the targets asked for."""
     made = find_builds(request.run, run, model)
     wanted = {canonical(target) for target in request.targets}
@@ -260,19 +260,17 @@ def _builds(request: Request, run: RunRecord, model: Model) -> list[Build]:
     return [build for build in made if not wanted or build.target in wanted]
 
 
-def _copy_engine(
-    request: Request, made: Build, run: RunRecord, place: Path
-) -> tuple[Document, Build]:
+def _copy_engine(request: Request, made: Build, run: Origin, place: Path) -> tuple[Document, Build]:
     target = canonical(made.target)
     folder = place / "engines" / target
     folder.mkdir(parents=True)
     for name in (made.engine_file, BUILD):
         copy(request.run, str((made.folder / name).relative_to(request.run)), folder / name)
     file = f"engines/{target}/{made.engine_file}"
-    return describe_engine(made, file, run.measured.machine.architecture), made
+    return describe_engine(made, file, run.measured.architecture), made
 
 
-def _copy_tables(request: Request, run: RunRecord, made: Build, place: Path) -> dict[str, str]:
+def _copy_tables(request: Request, run: Origin, made: Build, place: Path) -> dict[str, str]:
     """Copy the calibration and the plan that the variant was made by, and return their digests."""
     digests = {
         kind: str(made.quantization[kind])
@@ -290,7 +288,7 @@ def _copy_tables(request: Request, run: RunRecord, made: Build, place: Path) -> 
     return {**digests, "quantized model": made.model}
 
 
-def _materials(run: RunRecord, report: Document) -> dict[str, str]:
+def _materials(run: Origin, report: Document) -> dict[str, str]:
     return {
         "model": run.model,
         "calibration data": run.calibration_data,

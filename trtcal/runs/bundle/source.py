@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from trtcal.config import read_tags
 from trtcal.documents import (
     Document,
     digest_file,
-    from_fields,
-    parsing,
     read_document,
 )
 from trtcal.errors import InputError
@@ -21,62 +15,19 @@ from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
 from trtcal.reporting.document import KIND as REPORT
 from trtcal.reporting.document import VERSION as REPORT_VERSION
-from trtcal.runs.folder import KIND as RUN
-from trtcal.runs.lineage import Step
+from trtcal.runs.origin import Origin
 from trtcal.runs.verify import verify as check_digests
 
 AGAIN = "run it again: `trtcal run`"
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a run was made on, as far as it bears on its engines."""
-
-    architecture: str
-    python: str
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What is outside of a run's digest."""
-
-    machine: Machine
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """What `run.json` says: digests of what went in, and the steps with those of what came out."""
-
-    model: str
-    calibration_data: str
-    evaluation_data: str
-    digest: str
-    stages: tuple[Step, ...]
-    measured: Measured
-    cost: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """Who the run is for, as `[cost.tags]` says."""
-        return read_tags(self.cost.get("tags", {}))
-
-    def of_stage(self, stage: str) -> Iterator[Step]:
-        """Yield the steps of a stage."""
-        return (step for step in self.stages if step.stage == stage)
-
-    def output_of(self, digest: object) -> str | None:
-        """Return the output of this digest, None if there is none."""
-        return next((step.output for step in self.stages if step.digest == digest), None)
-
-
-def read_run(folder: Path) -> RunRecord:
-    """Return a run's record once every digest in its folder holds; else `InputError`."""
-    path = folder / "run.json"
-    document = read_document(path, RUN, command="trtcal run")
+def read_run(folder: Path) -> Origin:
+    """Return a run's origin once every digest in its folder holds; else `InputError`."""
+    origin = Origin.read(folder)
     broken = next((check for check in check_digests(folder) if not check.holds), None)
     if broken is not None:
         raise InputError(f"{folder}: {broken.what}: {broken.problem}", AGAIN)
-    return parsing(path, lambda: from_fields(RunRecord, document))
+    return origin
 
 
 def read_report(folder: Path) -> Document:
@@ -97,7 +48,7 @@ def copy(folder: Path, name: str, destination: Path) -> None:
     shutil.copyfile(inside(folder, name), destination)
 
 
-def find_model(folder: Path, run: RunRecord, variant: str) -> tuple[Model, list[str]]:
+def find_model(folder: Path, run: Origin, variant: str) -> tuple[Model, list[str]]:
     """Return a variant's quantized model and its files, the ONNX file first.
 
     `InputError` if the run has no such variant, or the file is not the one that it made.
@@ -132,7 +83,7 @@ def _weights_of(path: Path) -> list[str]:
     return sorted(found)
 
 
-def find_builds(folder: Path, run: RunRecord, model: Model) -> list[Build]:
+def find_builds(folder: Path, run: Origin, model: Model) -> list[Build]:
     """Return the builds of a quantized model, in the order of the run."""
     found = [
         (read_build(inside(folder, step.output)), step.digest) for step in run.of_stage("build")

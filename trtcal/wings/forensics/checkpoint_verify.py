@@ -15,11 +15,11 @@ from trtcal.documents import Document, Workplace, read_document
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.pipeline.inputs import prepared_by
-from trtcal.pipeline.origin import read_origin
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.pipeline.stages import run
 from trtcal.reporting.document import KIND, VERSION
 from trtcal.runs.history import Entry, History, entry_of
+from trtcal.runs.settings import read_settings
 from trtcal.wings.forensics.checkpoint_diff import ChainDifference, Delta, compare_chains
 from trtcal.wings.forensics.checkpoints import PREPARE, PREVIOUS, Checkpoints
 from trtcal.wings.forensics.follower import CheckpointFollower
@@ -81,7 +81,7 @@ def verify_run(
     made = Verification(str(baseline), len(found.chain), compare_chains(before, found))
     if made.finding is None or not rerun:
         return made
-    config = read_origin(folder).trusting(trust)
+    config = read_settings(folder).trusting(trust)
     return replace(made, rerun=_rerun(config, made.finding, before, found))
 
 

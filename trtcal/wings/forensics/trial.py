@@ -30,7 +30,7 @@ from trtcal.pipeline.stages import (
 from trtcal.quantization import Plan
 from trtcal.ranges import Calibration, TensorRange
 from trtcal.runs.follower import Follower
-from trtcal.runs.lineage import Lineage
+from trtcal.runs.origin import Origin
 from trtcal.wings.forensics.follower import CheckpointFollower
 from trtcal.wings.forensics.merkle import GraphTable
 
@@ -112,7 +112,7 @@ class Trial:
 
     def _journal(self, inputs: Inputs, place: Path) -> Journal:
         data = inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint
-        return Journal(place, Lineage(inputs.model.fingerprint, *data), silent, self.say)
+        return Journal(place, Origin(inputs.model.fingerprint, *data), silent, self.say)
 
     def _calibration(self, inputs: Inputs, journal: Journal) -> Calibration:
         """Return the ranges of the variant's method."""
@@ -145,7 +145,7 @@ class Trial:
         for target in inputs.config.build.run_targets:
             if target != "cpu":
                 build_one(load_model(path), target, inputs.config, journal, sizes)
-        for what, why in journal.lineage.missing.items():
+        for what, why in journal.origin.missing_builds.items():
             raise InputError(
                 f"no engine of {what}: {why}", "a limit on builds needs the builder of its target"
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from trtcal.documents import replacing_entries
 from trtcal.documents.bounds import MB
 from trtcal.errors import InputError, ResourceError
-from trtcal.runs.folder import check_replaceable
+from trtcal.runs.origin import check_replaceable
 from trtcal.wings.fleet.store.record import Record
 from trtcal.wings.fleet.store.store import ArtifactStore, parallel
 

@@ -16,21 +16,19 @@ from trtcal.documents import (
     digest_bytes,
     digest_file,
     parsing,
-    read_document,
     to_fields,
 )
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.errors import InputError, ResourceError
 from trtcal.evidence.manifest import MANIFEST, read_build
 from trtcal.reporting.document import read_report
-from trtcal.runs.folder import KIND, REPORT_FILE, RUN_FILE
 from trtcal.runs.history import entry_of
+from trtcal.runs.origin import REPORT_FILE, RUN_FILE, Origin
 from trtcal.runs.statement import RUN, statement
 from trtcal.runs.verify import verify
 from trtcal.wings.fleet.store.objects import DIGEST
 from trtcal.wings.fleet.store.record import (
     BuiltEngine,
-    Configuration,
     Record,
     check_names,
     check_tags,
@@ -119,7 +117,7 @@ def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None
     `owned` are the entries that runs write, `name` is the run's project. `InputError` if it is no run
     of `trtcal run`, is not as that left it, or changes while it is read.
     """
-    run = read_document(folder / RUN_FILE, KIND, command="trtcal run")
+    run = Origin.read(folder)
     subjects = {
         path.relative_to(folder).as_posix(): digest_file(path) for path in files_of(folder, owned)
     }
@@ -171,22 +169,22 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _record(
-    folder: Path, run: Document, report: Document, subjects: dict[str, str], name: str | None
+    folder: Path, run: Origin, report: Document, subjects: dict[str, str], name: str | None
 ) -> Record:
     entry = entry_of(report, name)
     versions = {key: one for key, one in entry.digests.items() if not DIGEST.fullmatch(one)}
     materials = {key: one for key, one in entry.digests.items() if key not in versions}
-    materials |= {f"script {key}": one for key, one in run["scripts"].items()}
-    configuration = run["measured"].get("configuration") or to_fields(Configuration())
-    if configuration["digest"]:
-        materials["configuration"] = configuration["digest"]
-    if configuration["commit"]:
-        versions["commit"] = configuration["commit"]
+    materials |= {f"script {key}": one for key, one in run.scripts.items()}
+    configuration = run.measured.configuration
+    if configuration.digest:
+        materials["configuration"] = configuration.digest
+    if configuration.commit:
+        versions["commit"] = configuration.commit
     predicate = {
         "model_name": report["comparison"]["rows"][0]["name"],
         "run": {**entry.to_document(), "digests": {**materials, **versions}},
         "builds": [to_fields(one) for one in builds_of(folder, subjects)],
-        "configuration": configuration,
+        "configuration": to_fields(configuration),
     }
     document = statement(subjects, materials, RUN, predicate)
     return record_of(document, digest_bytes(canonical_json(document)))

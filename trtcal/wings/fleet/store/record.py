@@ -12,6 +12,7 @@ from typing import Any
 from trtcal.documents import Document, from_fields
 from trtcal.errors import InputError
 from trtcal.runs.history import Entry
+from trtcal.runs.origin import Configuration
 from trtcal.runs.statement import ALGORITHM, RUN, STATEMENT
 from trtcal.wings.fleet.store.objects import DIGEST
 
@@ -43,22 +44,6 @@ class BuiltEngine:
     method: str | None = None
     calibration: str | None = None
     plan: str | None = None
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """A run's configuration: as `trtcal.runs.configuration` describes it."""
-
-    digest: str | None = None
-    commit: str | None = None
-    differs: bool | None = None
-
-    @property
-    def sentence(self) -> str:
-        """The commit and whether the file is the one in it."""
-        if self.commit is None:
-            return "no commit is recorded"
-        return f"{self.commit}{', with uncommitted changes' if self.differs else ''}"
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ class Bisect(
 
     def _run(self) -> None:
         from trtcal.limits import parse_limit
-        from trtcal.pipeline.origin import read_origin
+        from trtcal.runs.settings import read_settings
         from trtcal.wings.forensics.bisect import bisect
 
         limit = parse_limit(self.limit)
-        good, bad = (read_origin(one).trusting(self.trust) for one in (self.good, self.bad))
+        good, bad = (read_settings(one).trusting(self.trust) for one in (self.good, self.bad))
         for name in (self.good, self.bad):
             _note_versions(name)
         found = bisect(good, bad, limit, self.variant, _say, self.predicted)
@@ -52,12 +52,9 @@ class Bisect(
 def _note_versions(folder: Path) -> None:
     """Note the packages of which a run had another version than this machine, which executes now."""
     from trtcal.backends.targets import packages
-    from trtcal.documents import parsing, read_document
-    from trtcal.runs.folder import KIND
+    from trtcal.runs.origin import Origin
 
-    run = folder / "run.json"
-    document = read_document(run, KIND)
-    was = parsing(run, lambda: dict(document["measured"]["packages"]))
+    was = Origin.read(folder).measured.packages
     for name, version in packages().items():
         if name in was and was[name] != version:
             note(f"note: {folder} was made with {name} {was[name]}, this machine has {version}")

@@ -140,10 +140,10 @@ class Verify(
         raise GateFailed(found.sentence, _hint(self.source, found.baseline))
 
     def _of_run(self) -> tuple[Verification, tuple[str, ...]]:
-        from trtcal.pipeline.origin import read_origin
+        from trtcal.runs.settings import read_settings
         from trtcal.wings.forensics.checkpoint_verify import baseline_of, verify_run
 
-        actions = read_origin(self.source).checkpoint.on_delta
+        actions = read_settings(self.source).checkpoint.on_delta
         baseline = self.baseline or baseline_of(self.source, self._history(), self.against)
         return verify_run(self.source, baseline, RERUN in actions, self.trust), actions
 

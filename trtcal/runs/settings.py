@@ -31,7 +31,7 @@ class Settings(Sealed, kind="settings", command="trtcal run"):
     passes: tuple[str, ...]
 
 
-def write_origin(place: Path, config: Config, folder: Path) -> None:
+def write_settings(place: Path, config: Config, folder: Path) -> None:
     """Write what a run is made from into `place`, which becomes the run's folder `folder`."""
     scripts = [script_in(one) or (one, "") for one in config.prepare.passes]
     digests = []
@@ -43,7 +43,7 @@ def write_origin(place: Path, config: Config, folder: Path) -> None:
     Settings(to_table(config, folder), tuple(digests)).write(place / SETTINGS)
 
 
-def read_origin(folder: Path) -> Config:
+def read_settings(folder: Path) -> Config:
     """Return the configuration of a run, with the pass scripts that it kept; they are not trusted.
 
     `InputError` if the run has none, or something in it was changed.
