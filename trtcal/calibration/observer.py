@@ -22,8 +22,8 @@ from trtcal.calibration.worker import Observer
 from trtcal.data import Dataset, count_read, fixed_batch, size_ranges
 from trtcal.data.overlap import keep, numbers_of
 from trtcal.documents import Workplace
-from trtcal.extensions import WORKERS, load
 from trtcal.errors import InputError, Interrupted
+from trtcal.extensions import WORKERS, load
 from trtcal.model import Model
 from trtcal.model.tensors import groups, sources
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import (
     DB,
@@ -34,7 +35,6 @@ from trtcal.cli.output import (
     say,
 )
 from trtcal.errors import InputError
-from trtcal.cli.alerts import AlertOptions
 
 if TYPE_CHECKING:
     from trtcal.documents import Document

@@ -59,7 +59,9 @@ class Prepare(
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)
         path, folder = required(self.output, "the output", "-o"), self.checkpoints
-        follower = Follower(config) if folder is None else find("checkpoints", "checkpoints")(config)
+        follower = (
+            Follower(config) if folder is None else find("checkpoints", "checkpoints")(config)
+        )
         loaded = self.load_model()
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
         skip, add = [*settings.skip, *self.skip], [*settings.add, *self.add]

@@ -20,13 +20,13 @@ from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
 from trtcal.model.graph import import_graph, sigmoid_outputs
+from trtcal.model.loaders import loader_of
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.formats import is_narrow
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
-from trtcal.model.loaders import loader_of
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from trtcal.documents import digest_bytes, digest_file, recover
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
-from trtcal.model.loaders import loader_of
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
 from trtcal.model.files import (
     EMBEDDED,
@@ -28,6 +27,7 @@ from trtcal.model.files import (
     stand_in,
     tensors_of,
 )
+from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
 

@@ -91,8 +91,8 @@ from trtcal.reporting.document import assemble
 from trtcal.reporting.render import write_page
 from trtcal.runs.configuration import configuration_of
 from trtcal.runs.diff import against_last
-from trtcal.runs.follower import Follower, Stage, completed, follower_kinds, followers_of
 from trtcal.runs.folder import check_replaceable
+from trtcal.runs.follower import Follower, Stage, completed, follower_kinds, followers_of
 from trtcal.runs.history import History
 from trtcal.runs.lineage import Lineage, Step
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from trtcal.documents import Document, from_fields
 from trtcal.limits import COST

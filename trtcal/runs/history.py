@@ -223,7 +223,9 @@ class History:
 
     def _meter(self, report: Document) -> Document | None:
         """Return what the follower that computes costs keeps of a report, None without one."""
-        meters = (parsing(self.path, lambda kind=kind: kind.meter(report)) for kind in follower_kinds())
+        meters = (
+            parsing(self.path, lambda kind=kind: kind.meter(report)) for kind in follower_kinds()
+        )
         return next((meter for meter in meters if meter is not None), None)
 
     def entries(

@@ -12,9 +12,9 @@ from trtcal.documents import digest_document, digest_file, read_json
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.reporting.render import changed_parts
-from trtcal.runs.follower import follower_kinds
 from trtcal.runs.bundle.verifying import SIGNATURE, Wanted
 from trtcal.runs.bundle.verifying import verify as verify_bundle
+from trtcal.runs.follower import follower_kinds
 
 RUN, BUILD = "run", "build"
 LOG = "build.log"

@@ -56,9 +56,7 @@ class FrameworkLoader:
         """Tell whether `convert` reads a path; `InputError` for a file that is never opened."""
         hint = REFUSED.get(path.suffix.lower())
         if hint and path.is_file():
-            raise InputError(
-                f"model {path} is not read: trtcal refuses {path.suffix} files", hint
-            )
+            raise InputError(f"model {path} is not read: trtcal refuses {path.suffix} files", hint)
         return format_of(path) is not None
 
     def convert(self, path: Path, trust: bool) -> Path:

@@ -52,4 +52,3 @@ def mark(proto: onnx.ModelProto, source: Document) -> None:
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
     proto.metadata_props.add(key=SOURCE, value=canonical_json(source).decode())
-
