@@ -70,7 +70,7 @@ COMMANDS = {
     "calibrate": Killed(
         "calibrate net.onnx --data {data}.npz -o ranges/calibration.json",
         "ranges",
-        "calibration show ranges/calibration.json",
+        "ranges show ranges/calibration.json",
     ),
     "search": Killed(
         "search net.onnx --calibration calibration.json --data {data}.npz --samples 8 --evaluate 16 "
@@ -81,7 +81,7 @@ COMMANDS = {
     "improve": Killed(
         "quantize net.onnx --improve fast --data {data}.npz -o improved/net.onnx",
         "improved",
-        "calibration show improved/net.calibration.json",
+        "ranges show improved/net.calibration.json",
     ),
     "build": Killed("build {data}.onnx --target cpu -o built", "built", "layers show built"),
     "history": Killed(

@@ -35,7 +35,7 @@ from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.reporting.charts import MUTED
-from trtcal.wings.forensics.checkpoints import checkpoints_of
+from trtcal.wings.forensics.checkpoints import GraphTables, checkpoints_of
 from trtcal.wings.forensics.merkle import table_of
 
 REGRESSION = Path(__file__).parent.parent / "samples" / "regression"
@@ -225,8 +225,9 @@ def chains() -> list[list[tuple[str, str]]]:
     found = []
     for name in ("good.toml", "bad.toml"):
         config = read_config(REGRESSION / name).trusting(True)
-        made = prepare_with_record(model, passes=passes_of(config), with_graphs=True)
-        found.append([(one.name, one.after) for one in checkpoints_of(made)])
+        graphs = GraphTables()
+        made = prepare_with_record(model, passes=passes_of(config), see=graphs.see)
+        found.append([(one.name, one.after) for one in checkpoints_of(made, graphs.tables)])
     return found
 
 

@@ -26,7 +26,7 @@ ASK = "quantize {model} --precision FORMAT --target sm120"
 COMMANDS = (
     "check-data {model} --data calibration.npz",
     "calibrate {model} --data calibration.npz",
-    "calibration show calibration.json",
+    "ranges show calibration.json",
     "prepare {model} --data calibration.npz -o prepared.onnx",
     "quantize {model} --calibration calibration.json -o int8.onnx",
     f"build int8.onnx --target {TARGET} -o built",

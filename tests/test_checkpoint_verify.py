@@ -61,7 +61,7 @@ def test_a_delta_without_a_changed_key_is_run_once_more(project, names, rerun, s
         assert found.finding.checkpoint.name == "unstable"
         assert found.rerun == rerun
     (path.parent / "count").write_text("1")
-    words = f"checkpoint verify {path} --baseline {path.parent / 'baseline'} --trust -q"
+    words = f"trace verify {path} --baseline {path.parent / 'baseline'} --trust -q"
     assert run_command(shlex.split(words)) == status
 
 

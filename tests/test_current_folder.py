@@ -58,7 +58,7 @@ def test_run_as_a_module_it_takes_nothing_from_the_current_folder_either(folder)
     bare = [sys.executable, "-c", "import runpy, sys; print(*sys.modules)"]
     for name in subprocess.check_output(bare, text=True).split():
         (folder / f"{name}.py").unlink(missing_ok=True)  # Python itself needs them for `-m`
-    words = ("explain", "--json")
+    words = ("log", "--explain", "--json")
     assert ran(folder, ["-m", "trtcal.cli.main"], *words) == (0, [])
 
 

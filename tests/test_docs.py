@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT, name_of, read_blocks
 from tests.docs.reference import pages
-from trtcal.cli.main import COMMANDS, cli
+from trtcal.cli.main import cli, commands
 
 REFERENCE = {ROOT / "docs" / "reference" / name for name, _ in pages()}
 README = (ROOT / "README.md").read_text()
@@ -35,7 +35,7 @@ def test_the_readme_has_three_commands_for_your_own_model():
 
 
 def test_the_documents_name_every_command():
-    for name in COMMANDS:
+    for name in commands():
         assert f"`trtcal {name}`" in COMMANDS_PAGE
 
 

@@ -98,7 +98,7 @@ def by_hand(place):
     ranges = [path for path in ranges if "data-check" not in path.name]
     shutil.copy(hand / "calibrations/minmax.data-check.json", hand / "data_check.json")
     tails = ("--data", "data.npz", "-o", hand / "tails.json")
-    command("calibration", "tails", "net.onnx", *ranges, *tails)
+    command("ranges", "tails", "net.onnx", *ranges, *tails)
     further = ("--per-layer", "--layer-samples", 64, "--beside", floats)
     command("compare", "net.onnx", *models, *data, *further, "-o", comparison)
     command("report", hand, "-o", hand / "report.html")

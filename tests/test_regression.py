@@ -21,7 +21,7 @@ from trtcal.evidence.layers.reading import read_engine
 from trtcal.model import load_model
 from trtcal.model.passes import PASSES, prepare_with_record
 from trtcal.pipeline.own_passes import read_passes
-from trtcal.wings.forensics.checkpoints import Checkpoints, write_checkpoints
+from trtcal.wings.forensics.checkpoints import Checkpoints, GraphTables, write_checkpoints
 from trtcal.wings.forensics.delta import difference
 
 SAMPLE = SAMPLES / "regression"
@@ -52,7 +52,8 @@ def story(tmp_path_factory):
 def prepared(version):
     passes = (*PASSES, *read_passes(SAMPLE / f"passes_{version}.py"))
     model = load_model(SAMPLE / "regression.onnx")
-    return prepare_with_record(model, passes=passes, with_graphs=True)
+    graphs = GraphTables()
+    return prepare_with_record(model, passes=passes, see=graphs.see), graphs.tables
 
 
 def test_the_model_is_what_its_script_makes():
@@ -68,9 +69,9 @@ def test_the_model_is_what_its_script_makes():
 
 
 def test_of_forty_passes_one_differs_at_one_node():
-    good, bad = prepared("v1"), prepared("v2")
+    (good, before), (bad, after) = prepared("v1"), prepared("v2")
     assert len(good.records) == len(bad.records) == 40
-    delta = difference(good.graphs[-1], bad.graphs[-1])
+    delta = difference(before[-1], after[-1])
     assert (delta.change, delta.node, delta.operator) == ("structure", NODE, "Identity")
     assert not delta.is_gone
 
@@ -79,7 +80,7 @@ def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
     bad, good = (story / f"regression-{name}" for name in ("bad", "good"))
     alert = f"{sys.executable} -c 'import sys; open(sys.argv[1], \"w\").write(sys.stdin.read())'"
     alert += f" {story / 'alert.json'}"
-    command = f"checkpoint verify {bad} --baseline {good} --trust --alert {shlex.quote(alert)}"
+    command = f"trace verify {bad} --baseline {good} --trust --alert {shlex.quote(alert)}"
     assert trtcal(command) == 1
     said = capsys.readouterr()
     assert f"pass '{PASS}' (number 14)" in said.err
@@ -95,24 +96,24 @@ def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
 
 def test_verify_finds_nothing_where_nothing_changed(story, capsys):
     good = story / "regression-good"
-    assert trtcal(f"checkpoint verify {good} --baseline {good}") == 0
-    assert trtcal(f"checkpoint verify {story / 'good.toml'} --trust") == 0
+    assert trtcal(f"trace verify {good} --baseline {good}") == 0
+    assert trtcal(f"trace verify {story / 'good.toml'} --trust") == 0
     assert "give the same outputs as in" in capsys.readouterr().out
 
 
 def test_verify_of_a_configuration_runs_its_passes_against_the_last_run(story, capsys):
     text = (story / "good.toml").read_text().replace("passes_v1.py", "passes_v2.py")
     (story / "changed.toml").write_text(text)
-    assert trtcal(f"checkpoint verify {story / 'changed.toml'}") == 2
+    assert trtcal(f"trace verify {story / 'changed.toml'}") == 2
     assert "which is a program" in capsys.readouterr().err
-    assert trtcal(f"checkpoint verify {story / 'changed.toml'} --trust --json") == 1
+    assert trtcal(f"trace verify {story / 'changed.toml'} --trust --json") == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["first"]["name"], found["first"]["graph"]["node"]) == (PASS, NODE)
 
 
 def test_bisect_finds_the_pass_in_at_most_six_executions(story, capsys):
     both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
-    command = f"bisect {' '.join(both)} --limit '{LIMIT}' --predicted --trust --json"
+    command = f"trace bisect {' '.join(both)} --limit '{LIMIT}' --predicted --trust --json"
     assert trtcal(command) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
@@ -126,23 +127,23 @@ def test_bisect_finds_the_pass_in_at_most_six_executions(story, capsys):
 
 def test_scripts_of_a_run_are_not_run_without_trust(story, capsys):
     both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
-    assert trtcal(f"bisect {' '.join(both)} --limit '{LIMIT}' --predicted") == 2
+    assert trtcal(f"trace bisect {' '.join(both)} --limit '{LIMIT}' --predicted") == 2
     assert "which is a program" in capsys.readouterr().err
     bad, good = (story / f"regression-{name}" for name in ("bad", "good"))
-    assert trtcal(f"checkpoint verify {bad} --baseline {good}") == 1
+    assert trtcal(f"trace verify {bad} --baseline {good}") == 1
     assert "not run again" in capsys.readouterr().err
 
 
 def test_show_and_diff_print_the_chain(story, capsys):
     good, bad = (story / f"regression-{name}" for name in ("good", "bad"))
-    assert trtcal(f"checkpoint show {good} --json") == 0
+    assert trtcal(f"trace show {good} --json") == 0
     lines = json.loads(capsys.readouterr().out)
     assert [line["number"] for line in lines] == [*range(1, len(lines) + 1)]
     assert lines[13]["name"] == PASS
     stages = {line["stage"] for line in lines}
     assert {"prepare", "observe", "calibrate", "quantize", "build", "compare"} <= stages
-    assert trtcal(f"checkpoint show {good}") == 0
-    assert trtcal(f"checkpoint diff {good} {bad}") == 0
+    assert trtcal(f"trace show {good}") == 0
+    assert trtcal(f"trace diff {good} {bad}") == 0
     assert f"first: pass '{PASS}'" in capsys.readouterr().out
 
 
@@ -157,7 +158,7 @@ def test_a_run_keeps_the_checkpoints_of_the_one_that_it_replaced(story, tmp_path
     folder = tmp_path / "regression-good"
     assert Checkpoints.read(folder / "previous").chain[13].name == PASS
     history = f"--db {tmp_path / 'none.sqlite'}"
-    assert trtcal(f"checkpoint verify {folder} {history} --trust") == 1
+    assert trtcal(f"trace verify {folder} {history} --trust") == 1
     assert NODE in capsys.readouterr().err
     assert trtcal(f"verify {folder} -q") == 0
     chain = folder / "checkpoints.jsonl"
@@ -188,7 +189,7 @@ def test_a_stage_with_another_output_runs_the_whole_run_once_more(story, tmp_pat
     chain = list(found.chain)
     chain[number] = dataclasses.replace(chain[number], after="sha256:other")
     write_checkpoints(tmp_path / "baseline", chain, found.graphs.values())
-    command = f"checkpoint verify {good} --baseline {tmp_path / 'baseline'} --trust --json"
+    command = f"trace verify {good} --baseline {tmp_path / 'baseline'} --trust --json"
     assert trtcal(command) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["first"]["name"] == "calibrations/percentile.json"
@@ -203,6 +204,6 @@ def test_bisect_notes_packages_of_another_version(story, tmp_path, capsys):
     run = json.loads(path.read_text())
     run["measured"]["packages"]["onnxruntime"] = "1.0"
     path.write_text(json.dumps(run))
-    command = f"bisect --good {tmp_path / 'good'} --bad {tmp_path / 'bad'} --limit '{LIMIT}'"
+    command = f"trace bisect --good {tmp_path / 'good'} --bad {tmp_path / 'bad'} --limit '{LIMIT}'"
     trtcal(f"{command} --predicted --trust")
     assert "was made with onnxruntime 1.0" in capsys.readouterr().err

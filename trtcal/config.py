@@ -747,12 +747,12 @@ ACTIONS = Kind(
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What `trtcal checkpoint verify` does about a delta: run again what made it, raise the alert."""
+    """What `trtcal trace verify` does about a delta: run again what made it, raise the alert."""
 
     on_delta: tuple[str, ...] = key(
         ACTIONS,
         (RERUN, ALERT),
-        "What `trtcal checkpoint verify` does about a delta: make it once more, send the alert.",
+        "What `trtcal trace verify` does about a delta: make it once more, send the alert.",
         example=ACTIONS.example,
     )
 

@@ -124,7 +124,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class CalibrationDiff(Sealed, kind="calibration-diff", command="trtcal calibration diff"):
+class CalibrationDiff(Sealed, kind="calibration-diff", command="trtcal ranges diff"):
     """Ranges that moved, largest change first; `only_*` says why the other side has no such range.
 
     `same` counts the tensors that both give the same float32 scale.

@@ -2,7 +2,7 @@
 
 A pass of Relax gives another name to what a batch normalization with TensorFlow's epsilon makes, before
 the LeakyReLU behind it. FuseOps then makes two kernels of them. Both pipelines write their checkpoints,
-to FOLDER/good and FOLDER/bad: `trtcal checkpoint diff` names the pass and the binding.
+to FOLDER/good and FOLDER/bad: `trtcal trace diff` names the pass and the binding.
 """
 
 from __future__ import annotations

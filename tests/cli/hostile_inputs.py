@@ -108,12 +108,12 @@ def model_commands(folder: Path) -> list[Command]:
     ranges = ("--calibration", folder / "calibration.json")
     lines: list[Command] = [
         ("prepare", model, "-o", folder / "prepared.onnx"),
-        ("fusion", "check", model, "-v"),
-        ("fusion", "check", model, "--json"),
+        ("layers", "fusions", "check", model, "-v"),
+        ("layers", "fusions", "check", model, "--json"),
         ("calibrate", model, *data, "--method", "minmax", "-v", "-o", folder / "calibration.json"),
         ("calibrate", model, "--data", folder / "other.npz", "-o", folder / "no.json"),
         ("check-data", model, *data),
-        ("calibration", "show", folder / "calibration.json", "--json"),
+        ("ranges", "show", folder / "calibration.json", "--json"),
         ("quantize", model, *ranges, "--keep-float", "*", "-o", folder / "no.onnx"),
         ("quantize", model, *ranges, "-o", folder / "int8.onnx"),
         ("build", folder / "int8.onnx", "--target", "cpu", "-o", folder / "build"),
@@ -156,8 +156,8 @@ def run_commands(folder: Path, run: Path) -> list[Command]:
         ("layers", "show", built),
         ("plan", "show", plan),
         ("plan", "diff", plan, plan),
-        ("calibration", "show", calibration),
-        ("calibration", "diff", calibration, calibration),
+        ("ranges", "show", calibration),
+        ("ranges", "diff", calibration, calibration),
     ]
     both = ("verify", "history list", "history show", "log", "layers", "plan", "calibration")
     return lines + [(*one, "--json") for one in lines if " ".join(map(str, one)).startswith(both)]
@@ -173,7 +173,7 @@ def argument_commands(folder: Path, text: str) -> list[Command]:
         (text,),
         ("log", path),
         ("log", "--", text),
-        ("explain", "--", text),
+        ("log", f"--explain={text}"),
         ("completion", text),
         ("compare", f"--{text}"),
         ("compare", path, path, "--limit", text),
@@ -189,7 +189,7 @@ def argument_commands(folder: Path, text: str) -> list[Command]:
         ("init", path, "--data", path),
         ("build", path, "--target", text, "-o", folder / "b"),
         ("layers", "show", path),
-        ("calibration", "show", path),
+        ("ranges", "show", path),
         ("plan", "show", path),
     ]
 

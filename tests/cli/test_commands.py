@@ -15,9 +15,10 @@ from onnx import helper
 
 from tests.backends.test_build import needs_rtx
 from tests.conftest import SAMPLES
+from tests.docs.reference.commands import leaves
 from tests.networks import conv_net, samples, save
 from tests.test_architecture import PACKAGE
-from trtcal.cli.main import COMMANDS, DEFECT, FIRST, cli, run_command
+from trtcal.cli.main import DEFECT, FIRST, cli, commands, run_command
 from trtcal.cli.output import printable
 
 IMAGES = np.zeros((4, 3, 8, 8), np.float32)
@@ -240,15 +241,15 @@ def test_a_gate_that_fails_is_status_1_and_the_results_stay(place, capsys):
 
 def test_help_has_an_example_everywhere(capsys):
     assert "Example:" in succeed(capsys, "--help")
-    for name in COMMANDS:
+    for name in commands():
         assert "Example: trtcal" in " ".join(succeed(capsys, name, "--help").split())
 
 
 def test_help_lists_every_command_on_one_short_line_in_a_group(capsys):
     out = succeed(capsys, "--help")
-    files = {path.stem.replace("_", "-") for path in (PACKAGE / "cli").glob("*.py")}
-    assert set(COMMANDS) <= files
-    for name, line in COMMANDS.items():
+    files = {path.stem.replace("_", "-") for path in PACKAGE.rglob("cli/*.py")}
+    assert set(commands()) <= files
+    for name, line in commands().items():
         assert re.search(rf"^  {name} +{re.escape(line)}$", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 80
 
@@ -263,11 +264,9 @@ def test_without_a_command_five_are_shown_with_examples_that_parse(capsys):
 
 
 def test_every_command_can_be_quiet_and_verbose():
-    for name in COMMANDS:
-        command = cli.get_command(None, name)
-        for one in getattr(command, "commands", {"": command}).values():
-            known = {word for parameter in one.params for word in parameter.opts}
-            assert {"-q", "-v", "--quiet", "--verbose"} <= known, name
+    for context in leaves():
+        known = {word for parameter in context.command.params for word in parameter.opts}
+        assert {"-q", "-v", "--quiet", "--verbose"} <= known, context.command_path
 
 
 def test_calibrate_prints_a_summary_and_the_table_with_v(place, capsys):
@@ -293,10 +292,10 @@ def test_a_broken_configuration_breaks_only_what_needs_it(place, capsys):
     for command in (
         "log build/build.log",
         "verify build",
-        "calibration show calibration.json",
-        "calibration diff calibration.json calibration.json",
+        "ranges show calibration.json",
+        "ranges diff calibration.json calibration.json",
         "layers show build",
-        "fusion net.onnx build",
+        "layers fusions net.onnx build",
         "history list --db history.sqlite",
         "doctor",
         "completion bash",
@@ -332,7 +331,7 @@ def test_completion_in_bash_knows_commands_and_choices(place):
         capture_output=True,
         check=True,
     )
-    assert done.stdout.split() == [b"calibrate", b"calibration"]
+    assert done.stdout.split() == [b"calibrate"]
     assert done.stderr == b""
 
 

@@ -1,4 +1,4 @@
-"""`trtcal explain`, and that it knows every name that is printed."""
+"""`trtcal log --explain`, and that it knows every name that is printed."""
 
 import ast
 import json
@@ -14,7 +14,7 @@ from trtcal.evidence.log.recognition import CATEGORIES, RULES
 
 
 def run(capsys, *arguments):
-    status = run_command(["explain", *arguments])
+    status = run_command(["log", "--explain", *arguments])
     captured = capsys.readouterr()
     return status, " ".join(captured.out.split()), captured.err
 

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from tests.cli.test_commands import run
+from tests.docs.reference.commands import module_of
 from tests.test_architecture import MODULES, PACKAGE
-from trtcal.cli.main import COMMANDS
+from trtcal.cli.main import commands
 from trtcal.cli.pages import PAGES, page_of, page_of_module
 from trtcal.errors import InputError
 from trtcal.limits import parse_limit
@@ -41,9 +42,9 @@ def test_every_module_has_a_page_or_leaves_it_to_its_caller(name):
     assert any(one in PAGES for one in above)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_every_command_has_a_page(name):
-    assert page_of_module(f"trtcal.cli.{name.replace('-', '_')}")
+    assert page_of_module(module_of(name))
 
 
 def test_an_error_has_the_page_of_the_module_that_raised_it():
@@ -57,7 +58,7 @@ def test_an_error_can_name_its_page_itself():
 
 
 def test_a_general_module_leaves_the_page_to_its_caller(tmp_path, capsys):
-    status, out, err = run(capsys, "calibration", "show", tmp_path / "none.json", "--json")
+    status, out, err = run(capsys, "ranges", "show", tmp_path / "none.json", "--json")
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].startswith("docs: docs/calibration.md")
     *_, err = run(capsys, "layers", "show", tmp_path / "none.json")
@@ -67,12 +68,12 @@ def test_a_general_module_leaves_the_page_to_its_caller(tmp_path, capsys):
 def test_an_error_of_a_bound_has_the_page_of_bounds(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.000001")
     (tmp_path / "table.json").write_text(" " * 10_000)
-    *_, err = run(capsys, "calibration", "show", tmp_path / "table.json", "--format", "json")
+    *_, err = run(capsys, "ranges", "show", tmp_path / "table.json", "--format", "json")
     assert err.splitlines()[-1] == "docs: docs/threats.md#bounds"
 
 
 def test_quiet_leaves_the_page_out(tmp_path, capsys):
-    *_, err = run(capsys, "calibration", "show", tmp_path / "none.json", "-q")
+    *_, err = run(capsys, "ranges", "show", tmp_path / "none.json", "-q")
     assert [line.split(":")[0] for line in err.splitlines()] == ["error", "hint"]
 
 

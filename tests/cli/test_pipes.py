@@ -29,7 +29,7 @@ COMMANDS = {
     "calibrate --help": 0,
     "completion bash": 0,
     "explain": 0,
-    "explain --json": 0,
+    "log --explain --json": 0,
     "doctor": 0,
     "doctor --json": 0,
     "log good.log": 0,
@@ -40,8 +40,8 @@ COMMANDS = {
     "report run --md": 0,
     "report --schema run": 0,
     "verify run": 0,
-    "calibration show calibration.json": 0,
-    "calibration show calibration.json --json": 0,
+    "ranges show calibration.json": 0,
+    "ranges show calibration.json --json": 0,
     "plan show plan.json": 0,
     HISTORY.format("list"): 0,
     HISTORY.format("export"): 0,
@@ -114,7 +114,13 @@ def test_errors_and_notes_that_nobody_reads_are_none_either(place, command):
 
 @pytest.mark.parametrize(
     "command",
-    ["--help", "explain --json", "log bad.log --json", "plan show plan.json", "log missing.log"],
+    [
+        "--help",
+        "log --explain --json",
+        "log bad.log --json",
+        "plan show plan.json",
+        "log missing.log",
+    ],
 )
 def test_standard_files_that_are_closed_are_no_failure(place, command):
     line = f"{sys.executable} -m trtcal.cli.main {command} <&- >&- 2>&-"
@@ -124,7 +130,7 @@ def test_standard_files_that_are_closed_are_no_failure(place, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["calibration show calibration.json -v", "calibration show calibration.json --json"]
+    "command", ["ranges show calibration.json -v", "ranges show calibration.json --json"]
 )
 def test_a_reader_that_leaves_after_a_byte_is_no_failure(place, command):
     child = start(place, command.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -162,7 +168,7 @@ def test_nothing_is_followed_for_nobody(place, tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
 def test_a_full_disk_is_still_an_error(place):
     with open("/dev/full", "wb") as full:
-        child = start(place, ["explain", "--json"], stdout=full, stderr=subprocess.PIPE)
+        child = start(place, ["log", "--explain", "--json"], stdout=full, stderr=subprocess.PIPE)
         err = child.communicate(timeout=120)[1].decode()
     assert child.returncode == 4
     assert err.splitlines() == [
@@ -176,7 +182,7 @@ def test_a_terminal_of_another_encoding_gets_escapes_and_json_stays_utf8(place, 
     ranges = {"数字é": TensorRange(2.0, 3.0, 0.001, "x")}
     Calibration(*made, ranges=ranges, unranged={}).write(tmp_path / "c.json")
     env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent), "PYTHONIOENCODING": "latin-1"}
-    program = [*PROGRAM, "calibration", "show", "c.json"]
+    program = [*PROGRAM, "ranges", "show", "c.json"]
     shown = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, check=True).stdout
     assert "\\u6570\\u5b57é" in shown.decode("latin-1")
     program.append("--json")

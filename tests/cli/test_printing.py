@@ -115,7 +115,7 @@ def test_every_name_comes_back_out_of_files_and_out_of_what_json_prints(names):
         document = made.write(path)
         assert read_document(path, "calibration", Calibration.schema_version) == document
         assert Calibration.read(path) == made
-        _, out, _ = said("calibration", "show", path, "--json")
+        _, out, _ = said("ranges", "show", path, "--json")
     assert not unseen(out)
     assert list(json.loads(out)["ranges"]) == [in_json(name) for name in document["ranges"]]
 
@@ -128,7 +128,7 @@ def test_a_copy_of_printed_json_is_still_the_document(tmp_path):
         "minmax", {}, "sha256:m", "sha256:d", 128, "float32", ranges=ranges, unranged={}
     )
     made.write(tmp_path / "calibration.json")
-    _, out, _ = said("calibration", "show", tmp_path / "calibration.json", "--json")
+    _, out, _ = said("ranges", "show", tmp_path / "calibration.json", "--json")
     (tmp_path / "copy.json").write_text(out)
     assert Calibration.read(tmp_path / "copy.json") == made
     assert read_json(tmp_path / "plan.json") == document
@@ -261,7 +261,7 @@ def test_a_table_is_styled_on_a_terminal_and_its_names_are_not(tmp_path):
     )
     made.write(tmp_path / "calibration.json")
     reading, writing = pty.openpty()
-    program = [sys.executable, "-m", "trtcal.cli.main", "calibration", "show", "calibration.json"]
+    program = [sys.executable, "-m", "trtcal.cli.main", "ranges", "show", "calibration.json"]
     env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(SAMPLES.parent)}
     env.pop("NO_COLOR", None)
     subprocess.run(program, stdout=writing, cwd=tmp_path, env=env, check=True)

@@ -7,9 +7,10 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.reference import configuration, write_reference
+from tests.docs.reference.commands import leaves
 from tests.docs.reference.repository import relinked
 from trtcal import config
-from trtcal.cli.main import COMMANDS, cli
+from trtcal.cli.main import commands
 from trtcal.evidence.explanations import CATEGORY, MESSAGE, explanations
 
 KNOWN = tuple(explanations())
@@ -19,16 +20,10 @@ KEYS = [
 ]  # fields that are not keys have no metadata
 
 
-def leaves():
-    """Yield every command that does something, by its whole name."""
-    root = click.Context(cli, info_name="trtcal")
-    for name in COMMANDS:
-        command = cli.get_command(root, name)
-        for inner, one in getattr(command, "commands", {"": command}).items():
-            yield pytest.param(one, id=f"{name} {inner}".strip())
+LEAVES = {context.command_path: context.command for context in leaves()}
 
 
-@pytest.mark.parametrize("command", [*leaves()])
+@pytest.mark.parametrize("command", LEAVES.values(), ids=LEAVES)
 def test_every_option_has_a_help_and_every_command_an_example(command):
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert [one.opts for one in options if not (one.help or "").strip()] == []
@@ -61,7 +56,7 @@ def test_the_pages_are_written_and_those_that_are_none_removed(tmp_path):
     write_reference(tmp_path)
     names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
     assert "old.md" not in names
-    assert {f"commands/{name}.md" for name in COMMANDS} <= names
+    assert {f"commands/{name}.md" for name in commands()} <= names
     assert {f"messages/{one.name}.md" for one in KNOWN if one.about == CATEGORY} <= names
     before = (tmp_path / "index.md").stat().st_mtime_ns
     write_reference(tmp_path)

@@ -148,7 +148,7 @@ def test_the_sample_shows_the_pass_the_binding_and_the_broken_kernel(tmp_path, c
     assert all("whole, one layer" in line for line in good)
     assert ["broken, several layers" in line for line in bad].count(True) == 1
     assert len(good) == len(bad) > 1
-    assert main(["checkpoint", "diff", str(tmp_path / "good"), str(tmp_path / "bad")]) == 0
+    assert main(["trace", "diff", str(tmp_path / "good"), str(tmp_path / "bad")]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert "'InsertIdentity'" in first
     assert "structure at node 'main > same' (identity)" in first
@@ -197,18 +197,18 @@ def small_model(path, between=()):
 
 def test_the_command_writes_checkpoints_and_the_fusion_check_of_a_model(tmp_path, capsys):
     model = small_model(tmp_path / "net.onnx")
-    assert main(["checkpoint", "tvm", str(model), "-o", str(tmp_path / "out"), "--json"]) == 0
+    assert main(["trace", "tvm", str(model), "-o", str(tmp_path / "out"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["checkpoints"][0]["name"] == "import"
     assert document["checkpoints"][0]["before"] == trtcal.load_model(model).fingerprint
     assert [one["prediction"] for one in document["fusions"]["matches"]] == ["whole"]
-    assert main(["checkpoint", "show", str(tmp_path / "out")]) == 0
+    assert main(["trace", "show", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "fusion.json").is_file()
 
 
 def test_the_importer_drops_an_identity_of_onnx(tmp_path, capsys):
     model = small_model(tmp_path / "net.onnx", ["identity"])
-    command = ["checkpoint", "tvm", str(model), "-o", str(tmp_path / "out"), "--fail-on-broken"]
+    command = ["trace", "tvm", str(model), "-o", str(tmp_path / "out"), "--fail-on-broken"]
     assert main(command) == 0
 
 
@@ -222,6 +222,6 @@ def test_a_model_that_tvm_does_not_know_is_one_error(tmp_path, capsys):
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "odd.onnx"
     )
-    assert main(["checkpoint", "tvm", str(tmp_path / "odd.onnx"), "-o", str(tmp_path / "out")]) == 3
+    assert main(["trace", "tvm", str(tmp_path / "odd.onnx"), "-o", str(tmp_path / "out")]) == 3
     assert "TVM cannot compile odd.onnx" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -110,7 +110,7 @@ class BundleFolder(RunFolder):
 class SavedOutputs(BundleFolder):
     """Mutates the outputs that a device saved, beside their bundle."""
 
-    commands = ("drift {} outputs.npz -q",)
+    commands = ("bundle drift {} outputs.npz -q",)
 
     def __call__(self, folder: Path, chooser: Chooser) -> Case:
         """Return a case of mutated outputs."""
@@ -135,7 +135,7 @@ class Store:
         "store show {} --store store -q",
         "store show {} --store store --json",
         "store pull {} --store store -q -o made",
-        "store trace {engine} --store store -q",
+        "store origin {engine} --store store -q",
         "store verify --store store -q",
     )
 
@@ -190,11 +190,11 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         (
             f"prepare {{}} {WRITE}.onnx",
             f"quantize {{}} --calibration calibration.json {WRITE}.onnx",
-            "fusion check {} -q",
+            "layers fusions check {} -q",
             "plan show plan.json --model {} -q",
             f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
             f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
-            "calibration show {} -q",
+            "ranges show {} -q",
         ),
         ("data.npz", "calibration.json", "plan.json", "other.onnx"),
     ),
@@ -206,7 +206,7 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
             f"quantize {{}} --precision int4 {WRITE}.onnx",
             f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
             f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
-            "fusion check {} -q",
+            "layers fusions check {} -q",
         ),
         ("data.npz", "calibration.json", "other.onnx"),
     ),
@@ -214,7 +214,7 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("external.onnx", "external.bin"),
         m.of_external,
         (
-            "calibration show external.onnx -q",
+            "ranges show external.onnx -q",
             f"prepare external.onnx {WRITE}.onnx",
             f"calibrate external.onnx --data data.npz --method minmax {WRITE}.json",
         ),
@@ -276,10 +276,10 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("calibration.json",),
         m.of_json,
         (
-            "calibration show {} -q",
-            "calibration diff {} good.json -q",
+            "ranges show {} -q",
+            "ranges diff {} good.json -q",
             f"quantize digits.onnx --calibration {{}} {WRITE}.onnx",
-            f"calibration export {{}} --format json {WRITE}.json",
+            f"ranges export {{}} --format json {WRITE}.json",
             "verify {}",
         ),
         ("digits.onnx",),
@@ -347,13 +347,13 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
     "fusions": Format(
         ("fusions.json",),
         m.of_json,
-        ("fusion diff {} good.json -q",),
+        ("layers fusions diff {} good.json -q",),
         extra={"good.json": "fusions.json"},
     ),
     "patterns": Format(
         ("patterns.toml",),
         m.of_toml,
-        ("fusion check digits.onnx --patterns {} -q",),
+        ("layers fusions check digits.onnx --patterns {} -q",),
         ("digits.onnx",),
     ),
     "target": Format(
@@ -383,9 +383,9 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("t.cache", "table.text"),
         m.of_text,
         (
-            f"calibration import {{}} --model digits.onnx --partial {WRITE}.json",
-            "calibration show {} -q",
-            "calibration diff {} calibration.json -q",
+            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
+            "ranges show {} -q",
+            "ranges diff {} calibration.json -q",
         ),
         ("digits.onnx", "calibration.json"),
     ),
@@ -393,8 +393,8 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("table.onnxruntime",),
         m.of_bytes,
         (
-            f"calibration import {{}} --model digits.onnx --partial {WRITE}.json",
-            "calibration show {} -q",
+            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
+            "ranges show {} -q",
         ),
         ("digits.onnx",),
     ),
@@ -402,8 +402,8 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("table.json",),
         m.of_json,
         (
-            f"calibration import {{}} --model digits.onnx --partial {WRITE}.json",
-            "calibration show {} -q",
+            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
+            "ranges show {} -q",
         ),
         ("digits.onnx",),
     ),
@@ -411,8 +411,8 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("aimet.json", "aimet-1.json", "aimet-fp8.json"),
         m.of_json,
         (
-            f"calibration import {{}} --model digits.onnx --partial {WRITE}.json",
-            "calibration show {} -q",
+            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
+            "ranges show {} -q",
         ),
         ("digits.onnx",),
     ),
@@ -484,7 +484,7 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
     "journal": Format(
         ("changes.json",),
         m.of_json,
-        ("calibration show out/calibration.json -q", "verify out"),
+        ("ranges show out/calibration.json -q", "verify out"),
         placed="out/.trtcal-commit/{}",
         extra={
             "out/calibration.json": "calibration.json",
@@ -496,21 +496,21 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
     "checkpoints": Format(
         ("chain/checkpoints.jsonl",),
         m.of_text,
-        ("checkpoint show chain -q", "checkpoint diff other-chain {} -q"),
+        ("trace show chain -q", "trace diff other-chain {} -q"),
         extra=CHAINS,
         placed="chain/{}",
     ),
     "settings": Format(
         ("chain/settings.json",),
         m.of_json,
-        ("checkpoint verify chain --baseline chain -q",),
+        ("trace verify chain --baseline chain -q",),
         extra=CHAINS,
         placed="chain/{}",
     ),
     "graphs": Format(
         ("chain/graphs.npz",),
         m.of_npz,
-        ("checkpoint diff other-chain chain -q", "checkpoint diff chain other-chain --json"),
+        ("trace diff other-chain chain -q", "trace diff chain other-chain --json"),
         extra=CHAINS,
         placed="chain/{}",
     ),

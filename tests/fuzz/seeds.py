@@ -32,9 +32,9 @@ from trtcal.data.dataset import Array
 from trtcal.evidence.log.recognition import RULES
 from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
-from trtcal.runs.settings import write_settings
 from trtcal.runs.history import History
-from trtcal.wings.forensics.checkpoints import checkpoints_of, write_checkpoints
+from trtcal.runs.settings import write_settings
+from trtcal.wings.forensics.checkpoints import GraphTables, checkpoints_of, write_checkpoints
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS = ROOT / "samples" / "digits"
@@ -145,18 +145,18 @@ COMMANDS = (
     "calibrate digits.onnx --data data.npz --histograms histograms.npz -o calibration.json",
     "quantize digits.onnx --calibration calibration.json -o quantized.onnx",
     "build quantized.onnx --target cpu -o build",
-    "calibration export calibration.json --format tensorrt-cache --tensorrt 8.6.1 -o t.cache",
-    "calibration export calibration.json --format onnxruntime -o table.onnxruntime",
-    "calibration export calibration.json --format json -o table.json",
-    "calibration export calibration.json --format text -o table.text",
-    "calibration export calibration.json --format aimet -o aimet.json",
-    "calibration export calibration.json --format aimet-1 -o aimet-1.json",
-    "calibration export calibration.json --format aimet-fp8 -o aimet-fp8.json",
+    "ranges export calibration.json --format tensorrt-cache --tensorrt 8.6.1 -o t.cache",
+    "ranges export calibration.json --format onnxruntime -o table.onnxruntime",
+    "ranges export calibration.json --format json -o table.json",
+    "ranges export calibration.json --format text -o table.text",
+    "ranges export calibration.json --format aimet -o aimet.json",
+    "ranges export calibration.json --format aimet-1 -o aimet-1.json",
+    "ranges export calibration.json --format aimet-fp8 -o aimet-fp8.json",
     "quantize digits.onnx --calibration calibration.json --precision fp8 -o fp8.onnx",
     "quantize digits.onnx --precision int4 -o int4.onnx",
     "quantize digits.onnx --precision nvfp4 -o nvfp4.onnx",
     "quantize digits.onnx --improve fast --data data.npz -o improved.onnx",
-    "fusion check digits.onnx -o fusions.json",
+    "layers fusions check digits.onnx -o fusions.json",
     "search digits.onnx --calibration calibration.json --data data.npz --samples 4 --evaluate 8 "
     "--plans 2 -o search",
     "run trtcal.toml --no-history",
@@ -248,8 +248,9 @@ def _write_images(folder: Path) -> None:
 def _write_chains(folder: Path) -> None:
     model = load_model(folder / "control.onnx")
     for name, skip in (("chain", ()), ("other-chain", ("constants",))):
-        prepared = prepare_with_record(model, skip=skip, with_graphs=True)
-        write_checkpoints(folder / name, checkpoints_of(prepared), prepared.graphs)
+        graphs = GraphTables()
+        prepared = prepare_with_record(model, skip=skip, see=graphs.see)
+        write_checkpoints(folder / name, checkpoints_of(prepared, graphs.tables), graphs.tables)
     chain = folder / "chain"
     write_settings(chain, read_config(folder / "trtcal.toml"), chain)
 

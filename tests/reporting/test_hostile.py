@@ -127,7 +127,7 @@ def commands(folder: Path, run: Path) -> list[tuple[object, ...]]:
         ("log", built / "build.log"),
         ("layers", "show", built),
         ("plan", "show", run / "plan.json"),
-        ("calibration", "show", run / "calibration.json"),
+        ("ranges", "show", run / "calibration.json"),
     ]
 
 

@@ -17,6 +17,7 @@ from trtcal.wings.forensics.checkpoints import (
     GRAPHS,
     PREVIOUS,
     Checkpoints,
+    GraphTables,
     checkpoints_of,
     keep_previous,
     write_checkpoints,
@@ -42,8 +43,10 @@ def written(tmp_path):
 
     def write(folder, *passes, net="residual"):
         model = load_model(ZOO[net].make().proto())
-        prepared = prepare_with_record(model, passes=(*PASSES, *passes), with_graphs=True)
-        write_checkpoints(tmp_path / folder, checkpoints_of(prepared), prepared.graphs)
+        graphs = GraphTables()
+        prepared = prepare_with_record(model, passes=(*PASSES, *passes), see=graphs.see)
+        chain = checkpoints_of(prepared, graphs.tables)
+        write_checkpoints(tmp_path / folder, chain, graphs.tables)
         return Checkpoints.read(tmp_path / folder)
 
     return write

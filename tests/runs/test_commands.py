@@ -54,7 +54,7 @@ def test_an_empty_history_says_how_runs_come_into_it(db, tmp_path, capsys):
 def test_the_history_is_the_one_of_the_configuration_here(db, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trtcal.toml").write_text(f'history = "{db}"\n')
-    for command in (["history", "list"], ["cost"]):
+    for command in (["history", "list"], ["history", "cost"]):
         assert run_command(command) == 0
         assert "digits" in capsys.readouterr().out
     assert run_command(["history", "list", "--db", "other.sqlite"]) == 0

@@ -60,7 +60,7 @@ def prices(tmp_path, before=0.8, after=0.6):
 
 
 def ask(capsys, *words, status=0):
-    assert run_command(["cost", *words]) == status
+    assert run_command(["history", "cost", *words]) == status
     return capsys.readouterr()
 
 

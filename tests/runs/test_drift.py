@@ -104,9 +104,9 @@ def test_outputs_that_lack_an_array_or_have_another_shape_are_refused(made_bundl
 
 def test_the_command_alerts_by_its_status(made_bundle, saved, capsys):
     fine, bad = saved("l4.npz", "L4"), saved("t4.npz", "T4\x1b[31m", wrong=9)
-    assert run_command(["drift", str(made_bundle), str(fine)]) == 0
+    assert run_command(["bundle", "drift", str(made_bundle), str(fine)]) == 0
     assert "100.0 (79.4 to 100.0)" in capsys.readouterr().out
-    assert run_command(["drift", str(made_bundle), str(fine), str(bad), "--json"]) == 1
+    assert run_command(["bundle", "drift", str(made_bundle), str(fine), str(bad), "--json"]) == 1
     captured = capsys.readouterr()
     assert [one["name"] for one in json.loads(captured.out)] == ["L4", "T4\x1b[31m"]
     assert "\x1b" not in captured.err

@@ -112,7 +112,7 @@ def rows_of(text):
 def test_the_export_is_what_focus_wants(tmp_path, capsys):
     recorded(tmp_path, tags={"team": "vision"})
     target, db = tmp_path / "focus.csv", str(tmp_path / "h.sqlite")
-    assert run_command(["cost", "--db", db, "--focus", str(target)]) == 0
+    assert run_command(["history", "cost", "--db", db, "--focus", str(target)]) == 0
     assert "4 rows of estimates, not of invoices" in capsys.readouterr().err
     rows = rows_of(target.read_text())
     assert len(rows) == 4
@@ -151,7 +151,7 @@ def test_runs_without_a_price_have_no_row_and_are_counted(tmp_path, capsys):
     history = History(tmp_path / "h.sqlite")
     history.record(timed_report(1, gpu="NVIDIA Unheard-of"))
     target = tmp_path / "focus.csv"
-    assert run_command(["cost", "--db", str(history.path), "--focus", str(target)]) == 0
+    assert run_command(["history", "cost", "--db", str(history.path), "--focus", str(target)]) == 0
     assert rows_of(target.read_text()) == []
     assert "1 run has no cost: no price is known for NVIDIA Unheard-of" in capsys.readouterr().err
 

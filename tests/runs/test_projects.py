@@ -80,7 +80,7 @@ def test_tags_of_a_file_and_of_the_command_reach_run_report_and_history(place, c
     capsys.readouterr()
     assert run_command(["history", "list", "--db", db, "--tag", "team=audio", "--json"]) == 0
     assert [one["tags"] for one in json.loads(capsys.readouterr().out)] == [wanted]
-    assert run_command(["cost", "--by", "team", "--db", db, "--json"]) == 0
+    assert run_command(["history", "cost", "--by", "team", "--db", db, "--json"]) == 0
     lines = json.loads(capsys.readouterr().out)["lines"]
     assert [one["group"] for one in lines] == ["audio", None]
     assert lines[0]["per_month"]["value"] == pytest.approx(2 * lines[0]["cost"]["value"])

@@ -31,7 +31,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Tails(Sealed, kind=KIND, command="trtcal calibration tails"):
+class Tails(Sealed, kind=KIND, command="trtcal ranges tails"):
     """Tensor -> the samples with its largest magnitudes, the largest first."""
 
     model: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +31,8 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
 
-class DefaultGroup(click.Group):
-    """A group in which `make` may be left out: what is no command's name is what it is made of."""
-
-    default = "make"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `make` before arguments that do not begin with a command or ask for help."""
-        if args and args[0] not in (*self.commands, "-h", "--help"):
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
-
-
 @click.group(
-    cls=ExtendedGroup,
-    cls=DefaultGroup,
+    cls=partial(ExtendedGroup, default="make"),
     epilog="Example: trtcal bundle reports/digits --variant int8-percentile -o bundle/",
 )
 def command() -> None:
@@ -213,7 +200,7 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
     device: bool = option("Check it against this machine: GPU, driver, version of TensorRT.")
     no_self_test: bool = option("Do not load an engine.")
     save_outputs: Path | None = option(
-        "File for the outputs of the self-test; `trtcal drift` reads it."
+        "File for the outputs of the self-test; `trtcal bundle drift` reads it."
     )
     tier: str | None = option(
         "Device class that the saved outputs belong to.  [default: the device's name]"

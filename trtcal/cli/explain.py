@@ -1,35 +1,38 @@
-"""`trtcal explain`."""
+"""`trtcal log --explain`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from trtcal.cli.options import JsonOptions, argument
+from trtcal.cli.options import JsonOptions, option
 from trtcal.cli.output import say, say_wrapped
 
 if TYPE_CHECKING:
     from trtcal.evidence.explanations import Explanation
 
 
-class Explain(JsonOptions, example="trtcal explain missing_scale"):
-    """Explain a message of build logs or a kind of finding: what it means, and what to do.
+ALL = "all"
+"""Stands for every name."""
 
-    NAME is one that `trtcal log` or `trtcal diagnose` prints. Without NAME the command lists all
-    names.
-    """
 
-    name: str | None = argument(metavar="[NAME]")
+class ExplainOptions(JsonOptions):
+    """The option that explains a message of build logs or a kind of finding."""
 
-    def _run(self) -> None:
+    explain: str | None = option(
+        "Explain a message or a kind of finding by its name, or list all names.",
+        metavar="[NAME]",
+        is_flag=False,
+        flag_value=ALL,
+    )
+
+    def show_explanations(self, name: str) -> None:
+        """Print what a name means and what to do, or a line for each name."""
         from trtcal.evidence.explanations import explain_name, explanations
 
-        found = explain_name(self.name) if self.name else tuple(explanations())
-        show = _show if self.name else _list
+        found = tuple(explanations()) if name == ALL else explain_name(name)
+        show = _list if name == ALL else _show
         self.present({"explanations": list(map(asdict, found))}, lambda: show(found))
-
-
-command = Explain.command()
 
 
 def _show(found: tuple[Explanation, ...]) -> None:

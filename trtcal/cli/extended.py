@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import click
 
+from trtcal.errors import InputError
 from trtcal.extensions import COMMANDS, Command, load_all
 
 
@@ -17,8 +20,49 @@ def extension_commands() -> Mapping[str, Command]:
     return {command.name: command for table in tables for command in table}
 
 
-class ExtendedGroup(click.Group):
-    """A group with the sub-commands that extensions add to it behind its own."""
+MOVED = {
+    "bisect": "trace bisect",
+    "calibration": "ranges",
+    "checkpoint": "trace",
+    "cost": "history cost",
+    "drift": "bundle drift",
+    "explain": "log --explain",
+    "fusion": "layers fusions",
+    "store trace": "store origin",
+}
+"""Former names of commands, and what they are called now."""
+
+
+class MovedGroup(click.Group):
+    """A group whose commands that were renamed are answered with their new names."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; `InputError` with the whole new line for a former name."""
+        path = f"{ctx.command_path} {args[0]}".partition(" ")[2]
+        if path in MOVED:
+            line = shlex.join(["trtcal", *MOVED[path].split(), *args[1:]])
+            raise InputError(f"`trtcal {path}` is now `trtcal {MOVED[path]}`", f"`{line}`")
+        return super().resolve_command(ctx, args)
+
+
+class ExtendedGroup(MovedGroup):
+    """A group with the sub-commands that extensions add to it behind its own.
+
+    `default` is the command whose name may be left out.
+    """
+
+    def __init__(self, *args: Any, default: str | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command before arguments that do not begin with a command or ask for help."""
+        known = (*self.list_commands(ctx), "--help", "-h")
+        if self.default and args and args[0] not in known:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of its own commands, in their order, then those of extensions."""

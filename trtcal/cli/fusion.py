@@ -1,8 +1,9 @@
-"""`trtcal fusion`."""
+"""`trtcal layers fusions`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.equality import EqualityOptions
+from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, config_here, option
 from trtcal.cli.output import Columns, most, note, print_table, say
 from trtcal.errors import GateFailed, InputError
@@ -27,21 +29,15 @@ SHOWN = 100
 SLACK = 1.001  # of a step of Q/DQ, for the rounding of its own arithmetic
 
 
-class DefaultGroup(click.Group):
-    """A group that takes what is no command of its own for arguments of `check`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `check` first, if nothing else stands there."""
-        if args and args[0] not in (*self.commands, "--help", "-h"):
-            args = ["check", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=DefaultGroup, epilog="Example: trtcal fusion model.onnx build/ --json")
+@click.group(
+    "fusions",
+    cls=partial(ExtendedGroup, default="check"),
+    epilog="Example: trtcal layers fusions model.onnx build/ --json",
+)
 def command() -> None:
     """Find what should be one kernel, what breaks it, and what a build made of it.
 
-    `trtcal fusion MODEL [LAYERS]` is `trtcal fusion check`.
+    `trtcal layers fusions MODEL [LAYERS]` is `trtcal layers fusions check`.
     """
 
 
@@ -54,7 +50,9 @@ class PatternOptions(JsonOptions):
 
 
 class Check(
-    PatternOptions, EqualityOptions, example="trtcal fusion model.onnx build/ --fail-on-broken"
+    PatternOptions,
+    EqualityOptions,
+    example="trtcal layers fusions model.onnx build/ --fail-on-broken",
 ):
     """Show which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
 
@@ -220,10 +218,12 @@ def _reasons(match: Match) -> str:
     return "; ".join(one.why for one in match.breakers)
 
 
-class Diff(PairOptions, PatternOptions, example="trtcal fusion diff before.json after.json"):
+class Diff(
+    PairOptions, PatternOptions, example="trtcal layers fusions diff before.json after.json"
+):
     """Show the fusions that were broken or restored from A to B: each a model, or a check's JSON.
 
-    `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with the fusions seen in the
+    `trtcal layers fusions MODEL LAYERS -o check.json` writes such a JSON, with the fusions seen in the
     layers.
     """
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from trtcal.cli.diagnose import show_findings
+from trtcal.cli.fusion import command as fusions
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, filled, most, note, print_table, say
 
@@ -18,7 +19,7 @@ Row = Mapping[str, Any]
 
 @click.group(epilog="Example: trtcal layers show builds/sm89 --top 20")
 def command() -> None:
-    """Show what an engine spends its time on, and explain how two engines differ."""
+    """Show what an engine spends its time on and which fusions it has; compare two engines."""
 
 
 class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --target t4"):
@@ -163,3 +164,4 @@ class Diff(
 
 
 add_commands(command, Show, Diff)
+command.add_command(fusions)

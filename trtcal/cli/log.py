@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.options import JsonOptions, argument, option
+from trtcal.cli.explain import ExplainOptions
+from trtcal.cli.options import argument, option
 from trtcal.cli.output import (
     StatusLine,
     is_unread,
@@ -47,21 +48,26 @@ PRECISIONS = {
 NO_RESULT = "the log does not say whether an engine was built"
 
 
-class Log(JsonOptions, example="trtcal log build.log --json"):
+class Log(ExplainOptions, example="trtcal log build.log --json"):
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
     FILE - is standard input. --json prints one object for a FILE, one object on each line for
-    several FILEs, and with --follow one line for each finding. `trtcal explain NAME` says more
-    about a message. The status is 1 if the log is of a build that failed.
+    several FILEs, and with --follow one line for each finding. --explain NAME says more about
+    a message or a kind of finding. The status is 1 if the log is of a build that failed.
     """
 
-    files: tuple[str, ...] = argument(metavar="FILE...")
+    files: tuple[str, ...] = argument(metavar="FILE...", required=False)
     follow: bool = option("Keep reading while FILE grows, until Ctrl-C.")
     output: Path | None = option("JSON file for the result, in addition to the printed text.", "-o")
     exit_zero: bool = option("End with status 0 even if the build failed.")
 
     def _run(self) -> None:
         follow, files = self.follow, self.files
+        if self.explain is not None:
+            self.show_explanations(self.explain)
+            return
+        if not files:
+            raise click.UsageError("missing argument 'FILE...'")
         if len(files) > 1 and (follow or self.output):
             raise click.UsageError("--follow and -o take one FILE")
         if follow and self.output:
@@ -209,7 +215,7 @@ def _show_kind(kind: dict[str, Any]) -> None:
 
 
 def named(rule: object, category: str) -> str:
-    """Return a rule's name, which `trtcal explain` takes, with its category, unless they are one."""
+    """Return a rule's name, which `log --explain` takes, with its category, unless they are one."""
     return category if rule in (None, category) else f"{rule} ({category})"
 
 

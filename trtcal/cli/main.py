@@ -17,6 +17,7 @@ from importlib import import_module
 import click
 from click.shell_completion import shell_complete
 
+from trtcal.cli.extended import MovedGroup, extension_commands
 from trtcal.errors import INTERRUPTED, TrtcalError, __version__
 
 GROUPS = {
@@ -29,17 +30,15 @@ GROUPS = {
     "Quantize": {
         "prepare": "Make a model ready for Q/DQ, and show the changes.",
         "calibrate": "Choose the range of every tensor from data.",
-        "calibration": "Show, compare, import and export tables of ranges.",
+        "ranges": "Show, compare, import and export tables of ranges.",
         "plan": "Show which precision a plan gives each node; compare plans.",
         "quantize": "Write Q/DQ, and casts to float16, into an ONNX model.",
     },
     "Build, and see what was built": {
         "build": "Build an engine and list its layers.",
         "diagnose": "List what is wrong with a build, with cost and fix.",
-        "log": "Explain a build log.",
-        "layers": "Show the costliest layers of an engine; compare engines.",
-        "fusion": "Show expected, broken and built fusions.",
-        "explain": "Explain a message of build logs or a kind of finding.",
+        "log": "Explain a build log, a message of it, or a kind of finding.",
+        "layers": "Show the layers and fusions of an engine; compare engines.",
     },
     "Judge": {
         "compare": "Compare models with their FP32 reference.",
@@ -50,29 +49,17 @@ GROUPS = {
     },
     "Over time": {
         "history": "Follow accuracy and latency over runs.",
-        "cost": "Show the cost of inferences by project or tag.",
-        "checkpoint": "Show the output of each pass and stage; compare runs.",
-        "bisect": "Find the change between two runs that breaks a limit.",
     },
     "Ship": {
         "bundle": "Make, sign and verify a bundle of an engine for devices.",
-        "drift": "Compare outputs of devices with a bundle's golden outputs.",
-        "store": "Keep runs on disk or in S3, and trace an engine back.",
         "verify": "Recompute the digests of reports, documents and runs.",
     },
     "Shell": {
         "completion": "Print the script that completes commands in your shell.",
     },
 }
-"""Every command with its line in `trtcal --help`, by what it is for."""
-COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
-WINGS = {
-    "bisect": "trtcal.wings.forensics.cli.bisect",
-    "checkpoint": "trtcal.wings.forensics.cli.checkpoint",
-    "cost": "trtcal.wings.fleet.cli.cost",
-    "drift": "trtcal.wings.fleet.cli.drift",
-    "store": "trtcal.wings.fleet.cli.store",
-}
+"""The core's commands with their line in `trtcal --help`, by what they are for."""
+CORE = {name: line for group in GROUPS.values() for name, line in group.items()}
 FIRST = {
     "run": "trtcal run model.onnx --data images/ --target sm89",
     "calibrate": "trtcal calibrate model.onnx --data images/",
@@ -91,28 +78,43 @@ COMPLETE = "_TRTCAL_COMPLETE"
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
 
-class LazyGroup(click.Group):
+def groups() -> dict[str, dict[str, str]]:
+    """Return all commands with their lines in `trtcal --help`, by what they are for."""
+    found = {title: dict(commands) for title, commands in GROUPS.items()}
+    for name, command in extension_commands().items():
+        if " " not in name:
+            found.setdefault(command.section, {})[name] = command.line
+    return found
+
+
+def commands() -> dict[str, str]:
+    """Return all commands with their lines, in the order of `trtcal --help`."""
+    return {name: line for group in groups().values() for name, line in group.items()}
+
+
+class LazyGroup(MovedGroup):
     """A group whose commands are imported only when one is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of `trtcal --help`."""
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command."""
-        if cmd_name not in COMMANDS:
-            return None
-        home = WINGS.get(cmd_name, f"trtcal.cli.{cmd_name.replace('-', '_')}")
-        module = import_module(home)
-        command: click.Command = module.command
-        return command
+        if cmd_name in CORE:
+            command: click.Command = import_module(
+                f"trtcal.cli.{cmd_name.replace('-', '_')}"
+            ).command
+            return command
+        extension = extension_commands().get(cmd_name)
+        return extension.load() if extension else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands in groups, without importing them."""
-        width = max(map(len, COMMANDS))
-        for title, commands in GROUPS.items():
+        width = max(map(len, commands()))
+        for title, lines in groups().items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
 @click.group(
@@ -142,7 +144,7 @@ def first_screen() -> str:
         "",
     ]
     for name, example in FIRST.items():
-        lines += [f"  {name:<9}  {COMMANDS[name]}", f"{' ' * 13}{example}", ""]
+        lines += [f"  {name:<9}  {CORE[name]}", f"{' ' * 13}{example}", ""]
     return "\n".join([*lines, *WHERE_NEXT, ""])
 
 

@@ -171,13 +171,13 @@ def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Param
     repeats, is_flag = items[-1] is Ellipsis, plain is bool
     given = dict(declared["given"])
     given["type"] = given.get("type") or _type(items[0], given.pop("least", None))
-    required = not (is_optional or "default" in given)
+    required = given.pop("required", not (is_optional or "default" in given))
     if "names" not in declared:
         return click.Argument([name], required=required, nargs=-1 if repeats else 1, **given)
     return click.Option(
         [name, *_flags(name, declared["names"])],
         required=required and not (is_flag or repeats),
-        is_flag=is_flag or None,  # False: an option whose value may be left out
+        is_flag=given.pop("is_flag", is_flag or None),  # False: its value may be left out
         multiple=repeats,
         nargs=1 if repeats else len(items),
         show_default="default" in given,

@@ -67,7 +67,7 @@ Document = dict[str, Any]
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound="Sealed")
 WANTED = "give the file that the previous stage wrote"
-IMPORT = "import a calibration cache first: `trtcal calibration import FILE --model MODEL`"
+IMPORT = "import a calibration cache first: `trtcal ranges import FILE --model MODEL`"
 UNSEALED = ("digest", "measured")
 LOCK_S = 10.0
 

@@ -1,4 +1,4 @@
-"""What is known of each name in logs and diagnoses: for `trtcal explain` and the reference."""
+"""What is known of each name in logs and diagnoses: for `trtcal log --explain` and the reference."""
 
 from __future__ import annotations
 
@@ -77,5 +77,7 @@ def explain_name(name: str) -> tuple[Explanation, ...]:
         return found
     names = dict.fromkeys(one.name for one in known)
     near = difflib.get_close_matches(wanted, names, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`trtcal explain` lists all of them"
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else "`trtcal log --explain` lists all of them"
+    )
     raise InputError(f"no message and no finding has the name {name!r}", hint)

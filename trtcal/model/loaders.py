@@ -1,4 +1,4 @@
-"""Models of other frameworks: extensions convert them to ONNX, and the ONNX keeps where it came from."""
+"""Models of other frameworks: extensions convert them to ONNX, which keeps where it came from."""
 
 from __future__ import annotations
 

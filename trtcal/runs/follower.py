@@ -1,5 +1,6 @@
-"""What follows a run without being part of it: extensions write files of their own, add to the report,
-judge limits of their own, and send runs elsewhere.
+"""What follows a run without being part of it.
+
+Extensions write files of their own, add to the report, judge limits on it, and send runs elsewhere.
 """
 
 from __future__ import annotations

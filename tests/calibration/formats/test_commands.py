@@ -46,12 +46,12 @@ def test_out_and_in_again_gives_no_difference(place, capsys):
     assert "wrote 3 ranges to m.cache" in out
     assert "dead has no range" in err
     assert (place / "m.cache").read_text().startswith("TRT-100300-EntropyCalibration2\nx: ")
-    succeed(capsys, "calibration", "import", "m.cache", "--model", "net.onnx", "-o", "again.json")
+    succeed(capsys, "ranges", "import", "m.cache", "--model", "net.onnx", "-o", "again.json")
     assert Calibration.read(place / "again.json").ranges["b"].amax == 1.0
-    out = succeed(capsys, "calibration", "diff", "calibration.json", "again.json")
+    out = succeed(capsys, "ranges", "diff", "calibration.json", "again.json")
     assert "0 ranges moved, 3 are the same" in out
     succeed(capsys, "quantize", "net.onnx", "--calibration", "again.json", "-o", "int8.onnx")
-    out = succeed(capsys, "calibration", "diff", "int8.onnx", "m.cache")
+    out = succeed(capsys, "ranges", "diff", "int8.onnx", "m.cache")
     assert "0 ranges moved, 3 are the same" in out
 
 
@@ -60,7 +60,7 @@ def test_a_cache_in_place_of_a_calibration_is_refused_with_the_command(place, ca
     command = ("quantize", "net.onnx", "--calibration", "m.cache", "-o", "int8.onnx")
     status, _, err = run(capsys, *command)
     assert status == 2
-    assert "trtcal calibration import FILE --model MODEL" in err
+    assert "trtcal ranges import FILE --model MODEL" in err
 
 
 def test_tensors_of_one_file_only_are_counted_in_one_line(place, capsys):
@@ -68,7 +68,7 @@ def test_tensors_of_one_file_only_are_counted_in_one_line(place, capsys):
     few.write(place / "few.json")
     many = calibration(dict.fromkeys("xabcde", 1.0))
     many.write(place / "many.json")
-    command = ("calibration", "diff", "many.json", "few.json")
+    command = ("ranges", "diff", "many.json", "few.json")
     lines = succeed(capsys, *command).splitlines()
     only = "only in many.json: a, b, c and 2 more: the other file has no entry for it"
     assert [line for line in lines if line.startswith("only")] == [only]
@@ -77,7 +77,7 @@ def test_tensors_of_one_file_only_are_counted_in_one_line(place, capsys):
 
 def test_ranges_of_other_data_are_refused(place, capsys):
     samples(place / "data.npz")
-    command = ("calibration", "import", "calibration.json", "--model", "net.onnx")
+    command = ("ranges", "import", "calibration.json", "--model", "net.onnx")
     status, _, err = run(capsys, *command, "--data", "data.npz", "-o", "again.json")
     assert status == 2
     assert "another dataset" in err
@@ -85,7 +85,7 @@ def test_ranges_of_other_data_are_refused(place, capsys):
 
 def test_show_lists_ranges_and_what_is_none(place, capsys):
     (place / "m.cache").write_text("TRT-7000-EntropyCalibration2\ndata: 3c008912\nprob: 0\n")
-    out = succeed(capsys, "calibration", "show", "m.cache")
+    out = succeed(capsys, "ranges", "show", "m.cache")
     assert "version 7000" in out
     assert "0.996338" in out
     assert "no range for prob: its scale is 0" in out
@@ -93,7 +93,7 @@ def test_show_lists_ranges_and_what_is_none(place, capsys):
 
 def test_diff_says_what_moved(place, capsys):
     (place / "m.txt").write_text("x 5.4\nb 1.0\nz 1.0\n")
-    out = succeed(capsys, "calibration", "diff", "calibration.json", "m.txt")
+    out = succeed(capsys, "ranges", "diff", "calibration.json", "m.txt")
     assert "+6.021" in out
     assert "only in calibration.json: g" in out
     assert "only in m.txt: z" in out
@@ -109,13 +109,13 @@ def test_diff_says_what_moved(place, capsys):
     ],
 )
 def test_json_is_all_that_json_prints(place, capsys, arguments):
-    assert isinstance(json.loads(succeed(capsys, "calibration", *arguments, "--json")), dict)
+    assert isinstance(json.loads(succeed(capsys, "ranges", *arguments, "--json")), dict)
 
 
 @pytest.mark.parametrize("name", ["show", "diff", "export", "import"])
 def test_every_help_has_an_example(capsys, name):
-    words = " ".join(succeed(capsys, "calibration", name, "--help").split())
-    assert f"Example: trtcal calibration {name}" in words
+    words = " ".join(succeed(capsys, "ranges", name, "--help").split())
+    assert f"Example: trtcal ranges {name}" in words
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_every_help_has_an_example(capsys, name):
 def test_bad_input_is_one_error_a_hint_and_no_output(place, capsys, arguments, says):
     (place / "foreign.txt").write_text("foreign 1.0\n")
     before = sorted(place.iterdir())
-    status, out, err = run(capsys, "calibration", *arguments)
+    status, out, err = run(capsys, "ranges", *arguments)
     error, hint, *page = err.strip().splitlines()
     assert (status, out) == (2, "")
     assert error.startswith("error: ")

@@ -10,7 +10,8 @@ import click
 
 from tests.docs.pages import ROOT
 from tests.docs.reference.markdown import contents, prose, table
-from trtcal.cli.main import COMMANDS, cli
+from trtcal.cli.extended import extension_commands
+from trtcal.cli.main import cli, commands
 from trtcal.cli.pages import page_of_module
 
 BOUND = re.compile(r"(?:(\d+)<=)?x(>=|>|<=)(\d+)")
@@ -18,14 +19,14 @@ BOUND = re.compile(r"(?:(\d+)<=)?x(>=|>|<=)(\d+)")
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the page of every command, and that which lists them."""
-    rows = [(f"[`trtcal {name}`]({name}.md)", prose(about)) for name, about in COMMANDS.items()]
+    rows = [(f"[`trtcal {name}`]({name}.md)", prose(about)) for name, about in commands().items()]
     text = "# Commands\n\nThe options of every command, as `trtcal COMMAND --help` prints them.\n\n"
     yield (
         "commands/index.md",
-        text + table(["command", "what it does"], rows) + "\n" + contents(COMMANDS),
+        text + table(["command", "what it does"], rows) + "\n" + contents(commands()),
     )
     root = click.Context(cli, info_name="trtcal")
-    for name in COMMANDS:
+    for name in commands():
         command = cli.get_command(root, name)
         if command is not None:
             context = click.Context(command, info_name=name, parent=root)
@@ -33,13 +34,11 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def _page(context: click.Context) -> str:
-    place = page_of_module(f"trtcal.cli.{str(context.info_name).replace('-', '_')}") or ""
+    place = page_of_module(module_of(str(context.info_name))) or ""
     page = Path(place.partition("#")[0])
     title = (ROOT / page).read_text().splitlines()[0].removeprefix("# ")
     text = _section(context, "#")
-    if isinstance(context.command, click.Group):
-        for name, command in context.command.commands.items():
-            text += _section(click.Context(command, info_name=name, parent=context), "##")
+    text += "".join(_section(inner, "##") for inner in _inner(context, is_deep=True))
     return (
         f"{text}**See also:** [{title}](../../{page.name}), and "
         "[Exit statuses](../exit-statuses.md) for what the command's end says.\n"
@@ -55,13 +54,40 @@ def _section(context: click.Context, head: str) -> str:
         example = command.epilog.removeprefix("Example:").strip()
         parts += ["Example:", f"```sh\n{example}\n```"]
     if isinstance(command, click.Group):
-        rows = [
-            (f"[`{context.info_name} {name}`](#trtcal-{context.info_name}-{name})", _short(one))
-            for name, one in command.commands.items()
-        ]
+        rows = [(_link(inner), _short(inner.command)) for inner in _inner(context)]
         parts.append(table(["command", "what it does"], rows).rstrip())
     parts += ["Options:", *(_option(record) for record in _records(context))]
     return "\n\n".join(parts) + "\n\n"
+
+
+def _link(context: click.Context) -> str:
+    path = context.command_path
+    return f"[`{path.removeprefix('trtcal ')}`](#{path.replace(' ', '-')})"
+
+
+def _inner(context: click.Context, is_deep: bool = False) -> Iterator[click.Context]:
+    """Yield the sub-commands of a group, and with `is_deep` theirs behind each."""
+    group = context.command
+    for name in group.list_commands(context) if isinstance(group, click.Group) else ():
+        command = group.get_command(context, name)
+        if command is not None:
+            inner = click.Context(command, info_name=name, parent=context)
+            yield inner
+            yield from _inner(inner, is_deep) if is_deep else ()
+
+
+def module_of(name: str) -> str:
+    """Return the module of a command."""
+    extension = extension_commands().get(name)
+    return extension.module if extension else f"trtcal.cli.{name.replace('-', '_')}"
+
+
+def leaves() -> Iterator[click.Context]:
+    """Yield every command that does something."""
+    root = click.Context(cli, info_name="trtcal")
+    for context in _inner(root, is_deep=True):
+        if not isinstance(context.command, click.Group):
+            yield context
 
 
 def _short(command: click.Command) -> str:

@@ -1,4 +1,4 @@
-"""`trtcal fusion MODEL [LAYERS]` and `trtcal fusion diff A B`."""
+"""`trtcal layers fusions MODEL [LAYERS]` and `trtcal layers fusions diff A B`."""
 
 import json
 
@@ -24,7 +24,7 @@ def place(tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments):
-    status = run_command([str(argument) for argument in ("fusion", *arguments)])
+    status = run_command([str(argument) for argument in ("layers", "fusions", *arguments)])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 

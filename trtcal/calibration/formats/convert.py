@@ -247,6 +247,6 @@ def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
         pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
         raise InputError(
             f"tensors without a range: {some(pairs, SHOWN)}",
-            "`trtcal calibration show` lists the reasons",
+            "`trtcal ranges show` lists the reasons",
         )
     return replace(calibration, ranges={name: calibration.ranges[name] for name in tensors})

@@ -202,13 +202,13 @@ def _broken(match: Match, cost: Cost) -> Finding:
 def _fix(breaker: Breaker) -> str:
     if breaker.fix == PAIRS:
         return (
-            f"`trtcal fusion --fix --add {PAIRS}` removes the pair; values change by up to one step "
+            f"`trtcal layers fusions --fix --add {PAIRS}` removes the pair; values change by up to one step "
             "of it"
         )
     if breaker.fix == "rounding-casts":
-        return "`trtcal fusion --fix --add rounding-casts` removes the Casts and their rounding"
+        return "`trtcal layers fusions --fix --add rounding-casts` removes the Casts and their rounding"
     if breaker.fix:
-        return "`trtcal fusion --fix` removes it"
+        return "`trtcal layers fusions --fix` removes it"
     return WITHOUT_PASS[breaker.kind]
 
 
@@ -255,7 +255,7 @@ Standings = dict[tuple[str, str], str]
 def read_standings(path: Path, patterns: Patterns) -> Standings:
     """Read a saved check (`.json`), or check a model."""
     if path.suffix == ".json":
-        document = read_document(path, KIND, command="trtcal fusion MODEL -o FILE")
+        document = read_document(path, KIND, command="trtcal layers fusions MODEL -o FILE")
     else:
         document = check_fusions(load_model(path), patterns).to_document()
     return parsing(path, lambda: dict(_standings(document)))

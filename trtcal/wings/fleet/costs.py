@@ -12,7 +12,7 @@ from datetime import date, datetime, timezone
 from functools import partial
 
 from trtcal.config import CostConfig
-from trtcal.documents import Document, parsing
+from trtcal.documents import Document, from_fields, parsing
 from trtcal.runs.diff import NOISE, Inputs, changed_inputs
 from trtcal.runs.history import Entry, History
 from trtcal.wings.fleet.meter import Meter, Timing

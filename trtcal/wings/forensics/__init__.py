@@ -5,7 +5,7 @@ from trtcal.extensions import Command
 COMMANDS = (
     Command(
         "trace",
-        "Show the output of each pass and stage; find what breaks a limit.",
+        "Show the output of each stage; find what breaks a limit.",
         "trtcal.wings.forensics.cli.trace",
         "Over time",
     ),

@@ -1,4 +1,4 @@
-"""`trtcal bisect`: which one of the things in which two runs differ breaks a limit.
+"""`trtcal trace bisect`: which one of the things in which two runs differ breaks a limit.
 
 As LLVM's -opt-bisect-limit numbers the executions of its passes, what two runs differ in is numbered
 here: the model, the executions of preparation passes, the data, options, and the entries of the plan.
@@ -185,8 +185,7 @@ def _checked_ends(trial: Trial, sides: Sides, say: Say) -> tuple[Outcome, Outcom
     if not sides.components:
         raise InputError(
             "the two runs have the same inputs",
-            "if their figures differ, compare the versions in run.json and use `trtcal checkpoint "
-            "diff`",
+            "if their figures differ, compare the versions in run.json and use `trtcal trace diff`",
         )
     good, bad = trial(sides.mix(len(sides.components))), trial(sides.mix(0))
     say(f"good: {good.shown}; bad: {bad.shown}; {len(sides.components)} differences")

@@ -1,4 +1,4 @@
-"""`trtcal cost`."""
+"""`trtcal history cost`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CSV_COLUMNS = (
 class Cost(
     JsonOptions,
     HistoryOptions,
-    example="trtcal cost --by team",
+    example="trtcal history cost --by team",
 ):
     """Show what a million inferences cost by project or tag, since the first run and the last version.
 

@@ -1,4 +1,4 @@
-"""`trtcal drift`."""
+"""`trtcal bundle drift`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LEAST = 95.0
 
 
-class Drift(JsonOptions, example="trtcal drift bundle outputs/t4.npz outputs/l4.npz"):
+class Drift(JsonOptions, example="trtcal bundle drift bundle outputs/t4.npz outputs/l4.npz"):
     """Compare OUTPUTS that devices saved with the golden outputs of BUNDLE, by tier of device.
 
     `trtcal bundle verify --device --save-outputs` saves OUTPUTS. The status is 1 if a tier agrees

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.history import show_diff
 from trtcal.cli.options import (
     ConfigOptions,
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
 
     from trtcal.wings.fleet.store.record import Record
     from trtcal.wings.fleet.store.store import ArtifactStore, Damaged
-    from trtcal.wings.fleet.store.trace import Origin
+    from trtcal.wings.fleet.store.trace import Origin as EngineOrigin
 
 SHOWN = 20
 GRACE_HOURS = 24.0
 
 
-@click.group(epilog="Example: trtcal store push reports/digits --store s3://models/int8")
+@click.group(
+    cls=ExtendedGroup, epilog="Example: trtcal store push reports/digits --store s3://models/int8"
+)
 def command() -> None:
-    """Keep runs in a store, on a disk or in S3, and trace an engine back to what it was made of."""
+    """Keep runs in a store, on a disk or in S3, and find what an engine was made of."""
 
 
 class StoreOptions(ConfigOptions):
@@ -108,17 +111,18 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
     """
 
     run: str = argument()
-    output: Path = option("Folder for the files.", "-o")
+    output: Path | None = option("Folder for the files.  [default: run-RUN]", "-o")
 
     def _run(self) -> None:
         from trtcal.pipeline.stages import all_outputs
         from trtcal.wings.fleet.store.pull import pull
 
         store, record = self.find(self.run)
+        output = self.output or Path(f"run-{record.identity}")
         with progress("pulling", len(record.subjects), "files") as advance:
-            size = pull(store, record, self.output, all_outputs(), advance)
-        document = {**record.to_document(), "output": str(self.output), "bytes": size}
-        text = f"wrote {len(record.subjects)} files to {self.output}: {size:,} bytes"
+            size = pull(store, record, output, all_outputs(), advance)
+        document = {**record.to_document(), "output": str(output), "bytes": size}
+        text = f"wrote {len(record.subjects)} files to {output}: {size:,} bytes"
         self.present(document, lambda: say(text))
         if record.builds:
             note("note: --trust is needed to load an engine that another machine built")
@@ -202,7 +206,7 @@ class Tag(StoreOptions, example="trtcal store tag 3f2a91bc04de team=vision"):
         self.present({"digest": record.digest, "tags": list(now)}, lambda: say(text))
 
 
-class Trace(StoreOptions, example="trtcal store trace engines/int8-percentile.plan"):
+class Origin(StoreOptions, example="trtcal store origin engines/int8-percentile.plan"):
     """Show where an engine came from: FILE, the digest of an engine, or its first digits.
 
     The command shows the model, data, ranges, plan, compiler and configuration that the engine was
@@ -217,10 +221,10 @@ class Trace(StoreOptions, example="trtcal store trace engines/int8-percentile.pl
 
         found = trace(self.open(), digest_wanted(self.file))
         warn(found.unread)
-        self.present(found.to_document(), lambda: _show_trace(found))
+        self.present(found.to_document(), lambda: _show_origin(found))
 
 
-def _show_trace(found: Origin) -> None:
+def _show_origin(found: EngineOrigin) -> None:
     record, run, build = found.record, found.record.run, found.build
     rows = {
         "file": ", ".join(found.names),
@@ -248,7 +252,7 @@ def _show_trace(found: Origin) -> None:
     _show_change(found)
 
 
-def _show_change(found: Origin) -> None:
+def _show_change(found: EngineOrigin) -> None:
     good = found.last_good
     if good is None or found.changed is None:
         say("no earlier run of this project or model, for this target, was to SHIP")
@@ -309,4 +313,4 @@ class Gc(StoreOptions, example="trtcal store gc --dry-run"):
         self.present(vars(found), lambda: say(text))
 
 
-add_commands(command, Push, Pull, List, Show, Tag, Trace, Verify, Gc)
+add_commands(command, Push, Pull, List, Show, Tag, Origin, Verify, Gc)

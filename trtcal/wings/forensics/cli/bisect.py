@@ -1,4 +1,4 @@
-"""`trtcal bisect`."""
+"""`trtcal trace bisect`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Bisect(
     JsonOptions,
     TrustOptions,
-    example="trtcal bisect --good good/ --bad reports/ --limit 'top1 >= -1.0'",
+    example="trtcal trace bisect --good good/ --bad reports/ --limit 'top1 >= -1.0'",
 ):
     """Find the one pass, plan entry, range or option of run BAD that breaks a limit which GOOD meets.
 
@@ -69,6 +69,3 @@ def _show(found: Bisection) -> None:
     say(f"good: {found.good}")
     say(f"bad: {found.bad}")
     say(f"{found.executions} executions for {found.candidates} differences")
-
-
-command = Bisect.command()

@@ -1,4 +1,4 @@
-"""`trtcal checkpoint`."""
+"""`trtcal trace`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trtcal.cli.options import (
     argument,
     history_path,
     option,
-    required,
 )
 from trtcal.cli.output import Columns, is_verbose, print_table, say, say_more
 from trtcal.config import ALERT, FILE, RERUN, read_config
 from trtcal.errors import GateFailed, InputError, TrtcalError
+from trtcal.wings.forensics.cli.bisect import Bisect
 
 if TYPE_CHECKING:
     from trtcal.config import Config
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 SHOWN = 100
 
 
-@click.group(epilog="Example: trtcal checkpoint verify reports/ --baseline good/")
+@click.group(epilog="Example: trtcal trace verify reports/ --baseline good/")
 def command() -> None:
-    """Show the output of each pass and stage of a run, and find the first one that differs."""
+    """Show the output of each pass and stage of a run, and find the change that breaks a limit."""
 
 
-class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):
+class Show(JsonOptions, example="trtcal trace show reports/digits"):
     """Show the checkpoints of RUN: a line for each pass and stage, with its input and output digests.
 
     RUN is the folder of a run, or one that `trtcal prepare --checkpoints` wrote.
@@ -71,7 +71,7 @@ class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):
         self.present(chained(chain), lambda: print_table(rows, columns, shown=SHOWN))
 
 
-class Diff(PairOptions, example="trtcal checkpoint diff good/ reports/"):
+class Diff(PairOptions, example="trtcal trace diff good/ reports/"):
     """Show the passes and stages whose output differs between run A and run B, and why.
 
     The first one is the cause of those after it, if only their input changed.
@@ -114,9 +114,7 @@ def _show_same(same: Sequence[Delta]) -> None:
         say(f"the same output: {one.name} (number {one.number})")
 
 
-class Verify(
-    AlertOptions, JsonOptions, TrustOptions, example="trtcal checkpoint verify reports/digits"
-):
+class Verify(AlertOptions, JsonOptions, TrustOptions, example="trtcal trace verify reports/digits"):
     """Compare RUN's checkpoints with those of a baseline; the status is 1 if an output differs.
 
     The pass or stage of the first delta runs once more. Given CONFIG, trtcal runs its preparation
@@ -184,35 +182,37 @@ def _hint(source: Path, baseline: str) -> str:
     bad, good = shlex.quote(str(source)), shlex.quote(baseline)
     if source.is_dir():
         return (
-            f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds the change that "
+            f"`trtcal trace bisect --good {good} --bad {bad} --limit LIMIT` finds the change that "
             "breaks a limit"
         )
     return f"if the change is intended, run again: `trtcal run {bad}`"
 
 
-class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):
+class Tvm(ModelOptions, example="trtcal trace tvm model.onnx -o tvm/"):
     """Run MODEL through TVM's default pipeline: checkpoints of all passes, and the fusion check.
 
-    The checkpoints go to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Nothing is
+    The checkpoints go to OUTPUT, where `trtcal trace show` and `diff` read them. Nothing is
     compiled and run but expressions of constants, by TVM's FoldConstant.
     """
 
     target: str = option("TVM's name for the target.", default="llvm")
-    output: Path | None = option("Folder for the checkpoints and the fusion check.", "-o")
+    output: Path = option(
+        "Folder for the checkpoints and the fusion check.", "-o", default=Path("tvm")
+    )
     fail_on_broken: bool = option("End with status 1 if a pattern is broken.")
 
     def _run(self) -> None:
         from trtcal.wings.forensics.chain import chained
         from trtcal.wings.forensics.tvm.compiler import compile_in_tvm
 
-        output = required(self.output, "the output", "-o")
+        output = self.output
         made, fusions = compile_in_tvm(self.load_model(), output, self.target)
         document = {"checkpoints": chained(made.chain), "fusions": fusions.to_document()}
         self.present(document, lambda: _show_tvm(output, made, fusions))
         if self.fail_on_broken and fusions.broken:
             raise GateFailed(
                 f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken in TVM",
-                f"`trtcal checkpoint diff GOOD {output}` names the pass; GOOD is such a folder "
+                f"`trtcal trace diff GOOD {output}` names the pass; GOOD is such a folder "
                 "without the fault",
             )
 
@@ -225,4 +225,4 @@ def _show_tvm(output: Path, made: Checkpoints, fusions: Fusions) -> None:
     show(fusions)
 
 
-add_commands(command, Show, Diff, Verify, Tvm)
+add_commands(command, Show, Diff, Verify, Bisect, Tvm)

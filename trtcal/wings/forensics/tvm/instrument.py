@@ -3,7 +3,7 @@
     with tvm.transform.PassContext(instruments=[trtcal.tvm_checkpoints("out")]):
         module = relax.get_default_pipeline(target)(module)
 
-`trtcal checkpoint diff good/ out/` then names the first pass that made something else, and where.
+`trtcal trace diff good/ out/` then names the first pass that made something else, and where.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Recorder:
 def tvm_checkpoints(folder: str | os.PathLike[str], subject: str = "") -> Any:
     """Return an instrument for `tvm.transform.PassContext` that writes the checkpoints of all passes.
 
-    They are in `folder` when the context ends, like those of a run: `trtcal checkpoint show` and
+    They are in `folder` when the context ends, like those of a run: `trtcal trace show` and
     `diff` read them. `subject` names the module in the chain. `InputError` if TVM is not
     installed.
 

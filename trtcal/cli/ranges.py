@@ -1,4 +1,4 @@
-"""`trtcal calibration`."""
+"""`trtcal ranges`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ calibration     what trtcal calibrate writes (read only)"""
 
 
 @click.group(
-    epilog="Example: trtcal calibration export calibration.json --format tensorrt-cache "
+    epilog="Example: trtcal ranges export calibration.json --format tensorrt-cache "
     "--tensorrt 8.6.1 -o model.cache",
     help=f"Show, compare, import and export tables of ranges.\n\n{FORMATS}",
 )
@@ -51,7 +51,7 @@ class TableOptions(JsonOptions):
     form: Readable | None = option("Format of the file.  [default: detected]", "--format")
 
 
-class Show(TableOptions, example="trtcal calibration show model.cache"):
+class Show(TableOptions, example="trtcal ranges show model.cache"):
     """List the ranges in FILE, and the entries that cannot be used."""
 
     def _run(self) -> None:
@@ -77,7 +77,7 @@ def _show(found: Calibration, path: Path) -> None:
     say(f"{len(found.ranges)} ranges, {len(found.unranged)} without; {', '.join(facts)}")
 
 
-class Diff(PairOptions, example="trtcal calibration diff minmax.json entropy.cache --json"):
+class Diff(PairOptions, example="trtcal ranges diff minmax.json entropy.cache --json"):
     """Show which ranges differ from A to B and by how much, the largest change first."""
 
     def _run(self) -> None:
@@ -102,7 +102,7 @@ def _show_diff(result: CalibrationDiff, options: Diff) -> None:
 
 class Export(
     JsonOptions,
-    example="trtcal calibration export calibration.json --format tensorrt-cache "
+    example="trtcal ranges export calibration.json --format tensorrt-cache "
     "--tensorrt 8.6.1 --algorithm EntropyCalibration2 -o model.cache",
 ):
     """Write the ranges in FILE in the format of another tool."""
@@ -132,7 +132,7 @@ class Export(
         self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
 
 
-class Import(TableOptions, example="trtcal calibration import model.cache --model model.onnx"):
+class Import(TableOptions, example="trtcal ranges import model.cache --model model.onnx"):
     """Write the ranges in FILE as the calibration.json of a model."""
 
     model: Path = option("The float model that the ranges are for.")
@@ -152,7 +152,7 @@ class Import(TableOptions, example="trtcal calibration import model.cache --mode
         self.present(document, lambda: _show(found, self.file), self.output)
 
 
-class Tails(DataOptions, example="trtcal calibration tails net.onnx c.json --data images.npz"):
+class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data images.npz"):
     """Name the samples that stretch the ranges of which TABLES clip most.
 
     TABLES are calibration.json files that `trtcal calibrate` wrote for MODEL.
