@@ -113,6 +113,11 @@ class Measured:
         """The processor's, such as x86_64: what engines for its GPU were built on."""
         return str(self.machine.get("architecture", "unknown"))
 
+    @property
+    def python(self) -> str:
+        """Python's version, such as 3.11.7."""
+        return str(self.machine.get("python", ""))
+
 
 @dataclass
 class Origin:

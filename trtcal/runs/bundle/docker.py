@@ -40,7 +40,7 @@ def export_docker(draft: Draft) -> Sequence[str]:
 
 
 def _lines(draft: Draft) -> Iterator[str]:
-    python = _plain(".".join(draft.run.measured.machine.python.split(".")[:2]))
+    python = _plain(".".join(draft.run.measured.python.split(".")[:2]))
     yield "# docker build -t checked docker/"
     key = " -v $PWD/public.pem:/keys/public.pem:ro" if draft.request.signer else ""
     yield f"# docker run -v $PWD:/bundle:ro{key} checked COMMAND"
