@@ -1,6 +1,6 @@
 """Where Q/DQ stand and what the compiler makes of them: trtcal beside other quantizers, in one run.
 
-    python -m benchmarks.placement [--targets sm86,sm89,sm120] [--zoo] [--peers] [--tuned] [name ...]
+    python -m benchmarks.placement [--targets sm86,sm89,sm120] [--zoo] [--peers] [name ...]
 
 Builds every network with TensorRT-RTX and prints one line a network, target and tool: heavy nodes
 asked in INT8, those that the compiler gives, kernels of the engine (layers that read or write), all
@@ -8,9 +8,6 @@ its layers, megabytes that they read and write (every tensor as listed, batch 1)
 SQNR of the outputs against the float model (dB, Q/DQ run literally). Then the nodes that fell back or
 were left, with the reason, and nodes of which the report says other than a second reading of the log.
 Networks are five `light_*` topologies, and with --zoo the tests' graphs.
-
-With --tuned also trtcal's placement after trials on the compiler, for each target by itself, as
-`trtcal quantize --tune-placement` makes it; a line below it says what the trials kept.
 
 With --peers also ONNX Runtime's quantizer, with the settings that TensorRT accepts, and NVIDIA
 ModelOpt's, if it is installed. All begin with the model as trtcal prepares it, and wherever they
@@ -46,10 +43,9 @@ from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError
-from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evidence.manifest import Build
 from trtcal.model import Model, load_model
-from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 from trtcal.ranges import Calibration
 
 TARGETS = "sm86,sm89,sm120"
@@ -118,15 +114,6 @@ def candidates(network: Subject, folder: Path, peers: bool) -> Iterator[Candidat
             print(f"  {tool}: {type(error).__name__}: {str(error)[:200]}")
             continue
         yield Candidate(tool, with_our_ranges(onnx.load(done), network.calibration), {})
-
-
-def tuned(network: Subject, target: str, seconds: float = 600.0) -> Candidate:
-    """Return the network as trials for one target place its Q/DQ, and say what they kept."""
-    measure = compiler(BACKEND, BuildOptions(target), network.prepared)
-    found = tune_placement(network.prepared, network.calibration, Plan(), measure, seconds)
-    made = quantize(network.prepared, network.calibration, found.plan)
-    notes = {f"kept ({one.op})": described(one) for one in found.trials if one.kept}
-    return Candidate("tuned", made.proto, {**made.skipped, **notes})
 
 
 def by_onnxruntime(network: Subject, given: Path, done: Path) -> None:
@@ -248,7 +235,6 @@ def main() -> None:
     parser.add_argument("--targets", default=TARGETS)
     parser.add_argument("--zoo", action="store_true")
     parser.add_argument("--peers", action="store_true")
-    parser.add_argument("--tuned", action="store_true")
     options = parser.parse_args()
     if importlib.util.find_spec("modelopt") is None:
         print("# modelopt is not installed", file=sys.stderr)
@@ -264,9 +250,6 @@ def main() -> None:
                 quality = sqnr(network, candidate) if candidate.tool == "trtcal" else None
                 for target in options.targets.split(","):
                     show(network, candidate, quality, target, folder)
-            for target in options.targets.split(",") if options.tuned else ():
-                candidate = tuned(network, target)
-                show(network, candidate, sqnr(network, candidate), target, folder)
 
 
 if __name__ == "__main__":

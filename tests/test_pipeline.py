@@ -105,26 +105,6 @@ def by_hand(place):
     return hand
 
 
-@pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
-def test_the_file_asks_for_a_tuned_placement_in_a_run_and_by_hand(place, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-    configured(place, conv_net, "second")
-    text = (place / "trtcal.toml").read_text().replace('"sm89"', '"cpu"')
-    text = text.replace("rounds = 3", "rounds = 1") + 'tune_placement = "sm89"\n'
-    (place / "trtcal.toml").write_text(text.replace('npz"', 'npz"\nmethods = ["minmax"]', 1))
-    lines = []
-    run(read_config(place / "trtcal.toml"), say=lines.append)
-    tuned = [line for line in lines if line.startswith("placement of ")]
-    assert [line.split()[2] for line in tuned] == ["int8-minmax", "mixed"]
-    words = ["--calibration", "out/calibrations/minmax.json", "-o", "hand.onnx"]
-    command("quantize", "net.onnx", *words)
-    trials = json.loads((place / "hand.placement.json").read_text())["trials"]
-    assert any(trial["kept"] for trial in trials) == (not tuned[0].endswith("unchanged"))
-    assert (place / "hand.onnx").read_bytes() == (
-        place / "out/models/int8-minmax.onnx"
-    ).read_bytes()
-
-
 def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
     run(configured(place, conv_net, "second"))
     hand = by_hand(place)
@@ -328,16 +308,6 @@ def test_a_target_that_the_installed_compiler_does_not_know_is_said_before_the_w
         with pytest.raises(InputError, match="cannot build for sm99"):
             run(unknown, "trtcal run", silent)
         assert not (place / "out").exists()
-
-
-def test_a_wrong_target_for_trials_is_said_before_the_work(place):
-    configured(place, conv_net, "second")
-    with (place / "trtcal.toml").open("a") as file:
-        file.write('tune_placement = "sm9x"\n')
-    steps = []
-    with pytest.raises(InputError):
-        run(read_config(place / "trtcal.toml"), say=steps.append)
-    assert not list(place.glob("out*"))
 
 
 def test_a_report_made_again_keeps_what_the_run_knew_unless_it_was_measured_anew(

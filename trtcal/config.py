@@ -623,12 +623,6 @@ class BuildConfig:
         unset="batches of 1, 8 and 32; other sizes from the data",
     )
     time_limit_s: float = key(NUMBER, 1800.0, "The most time that one build takes, in seconds.")
-    tune_placement: str | None = key(
-        TEXT,
-        None,
-        "A target on whose compiler the placement of Q/DQ at light nodes is tried.",
-        unset="not tried",
-    )
     fp16: bool = key(
         FLAG, True, "Whether a variant in FP16 stands beside those in INT8 where a target is a GPU."
     )

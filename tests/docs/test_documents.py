@@ -32,12 +32,10 @@ PRINTED = f"""
 calibration diff calibration.json minmax.json --json
 calibrate {DIGITS} --data {DATA} --how-many --json
 """
-WHERE_SET = {"plan": {"rest"}, "run": {"source", "cost"}, "measured-placement": set()}
+WHERE_SET = {"plan": {"rest"}, "run": {"source", "cost"}}
 """Fields that only some documents of a kind have."""
 
 OF_OTHERS = {
-    "measured-placement": "a file of the cache of placements",
-    "placement": "needs TensorRT-RTX",
     "report": "its fields are those of its JSON Schema",
     "trtcal-store": "the marker of a store",
 }

@@ -11,12 +11,11 @@ import click
 
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.check_data import warn
-from trtcal.cli.options import OptimizedOptions, option, required
+from trtcal.cli.options import OptimizedOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
 from trtcal.errors import some
 
 if TYPE_CHECKING:
-    from trtcal.evaluate.placement_search import Tuned
     from trtcal.model import Model
     from trtcal.ptq.improver import Improved
     from trtcal.quantization import Plan, QuantizedModel
@@ -161,12 +160,6 @@ class Quantize(
         "Precision of what stays in float.  [default: as the plan says, else trtcal.toml (fp16 if a "
         "target is a GPU), else fp32]"
     )
-    tune_placement: str | None = option(
-        "Target on which light nodes are tried in INT8, in float and with a second Q/DQ pair, by "
-        "building: sm89, rtx4090 and similar; also tune_placement under [build] in trtcal.toml.",
-        metavar="TARGET",
-    )
-    tune_time: float = option("Time limit of --tune-placement in seconds.", default=120.0, least=0)
     improve: Literal["fast", "best"] | None = option(
         "Calibrate from --data, and try optimizations of weights, biases and ranges."
     )
@@ -202,15 +195,9 @@ class Quantize(
         """The targets that the plan must suit."""
         return self.targets or self.config.build.targets
 
-    @property
-    def tuning_target(self) -> str | None:
-        """The target on which placements are tried, if any."""
-        return self.tune_placement or self.config.build.tune_placement
-
     def chosen_ranges(self, plan: Plan) -> Path | None:
-        """Return the file of ranges, None if none is given and neither plan nor trials need one."""
-        needed = plan.ranged or self.tuning_target
-        return self.ranges or (Path("calibration.json") if needed else None)
+        """Return the file of ranges, None if none is given and the plan needs none."""
+        return self.ranges or (Path("calibration.json") if plan.ranged else None)
 
     def _run(self) -> None:
         from trtcal.backends.capabilities import check_precisions
@@ -224,16 +211,10 @@ class Quantize(
             raise click.UsageError("--float-output is for plans whose one narrow precision is int8")
         check_precisions(plan.asked, self._suited)
         subject = _subject(self, plan)
-        tuned = None
-        if target := self.tuning_target:
-            tuned = _tuned(subject, plan, target, self)
-            plan = tuned.plan
         quantized = quantize(subject.model, subject.calibration, plan)
         with together():
             if subject.found:
                 _write_improved(subject.found, self)
-            if tuned:
-                _write_tuned(tuned, self)
             written = write_quantized(self.output, quantized)
         coverage = asked_coverage(replace(subject.model, proto=quantized.proto))
         document = {
@@ -283,35 +264,6 @@ def _plan(options: Quantize) -> Plan:
     rules = [Rule("fp32", glob, reason="--keep-float") for glob in options.keep_float]
     rules += [Rule(precision, glob, reason="--only") for glob in options.only]
     return replace(plan, rules=(*rules, *plan.rules))
-
-
-def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Tuned:
-    """Return the plan that trials on the compiler find best, and the trials."""
-    from trtcal.backends.options import BuildOptions, parse_shapes
-    from trtcal.backends.registry import find_backend
-    from trtcal.evaluate.placement_search import compiler, described, tune_placement
-
-    shapes, seconds = parse_shapes(options.config.build.shapes), options.tune_time
-    backend, chosen = find_backend(None, target)
-    measure = compiler(backend, BuildOptions(chosen, shapes), subject.model)
-    ranges = required(subject.calibration, "the calibration", "--calibration")
-    tuned = tune_placement(subject.model, ranges, plan, measure, seconds)
-    for trial in tuned.trials:
-        say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")
-    if tuned.untried:
-        say(f"{tuned.untried} trials did not fit into {seconds:g} s: raise --tune-time")
-    return tuned
-
-
-def _write_tuned(tuned: Tuned, options: Quantize) -> None:
-    from trtcal.documents import write_document
-    from trtcal.quantization import write_plan
-
-    endings = (".placement.json", ".plan.json")
-    trials, best = (options.output.with_suffix(one) for one in endings)
-    write_document(trials, tuned.to_document())
-    write_plan(best, tuned.plan)
-    say(f"wrote {trials}, and {best}: --plan takes it, and gives the same without building")
 
 
 def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,11 +25,10 @@ from trtcal.errors import GateFailed, InputError, some
 if TYPE_CHECKING:
     from trtcal.data import Dataset
     from trtcal.evaluate.caches import EvaluationCache
-    from trtcal.evaluate.placement_search import Measured
+    from trtcal.evaluate.search.compiled import Compile
     from trtcal.evaluate.search.methods import Chosen
     from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.model import Model
-    from trtcal.quantization import QuantizedModel
 
 
 SHOWN = 4
@@ -331,11 +329,11 @@ def _gpu_of(target: str | None) -> str:
     return known or DEFAULT_GPU
 
 
-def _compiler(target: str, model: Model) -> Callable[[QuantizedModel], Measured]:
+def _compiler(target: str, model: Model) -> Compile:
     from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
     from trtcal.errors import BackendError
-    from trtcal.evaluate.placement_search import compiler
+    from trtcal.evaluate.search.compiled import compiler
 
     backend, chosen = find_backend(None, target)
     available = backend.availability()

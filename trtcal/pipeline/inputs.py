@@ -112,10 +112,9 @@ def open_model(
     prepared = prepared_by(model, config, passes, followers)
     for line in prepared.notes:
         say(f"not changed: {line}")
-    for name in (*config.build.targets, config.build.tune_placement):
-        if name is not None:
-            backend, target = find_backend(None, name)
-            backend.check_target_here(target)
+    for name in config.build.targets:
+        backend, target = find_backend(None, name)
+        backend.check_target_here(target)
     return model, prepared
 
 

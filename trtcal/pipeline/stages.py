@@ -46,7 +46,6 @@ from trtcal.documents import (
 )
 from trtcal.errors import BackendError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
-from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
@@ -369,7 +368,6 @@ def write_variant(
     """Write `model`, prepared and perhaps optimized, with Q/DQ; return the file."""
     settings = inputs.config.build
     plan = plan.with_rest(settings.rest_for(settings.run_targets))
-    plan = tuned_plan(inputs.config, model, name, calibration, plan, journal)
     if name in inputs.plans or replace(plan, rest=None) != Plan():
         output = f"plans/{name}.json"
         with journal.step("plan", output) as record:
@@ -381,26 +379,6 @@ def write_variant(
         quantized = quantize(model, calibration, plan)
         record(write_quantized(journal.folder / output, quantized).digest)
     return journal.folder / output
-
-
-def tuned_plan(
-    config: Config, model: Model, name: str, calibration: Calibration, plan: Plan, journal: Journal
-) -> Plan:
-    """Return the plan with what trials on the compiler kept, if `build.tune_placement` asks."""
-    settings = config.build
-    if settings.tune_placement is None:
-        return plan
-    backend, target = find_backend(None, settings.tune_placement)
-    options = BuildOptions(target, parse_shapes(settings.shapes), settings.time_limit_s)
-    try:
-        tuned = tune_placement(model, calibration, plan, compiler(backend, options, model))
-    except BackendError as error:
-        journal.origin.missing_builds[f"placement of {name} for {target}"] = error.message
-        return plan
-    kept = [described(trial) for trial in tuned.trials if trial.kept]
-    late = [f"{tuned.untried} trials were not made within the time limit"] if tuned.untried else []
-    journal.say(f"placement of {name} for {target}: {'; '.join([*kept, *late]) or 'unchanged'}")
-    return tuned.plan
 
 
 def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: SizeRanges) -> None:

@@ -137,7 +137,7 @@ class Plan:
     fp32 if None, or fp16 where no known value overflows it. int4 and nvfp4 quantize weights only;
     `block_size` is the number of weights along the summed axis that share a scale in int4.
     What a node in `second_qdq` reads in INT8 goes through a second Q/DQ pair, whose scale is the next
-    larger float (see `trtcal.evaluate.placement_search`).
+    larger float.
 
     >>> plan = Plan("int8", {"head/gemm": "fp32"})
     >>> plan.decide("head/gemm").precision, plan.decide("stem/conv").precision

@@ -14,7 +14,7 @@ from tests.networks import conv_net, linear_classifier, rng, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.placement_search import Measured
+from trtcal.evaluate.search.compiled import Compiled
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Pair, SearchOptions, find_plans
 
@@ -53,7 +53,7 @@ class Clock:
 
 
 def built(model):
-    return Measured(0, len(model.proto.graph.node), ())
+    return Compiled(0, len(model.proto.graph.node), ())
 
 
 def test_a_limit_of_time_cuts_every_stage_and_says_so(make):

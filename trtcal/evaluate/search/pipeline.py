@@ -19,8 +19,8 @@ from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
 from trtcal.evaluate.ab_rule import is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.placement_search import Measured
 from trtcal.evaluate.replay import Reporter, silent
+from trtcal.evaluate.search.compiled import Compile
 from trtcal.evaluate.search.costs import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
@@ -36,7 +36,7 @@ from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.evidence.layers.costs import DEFAULT_GPU, find_target
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
-from trtcal.quantization import QuantizedModel, find_layers
+from trtcal.quantization import find_layers
 from trtcal.ranges import Calibration
 
 Z = 1.96  # of a 95 % interval
@@ -121,7 +121,7 @@ class SearchOptions:
     time_limit_s: float = math.inf
     batch: int = 1
     times: Times = field(default_factory=dict)
-    build: Callable[[QuantizedModel], Measured] | None = None
+    build: Compile | None = None
     clock: Callable[[], float] = time.monotonic
     reader: TaskReader = field(default_factory=TaskReader)
     precisions: tuple[str, ...] = ("int8",)
@@ -351,7 +351,7 @@ def _measure(seen: Sensitivities, limits: Limits) -> str:
 def _as_built(
     costs: Costs,
     plans: Plans,
-    build: Callable[[QuantizedModel], Measured],
+    build: Compile,
     may: Callable[[], bool],
 ) -> Costs:
     """Return the costs of the layers that a compiler makes, of all INT8, all float and all FP32.

@@ -233,8 +233,7 @@ def _float_between_int8(flow: Flow) -> Iterator[Finding]:
         layers[0].name,
         f"{kernels} between INT8 layers: {moved / 1e6:.3g} MB moved{share}",
         "each expands INT8 values to float in memory, or reads and writes float between INT8 layers",
-        "put Q/DQ on all inputs of these nodes too; `trtcal quantize --tune-placement` tries the "
-        "places",
+        "put Q/DQ on all inputs of these nodes too",
         tuple(Evidence("layer", layer.name, layer.kind) for layer in layers[:MOST_EVIDENCE]),
         Cost(time_of(layers), moved),
     )

@@ -297,7 +297,6 @@ OPTIONS: Sequence[Path] = (
     ("build", "targets"),
     ("build", "shapes"),
     ("build", "rest"),
-    ("build", "tune_placement"),
 )
 """The keys of `trtcal.toml` that decide on a variant, besides models, passes, data and plans."""
 MISSING = "missing"

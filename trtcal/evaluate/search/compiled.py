@@ -1,0 +1,46 @@
+"""What a compiler makes of a plan: the quantized model is built, and its layers are read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtcal.backends.base import Backend, build
+from trtcal.backends.options import BuildOptions
+from trtcal.documents import Workplace
+from trtcal.model import Model
+from trtcal.quantization import QuantizedModel
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiler made of one quantized model.
+
+    `float_heavy` is the number of nodes asked in INT8 that did not get it, `bytes_moved` what all
+    layers read and write, `layers` the list: name, kind, precision and bytes of each.
+    """
+
+    float_heavy: int
+    bytes_moved: int
+    layers: tuple[tuple[str, str, str, int], ...]
+
+
+Compile = Callable[[QuantizedModel], Compiled]
+
+
+def compiler(backend: Backend, options: BuildOptions, model: Model) -> Compile:
+    """Return what builds a quantized form of a model and lists its layers."""
+
+    def compile_(quantized: QuantizedModel) -> Compiled:
+        with Workplace() as folder:
+            variant = replace(model, proto=quantized.proto)
+            engine = build(variant, backend, options, Path(folder))
+        lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in engine.outcomes)
+        layers = tuple(
+            (layer.name, layer.kind, layer.precision, layer.bytes_moved or 0)
+            for layer in engine.layers
+        )
+        return Compiled(lost, sum(layer[3] for layer in layers), layers)
+
+    return compile_
