@@ -8,9 +8,9 @@ from typing import Any
 
 from trtcal.config import CostConfig
 from trtcal.documents import Document, from_fields
+from trtcal.formats import NARROW
 from trtcal.limits import COST
 from trtcal.quantization.coverage import Coverage
-from trtcal.quantization.formats import NARROW
 from trtcal.reporting.prices import Price
 
 Figures = dict[tuple[str, str], float]
