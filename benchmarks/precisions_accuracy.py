@@ -36,7 +36,7 @@ from benchmarks.int8_speed import describe_machine
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.errors import BackendError, TrtcalError
-from trtcal.quantization.formats import NARROW
+from trtcal.formats import NARROW
 
 BATCH = 16
 SECONDS = 1200  # after which a search ends with what it has; twice as long stops any command

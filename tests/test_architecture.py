@@ -11,7 +11,7 @@ import calibrators
 import trtcal
 
 HOUSE = [
-    {"errors"},
+    {"errors", "formats"},
     {"extensions"},
     {"documents"},
     {"stats"},

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calibrators.fp8 import FP8_MOST
 from calibrators.range import LEAST, MOST, scale_of
 from trtcal.documents import Sealed
 from trtcal.errors import InputError
+from trtcal.formats import FORMATS
 
 KIND = "calibration"
 FP8_ONLY = "for FP8 alone"
@@ -41,12 +41,17 @@ class TensorRange:
 
     @property
     def fp8_scale(self) -> float:
-        """The scale in FP8, amax / 448; without a range for FP8 that of the largest value seen."""
-        return (self.fp8_amax or self.observed_amax or self.amax) / FP8_MOST
+        """The scale in FP8."""
+        return self.scale_in("fp8")
 
     def scale_in(self, precision: str) -> float:
-        """Return the scale of activations in INT8 or FP8."""
-        return self.amax / 127.0 if precision == "int8" else self.fp8_scale
+        """Return the scale of activations, amax / the largest value of a precision.
+
+        Floats take the range for FP8, without one that of the largest value seen.
+        """
+        form = FORMATS[precision]
+        floating = self.fp8_amax or self.observed_amax or self.amax
+        return (floating if form.is_float else self.amax) / form.top
 
     def __post_init__(self) -> None:
         number = isinstance(self.amax, (int, float)) and not isinstance(self.amax, bool)

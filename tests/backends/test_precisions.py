@@ -144,7 +144,7 @@ def test_fp8_stays_off_wide_filters_and_transposed_convolutions(scenes, tmp_path
 
 @needs_rtx
 def test_the_compiler_raises_a_wide_filter_in_fp8_to_float(scenes, tmp_path, monkeypatch):
-    monkeypatch.setattr("trtcal.quantization.weighted_ops.FP8_TAPS", 49)
+    monkeypatch.setattr("trtcal.quantization.weighted_ops.FLOATING_TAPS", 49)
     engine = built(
         scenes["convolutions"], Plan("fp8", rules=(Rule("fp8", op="Conv"),)), "sm120", tmp_path
     )

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.networks import rng
+from trtcal.formats import FORMATS
 from trtcal.ptq.adaptive_rounding import (
     Moments,
     clipped_scales,
@@ -10,7 +11,6 @@ from trtcal.ptq.adaptive_rounding import (
     rounded_steps,
 )
 from trtcal.ptq.layer_inputs import MatrixForm
-from trtcal.quantization.formats import FORMATS
 
 INT8 = FORMATS["int8"]
 

@@ -15,6 +15,7 @@ from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.judging import Judge
 from trtcal.evaluate.replay import silent
+from trtcal.formats import FORMATS, NARROW
 from trtcal.model.graph import constant, import_graph
 from trtcal.model.model import Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps, rounded_steps
@@ -23,7 +24,6 @@ from trtcal.ptq.changes import Changes
 from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import Plan, quantize
-from trtcal.quantization.formats import FORMATS, NARROW
 from trtcal.quantization.weights import nearest
 
 MIXED = Plan("int4", {"product": "fp8"})

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from trtcal.formats import FORMATS
 from trtcal.quantization.blocks import quantize_blocks, scale_step
-from trtcal.quantization.formats import FORMATS
 
 KINDS = [("int4", 64), ("int4", 128), ("nvfp4", 16)]
 
@@ -17,7 +17,7 @@ def as_stored(scales, found):
     """Return scales as a file holds them: float16, or FP8 in steps."""
     if found.values.dtype == FORMATS["int4"].dtype:
         return scales.astype(np.float16).astype(np.float32)
-    step = np.float32(scale_step(found.scale))
+    step = np.float32(scale_step(found.scale, FORMATS["nvfp4"]))
     return FORMATS["fp8"].floats(scales / step) * step
 
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from calibrators.fp8 import fp8_amax, fp8_error
+from calibrators.floating import floating_amax, floating_error
 from calibrators.histogram import Histogram
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.formats import FORMATS
 from trtcal.quantization.blocks import quantize_blocks, scale_step
-from trtcal.quantization.formats import FORMATS
 
+FP8 = FORMATS["fp8"]
 NARROW = ("fp8", "int4", "nvfp4")
 BITS = {"fp8": 8, "int4": 4, "nvfp4": 4}
 TYPES = {
@@ -162,7 +163,7 @@ def blocked(found, name, axis, size, dtype):
     constants = [numpy_helper.from_array(found.values, "codes")]
     nodes, scales, read = [], found.scale.astype(dtype), "block_scales"
     if name == "nvfp4":
-        step = scale_step(found.scale)
+        step = scale_step(found.scale, FORMATS["nvfp4"])
         scales = FORMATS["fp8"].rounded(found.scale / step)
         constants.append(numpy_helper.from_array(np.asarray(step, dtype), "step"))
         nodes.append(helper.make_node("DequantizeLinear", [read, "step"], ["scales"], "scales"))
@@ -214,29 +215,32 @@ def test_an_fp8_range_is_never_worse_than_the_largest_value(values):
     made = histogram(values)
     low, high, counts = made.magnitudes()
     middle, counts = (low + high) / 2, counts.astype(np.float64)
-    chosen_error = fp8_error(middle, counts, fp8_amax(made))
-    assert chosen_error <= fp8_error(middle, counts, made.amax) * (1 + 1e-9)
+    chosen_error = floating_error(middle, counts, floating_amax(made, FP8), FP8)
+    assert chosen_error <= floating_error(middle, counts, made.amax, FP8) * (1 + 1e-9)
 
 
 @given(st.lists(magnitudes, min_size=1, max_size=50), st.integers(-20, 20))
 def test_an_fp8_range_moves_with_powers_of_two(values, exponent):
     scaled = np.asarray(values, np.float32) * np.float32(2.0**exponent)
-    assert fp8_amax(histogram(scaled)) == fp8_amax(histogram(values)) * 2.0**exponent
+    assert (
+        floating_amax(histogram(scaled), FP8)
+        == floating_amax(histogram(values), FP8) * 2.0**exponent
+    )
 
 
 def test_zeros_have_no_fp8_range():
-    assert fp8_amax(histogram(np.zeros(8))) == 0.0
+    assert floating_amax(histogram(np.zeros(8)), FP8) == 0.0
 
 
 @given(magnitudes)
 def test_one_value_is_lost_by_less_than_half_a_step(value):
     made = histogram([value])
-    amax = fp8_amax(made)
-    error = fp8_error(np.array([value]), 1.0, amax) ** 0.5
+    amax = floating_amax(made, FP8)
+    error = floating_error(np.array([value]), 1.0, amax, FP8) ** 0.5
     assert error <= value / 16
 
 
 def test_huge_and_tiny_values_keep_the_range_finite():
     for values in ([3e38, 1e-38], [1e-40], [3e38]):
-        amax = fp8_amax(histogram(values))
+        amax = floating_amax(histogram(values), FP8)
         assert 0 < amax < np.inf

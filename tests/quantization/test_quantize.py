@@ -16,6 +16,7 @@ from trtcal.calibration import calibrate, observe
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
+from trtcal.formats import FORMATS
 from trtcal.model import load_model
 from trtcal.model.graph import fingerprint, import_graph
 from trtcal.quantization import (
@@ -29,7 +30,6 @@ from trtcal.quantization import (
     write_plan,
     write_quantized,
 )
-from trtcal.quantization.formats import FORMATS
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.quantization.weights import quantize_weight, step_above
 from trtcal.ranges import Calibration, TensorRange

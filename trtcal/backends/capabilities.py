@@ -15,21 +15,15 @@ from trtcal.backends.targets import (
 )
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import GPUS
-from trtcal.quantization.formats import NARROW
+from trtcal.formats import NARROW, PRECISIONS
 
-FIRST: dict[str, Capability] = {"int8": (6, 1), "fp8": (8, 9), "int4": (8, 0), "nvfp4": (10, 0)}
-"""The first compute capability of each format.
-
-Sources: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities"; what TensorRT-RTX 1.7 refuses: FP8
-for sm86, INT4 for sm75, FP4 for sm89.
-"""
 PORTABLE_FIRST = (8, 0)
 
 
 def has(target: str, precision: str) -> bool:
     """Whether every part of a target has a precision; what names no known GPU is not judged.
 
-    >>> has("sm89", "fp8"), has("sm86,sm120", "fp8"), has("portable", "int4"), has("cpu", "nvfp4")
+    >>> has("sm89", "fp8"), has("sm86,sm120", "fp8"), has("portable", "int4"), has("cpu", "int4")
     (True, False, True, True)
     """
     return not any(_lacking(target, precision))
@@ -37,7 +31,7 @@ def has(target: str, precision: str) -> bool:
 
 def _lacking(target: str, precision: str) -> Iterator[str]:
     """Yield the parts of a target that lack a precision."""
-    first = FIRST.get(precision, (0, 0))
+    first = PRECISIONS[precision].capability
     for part in target.split(","):
         capability = _capability(canonical(part))
         if capability is not None and capability < first:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.backends.narrow import adapt
+from trtcal.backends.narrow import adapt, is_literal
 from trtcal.errors import InputError
 from trtcal.model import unique
 from trtcal.model.graph import (
@@ -34,7 +34,6 @@ from trtcal.model.graph import (
 )
 from trtcal.model.model import along
 from trtcal.model.ops import CONVOLUTIONS, MOVES, MULTIPLIES, QDQ
-from trtcal.quantization.formats import is_narrow
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +54,7 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     graph = import_graph(proto)
     changed = adapt(graph)
-    quantizers = [one for one in graph.nodes if one.op == "QuantizeLinear" and not is_narrow(one)]
+    quantizers = [one for one in graph.nodes if one.op == "QuantizeLinear" and not is_literal(one)]
     if not quantizers or not _is_tensorrts(graph):
         return export_model(graph, proto) if changed else proto
     lowering = _Lowering(graph)
@@ -245,7 +244,7 @@ class _Lowering:
         """Give every reader of quantized weights its own: shared ones ONNX Runtime fails on."""
         for node in list(self.graph.nodes):
             shared = node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None
-            shared = shared and not is_narrow(node)
+            shared = shared and not is_literal(node)
             for reader in node.outputs[0].outputs[1:] if shared else []:
                 own = [
                     gs.Constant(
@@ -263,7 +262,7 @@ class _Lowering:
     def shift_activations(self) -> None:
         """Make every quantized activation uint8 with zero point 128."""
         for node in self.graph.nodes:
-            if node.op in QDQ and not is_narrow(node) and _carries_activation(node):
+            if node.op in QDQ and not is_literal(node) and _carries_activation(node):
                 node.inputs[2] = gs.Constant(
                     unique(f"{node.name}/zero_point", self.names), np.array(ZERO_POINT, np.uint8)
                 )
@@ -287,7 +286,7 @@ def _is_tensorrts(graph: gs.Graph) -> bool:
         quantized = node.outputs[0] if node.op == "QuantizeLinear" else None
         if node.op == "DequantizeLinear" and isinstance(node.inputs[0], gs.Variable):
             quantized = node.inputs[0]
-        if quantized is not None and not is_narrow(node) and not _is_plain_pair(quantized):
+        if quantized is not None and not is_literal(node) and not _is_plain_pair(quantized):
             return False
     return True
 
@@ -311,7 +310,7 @@ def is_int8_per_tensor(node: gs.Node) -> bool:
 
 def _dequantizer_scale(tensor: gs.Tensor) -> Array | None:
     producer = tensor.inputs[0] if tensor.inputs else None
-    if producer is None or producer.op != "DequantizeLinear" or is_narrow(producer):
+    if producer is None or producer.op != "DequantizeLinear" or is_literal(producer):
         return None
     return constant(producer.inputs[1])
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's CPU needs to run FP8 and FP4: it has kernels for FP8 and INT4, none for FP4."""
+"""What ONNX Runtime's CPU needs to run narrow formats but INT8: it lacks kernels for some of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from trtcal.formats import FORMATS
 from trtcal.model import unique
-from trtcal.model.graph import all_names, expanded, export_model, import_graph
-from trtcal.quantization.formats import format_of, is_narrow
+from trtcal.model.graph import all_names, expanded, export_model, format_of, import_graph
+
+ONNX_RUNTIME = "onnxruntime"
 
 
 def adapt(graph: gs.Graph) -> bool:
     """Write a graph so that ONNX Runtime's CPU runs it and gets it right; return whether it changed."""
-    return any([_fold_fp4(graph), _keep_relus(graph)])
+    return any([_fold(graph), _keep_relus(graph)])
+
+
+def is_literal(node: gs.Node) -> bool:
+    """Tell whether a Q or DQ node quantizes to what has no integer kernels: FP8, or four bits."""
+    form = format_of(node)
+    return form is not None and form is not FORMATS["int8"]
 
 
 def adapted(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -29,37 +37,38 @@ def _keep_relus(graph: gs.Graph) -> bool:
     `ReluQuantRewrite` looks at the zero point alone, and all negative values come through. It moves
     quantization up first, so that other operators may stand in between.
     """
-    has_fp8 = any(one.op == "QuantizeLinear" and is_narrow(one) for one in graph.nodes)
-    found = [node for node in graph.nodes if has_fp8 and node.op == "Relu"]
+    has_fp8 = any(node.op == "QuantizeLinear" and is_literal(node) for node in graph.nodes)
+    relus = [node for node in graph.nodes if has_fp8 and node.op == "Relu"]
     names = all_names(graph)
-    for node in found:
+    for node in relus:
         # Its type may be known nowhere.
         zero = gs.Variable(unique(f"{node.name}/zero", names))
         number = gs.Constant(unique(f"{node.name}/number", names), np.zeros((), np.float32))
         graph.nodes.append(gs.Node("CastLike", zero.name, {}, [number, node.inputs[0]], [zero]))
         node.op, node.inputs = "Max", [node.inputs[0], zero]
-    if found:
+    if relus:
         graph.toposort()
-    return bool(found)
+    return bool(relus)
 
 
-def _fold_fp4(graph: gs.Graph) -> bool:
-    """Put the values of FP4 weights in the place of their DQ nodes; return whether there were any.
+def _fold(graph: gs.Graph) -> bool:
+    """Put the values of weights that it lacks kernels for in the place of their DQ nodes.
 
-    They are what DequantizeLinear gives by ONNX's definition: codes times scales, in the type of the
-    scales, which may be dequantized themselves.
+    Return whether there were any. They are what DequantizeLinear gives by ONNX's definition: codes
+    times scales, in the type of the scales, which may be dequantized themselves.
     """
-    found = False
+    is_changed = False
     for node in graph.nodes:
-        kind = format_of(node) if node.op == "DequantizeLinear" else None
-        is_fp4 = kind is not None and kind.name == "nvfp4"
-        result = expanded(node.outputs[0]) if is_fp4 else None
-        if result is None:
+        form = format_of(node) if node.op == "DequantizeLinear" else None
+        if form is None or ONNX_RUNTIME not in form.lacked_by:
             continue
-        made = gs.Constant(f"{node.outputs[0].name}/folded", result)
+        values = expanded(node.outputs[0])
+        if values is None:
+            continue
+        folded = gs.Constant(f"{node.outputs[0].name}/folded", values)
         for reader in list(node.outputs[0].outputs):
-            reader.inputs = [made if one is node.outputs[0] else one for one in reader.inputs]
-        found = True
-    if found:
+            reader.inputs = [folded if one is node.outputs[0] else one for one in reader.inputs]
+        is_changed = True
+    if is_changed:
         graph.cleanup(remove_unused_graph_inputs=False).toposort()
-    return found
+    return is_changed

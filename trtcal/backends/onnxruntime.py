@@ -22,11 +22,11 @@ from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.manifest import LOG
+from trtcal.formats import NARROW
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.ops import INTEGER, MULTIPLIES
 from trtcal.model.tensors import producers_of
-from trtcal.quantization.formats import NARROW
 
 OPTIMIZED = "optimized.onnx"
 FLOAT_KERNELS = MULTIPLIES | {"FusedConv", "FusedGemm", "FusedMatMul"}

@@ -36,6 +36,7 @@ from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.manifest import INSPECTED, LOG
+from trtcal.formats import RANGED
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 
@@ -144,7 +145,7 @@ class TensorRTRTX(Backend):
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Name what this compiler has no narrow kernel for, on any target or on Turing."""
-        if outcome.asked not in ("int8", "fp8"):
+        if outcome.asked not in RANGED:
             return outcome
         if op == "ConvTranspose":
             narrow = outcome.asked.upper()

@@ -16,7 +16,7 @@ import numpy as np
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
-from calibrators.fp8 import fp8_amax
+from calibrators.floating import floating_amax
 from calibrators.range import FLOOR
 from calibrators.registry import BUILT_IN
 from trtcal.data import Dataset
@@ -30,6 +30,7 @@ from trtcal.documents import (
     write_npz,
 )
 from trtcal.errors import InputError, TrtcalError
+from trtcal.formats import FORMATS
 from trtcal.model import Model
 from trtcal.ranges import Calibration, Parameters, TensorRange
 
@@ -213,7 +214,7 @@ def _choose(method: str, calibrator: calibrators.Calibrator, histogram: Histogra
         notes.append(f"{infinite} infinite values were not counted")
     low, high, counts = histogram.magnitudes()
     outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())
-    amax = chosen.amax if method in AS_INT8 else fp8_amax(histogram)
+    amax = chosen.amax if method in AS_INT8 else floating_amax(histogram, FORMATS["fp8"])
     return TensorRange(
         chosen.amax,
         histogram.amax,

@@ -24,6 +24,7 @@ from trtcal.cli.output import (
     warning,
 )
 from trtcal.errors import INTERRUPTED, GateFailed
+from trtcal.formats import PLANNED, PRECISIONS
 
 if TYPE_CHECKING:
     from trtcal.evidence.log.states import Found
@@ -37,10 +38,7 @@ LONGEST_NAME = 60
 LONGEST_MESSAGE = 200
 FEW = 0.2  # of the lines recognised, below which it is hardly a build log
 RESULTS = {"built": "an engine was built", "failed": "the build failed"}
-PRECISIONS = {
-    "int8": "in INT8",
-    "fp16": "in FP16",
-    "fp32": "in FP32",
+COMPUTED = {PRECISIONS[name].listed: f"in {PRECISIONS[name].label}" for name in PLANNED} | {
     "other": "in other types",
     "unknown": "unknown",
     "none": "only copying",
@@ -182,7 +180,7 @@ def _facts(document: dict[str, Any]) -> list[str]:
     memory = [f"{where} {size:,} MiB" for where, size in peaks.items() if size is not None]
     parts += [f"peak memory {', '.join(memory)}"] if memory else []
     layers = document["precisions"]
-    shown = [f"{layers[one]} {words}" for one, words in PRECISIONS.items() if one in layers]
+    shown = [f"{layers[one]} {words}" for one, words in COMPUTED.items() if one in layers]
     return parts + ([f"layers: {', '.join(shown)}"] if shown else [])
 
 

@@ -14,6 +14,7 @@ from trtcal.cli.check_data import warn
 from trtcal.cli.options import OptimizedOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
 from trtcal.errors import some
+from trtcal.formats import NARROW, RANGED, WEIGHTS_ONLY
 
 if TYPE_CHECKING:
     from trtcal.model import Model
@@ -133,12 +134,14 @@ class Quantize(
     other ranges. It writes the ranges and the optimizations beside OUTPUT; --optimizations of
     other commands takes the latter.
 
-    int4 and nvfp4 quantize weights only: a plan of these needs no calibration.
+    Formats for weights alone (see --precision) need no calibration.
     """
 
     plan: Path | None = option("Plan: precision by layer.  [default: --precision for every layer]")
-    precision: Literal["int8", "fp8", "int4", "nvfp4"] | None = option(
-        "Precision of every layer that can have it; int4 and nvfp4 are for weights.  [default: int8]"
+    precision: str | None = option(
+        f"Precision of every layer that can have it; {' and '.join(WEIGHTS_ONLY)} are for weights.  "
+        "[default: int8]",
+        type=click.Choice(NARROW),
     )
     targets: tuple[str, ...] = option(
         "Target that the plan must suit: sm89, rtx4090, portable, cpu; may be repeated.  [default: "
@@ -148,7 +151,7 @@ class Quantize(
     )
     ranges: Path | None = option(
         "Ranges: the calibration.json that `trtcal calibrate` wrote.  [default: calibration.json, "
-        "if the plan asks for int8 or fp8]",
+        f"if the plan asks for {' or '.join(RANGED)}]",
         "--calibration",
     )
     output: Path = option("ONNX file for the quantized model.", "-o")

@@ -21,6 +21,7 @@ from trtcal.cli.output import (
     warning,
 )
 from trtcal.errors import GateFailed, InputError, some
+from trtcal.formats import NARROW
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
@@ -161,7 +162,7 @@ class Search(
     measurements, so that the same command resumes where it was stopped. The status is 1 if no plan
     meets the limits.
 
-    --precisions lets layers have FP8 too, and INT4 or NVFP4 weights. --goal smallest looks for the
+    --precisions lets layers have other narrow formats than INT8. --goal smallest looks for the
     smallest file within the limits, or within half a point of accuracy if no limit is about it.
     """
 
@@ -170,7 +171,7 @@ class Search(
         "Precision of layers that are not quantized.", "--float", default="fp16"
     )
     precisions: str = option(
-        "Precisions to choose from, besides float: of int8, fp8, int4 and nvfp4, or all that the "
+        f"Precisions to choose from, besides float: of {', '.join(NARROW)}, or all that the "
         "target of --build, else the --gpu, has.",
         default="int8",
         metavar="A,B,...|all",
@@ -297,7 +298,6 @@ def _precisions(options: Search) -> tuple[str, ...]:
     """Return the precisions to choose from, the first of which others are compared with."""
     from trtcal.backends.capabilities import check_precisions, has
     from trtcal.evidence.layers.costs import find_target
-    from trtcal.quantization.formats import NARROW
 
     gpu = find_target(options.gpu or _gpu_of(options.target)).capability
     target = options.target or gpu or ""

@@ -20,12 +20,12 @@ from trtcal.backends.taps import Inside
 from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.evaluate.accuracy import rounded, sqnr_db
 from trtcal.evaluate.replay import replay
+from trtcal.formats import Precision, by_dtype
 from trtcal.model import Model
 from trtcal.model.files import array_of
 from trtcal.model.model import along
 from trtcal.model.passes import prepare
 from trtcal.model.tensors import constants_of, readers_of
-from trtcal.quantization.formats import BY_DTYPE, Format
 from trtcal.quantization.qdq import quantization_record
 
 INTEGERS = {np.dtype(one) for one in ("int8", "uint8", "int16", "uint16")}
@@ -78,9 +78,9 @@ class Site:
         return 127.0 if self._format is None else self._format.top
 
     @property
-    def _format(self) -> Format | None:
+    def _format(self) -> Precision | None:
         """The format of FP8 and four bits, which have no zero point; None for integers of 8 and 16."""
-        return BY_DTYPE.get(self.zero.dtype) if self.zero.dtype not in INTEGERS else None
+        return by_dtype().get(self.zero.dtype) if self.zero.dtype not in INTEGERS else None
 
     def _along(self, parameter: Array, rank: int) -> Array:
         if parameter.size == 1:
@@ -175,7 +175,7 @@ class _Finder:
                 return None
             zero = given
         block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
-        known = zero.dtype in INTEGERS or zero.dtype in BY_DTYPE
+        known = zero.dtype in INTEGERS or zero.dtype in by_dtype()
         if scale is None or not known or scale.dtype.kind != "f":
             return None
         if not block:

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.narrow import adapted
+from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
@@ -25,7 +25,6 @@ from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
-from trtcal.quantization.formats import is_narrow
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
 
 
@@ -156,7 +155,7 @@ def _literal(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     FP8 and weights in four bits are executed so in any case.
     """
     quantizers = [node for node in import_graph(proto).nodes if node.op == "QuantizeLinear"]
-    return None if all(map(is_narrow, quantizers)) else adapted(proto)
+    return None if all(map(is_literal, quantizers)) else adapted(proto)
 
 
 def literal_model(variant: Variant) -> Model | None:

@@ -27,7 +27,7 @@ from onnx.external_data_helper import uses_external_data
 
 from trtcal.documents.bounds import raising, scaled, seconds_for, too_slow
 from trtcal.errors import InputError
-from trtcal.model.files import ITEM_BITS, NARROW_BITS, all_nodes, size_of, subgraphs_of, tensors_of
+from trtcal.model.files import ITEM_BITS, NARROW_TYPES, all_nodes, size_of, subgraphs_of, tensors_of
 
 MODEL_BYTES = 2 << 30  # protobuf reads no more
 MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
@@ -98,7 +98,7 @@ def _check_values(tensor: onnx.TensorProto) -> None:
         return  # others lie packed in their field
     given = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
     wanted = math.prod(map(int, tensor.dims))
-    if tensor.data_type in NARROW_BITS:
+    if tensor.data_type in NARROW_TYPES:
         wanted = size_of(tensor)  # an entry holds a byte
     if given != wanted:
         raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape needs {wanted}")

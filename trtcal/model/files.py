@@ -25,6 +25,7 @@ from onnx.external_data_helper import (
 )
 
 from trtcal.documents import digest_bytes, replacing, together, write_bytes
+from trtcal.formats import REFUSED, TYPES, Precision
 
 Array = npt.NDArray[Any]
 Placed = list[tuple[int, TensorProto]]
@@ -49,16 +50,12 @@ ITEM_BYTES: dict[int, int] = {
     TensorProto.UINT64: 8,
 }
 """Bytes of a value, of the types that numpy has, and BFLOAT16."""
-NARROW_BITS: dict[int, int] = {
-    TensorProto.FLOAT8E4M3FN: 8,
-    TensorProto.FLOAT8E4M3FNUZ: 8,
-    TensorProto.FLOAT8E5M2: 8,
-    TensorProto.FLOAT8E5M2FNUZ: 8,
-    TensorProto.INT4: 4,
-    TensorProto.UINT4: 4,
-    TensorProto.FLOAT4E2M1: 4,
+NARROW_TYPES: dict[int, Precision] = {
+    TensorProto.DataType.Value(name): row for name, row in {**TYPES, **REFUSED}.items()
 }
-ITEM_BITS = {kind: 8 * count for kind, count in ITEM_BYTES.items()} | NARROW_BITS
+"""ONNX's types of 8 and 4 bits that came after INT8, with the precision of that size."""
+ITEM_BITS = {kind: 8 * count for kind, count in ITEM_BYTES.items()}
+ITEM_BITS |= {kind: row.width for kind, row in NARROW_TYPES.items()}
 
 
 def size_of(tensor: TensorProto) -> int:

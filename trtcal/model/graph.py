@@ -17,6 +17,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from trtcal.documents import digest_bytes
+from trtcal.formats import FORMATS, Precision, by_dtype
 from trtcal.model.files import (
     ITEM_BYTES,
     LARGE,
@@ -44,7 +45,7 @@ NUMBERS: dict[str, tuple[type, str]] = {
     "value_ints": (np.int64, "ints"),
 }
 """Attributes of a Constant that hold numbers: their type, and the field that has them."""
-PACKED = (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn)
+PACKED = (ml_dtypes.uint4, *(row.dtype for row in FORMATS.values() if row.width < 8))
 """Types of which a byte holds two: onnx-graphsurgeon would write one a byte."""
 STANDARD = (None, "", "ai.onnx")  # how a node names the domain of ONNX's own operators
 
@@ -315,6 +316,20 @@ def type_of(tensor: gs.Tensor) -> int | None:
     if tensor.dtype is None or isinstance(tensor.dtype, int):
         return tensor.dtype
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
+
+
+def format_of(node: gs.Node) -> Precision | None:
+    """Return the format that a Q or DQ node quantizes to, None for other types and unknown ones."""
+    tensors = (node.inputs[0], *node.inputs[2:3], *node.outputs)
+    types = (*(tensor.dtype for tensor in tensors), node.attrs.get("output_dtype"))
+    return next(filter(None, (by_dtype().get(_numpy_type(dtype)) for dtype in types)), None)
+
+
+def _numpy_type(dtype: Any) -> np.dtype[Any] | None:
+    """Return a type of numpy: onnx-graphsurgeon gives ONNX's number of those that numpy lacks."""
+    if isinstance(dtype, int):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype) if dtype else None
+    return None if dtype is None else np.dtype(dtype)
 
 
 def is_fp16(node: gs.Node) -> bool:

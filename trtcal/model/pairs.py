@@ -22,29 +22,14 @@ import onnx
 from onnx import NodeProto, TensorProto
 
 from trtcal.errors import InputError
-from trtcal.model.files import array_of, subgraphs_of, with_attributes, with_inner
+from trtcal.model.files import NARROW_TYPES, array_of, subgraphs_of, with_attributes, with_inner
 
 STANDARD = ("", "ai.onnx")
 PAIR = ("QuantizeLinear", "DequantizeLinear")
-OPSETS: dict[int, int] = {
-    TensorProto.FLOAT8E4M3FN: 19,
-    TensorProto.FLOAT8E4M3FNUZ: 19,
-    TensorProto.FLOAT8E5M2: 19,
-    TensorProto.FLOAT8E5M2FNUZ: 19,
-    TensorProto.INT4: 21,
-    TensorProto.UINT4: 21,
-    TensorProto.FLOAT4E2M1: 23,
+TAKEN = {
+    kind: row for kind, row in NARROW_TYPES.items() if row.onnx == TensorProto.DataType.Name(kind)
 }
-"""The first opset in which a type can be quantized."""
-REFUSED: dict[int, str] = {
-    TensorProto.FLOAT8E4M3FNUZ: "float8e4m3fn",
-    TensorProto.FLOAT8E5M2: "float8e4m3fn",
-    TensorProto.FLOAT8E5M2FNUZ: "float8e4m3fn",
-    TensorProto.UINT4: "int4 with zero point 0",
-}
-"""Types that TensorRT does not take, and what it takes in their place."""
-FOUR_BITS = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
-TAKEN = (TensorProto.FLOAT8E4M3FN, *FOUR_BITS)
+"""Types without zero points that TensorRT takes."""
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 TINY = float(np.finfo(np.float32).tiny)
 MOST_CALLS = 10_000  # functions that call others may stand for any number
@@ -168,24 +153,25 @@ class _Check:
         return self.scope.constants.get(self.node.input[2]) if len(self.node.input) > 2 else None
 
     def _check_type(self) -> None:
-        named, opset = _type_name(self.kind), OPSETS.get(self.kind, 0)
+        named, row = _type_name(self.kind), NARROW_TYPES.get(self.kind)
+        opset = row.opset if row else 0
         if self.scope.opset < opset and self.node.domain in STANDARD:
             self.fail(
                 f"has values of type {named}, which need opset {opset}, and the model has opset "
                 f"{self.scope.opset}",
                 f"export the model with opset {opset} or later",
             )
-        if taken := REFUSED.get(self.kind):
+        if row and self.kind not in TAKEN:
             self.fail(
                 f"has values of type {named}, which TensorRT does not take",
-                f"{AGAIN}, to {taken}",
+                f"{AGAIN}, to {row.onnx.lower()}{'' if row.is_float else ' with zero point 0'}",
             )
 
     def _check_shape(self) -> None:
         """Check the shape of the scales against that of constant values."""
         values, scales = (_shape(name, self.scope) for name in self.node.input[:2])
         size, axis = self.attributes.get("block_size", 0), self.attributes.get("axis", 1)
-        if size < 0 or (size % 2 and self.kind in FOUR_BITS):
+        if size < 0 or (size % 2 and self.kind in TAKEN and TAKEN[self.kind].width < 8):
             kind = "negative" if size < 0 else "odd"
             self.fail(f"has the {kind} block size {size}", f"{AGAIN}, in blocks of 64 or 128")
         if scales is None or (values is None and size):

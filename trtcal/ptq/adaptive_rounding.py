@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from trtcal.formats import FORMATS, Precision
 from trtcal.model.model import Floats
 from trtcal.ptq.layer_inputs import MatrixForm, TokenWeights
-from trtcal.quantization.formats import FORMATS, Format
 
 ROWS = 8192  # of a layer's input, at most
 ROWS_A_WEIGHT = 4  # or so many for each weight of an output, if that is more
@@ -142,7 +142,7 @@ def clipped_scales(weights: Floats, scale: Floats, gram: Floats) -> Floats:
     return best
 
 
-def rounded_steps(weights: Floats, scales: Floats, gram: Floats, kind: Format) -> Floats:
+def rounded_steps(weights: Floats, scales: Floats, gram: Floats, kind: Precision) -> Floats:
     """Return steps of a format for weights (groups, outputs, d) at scales that broadcast to them.
 
     Columns with the most power are rounded first; each passes its error on to those behind.
@@ -156,9 +156,9 @@ def rounded_steps(weights: Floats, scales: Floats, gram: Floats, kind: Format) -
     return found
 
 
-def nearest_steps(exact: Floats, kind: Format) -> Floats:
+def nearest_steps(exact: Floats, kind: Precision) -> Floats:
     """Return weights, in steps of their scales, on the grid of a format: int8 has no -128."""
-    return kind.floats(np.maximum(exact, -kind.top) if kind.name == "int8" else exact)
+    return kind.floats(np.maximum(exact, -kind.top) if kind.by_channel else exact)
 
 
 def _damped(gram: Floats, part: float) -> Floats:
@@ -175,7 +175,7 @@ def _inverse_factor(gram: Floats) -> Floats:
     return np.asarray(scipy.linalg.cholesky((inverse + inverse.T) / 2, check_finite=False))
 
 
-def _columns(exact: Floats, scales: Floats, factor: Floats, kind: Format) -> Floats:
+def _columns(exact: Floats, scales: Floats, factor: Floats, kind: Precision) -> Floats:
     """Return the steps of a matrix (outputs, d) at scales of the same shape, column by column.
 
     The first argument is changed.

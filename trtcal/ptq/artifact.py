@@ -23,13 +23,13 @@ from trtcal.documents import (
     write_npz,
 )
 from trtcal.errors import InputError
+from trtcal.formats import FORMATS, Precision, by_dtype
 from trtcal.model import Model, checked, unique
 from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
 from trtcal.model.model import Floats, Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps
 from trtcal.ptq.changes import HINT, Bounds, Changes, missing
 from trtcal.quantization import find_layers
-from trtcal.quantization.formats import BY_DTYPE, FORMATS, Format
 from trtcal.quantization.placement import Placement
 from trtcal.quantization.weighted_ops import Layer, Weight, bias_of, block_axis, set_bias
 from trtcal.ranges import Calibration
@@ -127,7 +127,7 @@ def _check_overrides(model: Model) -> None:
             raise InputError(f"the optimizations do not fit the weights of layer {name!r}", HINT)
 
 
-def _fits(grid: Grid, node: gs.Node, weight: Weight | None, kind: Format) -> bool:
+def _fits(grid: Grid, node: gs.Node, weight: Weight | None, kind: Precision) -> bool:
     """Tell whether a grid has a layer's shape, and positive scales: by block, by channel, or one."""
     values = constant(node.inputs[weight.index]) if weight else None
     shape, scales = grid.values.shape, grid.scale.shape
@@ -265,7 +265,7 @@ def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | 
     if grid is None or layer.weight is None or values is None:
         return {"weights": None, "rounded": None}
     exact = values / grid.scales(layer.weight.axis)
-    nearest = nearest_steps(exact, BY_DTYPE[grid.values.dtype])
+    nearest = nearest_steps(exact, by_dtype()[grid.values.dtype])
     return {
         "weights": values.size,
         "rounded": int((nearest != grid.values.astype(np.float32)).sum()),

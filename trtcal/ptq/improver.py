@@ -19,6 +19,7 @@ from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter
+from trtcal.formats import NARROW
 from trtcal.model import Model
 from trtcal.ptq.artifact import KIND, Optimizations, layer_changes, write_optimizations
 from trtcal.ptq.changes import Changes
@@ -34,7 +35,6 @@ from trtcal.ptq.optimizations import (
 )
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
-from trtcal.quantization.formats import NARROW
 from trtcal.quantization.qdq import NONE, without_ranges
 from trtcal.ranges import Calibration
 

@@ -32,6 +32,7 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.search.segments import PairedGraph, Segment
+from trtcal.formats import FORMATS, Precision
 from trtcal.model import Model
 from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
@@ -54,7 +55,6 @@ from trtcal.ptq.layer_inputs import (
     token_weights,
 )
 from trtcal.quantization import Plan, find_layers, quantize
-from trtcal.quantization.formats import FORMATS, Format
 from trtcal.quantization.qdq import in_opset_of
 from trtcal.quantization.weighted_ops import Bias, Weight, bias_of
 from trtcal.ranges import Calibration
@@ -98,7 +98,7 @@ class _Step:
     scale: np.float32 | None
     values: Floats
     weight: Weight
-    kind: Format
+    kind: Precision
     nearest: Grid
     form: MatrixForm | None
     bias: Bias | None
@@ -200,7 +200,7 @@ class LayerwiseReconstruction:
             )
             place = number + 1
 
-    def _nearest(self, name: str, index: int, kind: Format) -> Grid:
+    def _nearest(self, name: str, index: int, kind: Precision) -> Grid:
         """Return a layer's weight as it is quantized without optimizations."""
         dequantize = self.pair.producers[self.pair.pair[name].input[index]]
         values, scale = dequantize.input[:2]

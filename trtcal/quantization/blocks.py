@@ -1,4 +1,4 @@
-"""Weights in blocks that share a scale: INT4, and NVFP4 whose block scales are FP8 themselves.
+"""Weights in blocks that share a scale, which is float16 or quantized itself.
 
 A block lies along the summed axis of a matrix. Sources: ONNX, DequantizeLinear-21 (`block_size`);
 NVIDIA, "Working with Quantized Types", INT4 and FP4 weight-only quantization.
@@ -11,32 +11,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trtcal.formats import FORMATS, Precision
 from trtcal.model.model import Floats, Grid
-from trtcal.quantization.formats import FORMATS, Format
 
 LEAST_SCALE = 2.0**-14  # the smallest normal float16
 LARGEST_SCALE = np.float32(65504)  # the largest float16
 LEAST_STEP = 2.0**-24  # the smallest float16
-LEAST_FP8 = 2.0**-6  # the smallest normal E4M3
-# Shares of the scale that reaches the largest values; at 1.5 FP4's largest value is 4, whose neighbours
-# are nearer. Lower ones lose less of the weights but more of the output: in trained networks the few
-# largest weights matter more than their number says.
+# Shares of the scale that reaches the largest values; at 1.5 the largest value of floats in four bits
+# is 4, whose neighbours are nearer. Lower ones lose less of the weights but more of the output: in
+# trained networks the few largest weights matter more than their number says.
 SHARES = np.linspace(1.0, 0.96, 5)
-SHARES_FP4 = np.linspace(1.5, 0.96, 10)
+FLOAT_SHARES = np.linspace(1.5, 0.96, 10)
 CHUNK = 1 << 16  # weights at a time, which stay in the cache of a CPU
 
 
-def least_scale(kind: Format) -> float:
+def least_scale(kind: Precision) -> float:
     """Return the smallest scale that weights get in a narrow float format or in blocks."""
     if not kind.weights_only:
         return float(np.finfo(np.float32).tiny)
-    return LEAST_STEP * LEAST_FP8 if kind.name == "nvfp4" else LEAST_SCALE
+    return LEAST_STEP * FORMATS[kind.scales].normal if kind.scales else LEAST_SCALE
 
 
-def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Grid:
+def quantize_blocks(weight: Floats, kind: Precision, axis: int, size: int) -> Grid:
     """Return a matrix in `kind`, each block with the scale of least squared error that clips little.
 
-    Scales up to 65504 are numbers of float16 too; NVFP4's are FP8 times one `scale_step`.
+    Scales up to 65504 are numbers of float16 too; those of `kind.scales` are times one `scale_step`.
     `ValueError` if `size` does not divide the matrix along `axis`.
     """
     if weight.shape[axis] % size:
@@ -45,7 +44,7 @@ def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Grid:
     blocks = np.ascontiguousarray(exact, np.float32).reshape(-1, size)
     lowest = abs(kind.lowest or kind.top) / kind.top
     largest = np.maximum(blocks.max(1, initial=0.0), -blocks.min(1, initial=0.0) / lowest)
-    step = scale_step(largest / kind.top) if kind.name == "nvfp4" else None
+    step = scale_step(largest / kind.top, kind) if kind.scales else None
     best = np.empty_like(largest)
     values = np.empty(blocks.shape, kind.dtype)
     for start in range(0, len(blocks), CHUNK // size):
@@ -56,10 +55,10 @@ def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Grid:
     return Grid(_back(values.reshape(exact.shape), axis), _back(scales, axis))
 
 
-def _best_scales(blocks: Floats, exact: Floats, kind: Format, step: float | None) -> Floats:
+def _best_scales(blocks: Floats, exact: Floats, kind: Precision, step: float | None) -> Floats:
     """Return the scale of each block (blocks, size); `exact` ones reach the largest magnitudes."""
     best, least = exact, np.full(exact.shape, np.inf, np.float32)
-    for share in SHARES if step is None else SHARES_FP4:
+    for share in FLOAT_SHARES if kind.is_float else SHARES:
         tried = _scales(exact * np.float32(share), kind, step)
         errors = _errors(blocks, tried, kind)
         best = np.where(errors < least, tried, best)
@@ -71,26 +70,27 @@ def _back(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(np.moveaxis(values, -1, axis))
 
 
-def scale_step(scales: Floats) -> float:
-    """Return the scale of NVFP4's block scales: the least power of two with which FP8 reaches them.
+def scale_step(scales: Floats, kind: Precision) -> float:
+    """Return the scale of quantized block scales: the least power of two with which they are reached.
 
     Products of a power of two and a number in FP8 are exact in float16.
     """
-    wanted = max(scales.max(initial=0.0) / FORMATS["fp8"].top, LEAST_STEP)
-    return float(2.0 ** np.ceil(np.log2(wanted)))
+    exact = max(scales.max(initial=0.0) / FORMATS[kind.scales or ""].top, LEAST_STEP)
+    return float(2.0 ** np.ceil(np.log2(exact)))
 
 
-def _scales(exact: Floats, kind: Format, step: float | None) -> Floats:
+def _scales(exact: Floats, kind: Precision, step: float | None) -> Floats:
     """Return scales as the file holds them."""
-    if step is None:
+    if step is None or kind.scales is None:
         exact = np.maximum(exact, np.float32(LEAST_SCALE))
         halves = np.minimum(exact, LARGEST_SCALE).astype(np.float16).astype(np.float32)
         return np.where(exact > LARGEST_SCALE, exact, halves)
-    steps = np.maximum(exact / np.float32(step), np.float32(LEAST_FP8))
-    return FORMATS["fp8"].floats(steps) * np.float32(step)
+    stored = FORMATS[kind.scales]
+    steps = np.maximum(exact / np.float32(step), np.float32(stored.normal))
+    return stored.floats(steps) * np.float32(step)
 
 
-def _errors(blocks: Floats, scales: Floats, kind: Format) -> Floats:
+def _errors(blocks: Floats, scales: Floats, kind: Precision) -> Floats:
     error = kind.floats(blocks / scales[:, None])
     error *= scales[:, None]
     error -= blocks

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import constant, expanded
+from trtcal.model.graph import constant, expanded, format_of
 from trtcal.model.ops import BOUNDED, SELECTS, WITHIN_ONE, output_axis
-from trtcal.quantization.formats import format_of
 
 Bounds = dict[str, float]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtcal.documents import to_fields
+from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.limits import INT8_MACS, NARROW_MACS, SHARES, Figure, Judgement, Limit, judge_figures
 from trtcal.model import Model, uniquely_named
 from trtcal.model.macs import FORMULAS
 from trtcal.model.ops import MULTIPLIES, NOT_QUANTIZED, QDQ
 from trtcal.model.shapes import CONTRIB, Shape
 from trtcal.model.work import NodeWork, Work, count_work
-from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 INT8, UNKNOWN = "int8", "unknown"

@@ -12,9 +12,9 @@ import onnx
 import onnx_graphsurgeon as gs
 import scipy
 
-from trtcal.model.graph import FP16_OPSET, captured, constant, is_op
+from trtcal.formats import FORMATS
+from trtcal.model.graph import FP16_OPSET, captured, constant, format_of, is_op
 from trtcal.model.ops import HEAVY, QDQ, RECURRENT, SENSITIVE, SHAPE_ONLY, TYPED
-from trtcal.quantization.formats import FORMATS, format_of
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
 

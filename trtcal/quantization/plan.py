@@ -26,17 +26,15 @@ from trtcal.config import (
 )
 from trtcal.documents import Document, read_document, read_json, seal, write_document
 from trtcal.errors import InputError
+from trtcal.formats import FLOATS, FORMATS, NARROW, PLANNED, RANGED
 from trtcal.model import Model
 from trtcal.model.graph import FP16_OPSET, MIN_OPSET, import_graph
 from trtcal.model.ops import HEAVY, MULTIPLIES, NOT_QUANTIZED, SENSITIVE
 from trtcal.model.work import count_work
-from trtcal.quantization.formats import FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.weighted_ops import weight_count
 
 KIND, VERSION = "plan", 4
-FLOATS = ("fp16", "fp32")
-PRECISIONS = (*NARROW, *FLOATS)
 BLOCK_SIZES = FORMATS["int4"].blocks
 MATCHES = ("glob", "name", "regex")
 LONGEST = 1000  # characters of a pattern
@@ -133,11 +131,10 @@ class Plan:
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
 
     Nodes without weights or products follow their neighbours unless a name or a rule decides.
-    If the default is a narrow precision (int8, fp8, int4, nvfp4), what cannot have it runs in `rest`:
-    fp32 if None, or fp16 where no known value overflows it. int4 and nvfp4 quantize weights only;
-    `block_size` is the number of weights along the summed axis that share a scale in int4.
-    What a node in `second_qdq` reads in INT8 goes through a second Q/DQ pair, whose scale is the next
-    larger float.
+    If the default is a narrow precision (`trtcal.formats`), what cannot have it runs in `rest`: fp32
+    if None, or fp16 where no known value overflows it. `block_size` is the number of weights along
+    the summed axis that share a scale in int4. What a node in `second_qdq` reads in INT8 goes through
+    a second Q/DQ pair, whose scale is the next larger float.
 
     >>> plan = Plan("int8", {"head/gemm": "fp32"})
     >>> plan.decide("head/gemm").precision, plan.decide("stem/conv").precision
@@ -183,7 +180,7 @@ class Plan:
     @property
     def ranged(self) -> tuple[str, ...]:
         """What the plan asks for that quantizes activations too, and so needs their ranges."""
-        return tuple(one for one in NARROW if one in self.asked and one not in WEIGHTS_ONLY)
+        return tuple(name for name in RANGED if name in self.asked)
 
     @property
     def is_int8(self) -> bool:
@@ -259,9 +256,9 @@ FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
 
 
 def _check_precision(what: str, precision: object) -> None:
-    if precision not in PRECISIONS:
+    if precision not in PLANNED:
         raise InputError(
-            f"plan: {what} has precision {precision!r}", f"choose one of: {', '.join(PRECISIONS)}"
+            f"plan: {what} has precision {precision!r}", f"choose one of: {', '.join(PLANNED)}"
         )
 
 

@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.documents import canonical_json
 from trtcal.errors import InputError
+from trtcal.formats import BY_OPERATOR, FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.model import Model, checked, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
@@ -23,23 +24,17 @@ from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
 from trtcal.quantization.blocks import least_scale, scale_step
-from trtcal.quantization.formats import FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
 from trtcal.quantization.propagate import is_unpadded, propagate
-from trtcal.quantization.weighted_ops import Layer, Weight, block_axis, set_bias, without_fp8
+from trtcal.quantization.weighted_ops import Layer, Weight, block_axis, set_bias, without_kernel
 from trtcal.quantization.weights import Scale, as_scale, nearest, step_above
 from trtcal.ranges import Calibration
 
 METADATA = "trtcal.quantization"
 NONE = "none"  # what a record says of a calibration where weights alone are quantized
-BY_TYPE = {onnx.helper.np_dtype_to_tensor_dtype(one.dtype): name for name, one in FORMATS.items()}
-BY_OPERATOR = {  # in the domain trt, as ModelOpt exports from PyTorch
-    "TRT_FP8DequantizeLinear": "fp8",
-    "TRT_INT4DequantizeLinear": "int4",
-    "TRT_FP4QDQ": "nvfp4",
-}
+BY_TYPE = {onnx.TensorProto.DataType.Value(row.onnx): name for name, row in FORMATS.items()}
 
 
 @dataclass(frozen=True)
@@ -180,10 +175,13 @@ def _stems(
     for layer in layers:
         node, decision = nodes[layer.name], decisions[layer.name]
         is_first = node.op == "Conv" and node.inputs[0].name in inputs
-        if decision.precision == "fp8" and decision.is_default and is_first:
+        form = FORMATS[decision.precision]
+        if form.needs_ranges and form.is_float and decision.is_default and is_first:
             channels = node.inputs[1].shape[1]
             if channels < NARROW_STEM:
-                found[layer.name] = f"FP8 loses much and saves little on {channels} input channels"
+                found[layer.name] = (
+                    f"{form.label} loses much and saves little on {channels} input channels"
+                )
     return found if len(found) < len(layers) else {}
 
 
@@ -207,7 +205,8 @@ def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Cal
         raise InputError(
             f"the plan asks for {' and '.join(plan.ranged)}, and there is no calibration with the "
             "ranges of activations",
-            "give the calibration.json of `trtcal calibrate`; int4 and nvfp4 alone need none",
+            f"give the calibration.json of `trtcal calibrate`; {' and '.join(WEIGHTS_ONLY)} alone need "
+            "none",
         )
     return without_ranges(model)
 
@@ -251,15 +250,16 @@ class _Writer:
             return f"{precision} is for layers that multiply; this one follows its neighbours"
         if precision in WEIGHTS_ONLY:
             return self._without_block(layer, precision) or self._too_small(layer, precision)
-        if precision == "fp8":
-            why = without_fp8(self.nodes[layer.name]) or self._too_small(layer, precision)
+        form = FORMATS[precision]
+        if form.is_float:
+            why = without_kernel(self.nodes[layer.name], form) or self._too_small(layer, precision)
             if why:
                 return why
         for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
-            if precision == "int8" and not self.calibration.ranges[name].is_for_int8:
+            if not form.is_float and not self.calibration.ranges[name].is_for_int8:
                 return f"the range of tensor {name!r} is for FP8 alone"
         return None
 
@@ -351,7 +351,7 @@ class _Writer:
     def _weight(self, node: gs.Node, layer: Layer, place: Weight, precision: str) -> gs.Variable:
         tensor, found = node.inputs[place.index], self.overrides.weights.get(layer.name)
         size = self._block(layer, precision)
-        axis = {"int8": place.axis, "fp8": None}.get(precision, block_axis(node))
+        axis = place.axis if FORMATS[precision].by_channel else block_axis(node) if size else None
         key = (tensor.name, precision, axis, id(found) if found else None)
         if key not in self.weights:
             values = np.asarray(constant(tensor))
@@ -369,12 +369,12 @@ class _Writer:
     def _block_scales(
         self, tensor: gs.Constant, scales: Scale, precision: str, dtype: Any
     ) -> gs.Tensor:
-        """Return the scales of blocks: constants, or for NVFP4 in FP8 and dequantized themselves."""
-        name = unique(f"{tensor.name}/scale", self.names)
-        if precision != "nvfp4":
+        """Return the scales of blocks: constants, or quantized and dequantized themselves."""
+        name, form = unique(f"{tensor.name}/scale", self.names), FORMATS[precision]
+        if form.scales is None:
             return gs.Constant(name, scales.astype(dtype))
-        step = np.asarray(scale_step(scales), dtype)
-        stored = gs.Constant(name, FORMATS["fp8"].rounded(scales / np.float32(step)))
+        step = np.asarray(scale_step(scales, form), dtype)
+        stored = gs.Constant(name, FORMATS[form.scales].rounded(scales / np.float32(step)))
         given = gs.Constant(unique(f"{tensor.name}/scale_step", self.names), step)
         return self._dequantized(stored, stored, [given], {})
 

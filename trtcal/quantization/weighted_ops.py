@@ -15,10 +15,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.model.graph import constant, is_op
+from trtcal.formats import Precision
+from trtcal.model.graph import constant, format_of, is_op
 from trtcal.model.model import Floats
 from trtcal.model.ops import CARRIES, CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
-from trtcal.quantization.formats import format_of
 
 
 @dataclass(frozen=True)
@@ -198,20 +198,21 @@ def block_axis(node: gs.Node) -> int | None:
     return 1 if node.op == "Gemm" and node.attrs.get("transB", 0) else 0
 
 
-FP8_TAPS = 32
+FLOATING_TAPS = 32
 
 
-def without_fp8(node: gs.Node) -> str | None:
+def without_kernel(node: gs.Node, form: Precision) -> str | None:
     """Return why TensorRT computes a node in float though its Q/DQ are in FP8, None if it need not.
 
     Sources: NVIDIA, TensorRT release notes, on filters larger than 32; layer lists of TensorRT-RTX 1.7.
     """
     if is_op(node, "ConvTranspose"):
-        return "TensorRT has no FP8 kernel for ConvTranspose"
+        return f"TensorRT has no {form.label} kernel for ConvTranspose"
     taps = math.prod(node.inputs[1].shape[2:]) if is_op(node, "Conv") else 0
-    if taps > FP8_TAPS:
+    if taps > FLOATING_TAPS:
         return (
-            f"TensorRT has no FP8 convolution of more than {FP8_TAPS} taps, and this one has {taps}"
+            f"TensorRT has no {form.label} convolution of more than {FLOATING_TAPS} taps, and this one "
+            f"has {taps}"
         )
     return None
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.fp8 import FP8_MOST, OCTAVE, fp8_error
+from calibrators.floating import OCTAVE, floating_error
+from trtcal.formats import FORMATS, Precision
 from trtcal.model.model import Grid, along
 from trtcal.quantization.blocks import quantize_blocks
-from trtcal.quantization.formats import FORMATS
 
 LEVELS = 127
 UNIT_SCALE = 1.0 / LEVELS
@@ -57,9 +57,12 @@ def nearest(
 
     `axis` is that of outputs for INT8, and for blocks of `size` the summed one.
     """
+    form = FORMATS[precision]
     if size is not None and axis is not None:
-        return quantize_blocks(values, FORMATS[precision], axis, size)
-    return Grid(*(quantize_fp8(values) if precision == "fp8" else quantize_weight(values, axis)))
+        return quantize_blocks(values, form, axis, size)
+    if form.by_channel:
+        return Grid(*quantize_weight(values, axis))
+    return Grid(*quantize_floating(values, form))
 
 
 def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]:
@@ -99,8 +102,8 @@ def _quantized(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]
     return steps.astype(np.int8), as_scale(scale, values.dtype)
 
 
-def quantize_fp8(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Scale]:
-    """Return weights in FP8 and their one scale, float32, shape (): that of least squared error.
+def quantize_floating(values: npt.NDArray[Any], form: Precision) -> tuple[npt.NDArray[Any], Scale]:
+    """Return weights in FP8 or alike, and their one scale, float32, shape (): of least squared error.
 
     The scale is per tensor: what channels differ by, the exponents hold, and a scale for each channel
     costs a kernel of its own after the product (seen in TensorRT-RTX 1.7.1's layer lists).
@@ -108,9 +111,9 @@ def quantize_fp8(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Scale]:
     exact = np.asarray(values, np.float64)
     amax = float(np.abs(exact).max(initial=0.0)) or UNIT_SCALE
     candidates = amax * 2.0 ** (np.arange(OCTAVE) / OCTAVE)
-    errors = [fp8_error(exact, 1.0, one) for one in candidates]
-    scale = as_scale(candidates[int(np.argmin(errors))] / FP8_MOST, values.dtype)
-    return FORMATS["fp8"].rounded(exact / scale), scale
+    errors = [floating_error(exact, 1.0, amax, form) for amax in candidates]
+    scale = as_scale(candidates[int(np.argmin(errors))] / form.top, values.dtype)
+    return form.rounded(exact / scale), scale
 
 
 def balanced(exact: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:

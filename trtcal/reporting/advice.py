@@ -10,8 +10,8 @@ from trtcal.config import FILE
 from trtcal.documents import Document
 from trtcal.evaluate.search.limits import FIGURES as SEARCHED
 from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS
+from trtcal.formats import spelled
 from trtcal.limits import BROKEN, parse_limit
-from trtcal.quantization.formats import spelled
 from trtcal.reporting.engines import CPU, formats_of
 from trtcal.reporting.verdict import COMMAND, DO_NOT, INCONCLUSIVE
 

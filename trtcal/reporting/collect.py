@@ -18,9 +18,10 @@ from trtcal.evaluate.comparison import Comparison
 from trtcal.evidence import manifest
 from trtcal.evidence.diagnosis.build_diagnosis import KIND as DIAGNOSIS
 from trtcal.evidence.manifest import Build, read_build
+from trtcal.formats import PLANNED
 from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import KIND as OPTIMIZATIONS
-from trtcal.quantization.plan import FIELDS, PRECISIONS, Plan, read_plan
+from trtcal.quantization.plan import FIELDS, Plan, read_plan
 from trtcal.quantization.plan import KIND as PLAN
 from trtcal.ranges import KIND as CALIBRATION
 from trtcal.ranges import Calibration
@@ -144,7 +145,7 @@ def _is_bare_plan(document: Any) -> bool:
     if not isinstance(document, dict) or not set(document) <= set(FIELDS):
         return False
     layers, rules = document.get("layers", {}), document.get("rules", [])
-    named = isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+    named = isinstance(layers, dict) and all(one in PLANNED for one in layers.values())
     return named and bool(layers or rules)
 
 

@@ -10,9 +10,9 @@ from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
+from trtcal.formats import NARROW, RANGED, spelled
 from trtcal.limits import BROKEN
 from trtcal.quantization.coverage import Coverage
-from trtcal.quantization.formats import NARROW, spelled
 from trtcal.reporting import text
 
 View = dict[str, Any]
@@ -111,7 +111,7 @@ def summary_of(build: View) -> str:
     (asked, met), coverage = _counts(build), coverage_of(build)
     formats = {one["asked"] for one in build["outcomes"]}.intersection(NARROW)
     nodes, named = text.count(asked, NODE, NODES), spelled(formats)
-    run = f"run in {named}" if formats in ({"int8"}, {"fp8"}) else "run as requested"
+    run = f"run in {named}" if len(formats) == 1 and formats <= {*RANGED} else "run as requested"
     plan = f"{met} of {nodes} requested in {named} {run}" if asked else NONE_ASKED
     shown = plan if coverage is None else f"{coverage.headline} ({plan})"
     return f"On {build['target']}: {shown}."

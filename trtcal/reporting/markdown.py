@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from markupsafe import Markup
 
 from trtcal.documents import Document
-from trtcal.quantization.formats import spelled
+from trtcal.formats import spelled
 from trtcal.reporting import text, views
 from trtcal.reporting.engines import formats_of
 from trtcal.reporting.sections import SECTIONS, body_of, environment

@@ -22,8 +22,8 @@ from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS, PERCENTILES, judge_va
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
+from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
-from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.estimates import PAYS, Estimate, estimates

@@ -16,9 +16,9 @@ from trtcal.evaluate.groups import Group
 from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.findings import sentence
+from trtcal.formats import spelled
 from trtcal.limits import BROKEN, COST, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
-from trtcal.quantization.formats import spelled
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
 from trtcal.reporting import engines, text

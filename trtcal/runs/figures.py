@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtcal.documents import Document, from_fields
+from trtcal.formats import NARROW
 from trtcal.limits import COST
 from trtcal.quantization.coverage import Coverage
-from trtcal.quantization.formats import NARROW
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""

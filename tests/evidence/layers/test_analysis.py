@@ -63,7 +63,8 @@ def test_without_times_shares_are_of_bytes(engine):
         (kernel("n", ("a",), ("b",), "NoOp"), "none"),
         (Layer("{ForeignNode[a...b]}", "Myelin"), "unknown"),
         (kernel("e", ("a",), ("b",), "CaskConvolution", "fp8"), "fp8"),
-        (kernel("e", ("a",), ("b",), "CaskConvolution", "fp4"), "other"),
+        (kernel("e", ("a",), ("b",), "CaskConvolution", "fp4"), "fp4"),
+        (kernel("e", ("a",), ("b",), "CaskConvolution", "bf16"), "other"),
     ],
 )
 def test_every_layer_is_counted_under_one_precision(layer, precision):

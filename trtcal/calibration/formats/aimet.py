@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.fp8 import FP8_MOST
 from calibrators.range import scale_of
 from trtcal.calibration.formats.qdq import interval, scaled
 from trtcal.calibration.formats.table import foreign, joined
 from trtcal.documents import read_json, to_json
 from trtcal.errors import InputError
+from trtcal.formats import FORMATS
 from trtcal.ranges import Calibration, TensorRange
 
 AIMET, AIMET_1, AIMET_FP8 = "aimet", "aimet-1", "aimet-fp8"
@@ -86,7 +86,7 @@ def _read(entry: Entry, version: str, where: str) -> TensorRange | str:
         named = kind.removeprefix("u") if version == "1.0.0" else kind
         return f"it is a weight in {named}: trtcal chooses the scales of weights itself"
     if kind == FP8:
-        return scaled(_numbers(entry, "y_scale", where), FP8_MOST)
+        return scaled(_numbers(entry, "y_scale", where), FORMATS["fp8"].top)
     match = INTEGER.fullmatch(kind)
     if not match or not 2 <= int(match[2]) <= MOST_BITS:
         return f"it is in {kind}, of which INT8 and FP8 have no range"
@@ -146,7 +146,7 @@ def to_aimet_1(amaxes: Mapping[str, float]) -> bytes:
 def to_aimet_fp8(amaxes: Mapping[str, float]) -> bytes:
     """Return encodings 2.0.0 in float8e4m3fn; `amaxes` are those for FP8."""
     encodings = [
-        {"name": name, "output_dtype": FP8, "y_scale": float(np.float32(amax / FP8_MOST))}
+        {"name": name, "output_dtype": FP8, "y_scale": float(np.float32(amax / FORMATS["fp8"].top))}
         for name, amax in amaxes.items()
     ]
     return _document("2.0.0", encodings=encodings)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from calibrators.fp8 import FP8_MOST
 from trtcal.calibration.formats.aimet import (
     AIMET,
     AIMET_1,
@@ -31,6 +30,7 @@ from trtcal.calibration.formats.tensorrt_cache import FORM, cache_of, is_unnamed
 from trtcal.documents import read_json, write_bytes
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError, some
+from trtcal.formats import FORMATS
 from trtcal.model import Model, load_model
 from trtcal.model.tensors import sources
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
@@ -224,7 +224,7 @@ def _amaxes(calibration: Calibration, form: str) -> dict[str, float]:
     """Return the ranges that a format wants; `InputError` if it wants INT8's and one is for FP8."""
     ranges = {name: calibration.ranges[name] for name in scales_of(calibration)}
     if form == AIMET_FP8:
-        return {name: one.fp8_scale * FP8_MOST for name, one in ranges.items()}
+        return {name: one.fp8_scale * FORMATS["fp8"].top for name, one in ranges.items()}
     _check_int8(ranges)
     return {name: one.amax for name, one in ranges.items()}
 

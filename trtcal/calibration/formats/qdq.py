@@ -14,10 +14,10 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from calibrators.fp8 import FP8_MOST
 from calibrators.range import LEVELS, amax_of, problem
 from trtcal.calibration.formats.table import UNKNOWN, foreign, imported, joined
 from trtcal.errors import InputError
+from trtcal.formats import FORMATS
 from trtcal.model import Model
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import quantization_record
@@ -109,7 +109,7 @@ class _Graph:
         if wrong or not scales.size:
             return wrong[0] if wrong else "its scale is empty"
         if kind not in LIMITS:
-            return scaled(scales, FP8_MOST)
+            return scaled(scales, FORMATS["fp8"].top)
         zeros = _array(zero) if zero is not None else np.zeros(1)
         return interval(scales, zeros, *LIMITS[kind])
 

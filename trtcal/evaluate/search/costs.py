@@ -24,12 +24,12 @@ from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import Unit, split, unit_of
 from trtcal.evidence.layers.costs import Target
 from trtcal.evidence.layers.reading import Engine
+from trtcal.formats import FORMATS, PRECISIONS, RANGED
 from trtcal.model import Model, work
 from trtcal.model.graph import import_graph
 from trtcal.model.ops import EPILOGUE, FREE, MULTIPLIES, UNTYPED
 from trtcal.model.shapes import Shape
 from trtcal.quantization.coverage import Coverage, cover
-from trtcal.quantization.formats import FORMATS
 from trtcal.quantization.weighted_ops import readers, weight_count
 
 
@@ -161,14 +161,8 @@ class _Finder:
         return found[0] if ready else None
 
 
-FLOAT_BYTES = {"fp16": 2, "fp32": 4}
-READ = ("int8", "fp8")
-"""The precisions in which activations are stored too, a byte each."""
 FLOAT = "float"
-FILE_BYTES = {name: one.bits / 8 for name, one in FORMATS.items()}
-MOVED_BYTES = {**FILE_BYTES, "nvfp4": FILE_BYTES["nvfp4"] + 2 * 2}
-"""Bytes of a weight that a kernel moves: NVFP4's are written as float16 first, and read again (seen
-in the layer lists of TensorRT-RTX 1.7.1)."""
+FILE_BYTES = {name: row.bits / 8 for name, row in FORMATS.items()}
 Times = Mapping[str, Mapping[str, float]]
 """Layer -> ms of its kernel by precision, `float` among them."""
 Listed = Sequence[tuple[str, str, str, int]]
@@ -189,7 +183,7 @@ def storage_rules(kernel: Kernel, precisions: Sequence[str] = ("int8",)) -> Iter
 
     What a kernel reads is decided by what is known of its result.
     """
-    narrow = [one for one in READ if one in precisions]
+    narrow = [one for one in RANGED if one in precisions]
     stored = tuple((one, kernel.writes) for one in narrow)
     if kernel.unit is not None:
         yield (FLOAT, kernel.writes), _units(kernel.unit, narrow), False
@@ -244,7 +238,7 @@ class Costs:
     @property
     def float_bytes(self) -> int:
         """Bytes of a value that is not quantized."""
-        return FLOAT_BYTES[self.precision]
+        return PRECISIONS[self.precision].width // 8
 
     def memory_ms(self, size_bytes: float) -> float:
         """Return how long it takes to move bytes."""
@@ -254,8 +248,8 @@ class Costs:
         """Return how long a kernel multiplies in a precision; that of weights only is float's."""
         gpu = self.target  # TensorRT takes TF32 for float32 layers where the GPU has it
         floats = gpu.fp16_tflops if self.precision == "fp16" else gpu.tf32_tflops or gpu.fp32_tflops
-        rates = {"int8": gpu.int8_tops, "fp8": gpu.fp8_tflops or floats}
-        return 2 * kernel.macs / rates.get(precision, floats) / 1e9
+        rate = gpu.rate_in(precision) if precision in RANGED else None
+        return 2 * kernel.macs / (rate or floats) / 1e9
 
     def plan_ms(self, plan: Collection[Unit]) -> float:
         """Return what a plan takes."""
@@ -297,9 +291,9 @@ class Costs:
     def _moved_by(self, kernel: Kernel) -> tuple[Terms, float]:
         terms: Terms = defaultdict(float)
         less, fixed = 1.0 - self.float_bytes, float(kernel.weights * self.float_bytes)
-        narrow = [one for one in READ if one in self.precisions]
+        narrow = [one for one in RANGED if one in self.precisions]
         for one in self.precisions if kernel.unit is not None else ():
-            spared = MOVED_BYTES[one] - self.float_bytes
+            spared = FORMATS[one].moved_bits / 8 - self.float_bytes
             terms["x", unit_of(str(kernel.unit), one)] = kernel.weights * spared
         passed = [read.tensor for read in kernel.reads] if kernel.moves else []
         for size in (self.work.sizes[name] for name in (kernel.writes, *passed)):
@@ -328,7 +322,7 @@ class Costs:
 
 def _casts(tensor: str, stored: Collection[Variable]) -> int:
     """Return how many casts make the forms of a tensor from the first of them."""
-    return max(sum((one, tensor) in stored for one in (FLOAT, *READ)) - 1, 0)
+    return max(sum((one, tensor) in stored for one in (FLOAT, *RANGED)) - 1, 0)
 
 
 def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Times:

@@ -18,7 +18,6 @@ from scipy.sparse import csr_array
 from trtcal.evaluate.search.costs import (
     FILE_BYTES,
     FLOAT,
-    READ,
     Costs,
     Kernel,
     Terms,
@@ -26,6 +25,7 @@ from trtcal.evaluate.search.costs import (
     storage_rules,
 )
 from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Plan, Unit, split, unit_of
+from trtcal.formats import RANGED
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 
@@ -116,7 +116,7 @@ class Programme:
     def _cast(self) -> None:
         """State that a tensor that is stored in several types is cast."""
         for name in self.costs.work.sizes:
-            forms = [(one, name) for one in (FLOAT, *READ) if (one, name) in self.places]
+            forms = [(one, name) for one in (FLOAT, *RANGED) if (one, name) in self.places]
             if len(forms) > 1:
                 self._least({("cast", name): 1.0, **dict.fromkeys(forms, -1.0)}, -1.0)
                 self.price["cast", name] = self.costs.cast_ms(name)

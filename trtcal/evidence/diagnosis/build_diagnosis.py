@@ -43,18 +43,17 @@ from trtcal.evidence.layers.reading import Engine, read_engine
 from trtcal.evidence.log.reader import events_of_file, parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, LOG, MANIFEST, Build, read_build
+from trtcal.formats import NARROW, PRECISIONS, RANGED, WEIGHTS_ONLY, spelled
 from trtcal.limits import COUNTED, Judgement, Limit, judge_counts, require
 from trtcal.model import Model, uniquely_named
 from trtcal.model.files import stand_in
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
-from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 KIND = "diagnosis"
 NO_RANGE = "has no range"
-WIDTHS = {"nvfp4": 4, "int4": 4, "int8": 8, "fp8": 8, "fp16": 16, "fp32": 32}  # bits of a value
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,6 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
 
 
 ANY = "narrow"
-ABSENT = {"int8": "no_int8", "fp8": "no_fp8", ANY: "no_narrow"}
 
 
 def _absent(case: Case) -> Iterator[Finding]:
@@ -205,7 +203,7 @@ def _absent(case: Case) -> Iterator[Finding]:
         if name in found or (name == ANY and found):
             continue
         largest = case.coverage.rest[:3] if case.coverage else ()
-        kind = ABSENT[name]
+        kind = f"no_{name}" if f"no_{name}" in KINDS else f"no_{ANY}"
         yield Finding(
             kind=kind,
             subject=None,
@@ -227,7 +225,7 @@ def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
 
 
 def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -> Finding:
-    narrower = WIDTHS[outcome.got] < WIDTHS[outcome.asked]
+    narrower = PRECISIONS[outcome.got].width < PRECISIONS[outcome.asked].width
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
     why = KINDS[kind].why
@@ -475,7 +473,7 @@ def _expected(asked: Collection[str], was_quantized: bool) -> tuple[str, ...]:
     """Return in which formats a layer is to run: any, if nodes were to have one and none is asked."""
     if was_quantized and not {*asked}.intersection(NARROW):
         return (ANY,)
-    return tuple(name for name in NARROW if name in asked and name not in WEIGHTS_ONLY)
+    return tuple(name for name in RANGED if name in asked)
 
 
 def check_case(

@@ -15,9 +15,9 @@ from trtcal.evidence.diagnosis.log_findings import Placed
 from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
+from trtcal.formats import RANGED, WEIGHTS_ONLY
 from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
 from trtcal.model.tensors import constants_of, producers_of
-from trtcal.quantization.formats import WEIGHTS_ONLY
 from trtcal.quantization.qdq import asked_precisions
 from trtcal.quantization.weighted_ops import ONE_SIDED
 
@@ -265,7 +265,7 @@ def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Faul
     if events:
         return _from_log(outcome, events[0])
     fault = faults.get(outcome.node)
-    if fault is None or outcome.asked not in ("int8", "fp8"):
+    if fault is None or outcome.asked not in RANGED:
         return outcome
     reason = f"{_layer_part(outcome)}{fault.what}"
     return dataclasses.replace(outcome, reason=reason, hint=fault.fix, cause=fault.cause)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trtcal.config import TEXT, Kind, is_finite, key, naming, read_section, read_toml
 from trtcal.errors import InputError, some
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, is_quantize_step
+from trtcal.formats import BY_LISTED, PLANNED, PRECISIONS
 from trtcal.model.macs import MOST_MACS, convolution_macs, product_macs
 from trtcal.model.shapes import Shape
 
@@ -38,7 +39,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 NONE = "none"
-ORDER = ("int8", "fp8", "int4", "fp16", "fp32", "other", UNKNOWN, NONE)
+ORDER = (*(PRECISIONS[name].listed for name in PLANNED), "other", UNKNOWN, NONE)
 KINDS = ("convolution and product", "pooling", "reformat or Q/DQ", "element-wise and other", "idle")
 
 
@@ -307,9 +308,11 @@ class Target:
         precision = layer.precision
         if precision == "fp32" and self.tf32_tflops and "tf32" in (layer.tactic or "").lower():
             return self.tf32_tflops
-        rates = {"int8": self.int8_tops, "fp16": self.fp16_tflops, "fp32": self.fp32_tflops}
-        rates |= {"bf16": self.fp16_tflops, "int4": self.fp16_tflops}  # products are in float
-        return self.fp8_tflops if precision == "fp8" else rates.get(precision)
+        return self.rate_in(BY_LISTED[precision].name) if precision in BY_LISTED else None
+
+    def rate_in(self, precision: str) -> float | None:
+        """Return the rate of a precision's products; None where it is not known."""
+        return getattr(self, PRECISIONS[precision].rate or "", None)
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.documents import to_fields
+from trtcal.formats import BY_LISTED
 
 UNKNOWN = "unknown"
 
-SPELLINGS = {
-    "fp32": ("float", "fp32", "float32", "tf32"),
-    "fp16": ("half", "fp16", "float16"),
-    "bf16": ("bf16", "bfloat16"),
-    "fp8": ("fp8", "fp8e4m3"),
-    "fp4": ("fp4", "fp4e2m1"),
-    **{name: (name,) for name in ("e8m0", "int4", "int8", "uint8", "int32", "int64", "bool")},
-}
-DTYPES = {spelling: name for name, spellings in SPELLINGS.items() for spelling in spellings}
-FLOATS = frozenset({"fp32", "fp16", "bf16"})
-COMPUTED = frozenset({"int8", "fp8", "fp4", "int4"}) | FLOATS
-BITS = {"int64": 64, "fp32": 32, "int32": 32, "fp16": 16, "bf16": 16, "int4": 4, "fp4": 4}
-BITS |= dict.fromkeys(("int8", "uint8", "fp8", "e8m0", "bool"), 8)
+OTHERS = {"int64": 64, "int32": 32, "uint8": 8, "e8m0": 8, "bool": 8}
+"""Bits of the data types that no layer computes in."""
+BITS = {name: row.width for name, row in BY_LISTED.items()} | OTHERS
+DTYPES = {word: name for name, row in BY_LISTED.items() for word in row.spellings}
+DTYPES |= dict(zip(OTHERS, OTHERS, strict=True))
+FLOATS = frozenset(name for name, row in BY_LISTED.items() if not row.is_narrow)
+
+NAMED_BY_WEIGHTS = tuple(name for name, row in BY_LISTED.items() if row.named_by_weights)
 
 # Parts of kind names (lower case) of layers whose arithmetic is worth its own precision.
 HEAVY = re.compile(
@@ -55,10 +51,8 @@ MYELIN_KINDS = frozenset(
     {"correlation", "corrltn", "gemm", "deconv", "fully_connected", "runtime_fusion"}
 )
 
-TACTIC_PRECISIONS = (
-    ("int8", re.compile(r"int8|i8i8|imma|_s8_|i8816|i16832|i16864")),
-    ("fp16", re.compile(r"f16f16|fp16|h884|h1688|h16816|hmma|hgemm|hcudnn")),
-    ("fp32", re.compile(r"f32f32|fp32|scudnn|sgemm|tf32")),
+TACTIC_PRECISIONS = tuple(
+    (name, re.compile(row.tactics)) for name, row in BY_LISTED.items() if row.tactics
 )
 # In a fused kernel's name, a cast before the product means that the cast values are multiplied.
 CAST_BEFORE_PRODUCT = re.compile(r"Cast[A-Za-z]*?(?:Fc|Gemm|Corr|Conv|Matm)")
@@ -157,8 +151,9 @@ class Layer:
         """
         if self.is_opaque or not (self.inputs or self.weights or self.tactic):
             return UNKNOWN
-        if self.reads_weights_in("int4"):
-            return "int4"
+        for name in NAMED_BY_WEIGHTS:
+            if self.reads_weights_in(name):
+                return name
         for precision in (self._from_weights(), self._from_tactic(), self._from_operands()):
             if precision is not None:
                 return precision
@@ -203,7 +198,7 @@ class Layer:
         return counts.most_common(1)[0][0]
 
     def _from_weights(self) -> str | None:
-        if self.weights not in COMPUTED:
+        if self.weights not in BY_LISTED:
             return None
         if self.weights not in FLOATS and self._first_input in FLOATS:
             return self._first_input  # weight-only quantization
@@ -217,7 +212,7 @@ class Layer:
 
     def _from_operands(self) -> str | None:
         first = self._first_input
-        if first in FLOATS or first not in COMPUTED:
+        if first in FLOATS or first not in BY_LISTED:
             return first if first in FLOATS else None
         return self._float_type() if self._expands_operands(first) else first
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo
-from trtcal.quantization.formats import WEIGHTS_ONLY
+from trtcal.formats import FORMATS, RANGED, WEIGHTS_ONLY
 
-STORED = {"nvfp4": "fp4"}
-"""What the layer list calls the values of a format, where that is another word."""
 EXPANDED = "weights_expanded"
 
 
@@ -34,13 +32,13 @@ def loss_of(asked: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
     if asked in WEIGHTS_ONLY:
         return _of_weights(reason, asked, layer, expander)
     if expander is not None:
-        return _of_fp8_weights(reason)
+        return _of_expanded(reason, asked)
     return _of_operands(reason, asked, layer)
 
 
 def expander_of(asked: str, layer: Layer, layers: Sequence[Layer]) -> Layer | None:
     """Return the layer that reads weights in the format asked and writes them in float for `layer`."""
-    stored, read = STORED.get(asked, asked), {one.name for one in layer.inputs if one.name}
+    stored, read = FORMATS[asked].listed, {one.name for one in layer.inputs if one.name}
     return next((one for one in layers if _writes_float(one, read) and _reads(one, stored)), None)
 
 
@@ -62,10 +60,11 @@ def _of_weights(reason: str, asked: str, layer: Layer, expander: Layer | None) -
         f"{reason}: a kernel of its own expands its {asked.upper()} weights first. They are stored in "
         "4 bits: the file is smaller and needs less memory at rest, the product is no faster"
     )
-    if asked == "int4" and any(map(_is_one_block, expander.constants)):
+    if FORMATS[asked].named_by_weights and any(map(_is_one_block, expander.constants)):
         hint = "give the matrix two blocks or more: a block size below its summed axis"
         return Loss(f"{what}. The matrix has one block a column", hint, EXPANDED)
-    hint = "for a faster product ask for fp8 or int8; keep it where the size of the file counts"
+    faster = " or ".join(reversed(RANGED))
+    hint = f"for a faster product ask for {faster}; keep it where the size of the file counts"
     return Loss(what, hint, EXPANDED)
 
 
@@ -73,11 +72,11 @@ def _is_one_block(tensor: TensorInfo) -> bool:
     return tensor.dtype in FLOATS and 1 in tensor.shape and max(tensor.shape) > 1
 
 
-def _of_fp8_weights(reason: str) -> Loss:
+def _of_expanded(reason: str, asked: str) -> Loss:
     return Loss(
-        f"{reason}: a kernel of its own expands its FP8 weights first, and the Q/DQ of its input only "
-        "round",
-        "leave the node in float: this builder has no FP8 kernel for it",
+        f"{reason}: a kernel of its own expands its {asked.upper()} weights first, and the Q/DQ of its "
+        "input only round",
+        f"leave the node in float: this builder has no {asked.upper()} kernel for it",
         EXPANDED,
     )
 

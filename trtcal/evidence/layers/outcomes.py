@@ -9,19 +9,17 @@ from dataclasses import dataclass
 
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode, is_quantize_step
 from trtcal.evidence.layers.losses import loss_of
+from trtcal.formats import BY_LISTED, NARROW, PLANNED
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.work import NodeWork, Work, count_work
 from trtcal.quantization.coverage import Coverage, cover, kept_out, usual_sizes
-from trtcal.quantization.formats import NARROW
 from trtcal.quantization.qdq import quantization_record
-
-ANSWERS = (*NARROW, "fp16", "fp32")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one ONNX node: `got` is what its kernel reads, one of `ANSWERS`, or unknown.
+    """What became of one ONNX node: `got` is what its kernel reads, one of `PLANNED`, or unknown.
 
     `reason` is None if the node got what was asked; `hint` says what to try if it did not; `cause` is
     the reason in one stable word (`wrong_axis`, `no_kernel`, ...) where it is known.
@@ -76,14 +74,14 @@ def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
 
 def _answer(layer: Layer) -> str:
     """Return a layer's precision by the name that plans have for it."""
-    return "nvfp4" if layer.precision == "fp4" else layer.precision
+    return BY_LISTED[layer.precision].name if layer.precision in BY_LISTED else layer.precision
 
 
 def _decided(node: str, asked: str, layer: Layer, layers: Sequence[Layer]) -> Outcome:
     precision = _answer(layer)
     if precision == asked:
         return Outcome(node, asked, precision, layer.name)
-    if precision not in ANSWERS:
+    if precision not in PLANNED:
         reason = f"{layer.kind} layer, precision {precision}"
         return Outcome(node, asked, UNKNOWN, layer.name, reason, DETAILED)
     loss = loss_of(asked, layer, layers)

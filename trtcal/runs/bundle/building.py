@@ -35,8 +35,8 @@ from trtcal.documents import (
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
+from trtcal.formats import NARROW, spelled
 from trtcal.model import Model
-from trtcal.quantization.formats import NARROW, spelled
 from trtcal.runs.bundle.golden import MOST, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope

@@ -18,7 +18,7 @@ from trtcal.calibration.formats.tensorrt_cache import cache_of
 from trtcal.config import ImagesConfig
 from trtcal.documents import write_bytes, write_text
 from trtcal.errors import InputError
-from trtcal.quantization.formats import NARROW
+from trtcal.formats import NARROW
 from trtcal.ranges import Calibration
 from trtcal.runs.bundle.building import DEEPSTREAM, LABELS, Draft
 from trtcal.runs.bundle.triton import max_batch

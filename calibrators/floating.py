@@ -1,0 +1,53 @@
+"""Ranges for floating-point grids such as FP8, whose steps grow with the values.
+
+Other ranges are best there than for INT8. The grid is given by whoever knows the number formats.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.histogram import Edges, Histogram
+
+OCTAVE = 16  # candidates from one power of two to the next
+CLIPPED = 4  # powers of two by which a range may be smaller than the largest value
+
+
+class FloatingGrid(Protocol):
+    """A floating-point format: its largest value, and rounding to its nearest values."""
+
+    @property
+    def top(self) -> float:
+        """The largest value: the scale of a range is amax / top."""
+
+    def floats(self, exact: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return the nearest values of the format, saturated."""
+
+
+def floating_amax(histogram: Histogram, grid: FloatingGrid) -> float:
+    """Return the amax whose values have the least mean squared error, 0.0 if all values are 0.
+
+    Tried are 16 candidates in each power of two, from 2^-4 of the largest value (what is above
+    saturates) to almost 2 of it: a power of two changes only where values become subnormal, but where
+    the largest value stands between two powers decides on the steps below it. Every value stands in
+    the middle of its bin; of equally good candidates the largest is taken.
+    Source: P. Micikevicius et al., "FP8 Formats for Deep Learning" (2022), for the format.
+    """
+    low, high, counts = histogram.magnitudes()
+    if histogram.amax == 0.0:
+        return 0.0
+    values, weights = (low + high) / 2, counts.astype(np.float64)
+    exponents = np.arange(-CLIPPED * OCTAVE, OCTAVE) / OCTAVE
+    candidates = histogram.amax * 2.0**exponents
+    errors = np.array([floating_error(values, weights, amax, grid) for amax in candidates])
+    return float(candidates[np.flatnonzero(errors <= errors.min() * (1 + 1e-12))[-1]])
+
+
+def floating_error(values: Edges, counts: Edges | float, amax: float, grid: FloatingGrid) -> float:
+    """Return the sum of squared errors of values, each `counts` times, in a format with this amax."""
+    scale = amax / grid.top
+    rounded = grid.floats(values / scale).astype(np.float64) * scale
+    return float(np.sum(counts * (values - rounded) ** 2))
