@@ -59,6 +59,7 @@ GROUPS = {
         "drift": "Compare outputs of devices with a bundle's golden outputs.",
         "store": "Keep runs on disk or in S3, and trace an engine back.",
         "verify": "Recompute the digests of reports, documents and runs.",
+        "upgrade": "Convert files of an older trtcal to what this one reads.",
     },
     "Shell": {
         "completion": "Print the script that completes commands in your shell.",

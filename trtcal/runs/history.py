@@ -26,6 +26,7 @@ from trtcal.documents.bounds import (
     seconds_for,
     too_slow,
 )
+from trtcal.documents.schema import changes_of
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, Meter, digests_of_run, figures_of_run, meter_of_run
 
@@ -220,6 +221,19 @@ class History:
             plain = [number, json.dumps(to_fields(meter))]
             connection.execute("INSERT OR IGNORE INTO meters VALUES (?, ?)", plain)
             return number
+
+    def convert(self) -> bool:
+        """Give figures and words the names that they have now; tell whether one changed."""
+        with self._open() as connection:
+            before = connection.total_changes
+            for change in changes_of("history"):
+                for names in change.keys.items():
+                    rename = "UPDATE figures SET figure = ?2 WHERE figure = ?1"
+                    connection.execute(rename, names)
+                for column, words in change.words.items():
+                    rename = f"UPDATE runs SET {column} = ?2 WHERE {column} = ?1"  # noqa: S608
+                    connection.executemany(rename, [*words.items()])
+            return connection.total_changes > before
 
     def entries(
         self,

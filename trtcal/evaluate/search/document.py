@@ -51,7 +51,7 @@ def write_search(
     found = result.found
     body: Document = {
         "kind": KIND,
-        "schema_version": 1,
+        "schema_version": 2,
         "trtcal": __version__,
         "model": model.fingerprint,
         "calibration": table.digest,
