@@ -69,7 +69,7 @@ def test_an_open_verdict_says_how_many_samples_are_needed(place, capsys):
     words = ["compare", "a net.onnx", "int8.onnx", "--data", "few.npz", "--limit", "top1 >= -1"]
     run_command(words)
     err = capsys.readouterr().err
-    assert " more samples would decide it, " in err
+    assert " more samples would settle it, " in err
 
 
 @pytest.mark.parametrize("option", ["-q", "--json"])

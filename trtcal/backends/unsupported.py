@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 
 import onnx
 
+from trtcal.documents.streams import command_line
 from trtcal.errors import some
 from trtcal.model import Model
 from trtcal.model.cut import before, cut_before
@@ -88,8 +88,8 @@ def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
 def hint_to_other(path: str) -> str:
     """Return the command that builds for ONNX Runtime, which was able to run the model before."""
     folder = f"{path.removesuffix('.onnx')}-cpu"
-    words = ["trtcal", "build", path, "--target", "cpu", "-o", folder]
-    return f"write a plug-in for it, or build for a target that supports it: `{shlex.join(words)}`"
+    build = command_line("build", path, target="cpu", o=folder)
+    return f"write a plug-in for it, or build for a target that supports it: `{build}`"
 
 
 def _knows(backend: str, node: onnx.NodeProto) -> bool:
@@ -107,8 +107,8 @@ def hint_to_cut(
     stem, tensors = path.removesuffix(".onnx"), cut_before(proto, nodes)
     if not tensors:
         return None
-    words = [*PREPARE.split(), path, "--outputs", ",".join(tensors), "-o", f"{stem}-body.onnx"]
+    cut = command_line("prepare", path, outputs=",".join(tensors), o=f"{stem}-body.onnx")
     heavy = sum(node.op_type in HEAVY for node in proto.graph.node)
     kept = sum(node.op_type in HEAVY for node in before(proto, nodes))
     share = "" if kept == heavy else f", including {heavy - kept} of {heavy} heavy layers"
-    return f"cut the model before it: `{shlex.join(words)}`; {rest}{share}"
+    return f"cut the model before it: `{cut}`; {rest}{share}"

@@ -12,39 +12,39 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtcal.documents.streams import command_line
 from trtcal.errors import TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.cli.options import Options
 
 MADE = "made.jsonl"
-_next: list[str] = []
+_next: list[str] = []  # the command worth running next, if there is one
 
 Files = dict[str, str]
 
 
-def remember(made: Path, **sources: str | Path | None) -> None:
+def remember(output: Path, **sources: str | Path | None) -> None:
     """Write down which files something was made from; that this fails stops nothing."""
     from trtcal.documents import append_line, state_path
 
     known = {name: os.path.abspath(path) for name, path in sources.items() if path is not None}
     with contextlib.suppress(TrtcalError):
-        line = json.dumps({"made": os.path.abspath(made), **known})
-        append_line(state_path(MADE), line)
+        append_line(state_path(MADE), json.dumps({"made": os.path.abspath(output), **known}))
 
 
-def recall(made: Path) -> Files:
+def recall(output: Path) -> Files:
     """Return the files that something was last made from, of those that are still there."""
     from trtcal.documents import state_path
     from trtcal.documents.bounds import read_bytes
 
-    wanted, found = os.path.abspath(made), {}
+    place, sources = os.path.abspath(output), Files()
     with contextlib.suppress(TrtcalError):
         for line in read_bytes(state_path(MADE)).splitlines():
             entry = _entry(line)
-            if entry.pop("made", None) == wanted:
-                found = entry
-    return {name: _short(path) for name, path in found.items() if os.path.exists(path)}
+            if entry.pop("made", None) == place:
+                sources = entry
+    return {name: _short(path) for name, path in sources.items() if os.path.exists(path)}
 
 
 def _entry(line: bytes) -> Files:
@@ -53,7 +53,7 @@ def _entry(line: bytes) -> Files:
 
     with contextlib.suppress(ValueError):
         entry = parse_json(line)
-        if isinstance(entry, dict) and all(isinstance(one, str) for one in entry.values()):
+        if isinstance(entry, dict) and all(isinstance(path, str) for path in entry.values()):
             return entry
     return {}
 
@@ -72,27 +72,27 @@ def advise(options: Options, *words: str | Path | None, why: str = "") -> None:
         return
     if why:
         note(f"note: {why}")
-    _next[:] = ["trtcal", *map(str, words)]
+    _next[:] = [command_line(*words)]
 
 
 def say_next(*, is_done: bool = True) -> None:
     """Print the command that was kept, if the work was done, and forget it."""
     if _next and is_done:
-        from trtcal.cli.output import say_command  # `--help` imports nothing heavy
+        from trtcal.cli.output import note  # `--help` imports nothing heavy
 
-        say_command(_next)
+        note(f"next: {_next[0]}")
     _next.clear()
 
 
 def advise_on_loss(options: Options, reference: Path, variant: Path) -> None:
     """Advise optimizations for a variant that loses too much, or the search if it has them."""
-    files = recall(variant)
-    data, ranges = files.get("data"), files.get("ranges")
-    if "optimizations" in files:
-        words = ("search", reference, "--calibration", ranges, "--data", data)
-        advise(options, *words, "--optimizations", files["optimizations"])
+    sources = recall(variant)
+    data = sources.get("data")
+    if optimizations := sources.get("optimizations"):
+        ranges = ("--calibration", sources.get("ranges"), "--data", data)
+        advise(options, "search", reference, *ranges, "--optimizations", optimizations)
     else:
-        improved = reference.with_name(f"{reference.stem}-improved.onnx").name
+        improved = f"{reference.stem}-improved.onnx"
         advise(options, "quantize", reference, "--data", data, "--improve", "fast", "-o", improved)
 
 
@@ -100,7 +100,5 @@ def advise_samples(needed: int, seen: int) -> None:
     """Say how many more samples would decide what is open."""
     from trtcal.cli.output import note
 
-    note(
-        f"note: undecided: about {needed - seen:,} more samples would decide it, {needed:,} in "
-        "total"
-    )
+    more = f"about {needed - seen:,} more samples would settle it, {needed:,} in total"
+    note(f"note: undecided: {more}")

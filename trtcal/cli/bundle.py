@@ -84,7 +84,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         return next((path for path in (self.run / FILE, Path(config)) if path.is_file()), None)
 
     def _run(self) -> None:
-        from trtcal.documents.streams import shell_word
+        from trtcal.documents.streams import command_line
         from trtcal.runs.bundle.building import check_place, make_bundle
 
         check_place(self.output)
@@ -93,8 +93,8 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
             note(f"note: {line}")
         self.present(_document(made), lambda: _show_made(made))
         if self.key is not None:
-            where = shell_word(str(self.output))
-            note(f"note: `trtcal bundle verify {where} --public-key FILE` checks the signature")
+            check = command_line("bundle", "verify", self.output, public_key="FILE")
+            note(f"note: `{check}` checks the signature")
         advise(self, "bundle", "matrix", self.output)
 
     def _request(self) -> Request:

@@ -95,7 +95,7 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
 def _report_at(path: Path) -> Document:
     """Return the report at a path, made now of a folder that has none."""
     from trtcal.documents import read_document
-    from trtcal.documents.streams import shell_word
+    from trtcal.documents.streams import command_line
     from trtcal.reporting.document import KIND, VERSION, assemble
 
     made = path / "report.json"
@@ -107,10 +107,10 @@ def _report_at(path: Path) -> Document:
     else:
         report = read_document(made if path.is_dir() else path, KIND, VERSION)
     if report["comparison"] is None:
-        there = shell_word(str(path / "comparison.json"))
+        words = ("compare", "MODEL.onnx", "INT8.onnx")
+        again = command_line(*words, data="DATA", o=path / "comparison.json")
         raise InputError(
-            f"{path} has no comparison with FP32, so it has no figures to follow",
-            f"`trtcal compare MODEL.onnx INT8.onnx --data DATA -o {there}`",
+            f"{path} has no comparison with FP32, so it has no figures to follow", f"`{again}`"
         )
     return report
 

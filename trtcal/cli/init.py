@@ -7,7 +7,7 @@ from pathlib import Path
 from trtcal.cli.options import GivenOptions, argument, option
 from trtcal.cli.output import say
 from trtcal.config import FILE
-from trtcal.documents.streams import shell_word
+from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 
 
@@ -31,16 +31,16 @@ class Init(GivenOptions, example="trtcal init model.onnx --data images/ --test t
         _, draft = self.guess(self.model or _only_model(Path()), self.output.parent)
         write_text(self.output, draft.text)
         say(f"wrote {self.output}")
-        named = f" {shell_word(str(self.output))}" if self.output != Path(FILE) else ""
-        say(f"next: trtcal run{named}")
+        named = [] if self.output == Path(FILE) else [self.output]
+        say(f"next: {command_line('run', *named)}")
 
 
 def _only_model(folder: Path) -> Path:
-    found = sorted(folder.glob("*.onnx"))
-    if len(found) != 1:
-        what = "no .onnx file" if not found else f"{len(found)} .onnx files"
-        raise InputError(f"this folder has {what}", "name one: trtcal init MODEL.onnx --data DATA")
-    return found[0]
+    models = sorted(folder.glob("*.onnx"))
+    if len(models) != 1:
+        count = f"{len(models) or 'no'} .onnx file{'s' * bool(models)}"
+        raise InputError(f"this folder has {count}", "name one: trtcal init MODEL.onnx --data DATA")
+    return models[0]
 
 
 command = Init.command()

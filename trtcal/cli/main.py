@@ -53,6 +53,7 @@ GROUPS = {
     "Ship": {
         "bundle": "Make, sign and verify a bundle of an engine for devices.",
         "verify": "Recompute the digests of reports, documents and runs.",
+        "upgrade": "Convert files of an older trtcal to what this one reads.",
     },
     "Shell": {
         "completion": "Print the script that completes commands in your shell.",

@@ -25,7 +25,6 @@ from trtcal.documents.streams import (
     errors,
     guarded,
     output,
-    shell_word,
     visible,
     visible_cell,
 )
@@ -237,11 +236,6 @@ def error(message: str, hint: str | None = None, page: str | None = None) -> Non
         _print_line(errors(), f"hint: {hint}")
     if page:
         _print_line(errors(), f"docs: {page}")
-
-
-def say_command(words: Iterable[str]) -> None:
-    """Print the command that is worth running next, ready to paste, on standard error."""
-    _print_line(errors(), f"next: {' '.join(map(shell_word, words))}")
 
 
 def warn_in_our_words() -> None:

@@ -42,6 +42,7 @@ PAGES: dict[str, str | None] = {
     "trtcal.cli.search": "plans.md#which-layers-to-leave-out-of-int8",
     "trtcal.cli.sensitivity": "plans.md#which-layers-to-leave-out-of-int8",
     "trtcal.wings.fleet.cli.store": "traceability.md#the-artifact-store",
+    "trtcal.cli.upgrade": "history.md#files-of-an-older-trtcal",
     "trtcal.cli.verify": "history.md#verification",
     "trtcal.config": "configuration.md",
     "trtcal.data": "data.md#formats",
@@ -83,6 +84,7 @@ PAGES: dict[str, str | None] = {
     "trtcal.wings.fleet.mlflow": "history.md",
     "trtcal.wings.fleet.store": "traceability.md#the-artifact-store",
     "trtcal.wings.forensics.tvm": "traceability.md#tvm",
+    "trtcal.runs.upgrade": "history.md#files-of-an-older-trtcal",
     "trtcal.runs.verify": "history.md#verification",
     "trtcal.stats": "statistics.md",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from trtcal.cli.options import (
 )
 from trtcal.cli.output import note, print_limits, progress, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
+from trtcal.documents.streams import command_line
 from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
@@ -92,13 +92,11 @@ class Run(
     @property
     def _command_line(self) -> str:
         """The command as the report shows it, without folders."""
-        words = ["trtcal", "run", self.source.name]
-        for name in ("data", "test", "labels"):
-            if value := getattr(self, name):
-                words += [f"--{name}", Path(value).name]
-        repeated = (("--target", self.targets), ("--tag", self.tags))
-        words += [word for name, values in repeated for one in values for word in (name, one)]
-        return shlex.join(words)
+        data, test, labels = (
+            path and Path(path).name for path in (self.data, self.test, self.labels)
+        )
+        files = {"data": data, "test": test, "labels": labels}
+        return command_line("run", self.source.name, **files, target=self.targets, tag=self.tags)
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import Comparison

@@ -47,6 +47,7 @@ from trtcal.documents.bounds import (
     parse_json,
     read_bytes,
 )
+from trtcal.documents.schema import is_convertible
 from trtcal.documents.staging import (
     Workplace,
     clear_places,
@@ -58,6 +59,7 @@ from trtcal.documents.staging import (
     together,
     unwritable,
 )
+from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, ResourceError, __version__
 
 if TYPE_CHECKING:
@@ -259,16 +261,13 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
             f"{path} is not a trtcal {kind} (its kind is {found!r})",
             f"give a {kind} that trtcal wrote",
         )
-    again = (
-        f"write it again: `{command}`"
-        if command
-        else ("write it again with this version of trtcal")
-    )
-    if document.get("schema_version") != version:
+    again = f"write it again: `{command}`" if command else "write it again with this trtcal"
+    found = document.get("schema_version")
+    if found != version:
+        upgrade = f"convert it: `{command_line('upgrade', path)}`"
         raise InputError(
-            f"{path} has schema version {document.get('schema_version')!r}, "
-            f"this trtcal reads {version}",
-            again,
+            f"{path} has schema version {found!r}, this trtcal reads {version}",
+            upgrade if is_convertible(kind, found) else again,
         )
     if document.get("digest") != digest_document(document):
         raise InputError(

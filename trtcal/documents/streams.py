@@ -101,6 +101,22 @@ def shell_word(word: str) -> str:
     return f"$'{plain.translate(IN_SHELL)}'"
 
 
+def command_line(*words: object, **options: object) -> str:
+    """Return a command of trtcal as it is typed: words, then options by name, without unset ones.
+
+    A tuple repeats its option, `True` is a flag.
+
+    >>> command_line("quantize", "my net.onnx", improve="fast", only=("a", "b"), plan=None)
+    "trtcal quantize 'my net.onnx' --improve fast --only a --only b"
+    """
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
+        values = value if isinstance(value, tuple) else (value,)
+        for each in values:
+            words += (flag,) if each is True else (flag, each) if each else ()
+    return " ".join(shell_word(str(word)) for word in ("trtcal", *words))
+
+
 class Guarded:
     """A stream in front of another one: `shown` says what is written there for each character.
 

@@ -106,7 +106,7 @@ class ABTest:
                 "latency": self.timing.to_document() if self.timing else None,
             },
         }
-        return seal({"kind": KIND, "schema_version": 2, **body})
+        return seal({"kind": KIND, "schema_version": 3, **body})
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ from trtcal.stats import (
     share_lost,
 )
 
-SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "ROLL BACK", "INCONCLUSIVE"
+SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 ALPHA = 0.05
 LEAST_SLICE = 30  # samples of a slice below which it is shown and not judged
 DISTANCES = frozenset({"cosine", "kl", "relative_error", "score_error", "mae"})

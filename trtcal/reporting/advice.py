@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtcal.config import FILE
 from trtcal.documents import Document
+from trtcal.documents.streams import command_line
 from trtcal.evaluate.search.limits import FIGURES as SEARCHED
 from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS
 from trtcal.formats import spelled
@@ -28,7 +29,7 @@ class NextStep:
     @property
     def command(self) -> str:
         """The command, ready to paste."""
-        return shlex.join(("trtcal", *self.words))
+        return command_line(*self.words)
 
 
 Files = dict[str, str]

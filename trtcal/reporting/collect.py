@@ -105,7 +105,7 @@ def collect(folder: Path) -> Findings:
         },
         observations=tuple(_observations(folder)),
         tails=documents(TAILS),
-        tests=read(AB, lambda path: read_document(path, AB, 2)),
+        tests=read(AB, lambda path: read_document(path, AB, 3)),
         models=_models(folder, {build.model for build in builds}),
         optimizations=read(OPTIMIZATIONS, read_record),
         data_check=_at_most_one(folder, documents(DATA_CHECK), "data checks"),

@@ -26,6 +26,7 @@ from trtcal.documents.bounds import (
     seconds_for,
     too_slow,
 )
+from trtcal.documents.schema import changes_of
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 from trtcal.runs.follower import follower_kinds
@@ -227,6 +228,19 @@ class History:
             parsing(self.path, lambda kind=kind: kind.meter(report)) for kind in follower_kinds()
         )
         return next((meter for meter in meters if meter is not None), None)
+
+    def convert(self) -> bool:
+        """Give figures and words the names that they have now; tell whether one changed."""
+        with self._open() as connection:
+            before = connection.total_changes
+            for change in changes_of("history"):
+                for names in change.keys.items():
+                    rename = "UPDATE figures SET figure = ?2 WHERE figure = ?1"
+                    connection.execute(rename, names)
+                for column, words in change.words.items():
+                    rename = f"UPDATE runs SET {column} = ?2 WHERE {column} = ?1"  # noqa: S608
+                    connection.executemany(rename, [*words.items()])
+            return connection.total_changes > before
 
     def entries(
         self,

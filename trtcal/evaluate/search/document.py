@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from trtcal.data import Dataset
 from trtcal.documents import Document, write_document
+from trtcal.documents.streams import command_line
 from trtcal.errors import __version__
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Choice, Limits, Point, Relief, split, unit_of
@@ -51,7 +51,7 @@ def write_search(
     found = result.found
     body: Document = {
         "kind": KIND,
-        "schema_version": 1,
+        "schema_version": 2,
         "trtcal": __version__,
         "model": model.fingerprint,
         "calibration": table.digest,
@@ -166,10 +166,8 @@ def _tested(result: Result) -> dict[str, Any] | None:
 
 
 def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | None) -> str:
-    given = ["--optimizations", optimizations] if optimizations else []
-    made = ["--plan", plan, "-o", plan.with_suffix(".onnx")]
-    words = ["trtcal", "quantize", model, *given, "--calibration", calibration, *made]
-    return shlex.join(map(str, words))
+    files = {"optimizations": optimizations, "calibration": calibration, "plan": plan}
+    return command_line("quantize", model, **files, o=plan.with_suffix(".onnx"))
 
 
 def _relief(one: Relief) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import parse_json, read_bytes
-from trtcal.documents.streams import shell_word
+from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import (
     Target,
@@ -118,7 +118,7 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
         if parsed.is_failed:
             raise InputError(
                 f"{path} belongs to a failed build",
-                f"find the cause: `trtcal log {shell_word(str(path))}`",
+                f"find the cause: `{command_line('log', path)}`",
             )
         return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
     if document.get("kind") == KIND:
