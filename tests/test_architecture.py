@@ -16,7 +16,7 @@ HOUSE = [
     {"documents"},
     {"stats"},
     {"limits"},
-    {"config"},
+    {"config", "scripts"},
     {"model"},
     {"data", "ranges"},
     {"quantization"},

@@ -7,15 +7,10 @@ random numbers that are seeded at its top then come out the same, and no pass is
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
-import runpy
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,8 +18,8 @@ from trtcal.config import script_in
 from trtcal.data.arrays import read_header
 from trtcal.data.dataset import Array, Feeds
 from trtcal.documents import read_json
-from trtcal.documents.streams import to_errors
 from trtcal.errors import InputError
+from trtcal.scripts import function_in, running
 
 CLASS = "polygraphy_class"
 OLD_CLASS = "__polygraphy_encoded_"
@@ -106,48 +101,3 @@ def script_named(path: Path) -> Script | None:
     """Return the script if `path` is `file.py` or `file.py:function`, else None."""
     found = script_in(path)
     return Script(found[0], found[1] or FUNCTION) if found else None
-
-
-def function_in(path: Path, name: str, hint: str) -> Callable[..., Any]:
-    """Run a Python file and return a function of it; `InputError`, with the hint, if it has none."""
-    if not path.is_file():
-        raise InputError(f"script {path} does not exist or is not a file", "check the path")
-    found = runpy.run_path(str(path)).get(name)
-    if not callable(found):
-        raise InputError(f"script {path} has no function {name!r}", hint)
-    function: Callable[..., Any] = found
-    return function
-
-
-@contextlib.contextmanager
-def running(path: Path, hint: str) -> Iterator[None]:
-    """Let the script import its neighbours, keep its prints off results, and name its mistakes."""
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        with to_errors():
-            yield
-    except (InputError, MemoryError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise _failed(path, error, hint) from error
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
-
-
-def _failed(path: Path, error: BaseException, hint: str) -> InputError:
-    line = _line(path, error)
-    at = f" at line {line}" if line else ""
-    text = " ".join(str(error).split())[:300]
-    return InputError(
-        f"script {path} failed{at}: {type(error).__name__}: {text}", f"correct the script; {hint}"
-    )
-
-
-def _line(path: Path, error: BaseException) -> int | None:
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return error.lineno
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    return lines[-1] if lines else None

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from trtcal.data.polygraphy import function_in, running
 from trtcal.errors import InputError
 from trtcal.evaluate.per_sample import (
     Array,
@@ -23,6 +22,7 @@ from trtcal.evaluate.per_sample import (
     correctness,
 )
 from trtcal.evaluate.tasks import TaskReader
+from trtcal.scripts import function_in, running
 
 
 def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Values | None:

@@ -12,18 +12,17 @@ read is there, and who changes something counts it.
 
 from __future__ import annotations
 
-import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from trtcal.config import Config, script_in
-from trtcal.data.polygraphy import running
 from trtcal.documents import digest_file
 from trtcal.errors import InputError
 from trtcal.model.passes import PASSES, Pass
+from trtcal.scripts import run_file, running
 
 LIST = "PASSES"
 HINT = (
@@ -38,34 +37,27 @@ def passes_of(config: Config) -> tuple[Pass, ...]:
     """
     for script in config.prepare.passes:
         config.check_trusted(script)
-    own = [one for script in config.prepare.passes for one in read_passes(script)]
-    taken = {one.name for one in PASSES}
-    for one in own:
-        if one.name in taken:
+    passes = list(PASSES)
+    for own in (own for script in config.prepare.passes for own in read_passes(script)):
+        if own.name in {earlier.name for earlier in passes}:
             raise InputError(
-                f"{one.script}: a pass with the name {one.name!r} already exists", "rename it"
+                f"{own.script}: a pass with the name {own.name!r} already exists", "rename it"
             )
-        taken.add(one.name)
-    return (*PASSES, *own)
+        passes.append(own)
+    return tuple(passes)
 
 
 def read_passes(script: Path) -> list[Pass]:
     """Return the passes of `file.py:function`, or of the list `PASSES` of `file.py`."""
     path, name = script_in(script) or (script, "")
-    if not path.is_file():
-        raise InputError(f"script {path} does not exist or is not a file", "check the path")
-    version = digest_file(path)
     with running(path, HINT):
-        found = runpy.run_path(str(path))
-    return [_pass(path, version, one) for one in _functions(path, name, found)]
-
-
-def _functions(path: Path, name: str, found: dict[str, Any]) -> Sequence[Callable[..., Any]]:
-    functions = [found.get(name)] if name else found.get(LIST)
+        names = run_file(path)
+    functions = [names.get(name)] if name else names.get(LIST)
     if not isinstance(functions, (list, tuple)) or not all(map(callable, functions)):
-        what = f"function {name!r}" if name else f"list {LIST} of functions"
-        raise InputError(f"script {path} has no {what}", HINT)
-    return [one for one in functions if one is not None]
+        missing = f"function {name!r}" if name else f"list {LIST} of functions"
+        raise InputError(f"script {path} has no {missing}", HINT)
+    version = digest_file(path)
+    return [_pass(path, version, function) for function in functions]
 
 
 def _pass(path: Path, version: str, function: Callable[..., Any]) -> Pass:
