@@ -1,4 +1,4 @@
-"""Running a user's Python file: its neighbours can be imported, and its mistakes are errors of the user's.
+"""Running a user's Python file: it can import its neighbours, and its mistakes are `InputError`s.
 
 Whether a file may run at all is `trtcal.config.Config.check_trusted`'s question.
 """

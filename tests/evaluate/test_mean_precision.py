@@ -21,7 +21,7 @@ from trtcal.evaluate.boxes import Boxes
 from trtcal.evaluate.mean_precision import PrecisionCollector, matched, mean_precision
 from trtcal.evaluate.tasks import find_task
 from trtcal.model import load_model
-from trtcal.pipeline.guess import Given, draft_config
+from trtcal.pipeline.guess import Sources, draft_config
 
 IMAGES, CLASSES, CELLS, HEIGHT, WIDTH = 200, 3, 96, 14, 16
 IDS = (18, 3, 90)  # of the categories, as they stand in the file
@@ -380,7 +380,7 @@ def test_annotations_named_on_the_command_line_are_of_what_is_judged_on(run_fold
     assert "map" in report["comparison"]["rows"][0]["means"]
     images, model = run_folder / "images", load_model(run_folder / "net.onnx")
     for test, sections in ((None, ["calibration"]), (images, ["evaluation"])):
-        text = draft_config(model, Given(images, test, str(labels)), run_folder).text
+        text = draft_config(model, Sources(images, test, str(labels)), run_folder).text
         read = tomllib.loads(text)
         assert [
             name for name in ("calibration", "evaluation") if "labels" in read[name]

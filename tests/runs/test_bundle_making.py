@@ -29,7 +29,7 @@ from trtcal.runs.bundle.golden import make_golden
 from trtcal.runs.bundle.labels import read_names
 from trtcal.runs.bundle.manifest import smallest_driver
 from trtcal.runs.bundle.signing import PASSPHRASE, read_signer
-from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Wanted, verify
+from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Options, verify
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +128,7 @@ def test_keys_that_openssl_makes_sign_and_verify(request_of, tmp_path):
     show = ["ec", "-in", private, "-pubout", "-out", public]
     subprocess.run(["openssl", *show], check=True)  # noqa: S607
     make_bundle(request_of(signer=read_signer(private)), tmp_path / "bundle")
-    assert verify(tmp_path / "bundle", Wanted(public)).verdict == "READY"
+    assert verify(tmp_path / "bundle", Options(public)).verdict == "READY"
 
 
 @pytest.mark.parametrize("content", [b"", b"no key", os.urandom(200)])
@@ -223,7 +223,7 @@ def test_a_bundle_takes_the_place_of_an_older_one_and_of_nothing_else(request_of
     make_bundle(request_of(class_names=tuple("abcdefghij")), folder)
     make_bundle(request_of(targets=("cpu",)), folder)
     assert not (folder / "labels.txt").exists()
-    assert verify(folder, Wanted(allow_unsigned=True)).status == 0
+    assert verify(folder, Options(allow_unsigned=True)).status == 0
     (folder / "notes.txt").write_text("mine")
     before = tree(folder)
     with pytest.raises(InputError, match="not a bundle"):

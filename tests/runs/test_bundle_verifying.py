@@ -32,7 +32,7 @@ from trtcal.runs.bundle.verifying import (
     MANIFEST,
     SIGNATURE,
     Device,
-    Wanted,
+    Options,
     choose,
     find_device,
     fit,
@@ -63,7 +63,7 @@ def bundle(made_bundle, tmp_path):
 
 @pytest.fixture
 def wanted(keys):
-    return Wanted(keys.public)
+    return Options(keys.public)
 
 
 def refusal(folder, wanted):
@@ -124,7 +124,7 @@ def test_a_change_in_any_file_is_refused_by_its_name(bundle, wanted, name, how):
     if how != "gone":
         path.write_bytes(changed[how])
     assert name in refusal(bundle, wanted)
-    assert name in refusal(bundle, Wanted(allow_unsigned=True))
+    assert name in refusal(bundle, Options(allow_unsigned=True))
 
 
 @pytest.mark.parametrize("place", [*range(0, 1000, 97), *range(-400, 0, 37)])
@@ -134,7 +134,7 @@ def test_a_change_in_the_manifest_or_the_signature_is_refused(bundle, wanted, na
     data[place % len(data)] ^= 1
     (bundle / name).write_bytes(data)
     assert verify(bundle, wanted).status == 2
-    assert name == SIGNATURE or verify(bundle, Wanted(allow_unsigned=True)).status == 2
+    assert name == SIGNATURE or verify(bundle, Options(allow_unsigned=True)).status == 2
 
 
 def test_a_signature_that_was_changed_is_refused(bundle, wanted):
@@ -159,8 +159,8 @@ def test_a_signature_taken_off_is_refused_where_a_key_is_given(bundle, wanted):
 
 
 def test_a_signed_bundle_without_a_key_to_check_it_by_is_refused(bundle):
-    assert "no public key is given" in refusal(bundle, Wanted())
-    assert verify(bundle, Wanted(allow_unsigned=True)).status == 0
+    assert "no public key is given" in refusal(bundle, Options())
+    assert verify(bundle, Options(allow_unsigned=True)).status == 0
 
 
 def test_the_hint_asks_for_a_key_only_where_none_is_given(bundle, tmp_path, monkeypatch, capsys):
@@ -175,12 +175,12 @@ def test_the_hint_asks_for_a_key_only_where_none_is_given(bundle, tmp_path, monk
 @pytest.mark.parametrize("text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END"])
 def test_what_is_no_public_key_is_refused(bundle, tmp_path, text):
     (tmp_path / "bad.pem").write_text(text)
-    assert "public key" in refusal(bundle, Wanted(tmp_path / "bad.pem"))
+    assert "public key" in refusal(bundle, Options(tmp_path / "bad.pem"))
 
 
 def test_a_key_on_another_curve_is_refused(bundle, tmp_path):
     keys = write_keys(tmp_path / "other", ec.SECP384R1())
-    assert "P-256" in refusal(bundle, Wanted(keys.public))
+    assert "P-256" in refusal(bundle, Options(keys.public))
 
 
 def test_what_is_signed_is_as_the_specification_shows():
@@ -272,7 +272,7 @@ DUPLICATED = b'{"payload": "", "payload": "", "payloadType": "", "signatures": [
 def test_what_is_no_envelope_is_refused(bundle, wanted, data):
     (bundle / SIGNATURE).write_bytes(data)
     assert verify(bundle, wanted).status == 2
-    assert verify(bundle, Wanted(allow_unsigned=True)).status == 2
+    assert verify(bundle, Options(allow_unsigned=True)).status == 2
 
 
 @pytest.mark.parametrize("key", ["engines", "golden", "sizes"])
@@ -306,7 +306,7 @@ def test_a_signed_manifest_with_anything_anywhere_gives_a_verdict_and_no_crash(b
         made = envelope(canonical_json(statement), None)
         (bundle / SIGNATURE).write_text(json.dumps(made))
         device = random.choice([L4, Device(missing="none")])
-        result = verify(bundle, Wanted(device=device, self_test=False))
+        result = verify(bundle, Options(device=device, self_test=False))
         assert json.loads(json.dumps(result.to_document()))["state"] in verifying.VERDICTS.values()
         with contextlib.suppress(InputError):
             assert matrix(bundle, [find_target("l4")])
@@ -601,14 +601,14 @@ def test_an_engine_of_what_is_not_known_is_refused(bundle, wanted, keys):
 def test_a_link_to_the_public_key_is_followed(bundle, keys, tmp_path):
     link = tmp_path / "public.pem"
     link.symlink_to(keys.public)
-    assert verify(bundle, Wanted(link)).verdict == "READY"
+    assert verify(bundle, Options(link)).verdict == "READY"
     link.unlink()
     link.symlink_to(link)
-    assert "cannot be read" in refusal(bundle, Wanted(link))
+    assert "cannot be read" in refusal(bundle, Options(link))
 
 
 def test_a_private_key_in_place_of_the_public_one_is_named(bundle, keys, capsys):
-    assert "is a private key" in refusal(bundle, Wanted(keys.private))
+    assert "is a private key" in refusal(bundle, Options(keys.private))
     assert run_command(["bundle", "verify", str(bundle), "--public-key", str(keys.private)]) == 2
     assert "-pubout" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ import pytest
 from trtcal.cli.main import run_command
 from trtcal.documents import digest_file, read_npz, write_npz
 from trtcal.errors import InputError
-from trtcal.runs.bundle.verifying import MANIFEST, Wanted, verify
+from trtcal.runs.bundle.verifying import MANIFEST, Options, verify
 from trtcal.wings.fleet.drift import drift
 
 
@@ -33,7 +33,7 @@ def saved(made_bundle, tmp_path):
 
 
 def test_outputs_of_a_self_test_agree_with_the_reference(made_bundle, tmp_path):
-    verify(made_bundle, Wanted(allow_unsigned=True, save_outputs=tmp_path / "cpu.npz"))
+    verify(made_bundle, Options(allow_unsigned=True, save_outputs=tmp_path / "cpu.npz"))
     (tier,) = drift(made_bundle, [tmp_path / "cpu.npz"], 100.0)
     assert (tier.name, tier.devices, tier.within, tier.alert) == ("CPU", 1, 16, None)
     assert tier.agreement.value == 100.0

@@ -33,7 +33,7 @@ from trtcal.runs.bundle.deepstream import export_deepstream
 from trtcal.runs.bundle.docker import export_docker
 from trtcal.runs.bundle.source import read_run
 from trtcal.runs.bundle.triton import export_triton
-from trtcal.runs.bundle.verifying import MANIFEST, Wanted, verify
+from trtcal.runs.bundle.verifying import MANIFEST, Options, verify
 
 IMAGES = ImagesConfig("gray", "NCHW", 0.0625, (0.5,), (0.25,), (8, 8))
 NAMES = tuple(f"digit {number}" for number in range(10))
@@ -163,9 +163,9 @@ def draft(made_bundle, request_of, tmp_path):
 
 
 def test_a_bundle_with_every_export_is_ready(exported, keys):
-    assert verify(exported, Wanted(keys.public)).verdict == "READY"
+    assert verify(exported, Options(keys.public)).verdict == "READY"
     (exported / "triton").rename(exported / "moved")
-    assert verify(exported, Wanted(keys.public)).status == 2
+    assert verify(exported, Options(keys.public)).status == 2
     (exported / "moved").rename(exported / "triton")
 
 

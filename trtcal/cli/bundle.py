@@ -207,12 +207,12 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
     )
 
     def _run(self) -> None:
-        from trtcal.runs.bundle.verifying import Wanted, verify
+        from trtcal.runs.bundle.verifying import Options, verify
 
         key = os.environ.get(KEY_VARIABLE)
         result = verify(
             self.bundle,
-            Wanted(
+            Options(
                 self.public_key or (Path(key) if key else None),
                 self.allow_unsigned,
                 self.device,

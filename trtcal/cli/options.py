@@ -299,10 +299,10 @@ class GivenOptions(Options):
     def guess(self, path: Path, folder: Path, output: Path | None = None) -> tuple[Config, Draft]:
         """Return the configuration of a model, as it stands in a folder, and what of it is guessed."""
         from trtcal.model import load_model
-        from trtcal.pipeline.guess import Given, guess_config
+        from trtcal.pipeline.guess import Sources, guess_config
 
         data = required(self.data, "the data", "--data")
-        given = Given(data, self.test, self.labels, self.targets, output)
+        given = Sources(data, self.test, self.labels, self.targets, output)
         config, draft = guess_config(load_model(path), given, folder.absolute())
         for line in draft.guesses:
             note(f"guessed: {line}")

@@ -245,11 +245,11 @@ def build(
     'onnxruntime'
     """
     backend, chosen = find_backend(None, options.target if options else target)
-    loaded, wanted = _model(model), replace(options or BuildOptions(chosen), target=chosen)
+    loaded, settings = _model(model), replace(options or BuildOptions(chosen), target=chosen)
     check_precisions(set(asked_precisions(loaded.proto).values()), (chosen,))
     if data is not None:
-        wanted = with_sizes(wanted, loaded, size_ranges(loaded, open_data(data, loaded)))
-    return base.build(loaded, backend, wanted, Path(output))
+        settings = with_sizes(settings, loaded, size_ranges(loaded, open_data(data, loaded)))
+    return base.build(loaded, backend, settings, Path(output))
 
 
 def diagnose(
@@ -319,7 +319,7 @@ Named = tuple[str, AnyModel | Build]
 def _opened(sources: Sequence[Named]) -> Iterator[list[Variant]]:
     """Yield what runs every model; those in memory are written to a temporary folder."""
     with Workplace() as folder:
-        yield [open_variant(_path(one, Path(folder)), name) for name, one in sources]
+        yield [open_variant(_path(source, Path(folder)), name) for name, source in sources]
 
 
 def _path(source: AnyModel | Build, folder: Path) -> Path:
@@ -341,7 +341,10 @@ def _named(variants: Variants) -> list[Named]:
         return list(variants.items())
     if isinstance(variants, (str, os.PathLike)) or not isinstance(variants, Sequence):
         raise InputError("`variants` is not a list or a dict", "give a list, or a dict of names")
-    return [(_name(one) or f"variant {number}", one) for number, one in enumerate(variants, 1)]
+    return [
+        (_name(variant) or f"variant {number}", variant)
+        for number, variant in enumerate(variants, 1)
+    ]
 
 
 def _name(source: AnyModel | Build) -> str | None:
@@ -380,8 +383,8 @@ def compare(
     sources: list[Named] = [(_name(reference) or "FP32", reference), *_named(variants)]
     dataset = open_data(data, loaded)
     with _opened(sources) as (first, *others):
-        wanted = Wanted(task=task, outputs=tuple(outputs))
-        options = CompareSettings(batch_for(loaded, batch), rounds, wanted)
+        question = Wanted(task=task, outputs=tuple(outputs))
+        options = CompareSettings(batch_for(loaded, batch), rounds, question)
         return compare_variants(first, others, dataset, settings, options)
 
 
@@ -441,15 +444,15 @@ def search(
     dataset, table = open_data(data, loaded), _calibration(calibration)
     with contextlib.ExitStack() as stack:
         folder = output or stack.enter_context(Workplace())
-        wanted = options or SearchOptions(batch=batch_for(loaded, 1))
+        settings = options or SearchOptions(batch=batch_for(loaded, 1))
         reader = TaskReader(
-            wanted.reader.name, wanted.reader.wanted
+            settings.reader.name, settings.reader.wanted
         )  # what it reads is of one model
-        wanted = replace(wanted, reader=reader)
+        settings = replace(settings, reader=reader)
         if limits:
-            wanted = replace(wanted, limits=Limits(parse_limits(limits)))
+            settings = replace(settings, limits=Limits(parse_limits(limits)))
         cache = cache_beside(Path(folder), loaded, dataset, reader)
-        return find_plans(prepare(loaded), table, dataset, wanted, cache)
+        return find_plans(prepare(loaded), table, dataset, settings, cache)
 
 
 @dataclass(frozen=True)
@@ -508,14 +511,14 @@ def report(
 
 def _collect(results: Sequence[Reported], folder: Path) -> None:
     """Write results where a report looks for them."""
-    for number, one in enumerate(results):
-        if isinstance(one, Build):
-            shutil.copytree(one.folder, folder / str(number))
-        elif isinstance(one, (Calibration, Comparison, ABTest, Plan)):
-            write_document(folder / f"{number}.json", one.to_document())
+    for number, result in enumerate(results):
+        if isinstance(result, Build):
+            shutil.copytree(result.folder, folder / str(number))
+        elif isinstance(result, (Calibration, Comparison, ABTest, Plan)):
+            write_document(folder / f"{number}.json", result.to_document())
         else:
             raise InputError(
-                f"an object of type {type(one).__name__} cannot be reported",
+                f"an object of type {type(result).__name__} cannot be reported",
                 "give a result of calibrate, compare, ab_test or build, a Plan, or the folder of a run",
             )
 

@@ -44,7 +44,7 @@ TARGETS = ("sm89",)
 
 
 @dataclass(frozen=True)
-class Given:
+class Sources:
     """What the user names: data to calibrate on, and maybe to test on, labels, targets, an output."""
 
     data: Path
@@ -54,7 +54,7 @@ class Given:
     output: Path | None = None
 
     @property
-    def to_calibrate(self) -> Given:
+    def to_calibrate(self) -> Sources:
         """What of it is about the data to calibrate on; annotations are of those to test on."""
         return replace(self, labels=None) if are_annotations(self.labels) else self
 
@@ -84,7 +84,7 @@ class Draft:
         return "\n".join(self.lines) + "\n"
 
 
-def draft_config(model: Model, given: Given, folder: Path) -> Draft:
+def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
     """Return a configuration for a model and data, with paths from a folder.
 
     `InputError` if the data do not fit the model however images are prepared.
@@ -93,38 +93,38 @@ def draft_config(model: Model, given: Given, folder: Path) -> Draft:
         ["# Written by trtcal. Check the lines marked `guessed`; docs/configuration.md explains"]
     )
     draft.lines += ["# all keys.", "", f"model = {_path(model.source or model.path, folder)}"]
-    if given.output is not None:
-        draft.lines.append(f"output = {_path(given.output, folder)}")
-    labels, why = _labels(given if given.test is None else given.to_calibrate)
-    images = _images(model, given.data, labels)
-    dataset = open_dataset(given.data, model, images.config, labels, DataConfig())
+    if sources.output is not None:
+        draft.lines.append(f"output = {_path(sources.output, folder)}")
+    labels, why = _labels(sources if sources.test is None else sources.to_calibrate)
+    images = _images(model, sources.data, labels)
+    dataset = open_dataset(sources.data, model, images.config, labels, DataConfig())
     _add_task(draft, model, dataset)
     draft.lines.append(
         '# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # default: the limits of the task'
     )
     images.add_to(draft)
     draft.section("calibration")
-    draft.lines.append(f"data = {_path(given.data, folder)}")
+    draft.lines.append(f"data = {_path(sources.data, folder)}")
     _add_labels(draft, labels, why, folder)
     draft.section("evaluation")
-    if given.test is None:
+    if sources.test is None:
         draft.lines.append(
             "# data = ...  # without test data, a part of the calibration data is held back"
         )
     else:
-        draft.lines.append(f"data = {_path(given.test, folder)}")
-        _add_labels(draft, *_labels(Given(given.test, labels=given.labels)), folder)
+        draft.lines.append(f"data = {_path(sources.test, folder)}")
+        _add_labels(draft, *_labels(Sources(sources.test, labels=sources.labels)), folder)
     draft.section("build")
-    if given.targets:
-        draft.add("targets", list(given.targets))
+    if sources.targets:
+        draft.add("targets", list(sources.targets))
     else:
         draft.add("targets", list(TARGETS), "the GPU is not given")
     return draft
 
 
-def guess_config(model: Model, given: Given, folder: Path) -> tuple[Config, Draft]:
+def guess_config(model: Model, sources: Sources, folder: Path) -> tuple[Config, Draft]:
     """Return the configuration of a draft, and the draft."""
-    draft = draft_config(model, given, folder)
+    draft = draft_config(model, sources, folder)
     return parse_config(draft.text, folder / FILE), draft
 
 
@@ -140,11 +140,11 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _labels(given: Given) -> tuple[str | None, str]:
+def _labels(sources: Sources) -> tuple[str | None, str]:
     """Return where labels stand, and why that is thought, empty where it was given."""
-    if given.labels is not None or not given.data.is_dir():
-        return given.labels, ""
-    files, others = find_images(given.data)
+    if sources.labels is not None or not sources.data.is_dir():
+        return sources.labels, ""
+    files, others = find_images(sources.data)
     if not files:
         return None, ""
     if CSV in others:
@@ -153,7 +153,7 @@ def _labels(given: Given) -> tuple[str | None, str]:
     if len(folders) < 2 or not all("/" in file for file in files):
         return None, ""
     try:
-        image_labels(given.data, files, "folders")
+        image_labels(sources.data, files, "folders")
     except InputError:
         return None, ""
     return "folders", f"every image is in one of {len(folders)} folders, taken as its class"
@@ -203,7 +203,7 @@ def _images(model: Model, data: Path, labels: str | None) -> Images:
             f"{data} contains images, but no input of the model has the shape of an image",
             "give arrays named after its inputs: an .npz, or a folder of .npy files",
         )
-    spec = next(one for one in model.inputs if one.name == image.name)
+    spec = next(spec for spec in model.inputs if spec.name == image.name)
     channels, *size = _sizes(image, spec.shape)
     base = NORMAL if len(model.outputs) == 1 and len(model.outputs[0].shape) == 2 else UNIT
     first = {
@@ -212,8 +212,8 @@ def _images(model: Model, data: Path, labels: str | None) -> Images:
         **_cuts(_seen(data, files), size, base is NORMAL),
         **settings_of(base.name, int(channels)),
     }
-    found = _as_the_model_wants(model, data, labels, first)
-    return Images(first | found, dict(_reasons(first, found, base.text)))
+    changes = _preprocessing_changes(model, data, labels, first)
+    return Images(first | changes, dict(_reasons(first, changes, base.text)))
 
 
 def _sizes(image: ImageInput, shape: Sequence[int | str]) -> tuple[int | str, int | str, int | str]:
@@ -241,8 +241,8 @@ def _cuts(
     """Return how images get the size that a model takes: a classifier sees the middle of them."""
     usual, is_only = seen
     height, width = (
-        wanted if isinstance(wanted, int) else max(32, had // 32 * 32)
-        for wanted, had in zip(size, usual, strict=True)
+        needed if isinstance(needed, int) else max(32, had // 32 * 32)
+        for needed, had in zip(size, usual, strict=True)
     )
     if is_only and usual == (height, width):
         return {}
@@ -251,29 +251,29 @@ def _cuts(
     return {"resize": [height, width]}
 
 
-def _as_the_model_wants(
+def _preprocessing_changes(
     model: Model, data: Path, labels: str | None, first: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the keys that the check of data would change, also after it changed others."""
-    found = dict[str, Any]()
+    changes = dict[str, Any]()
     for _ in range(CHECKS):
-        config = read_section(ImagesConfig, first | found)
+        config = read_section(ImagesConfig, first | changes)
         issues = check_data(model, open_dataset(data, model, config, labels)).issues
-        changed = {name: value for one in issues for name, value in one.settings.items()}
-        if not changed or (first | found | changed) == (first | found):
+        changed = {name: value for issue in issues for name, value in issue.settings.items()}
+        if not changed or (first | changes | changed) == (first | changes):
             break
-        found |= changed
-    return found
+        changes |= changed
+    return changes
 
 
 def _reasons(
-    first: Mapping[str, Any], found: Mapping[str, Any], usual: str
+    first: Mapping[str, Any], changes: Mapping[str, Any], usual: str
 ) -> Iterator[tuple[str, str]]:
     for name in ("resize", "crop"):
         if name in first:
             yield name, "the images do not have the size of the model input"
     for name in ("channels", "scale"):
-        if name in found:
+        if name in changes:
             yield name, "the model gives the best answers with it"
         elif name == "scale" or first[name] != "gray":
             yield (

@@ -134,24 +134,24 @@ class Journal:
 
     @contextlib.contextmanager
     def step(
-        self, stage: str, output: str, given: Sequence[str] = (), options: object = None
+        self, stage: str, output: str, inputs: Sequence[str] = (), options: object = None
     ) -> Iterator[Callable[[str], None]]:
         """Record one stage; the caller gives the digest of what it wrote to what this yields.
 
-        `given` are the digests of what the stage works on: with them followers see it.
+        `inputs` are the digests of what the stage works on: with them followers see it.
         """
         started, digests = time.perf_counter(), list[str]()
         yield digests.append
         seconds = time.perf_counter() - started
         self.origin.stages.append(Step(stage, output, digests[0], seconds))
-        if given:
+        if inputs:
             for follower in self.followers:
-                follower.see_stage(Stage(stage, output, given, options or {}, digests[0]))
+                follower.see_stage(Stage(stage, output, inputs, options or {}, digests[0]))
 
     def digest_of(self, output: str) -> str | None:
         """Return the digest of an output that was recorded, the last one of its name."""
-        found = (step.digest for step in reversed(self.origin.stages) if step.output == output)
-        return next(found, None)
+        digests = (step.digest for step in reversed(self.origin.stages) if step.output == output)
+        return next(digests, None)
 
 
 def run(
@@ -247,15 +247,15 @@ def _origin(inputs: Inputs, is_configured: bool) -> Origin:
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
     """Return what looks wrong in the calibration data, and record it."""
     data = inputs.calibration_data
-    given = (inputs.model.fingerprint, data.fingerprint)
+    digests = (inputs.model.fingerprint, data.fingerprint)
     with (
-        journal.step("check-data", DATA_CHECK, given) as record,
+        journal.step("check-data", DATA_CHECK, digests) as record,
         data.reading_for("data check"),
     ):
-        found = check_data(inputs.model, data)
-        record(str(found.write(journal.folder / DATA_CHECK)["digest"]))
-    journal.origin.data_issues = [to_fields(issue) for issue in found.issues]
-    return found.issues
+        check = check_data(inputs.model, data)
+        record(str(check.write(journal.folder / DATA_CHECK)["digest"]))
+    journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
+    return check.issues
 
 
 def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
@@ -263,9 +263,9 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
     settings, data = inputs.config.calibration, inputs.calibration_data
     tensors = tensors_to_observe(find_layers(inputs.prepared))
     title = f"observing {len(tensors)} tensors"
-    given = (inputs.graph, data.fingerprint)
+    digests = (inputs.graph, data.fingerprint)
     with (
-        journal.step("observe", "histograms.npz", given) as record,
+        journal.step("observe", "histograms.npz", digests) as record,
         data.reading_for("histograms"),
         journal.progress(title, len(data)) as advance,
     ):
@@ -295,15 +295,15 @@ def calibrate_all(
         *settings.methods,
         *(plan.method or settings.method for plan in config.plans.values()),
     ]
-    found = {}
+    calibrations = {}
     for method in dict.fromkeys(methods):
         output = f"calibrations/{method}.json"
         parameters = settings.parameters.get(method)
         with journal.step("calibrate", output, (observation.digest,), parameters) as record:
-            found[method] = calibrate(observation, method, parameters)
-            found[method].write(journal.folder / output)
-            record(found[method].digest)
-    return found
+            calibrations[method] = calibrate(observation, method, parameters)
+            calibrations[method].write(journal.folder / output)
+            record(calibrations[method].digest)
+    return calibrations
 
 
 def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: Journal) -> None:
@@ -329,37 +329,37 @@ def quantize_all(
 ) -> list[Path]:
     """Write the variants: one a method, one a plan, and the optimized one if it is asked for."""
     settings = inputs.config.calibration
-    asked = [(f"int8-{method}", calibrations[method], Plan()) for method in settings.methods]
+    requests = [(f"int8-{method}", calibrations[method], Plan()) for method in settings.methods]
     for name, plan in inputs.config.plans.items():
-        asked.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
+        requests.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
     if inputs.config.build.compares_fp16:
-        asked.append((FP16_VARIANT, calibrations[settings.method], Plan(default="fp16")))
-    made = [write_variant(inputs, inputs.prepared, *one, journal) for one in asked]
+        requests.append((FP16_VARIANT, calibrations[settings.method], Plan(default="fp16")))
+    files = [write_variant(inputs, inputs.prepared, *request, journal) for request in requests]
     for name, effort in inputs.config.efforts:
-        wanted = inputs.plans.get(name, Plan())
-        found = optimize(inputs, name, effort, wanted, journal)
-        variant = found.optimized, f"{name}-{IMPROVED}", found.calibration, wanted
-        made.append(write_variant(inputs, *variant, journal))
-    return made
+        base = inputs.plans.get(name, Plan())
+        improved = optimize(inputs, name, effort, base, journal)
+        variant = improved.optimized, f"{name}-{IMPROVED}", improved.calibration, base
+        files.append(write_variant(inputs, *variant, journal))
+    return files
 
 
 def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journal) -> Improved:
     """Return the optimizations of INT8 or of a plan, by its name, that help on samples held back."""
     options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s, plan=plan)
     data = inputs.calibration_data
-    given = (inputs.graph, data.fingerprint)
+    origins = (inputs.graph, data.fingerprint)
     file = optimizations_file(f"{name}-{IMPROVED}")
     with (
-        journal.step("improve", file, given, to_fields(options)) as record,
+        journal.step("improve", file, origins, to_fields(options)) as record,
         data.reading_for("optimizations"),
     ):
-        found = improve(inputs.prepared, data, options, inputs.model, journal.progress)
-        digests = write_improved(journal.folder, file, found)
+        improved = improve(inputs.prepared, data, options, inputs.model, journal.progress)
+        digests = write_improved(journal.folder, file, improved)
         record(digests.pop(file))
     journal.origin.stages += [Step("improve", *item) for item in digests.items()]
-    for line in found.warnings:
+    for line in improved.warnings:
         journal.say(f"improvement of {name}: {line}")
-    return found
+    return improved
 
 
 def write_variant(
@@ -374,8 +374,8 @@ def write_variant(
             record(str(write_plan(journal.folder / output, plan)["digest"]))
     output = f"models/{name}.onnx"
     optimized = None if model is inputs.prepared else journal.digest_of(optimizations_file(name))
-    given = (inputs.graph, calibration.digest, optimized or "")
-    with journal.step("quantize", output, given, plan.to_document()) as record:
+    digests = (inputs.graph, calibration.digest, optimized or "")
+    with journal.step("quantize", output, digests, plan.to_document()) as record:
         quantized = quantize(model, calibration, plan)
         record(write_quantized(journal.folder / output, quantized).digest)
     return journal.folder / output
@@ -387,7 +387,7 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
     No limit on narrow formats is about the first, which is the reference, and FP16.
     """
     jobs = [(model, target) for model in models for target in config.build.run_targets]
-    of_floats = tuple(one for one in config.limits if one.metric not in SHARES)
+    of_floats = tuple(limit for limit in config.limits if limit.metric not in SHARES)
     plain = replace(config, limits=of_floats)
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
@@ -419,9 +419,9 @@ def build_one(
         with journal.step("build", f"{output}/build.json") as record:
             built = build(model, backend, options, journal.folder / output)
             record(built.digest)
-        given = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
+        digest = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
         for follower in journal.followers:
-            follower.see_build(built, given)
+            follower.see_build(built, digest)
     except BackendError as error:
         journal.origin.missing_builds[f"{model.name} for {target}"] = _why(error, model)
         return
@@ -434,7 +434,7 @@ def build_one(
         write_diagnosis(journal.folder / output, diagnosis)
         record(diagnosis.to_document()["digest"])
         name = f"{model.name} for {target}"
-        journal.limits += [replace(one, subject=name) for one in diagnosis.limits]
+        journal.limits += [replace(judgement, subject=name) for judgement in diagnosis.limits]
 
 
 def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> None:
@@ -442,8 +442,8 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
     settings, data = inputs.config.evaluation, inputs.evaluation_data
     reference = open_variant(inputs.model.path)
     others = [open_variant(path) for path in variants]
-    given = [inputs.model.fingerprint, *map(digest_file, variants), data.fingerprint]
-    with journal.step("compare", "comparison.json", given) as record:
+    digests = [inputs.model.fingerprint, *map(digest_file, variants), data.fingerprint]
+    with journal.step("compare", "comparison.json", digests) as record:
         with journal.progress("comparing", len(data)) as advance:
             comparison = compare(reference, others, data, *inputs.comparing, advance)
         samples = min(settings.layer_samples, len(data))

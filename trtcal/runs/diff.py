@@ -58,7 +58,7 @@ class RunDifference:
 
     def to_document(self) -> Document:
         """Return the JSON form."""
-        return {**vars(self), "changed": [one.to_document() for one in self.changed]}
+        return {**vars(self), "changed": [change.to_document() for change in self.changed]}
 
 
 def compare_runs(before: Entry, after: Entry) -> RunDifference:
@@ -69,11 +69,11 @@ def compare_runs(before: Entry, after: Entry) -> RunDifference:
         for key, value in _comparable(before, after).items()
         if (now := after.figures.get(key, value)) != value
     ]
-    first, second = ({key[0] for key in one.figures} for one in (before, after))
+    first, second = ({key[0] for key in run.figures} for run in (before, after))
     return RunDifference(
         before.number,
         after.number,
-        tuple(sorted(changed, key=lambda one: -abs(one.share or 1.0))),
+        tuple(sorted(changed, key=lambda run: -abs(run.share or 1.0))),
         tuple(sorted(first - second)),
         tuple(sorted(second - first)),
         inputs,
@@ -82,9 +82,9 @@ def compare_runs(before: Entry, after: Entry) -> RunDifference:
 
 def _comparable(before: Entry, after: Entry) -> Figures:
     """Return the figures that may be held against those of another run: no cost in another currency."""
-    prices = [one.digests.get(PRICED, "").split(",")[0].split() for one in (before, after)]
+    prices = [run.digests.get(PRICED, "").split(",")[0].split() for run in (before, after)]
     is_one_currency = prices[0][1:] == prices[1][1:]
-    return {k: one for k, one in before.figures.items() if is_one_currency or k[1] != COST}
+    return {k: run for k, run in before.figures.items() if is_one_currency or k[1] != COST}
 
 
 def _is_noise(figure: str, before: float, after: float, inputs: Inputs) -> bool:
@@ -120,7 +120,7 @@ def against_last(history: History, report: Document, project: str | None = None)
     if before is None:
         return None
     difference = compare_runs(before, now)
-    own = sorted(difference.changed, key=lambda one: one.variant != now.variant)
+    own = sorted(difference.changed, key=lambda change: change.variant != now.variant)
     changed = changed_inputs(before, now)
     return {
         "run": {
@@ -130,7 +130,7 @@ def against_last(history: History, report: Document, project: str | None = None)
             "digest": before.report,
             "verdict": before.verdict,
         },
-        "figures": [_figure(one) for one in own],
+        "figures": [_figure(change) for change in own],
         "changed": [
             {"what": what, "before": was, "now": now} for what, (was, now) in changed.items()
         ],
@@ -138,17 +138,17 @@ def against_last(history: History, report: Document, project: str | None = None)
     }
 
 
-def _figure(one: Changed) -> Document:
-    metric = metric_of(one.figure)
+def _figure(change: Changed) -> Document:
+    metric = metric_of(change.figure)
     return {
-        "name": f"{one.variant}: {metric.label}",
-        "variant": one.variant,
-        "figure": one.figure,
+        "name": f"{change.variant}: {metric.label}",
+        "variant": change.variant,
+        "figure": change.figure,
         "unit": metric.unit,
-        "before": one.before,
-        "now": one.after,
-        "change": one.share,
-        "better": one.is_better,
+        "before": change.before,
+        "now": change.after,
+        "change": change.share,
+        "better": change.is_better,
     }
 
 
@@ -160,7 +160,7 @@ def judge_run(limits: Sequence[Limit], before: Entry | None, after: Entry) -> tu
 
     A limit on change is undecided without a baseline, or where that lacks the figure.
     """
-    return tuple(one for limit in limits for one in _judge(limit, before, after))
+    return tuple(judgement for limit in limits for judgement in _judge(limit, before, after))
 
 
 def _judge(limit: Limit, before: Entry | None, after: Entry) -> list[Judgement]:
@@ -168,13 +168,13 @@ def _judge(limit: Limit, before: Entry | None, after: Entry) -> list[Judgement]:
     if not keys or limit.in_slices:
         known = ", ".join(sorted({figure for _, figure in after.figures}))
         raise InputError(f"run {after.number} has no figure for {limit}", f"known: {known}")
-    found = []
+    judgements = []
     for key in keys:
         was = _comparable(before, after).get(key) if before else None
         value = _value(limit, was, after.figures[key])
         figure = None if value is None else Figure.exact(value)
-        found.append(Judgement(limit, key[0], figure, "" if figure else NO_BASELINE))
-    return found
+        judgements.append(Judgement(limit, key[0], figure, "" if figure else NO_BASELINE))
+    return judgements
 
 
 def _value(limit: Limit, was: float | None, now: float) -> float | None:

@@ -58,10 +58,10 @@ def _of_data(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
 def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for build in report["builds"]:
         name = f"{build['model_name']} for {build['target']}"
-        asked = [one for one in build["outcomes"] if one["asked"] in NARROW]
+        narrow = [outcome for outcome in build["outcomes"] if outcome["asked"] in NARROW]
         yield (name, "layers"), float(len(build["layers"]))
-        yield (name, "asked"), float(len(asked))
-        yield (name, "met"), float(sum(one["got"] == one["asked"] for one in asked))
+        yield (name, "asked"), float(len(narrow))
+        yield (name, "met"), float(sum(outcome["got"] == outcome["asked"] for outcome in narrow))
         coverage = from_fields(Coverage, build["coverage"]) if build.get("coverage") else None
         for metric, share in coverage.figures.items() if coverage else ():
             if share is not None:
@@ -80,23 +80,23 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
 def digests_of_run(report: Document) -> dict[str, str]:
     """Return what a run was made of: what -> its digest or version. Two runs differ by these."""
     comparison, measured = report["comparison"], report["measured"]
-    found = {
+    digests = {
         "trtcal": report["trtcal"],
         "model": comparison["rows"][0]["model"],
         "evaluation data": comparison["dataset"],
     }
-    for one in report["calibrations"]:
-        found["calibration data"] = one["dataset"]
-        found[f"calibration {one['method']}"] = one["digest"]
+    for part in report["calibrations"]:
+        digests["calibration data"] = part["dataset"]
+        digests[f"calibration {part['method']}"] = part["digest"]
     for row in comparison["rows"][1:]:
         plan = row["quantization"].get("plan")
         if plan:
-            found[f"plan of {row['name']}"] = plan
-    for one in report["optimizations"]:
-        found[f"optimizations, {one['effort']}"] = one["optimizations"]
+            digests[f"plan of {row['name']}"] = plan
+    for part in report["optimizations"]:
+        digests[f"optimizations, {part['effort']}"] = part["optimizations"]
     for build in report["builds"]:
-        found[f"backend {build['backend']}"] = build["backend_version"]
+        digests[f"backend {build['backend']}"] = build["backend_version"]
     if price := (measured.get("costs") or {}).get("price"):
-        found[PRICED] = f"{price['per_hour']:g} {price['currency']}, {price['name']}"
-    found |= {f"package {name}": str(one) for name, one in measured["packages"].items() if one}
-    return found | {f"machine {name}": str(one) for name, one in measured["machine"].items()}
+        digests[PRICED] = f"{price['per_hour']:g} {price['currency']}, {price['name']}"
+    digests |= {f"package {name}": str(part) for name, part in measured["packages"].items() if part}
+    return digests | {f"machine {name}": str(part) for name, part in measured["machine"].items()}

@@ -206,16 +206,16 @@ class History:
         `tags` stand beside those of the report, and before them. What a run that is there lacks is
         added: tags, and what its cost follows from, which histories did not have at first.
         """
-        made: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
-        own = read_tags({**made.tags, **(tags or {})})
+        entry: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
+        own = read_tags({**entry.tags, **(tags or {})})
         meter = self._meter(report)
-        row = (*(getattr(made, key) for key in COLUMNS), json.dumps(made.digests, sort_keys=True))
+        row = (*(getattr(entry, key) for key in COLUMNS), json.dumps(entry.digests, sort_keys=True))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            found = connection.execute(
+            known = connection.execute(
                 "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
             ).fetchone()
-            number = int(found[0]) if found else _insert(connection, row, made.figures)
+            number = int(known[0]) if known else _insert(connection, row, entry.figures)
             _insert_tags(connection, number, own)
             if meter is not None:
                 plain = [number, json.dumps(meter)]
@@ -224,9 +224,8 @@ class History:
 
     def _meter(self, report: Document) -> Document | None:
         """Return what the follower that computes costs keeps of a report, None without one."""
-        meters = (
-            parsing(self.path, lambda kind=kind: kind.meter(report)) for kind in follower_kinds()
-        )
+        kinds = follower_kinds()
+        meters = parsing(self.path, lambda: [kind.meter(report) for kind in kinds])
         return next((meter for meter in meters if meter is not None), None)
 
     def convert(self) -> bool:
@@ -270,7 +269,7 @@ class History:
 
     def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
         """Return figures of a name's runs from number `first` to `last`, by variant and figure."""
-        found: Columns = defaultdict(lambda: ([], []))
+        columns: Columns = defaultdict(lambda: ([], []))
         with self._open() as connection:
             rows = connection.execute(
                 "SELECT f.variant, figure, run, value FROM runs CROSS JOIN figures AS f ON run = id "
@@ -279,10 +278,10 @@ class History:
                 [name, first, last, json.dumps(list(figures))],
             )
             for variant, figure, run, value in rows:
-                runs, values = found[variant, figure]
+                runs, values = columns[variant, figure]
                 runs.append(run)
                 values.append(value)
-        return dict(found)
+        return dict(columns)
 
     def entry(self, number: int) -> Entry:
         """Return one run; `InputError` if there is none of this number."""
@@ -296,13 +295,13 @@ class History:
 
     def before(self, entry: Entry) -> Entry | None:
         """Return the last run made before this one of the same name or the same FP32 model."""
-        made = (entry.made_at, entry.report)
+        identity = (entry.made_at, entry.report)
         with self._open() as connection:
             row = connection.execute(
                 "SELECT * FROM runs WHERE (name = ?3 OR json_extract(digests, '$.model') = ?4) AND "
                 "(made_at, id) < (?1, coalesce((SELECT id FROM runs WHERE made_at = ?1 AND "
                 "report = ?2), 9e18)) ORDER BY made_at DESC, id DESC LIMIT 1",
-                [*made, entry.name, entry.digests["model"]],
+                [*identity, entry.name, entry.digests["model"]],
             ).fetchone()
             return _entries(connection, [row])[0] if row else None
 
@@ -347,25 +346,25 @@ def _entries(
 
 
 def _tags(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {}
+    tags: dict[int, dict[str, str]] = {}
     ends = [min(numbers, default=0), max(numbers, default=0)]
     rows = connection.execute("SELECT run, key, value FROM tags WHERE run BETWEEN ? AND ?", ends)
     for run, key, value in rows:
-        found.setdefault(run, {})[key] = value
-    return found
+        tags.setdefault(run, {})[key] = value
+    return tags
 
 
 def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Figures]:
-    found: dict[int, Figures] = {}
+    figures: dict[int, Figures] = {}
     if not numbers:
-        return found
+        return figures
     rows = connection.execute(
         "SELECT run, variant, figure, value FROM figures WHERE run BETWEEN ? AND ?",
         [min(numbers), max(numbers)],
     )
     for run, variant, figure, value in rows:
-        found.setdefault(run, {})[variant, figure] = value
-    return found
+        figures.setdefault(run, {})[variant, figure] = value
+    return figures
 
 
 def _entry(row: Sequence[object], figures: Figures, tags: Mapping[str, str]) -> Entry:

@@ -33,7 +33,7 @@ class Settings(Sealed, kind="settings", command="trtcal run"):
 
 def write_settings(place: Path, config: Config, folder: Path) -> None:
     """Write what a run is made from into `place`, which becomes the run's folder `folder`."""
-    scripts = [script_in(one) or (one, "") for one in config.prepare.passes]
+    scripts = [script_in(script) or (script, "") for script in config.prepare.passes]
     digests = []
     for path, function in scripts:
         digest = digest_file(path)
@@ -53,7 +53,7 @@ def read_settings(folder: Path) -> Config:
         raise InputError(f"{folder} has no {SETTINGS}", "run it again with this trtcal")
     settings = Settings.read(path)
     config = parsing(path, lambda: config_of_table(settings.config, path))
-    scripts = tuple(_script(folder, one) for one in settings.passes)
+    scripts = tuple(_script(folder, script) for script in settings.passes)
     config = replace(config, prepare=replace(config.prepare, passes=scripts))
     return replace(config, untrusted=tuple(config.scripts.values()))
 
@@ -84,7 +84,7 @@ def _plain(value: Any, folder: Path) -> Any:
     if is_dataclass(value) and not isinstance(value, (type, Limit)):
         return to_table(value, folder)
     if isinstance(value, dict):
-        return {name: _plain(one, folder) for name, one in value.items()}
+        return {name: _plain(item, folder) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(one, folder) for one in value]
+        return [_plain(item, folder) for item in value]
     return str(value) if isinstance(value, Limit) else value

@@ -35,10 +35,10 @@ def statement(
     """
     return {
         "_type": STATEMENT,
-        "subject": [resource(*one) for one in sorted(subjects.items())],
+        "subject": [resource(*pair) for pair in sorted(subjects.items())],
         "predicateType": predicate_type,
         "predicate": {
             **predicate,
-            "materials": [resource(*one) for one in sorted(materials.items())],
+            "materials": [resource(*pair) for pair in sorted(materials.items())],
         },
     }

@@ -12,7 +12,7 @@ from trtcal.documents import digest_document, digest_file, read_json
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.reporting.render import changed_parts
-from trtcal.runs.bundle.verifying import SIGNATURE, Wanted
+from trtcal.runs.bundle.verifying import SIGNATURE, Options
 from trtcal.runs.bundle.verifying import verify as verify_bundle
 from trtcal.runs.follower import follower_kinds
 
@@ -53,7 +53,7 @@ def verify(path: Path) -> list[Check]:
 
 def _of_bundle(path: Path) -> Check:
     """Return the check of a bundle's files; `trtcal bundle verify` checks who signed it, and more."""
-    result = verify_bundle(path, Wanted(allow_unsigned=True, self_test=False))
+    result = verify_bundle(path, Options(allow_unsigned=True, self_test=False))
     return Check(path.name, result.verdict if result.status else None)
 
 
@@ -64,7 +64,9 @@ def _of_page(path: Path) -> Check:
 
 def _of_folder(folder: Path) -> Iterator[Check]:
     for name, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        folders[:] = sorted(
+            folder_name for folder_name in folders if not folder_name.startswith(".")
+        )
         for file in sorted(files):
             path = Path(name) / file
             if path.suffix == ".html":
@@ -124,6 +126,6 @@ def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:
             if not path.is_file():
                 yield Check(what, "missing")
                 continue
-            found = read_json(path)
-            same = isinstance(found, dict) and found.get("digest") == stage.get("digest")
+            content = read_json(path)
+            same = isinstance(content, dict) and content.get("digest") == stage.get("digest")
             yield Check(what, None if same else "not the file that the run wrote")

@@ -47,7 +47,7 @@ from trtcal.runs.bundle.source import (
     read_report,
     read_run,
 )
-from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Result, Wanted, verify
+from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Options, Result, verify
 from trtcal.runs.origin import Origin
 from trtcal.runs.statement import BUNDLE
 
@@ -131,7 +131,7 @@ class Draft:
                 "bundle a variant without them, or run with TensorRT on the GPU (target gpu), whose "
                 "engine is served as it is",
             )
-        return next((one for one in ("int8", "fp16") if one in self.asked), "fp32")
+        return next((name for name in ("int8", "fp16") if name in self.asked), "fp32")
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,11 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
 def _verified(folder: Path, signer: Signer | None) -> Result:
     """Verify a bundle as its receiver will: with the public key, if it is signed."""
     if signer is None:
-        return verify(folder, Wanted(allow_unsigned=True))
+        return verify(folder, Options(allow_unsigned=True))
     with Workplace() as place:
         public = Path(place) / "public.pem"
         write_bytes(public, signer.public_pem())
-        return verify(folder, Wanted(public_key=public))
+        return verify(folder, Options(public_key=public))
 
 
 def check_place(folder: Path) -> None:
@@ -201,8 +201,8 @@ def check_place(folder: Path) -> None:
 def is_bundle(folder: Path) -> bool:
     """Whether a folder has a bundle's manifest, which may have been changed."""
     path = folder / MANIFEST
-    found = read_json(path) if path.is_file() else None
-    return isinstance(found, dict) and found.get("predicateType") == BUNDLE
+    document = read_json(path) if path.is_file() else None
+    return isinstance(document, dict) and document.get("predicateType") == BUNDLE
 
 
 def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Contents]:
@@ -210,7 +210,7 @@ def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Contents]:
     report = read_report(request.run)
     model, onnx = _copy_model(request, run, place)
     engines = tuple(
-        _copy_engine(request, made, run, place) for made in _builds(request, run, model)
+        _copy_engine(request, build, run, place) for build in _builds(request, run, model)
     )
     verdict, task = parsing(
         request.run / "report.json", lambda: (_verdict(report, request.variant), _task(report))
@@ -246,36 +246,38 @@ def _copy_model(request: Request, run: Origin, place: Path) -> tuple[Model, str]
 
 def _builds(request: Request, run: Origin, model: Model) -> list[Build]:
     """Return the builds of the variant for the targets asked for."""
-    made = find_builds(request.run, run, model)
-    wanted = {canonical(target) for target in request.targets}
-    there = {build.target for build in made}
-    if not made or wanted - there:
-        missing = ", ".join(sorted(wanted - there)) or "any target"
+    builds = find_builds(request.run, run, model)
+    targets = {canonical(target) for target in request.targets}
+    there = {build.target for build in builds}
+    if not builds or targets - there:
+        missing = ", ".join(sorted(targets - there)) or "any target"
         raise InputError(
             f"{request.run} has no engine of {request.variant} for {missing}",
             f"its targets are {', '.join(there)}"
             if there
             else "run again with targets: [build] in trtcal.toml",
         )
-    return [build for build in made if not wanted or build.target in wanted]
+    return [build for build in builds if not targets or build.target in targets]
 
 
-def _copy_engine(request: Request, made: Build, run: Origin, place: Path) -> tuple[Document, Build]:
-    target = canonical(made.target)
+def _copy_engine(
+    request: Request, build: Build, run: Origin, place: Path
+) -> tuple[Document, Build]:
+    target = canonical(build.target)
     folder = place / "engines" / target
     folder.mkdir(parents=True)
-    for name in (made.engine_file, BUILD):
-        copy(request.run, str((made.folder / name).relative_to(request.run)), folder / name)
-    file = f"engines/{target}/{made.engine_file}"
-    return describe_engine(made, file, run.measured.architecture), made
+    for name in (build.engine_file, BUILD):
+        copy(request.run, str((build.folder / name).relative_to(request.run)), folder / name)
+    file = f"engines/{target}/{build.engine_file}"
+    return describe_engine(build, file, run.measured.architecture), build
 
 
-def _copy_tables(request: Request, run: Origin, made: Build, place: Path) -> dict[str, str]:
+def _copy_tables(request: Request, run: Origin, build: Build, place: Path) -> dict[str, str]:
     """Copy the calibration and the plan that the variant was made by, and return their digests."""
     digests = {
-        kind: str(made.quantization[kind])
+        kind: str(build.quantization[kind])
         for kind in ("calibration", "plan")
-        if made.quantization.get(kind)
+        if build.quantization.get(kind)
     }
     plan = f"plans/{request.variant}.json"
     sources = {
@@ -285,7 +287,7 @@ def _copy_tables(request: Request, run: Origin, made: Build, place: Path) -> dic
     for kind, source in sources.items():
         if source is not None:
             copy(request.run, source, place / f"{kind}.json")
-    return {**digests, "quantized model": made.model}
+    return {**digests, "quantized model": build.model}
 
 
 def _materials(run: Origin, report: Document) -> dict[str, str]:
@@ -335,7 +337,7 @@ def read_bundle(folder: Path) -> tuple[Document, str]:
 
     Whoever made it is not asked. `InputError` if a file was changed, or it is no bundle.
     """
-    result = verify(folder, Wanted(allow_unsigned=True, self_test=False))
+    result = verify(folder, Options(allow_unsigned=True, self_test=False))
     if result.status:
         raise InputError(f"{folder}: {result.verdict}", "write it again, or restore the original")
     manifest = parsing(folder / MANIFEST, lambda: dict(result.manifest))

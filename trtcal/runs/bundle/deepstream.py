@@ -135,7 +135,7 @@ def _write_cache(draft: Draft) -> list[str]:
         return []
     ranges = draft.folder / "calibration.json"
     built = [
-        made.backend_version for entry, made in draft.engines if entry["product"] == "tensorrt"
+        build.backend_version for entry, build in draft.engines if entry["product"] == "tensorrt"
     ]
     try:
         data = cache_of(Calibration.read(ranges), built[0] if built else USUAL)

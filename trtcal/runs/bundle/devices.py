@@ -45,8 +45,8 @@ def device_of(described: Target) -> Device:
 def matrix(bundle: Path, devices: Sequence[Target]) -> list[Fit]:
     """Return how a bundle fits each device, in their order; `InputError` if it was changed."""
     engines = read_bundle(bundle)[0]["engines"]
-    found = [device_of(device) for device in devices]
-    return parsing(bundle / MANIFEST, lambda: [_fit(engines, device) for device in found])
+    described = [device_of(device) for device in devices]
+    return parsing(bundle / MANIFEST, lambda: [_fit(engines, device) for device in described])
 
 
 def _fit(engines: Sequence[Mapping[str, Any]], device: Device) -> Fit:

@@ -68,7 +68,7 @@ def _plain(version: str) -> str:
 def _pins(draft: Draft) -> dict[str, str]:
     """Return the packages that check and run the engines, each of the version that was there."""
     engines = {entry["product"]: entry["version"] for entry, _ in draft.engines}
-    wanted = ["numpy", *(["cryptography"] if draft.request.signer else [])]
-    wanted += ["polygraphy"] if set(engines) - {"onnxruntime"} else []
-    found = {name: version_of(name) for name in wanted}
-    return {**{name: version for name, version in found.items() if version}, **engines}
+    names = ["numpy", *(["cryptography"] if draft.request.signer else [])]
+    names += ["polygraphy"] if set(engines) - {"onnxruntime"} else []
+    versions = {name: version_of(name) for name in names}
+    return {**{name: version for name, version in versions.items() if version}, **engines}

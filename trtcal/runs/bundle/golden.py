@@ -90,14 +90,14 @@ def make_golden(model: Model, dataset: Dataset, samples: int = MOST) -> Golden:
     return golden
 
 
-def _spaced(available: int, wanted: int, name: str) -> tuple[int, ...]:
+def _spaced(available: int, most: int, name: str) -> tuple[int, ...]:
     """Return evenly spaced numbers, the first and the last among them."""
     if available < FEWEST:
         raise InputError(
             f"data {name} have {available} samples: a bundle has {FEWEST} to {MOST} golden inputs",
             "give more evaluation data with --data",
         )
-    count = min(wanted, available)
+    count = min(most, available)
     return tuple(round(place * (available - 1) / (count - 1)) for place in range(count))
 
 
@@ -119,19 +119,19 @@ def _feeds(
         yield session.runs_of(feeds)[0] if session.without_samples(feeds) else feeds
 
 
-def _keep(golden: Golden, sample: int, feeds: Mapping[str, Array], made: list[Array]) -> None:
+def _keep(golden: Golden, sample: int, feeds: Mapping[str, Array], outputs: list[Array]) -> None:
     for place, name in enumerate(golden.inputs):
         golden.arrays[f"input.{place}.{sample}"] = np.ascontiguousarray(feeds[name])
-    for place, array in enumerate(made):
+    for place, array in enumerate(outputs):
         golden.arrays[f"output.{place}.{sample}"] = array
 
 
 def _step(golden: Golden, place: int) -> float:
     """Return what one step of an output in INT8 is, 0 for integers."""
-    made = [golden.arrays[f"output.{place}.{one}"] for one in range(len(golden.numbers))]
-    if made[0].dtype.kind != "f":
+    outputs = [golden.arrays[f"output.{place}.{number}"] for number in range(len(golden.numbers))]
+    if outputs[0].dtype.kind != "f":
         return 0.0
-    return max(map(_largest, made)) / LEVELS
+    return max(map(_largest, outputs)) / LEVELS
 
 
 def _largest(array: Array) -> float:

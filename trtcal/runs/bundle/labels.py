@@ -26,5 +26,5 @@ def read_names(path: Path) -> tuple[str, ...]:
 
 def folder_names(folder: Path) -> tuple[str, ...]:
     """Return the names of the class folders of images, in the order of their numbers."""
-    found = (entry.name for entry in folder.iterdir() if entry.is_dir())
-    return tuple(sorted(name for name in found if not name.startswith(".") and name.isprintable()))
+    names = (entry.name for entry in folder.iterdir() if entry.is_dir())
+    return tuple(sorted(name for name in names if not name.startswith(".") and name.isprintable()))

@@ -63,53 +63,53 @@ def manifest_of(folder: Path, contents: Contents) -> Document:
 _OUTSIDE = (MANIFEST, SIGNATURE)
 
 
-def describe_engine(made: Build, file: str, platform: str) -> Document:
+def describe_engine(build: Build, file: str, platform: str) -> Document:
     """Return what the manifest says of one engine; `platform` is the architecture it was built on.
 
     `capabilities` are the GPUs that it was built for; a portable one loads on those of `portable_to`,
     and on what is later than `at_least`.
     """
-    with made.engine.open("rb") as opened:
+    with build.engine.open("rb") as opened:
         header = opened.read(HEADER).hex()
-    is_portable = made.target == PORTABLE
+    is_portable = build.target == PORTABLE
     return {
         "file": file,
-        "target": made.target,
-        "product": made.backend,
-        "version": made.backend_version,
+        "target": build.target,
+        "product": build.backend,
+        "version": build.backend_version,
         "header": header,
-        "capabilities": _capabilities(made),
+        "capabilities": _capabilities(build),
         "portable_to": _portable_to() if is_portable else [],
         "at_least": LATEST_PORTABLE if is_portable else None,
         "compatibility": "portable" if is_portable else "none",
-        "gpu": made.gpu,
+        "gpu": build.gpu,
         "platform": platform,
-        "smallest_driver": smallest_driver(made.backend, made.backend_version),
-        "plugins": list(made.plugins),
-        "shapes": [] if made.backend == ON_CPU else _shapes(made),
-        "precision": _precision(made),
-        "build": made.digest,
-        "quantized_model": made.model,
+        "smallest_driver": smallest_driver(build.backend, build.backend_version),
+        "plugins": list(build.plugins),
+        "shapes": [] if build.backend == ON_CPU else _shapes(build),
+        "precision": _precision(build),
+        "build": build.digest,
+        "quantized_model": build.model,
     }
 
 
-def _shapes(made: Build) -> list[Document]:
+def _shapes(build: Build) -> list[Document]:
     """Return the smallest, usual and largest shape of each dynamic input, by optimization profile."""
-    profiles = made.options.get("profiles") or [{}]
-    return [{**shape_ranges(made.inputs, one)} for one in profiles]
+    profiles = build.options.get("profiles") or [{}]
+    return [{**shape_ranges(build.inputs, profile)} for profile in profiles]
 
 
 def _portable_to() -> list[str]:
-    return [one for one in GPUS if runs_on(PORTABLE, parse_target(one)[0])]
+    return [gpu for gpu in GPUS if runs_on(PORTABLE, parse_target(gpu)[0])]
 
 
-def _capabilities(made: Build) -> list[str]:
+def _capabilities(build: Build) -> list[str]:
     """Return the compute capabilities of an engine: of TensorRT's the one of the GPU it is built on."""
-    if made.gpu is not None:
-        found = [made.gpu.rstrip(")").rpartition("(")[2]]
+    if build.gpu is not None:
+        targets = [build.gpu.rstrip(")").rpartition("(")[2]]
     else:
-        found = made.target.split(",")
-    return [one for one in found if CAPABILITY.fullmatch(one)]
+        targets = build.target.split(",")
+    return [target for target in targets if CAPABILITY.fullmatch(target)]
 
 
 def smallest_driver(product: str, version: str) -> Document | None:
@@ -120,21 +120,21 @@ def smallest_driver(product: str, version: str) -> Document | None:
     if product == ON_CPU:
         return None
     stem = f"{product.replace('-', '_')}_cu"
-    for one in distributions():
-        name = str(one.metadata["Name"]).replace("-", "_")
+    for package in distributions():
+        name = str(package.metadata["Name"]).replace("-", "_")
         major = name[len(stem) :]
-        if name.startswith(stem) and one.version == version and major in DRIVERS:
+        if name.startswith(stem) and package.version == version and major in DRIVERS:
             return {"cuda": f"{major}.0", "linux": DRIVERS[major]}
     return None
 
 
-def _precision(made: Build) -> Document:
+def _precision(build: Build) -> Document:
     """Return how many nodes were asked and got each precision, and the shares of compute."""
-    coverage = made.coverage
+    coverage = build.coverage
     return {
-        "asked": _counts(outcome.asked for outcome in made.outcomes),
-        "got": _counts(outcome.got or "unknown" for outcome in made.outcomes),
-        "lost": [outcome.node for outcome in made.outcomes if outcome.is_lost],
+        "asked": _counts(outcome.asked for outcome in build.outcomes),
+        "got": _counts(outcome.got or "unknown" for outcome in build.outcomes),
+        "lost": [outcome.node for outcome in build.outcomes if outcome.is_lost],
         "int8_macs_percent": coverage and coverage.share,
         "narrow_macs_percent": coverage and coverage.shares,
         "is_built": bool(coverage and coverage.is_built),

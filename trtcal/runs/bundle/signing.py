@@ -37,8 +37,8 @@ class Signer:
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
         from cryptography.hazmat.primitives.hashes import SHA256
 
-        made = self.key.sign(pae(PAYLOAD, payload), ECDSA(SHA256()))
-        return {"keyid": self.key_id, "sig": base64.b64encode(made).decode()}
+        signature = self.key.sign(pae(PAYLOAD, payload), ECDSA(SHA256()))
+        return {"keyid": self.key_id, "sig": base64.b64encode(signature).decode()}
 
     def public_pem(self) -> bytes:
         """Return the public key as those who verify get it."""

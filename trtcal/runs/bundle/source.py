@@ -53,11 +53,11 @@ def find_model(folder: Path, run: Origin, variant: str) -> tuple[Model, list[str
 
     `InputError` if the run has no such variant, or the file is not the one that it made.
     """
-    made = {Path(step.output).stem: step for step in run.of_stage("quantize")}
-    step = made.get(variant)
+    steps = {Path(step.output).stem: step for step in run.of_stage("quantize")}
+    step = steps.get(variant)
     if step is None:
         raise InputError(
-            f"{folder} has no variant {variant!r}", f"its variants are {', '.join(made)}"
+            f"{folder} has no variant {variant!r}", f"its variants are {', '.join(steps)}"
         )
     path = inside(folder, step.output)
     model = load_model(path)
@@ -74,20 +74,22 @@ def _weights_of(path: Path) -> list[str]:
     from trtcal.model.files import tensors_of
 
     proto = onnx.load(path, load_external_data=False)
-    found = {
+    names = {
         entry.value
         for tensor in tensors_of(proto)
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def find_builds(folder: Path, run: Origin, model: Model) -> list[Build]:
     """Return the builds of a quantized model, in the order of the run."""
-    found = [
+    builds = [
         (read_build(inside(folder, step.output)), step.digest) for step in run.of_stage("build")
     ]
     return [
-        made for made, digest in found if made.digest == digest and made.model == model.fingerprint
+        build
+        for build, digest in builds
+        if build.digest == digest and build.model == model.fingerprint
     ]

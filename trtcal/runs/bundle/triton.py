@@ -70,8 +70,8 @@ def _write_plans(draft: Draft, name: str) -> None:
         shutil.copyfile(draft.folder / entry["file"], place / file)
         lines += [f"default_model_filename: {_text(file)}"] if not lines else []
         lines += [
-            f"cc_model_filenames {{ key: {_text(f'{one[2:-1]}.{one[-1]}')} value: {_text(file)} }}"
-            for one in entry["capabilities"]
+            f"cc_model_filenames {{ key: {_text(f'{sm[2:-1]}.{sm[-1]}')} value: {_text(file)} }}"
+            for sm in entry["capabilities"]
         ]
     batch = max_batch(draft, [shapes for entry in engines for shapes in entry["shapes"]])
     _write_config(draft, name, PLAN, batch, lines)

@@ -84,7 +84,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Options:
     """What to check besides digests and headers, and what to accept.
 
     `device` is the one to hold the engines against: True asks the driver of this machine. `tier` is
@@ -110,7 +110,7 @@ class Result:
     def state(self) -> str:
         """The worst state of a check that was made."""
         states = [check.state for check in self.checks]
-        return next((one for one in (REFUSED, REBUILD) if one in states), HOLDS)
+        return next((state for state in (REFUSED, REBUILD) if state in states), HOLDS)
 
     @property
     def verdict(self) -> str:
@@ -119,7 +119,7 @@ class Result:
         if self.state == HOLDS:
             left = [check.found for check in self.checks if check.state == UNCHECKED]
             return f"{word}, but {'; '.join(left)}" if left else word
-        return f"{word}: {next(one.found for one in self.checks if one.state == self.state)}"
+        return f"{word}: {next(check.found for check in self.checks if check.state == self.state)}"
 
     @property
     def status(self) -> int:
@@ -132,30 +132,30 @@ class Result:
         return {"state": VERDICTS[self.state], "verdict": self.verdict, "checks": checks}
 
 
-def verify(folder: Path, wanted: Wanted | None = None) -> Result:
+def verify(folder: Path, options: Options | None = None) -> Result:
     """Check a bundle's signature, files, headers, and if wanted the device; then test its outputs.
 
     An engine is loaded only if everything before held. Never raises for what is in the folder.
     """
-    wanted = wanted or Wanted()
+    options = options or Options()
     checks: list[Check] = []
     manifest: Manifest = {}
     try:
-        manifest, digests = open_bundle(folder, wanted, checks)
+        manifest, digests = open_bundle(folder, options, checks)
         checks += [_header(folder, engine) for engine in manifest["engines"]]
-        checks += _run(folder, manifest, digests, wanted)
+        checks += _run(folder, manifest, digests, options)
     except RefusedError as error:
         checks.append(Check("bundle", REFUSED, str(error)))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        found = f"{MANIFEST} has a missing or wrong field: {shown(repr(error))}"
-        checks.append(Check(MANIFEST, REFUSED, found))
+        problem = f"{MANIFEST} has a missing or wrong field: {shown(repr(error))}"
+        checks.append(Check(MANIFEST, REFUSED, problem))
     except OSError as error:
-        found = f"{shown(error.filename or folder)} cannot be read: {error.strerror}"
-        checks.append(Check("bundle", REFUSED, found))
+        problem = f"{shown(error.filename or folder)} cannot be read: {error.strerror}"
+        checks.append(Check("bundle", REFUSED, problem))
     return Result(tuple(checks), manifest)
 
 
-def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> tuple[Manifest, Digests]:
+def open_bundle(folder: Path, options: Options, checks: list[Check]) -> tuple[Manifest, Digests]:
     """Return the manifest's predicate once signature and every file hold; else `RefusedError`.
 
     With it come the digests that it has of the files, and its own: what is loaded later has to be that.
@@ -166,7 +166,7 @@ def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> tuple[Mani
     payload = _decoded(envelope["payload"], "payload")
     if envelope["payloadType"] != PAYLOAD:
         raise RefusedError(f"{SIGNATURE} signs something other than an in-toto Statement")
-    checks.append(_signature(envelope, payload, wanted))
+    checks.append(_signature(envelope, payload, options))
     if _read(folder / MANIFEST, JSON_BYTES) != payload:
         raise RefusedError(f"{MANIFEST} differs from the content of {SIGNATURE}")
     statement = _json(payload, MANIFEST)
@@ -174,7 +174,7 @@ def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> tuple[Mani
         raise RefusedError(f"{MANIFEST} is not a bundle format that this verifier knows")
     checks.append(_files(folder, statement))
     manifest: Manifest = statement["predicate"]
-    digests = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
+    digests = {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]}
     _check_named(manifest, digests)
     return manifest, {**digests, MANIFEST: hashlib.sha256(payload).hexdigest()}
 
@@ -191,13 +191,13 @@ def shown(text: object) -> str:
     return plain.encode("utf-8", "backslashreplace").decode()
 
 
-def _signature(envelope: Manifest, payload: bytes, wanted: Wanted) -> Check:
+def _signature(envelope: Manifest, payload: bytes, options: Options) -> Check:
     """Return the check of the signature; `RefusedError` if it does not hold, or can't be checked."""
     signatures = envelope["signatures"]
     if len(signatures) > SIGNATURES:
         raise RefusedError(f"{SIGNATURE} has more than {SIGNATURES} signatures")
-    if wanted.public_key is None:
-        if signatures and not wanted.allow_unsigned:
+    if options.public_key is None:
+        if signatures and not options.allow_unsigned:
             raise RefusedError(NO_KEY)
         what = "its signature is not checked" if signatures else "it is not signed"
         return Check(
@@ -207,10 +207,12 @@ def _signature(envelope: Manifest, payload: bytes, wanted: Wanted) -> Check:
         )
     if not signatures:
         raise RefusedError("a public key is given, but the bundle is not signed")
-    found = [(one["keyid"], _decoded(one["sig"], "signature")) for one in signatures]
-    if not _is_signed(wanted.public_key, found, pae(PAYLOAD, payload)):
+    pairs = [
+        (signature["keyid"], _decoded(signature["sig"], "signature")) for signature in signatures
+    ]
+    if not _is_signed(options.public_key, pairs, pae(PAYLOAD, payload)):
         raise RefusedError("no signature of the bundle matches the given public key")
-    return Check("signature", HOLDS, f"signed by the key in {wanted.public_key}")
+    return Check("signature", HOLDS, f"signed by the key in {options.public_key}")
 
 
 def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes) -> bool:
@@ -268,10 +270,10 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         raise ValueError("a key occurs twice in one object")
-    return found
+    return value
 
 
 def _no_constant(name: str) -> None:
@@ -308,18 +310,18 @@ def _files(folder: Path, statement: Manifest) -> Check:
     subjects, sizes = statement["subject"], statement["predicate"]["sizes"]
     if len(subjects) > FILES:
         raise RefusedError(f"{MANIFEST} names more than {FILES} files")
-    wanted = {_contained(one["name"]): one["digest"]["sha256"] for one in subjects}
-    if len(wanted) < len(subjects):
+    expected = {_contained(subject["name"]): subject["digest"]["sha256"] for subject in subjects}
+    if len(expected) < len(subjects):
         raise RefusedError(f"{MANIFEST} names a file twice")
-    found = set(islice(_walk(folder), FILES + 3)) - {MANIFEST, SIGNATURE}
-    if len(found) > FILES:
+    present = set(islice(_walk(folder), FILES + 3)) - {MANIFEST, SIGNATURE}
+    if len(present) > FILES:
         raise RefusedError(f"{shown(folder)} has more than {FILES} files")
-    for name in sorted(found ^ set(wanted)):
-        where = f"is in the folder but not in {MANIFEST}" if name in found else "is missing"
+    for name in sorted(present ^ set(expected)):
+        where = f"is in the folder but not in {MANIFEST}" if name in present else "is missing"
         raise RefusedError(f"{shown(name)} {where}")
-    for name, digest in sorted(wanted.items()):
+    for name, digest in sorted(expected.items()):
         _check_file(folder / name, name, sizes[name], digest)
-    return Check("files", HOLDS, f"all {len(wanted)} match {MANIFEST}")
+    return Check("files", HOLDS, f"all {len(expected)} match {MANIFEST}")
 
 
 def _contained(name: str) -> str:
@@ -348,15 +350,15 @@ def _walk(folder: Path, prefix: str = "") -> Iterator[str]:
                 raise RefusedError(f"{shown(name)} is a link or a special file")
 
 
-def _check_file(path: Path, name: str, size: int, wanted: str) -> None:
+def _check_file(path: Path, name: str, size: int, expected: str) -> None:
     digest = hashlib.sha256()
     with _open(path) as file:
-        found = os.fstat(file.fileno()).st_size
-        if found != size:
-            raise RefusedError(f"{name} has {found} bytes, not {size}: cut or changed")
+        actual = os.fstat(file.fileno()).st_size
+        if actual != size:
+            raise RefusedError(f"{name} has {actual} bytes, not {size}: cut or changed")
         while block := file.read(BLOCK):
             digest.update(block)
-    if digest.hexdigest() != wanted:
+    if digest.hexdigest() != expected:
         raise RefusedError(f"{name} was changed: its digest differs")
 
 
@@ -367,7 +369,7 @@ def _check_named(manifest: Manifest, digests: Digests) -> None:
         if name not in digests:
             raise RefusedError(f"{MANIFEST} has no digest of {shown(name)}")
     tolerances = golden["tolerances"].values()
-    bounded = all(0 <= one < float("inf") for one in tolerances)
+    bounded = all(0 <= tolerance < float("inf") for tolerance in tolerances)
     if not engines or not tolerances or not bounded or golden["samples"] < 1:
         raise RefusedError(
             f"{MANIFEST} names no engine, or its golden outputs have infinite tolerances"
@@ -405,10 +407,10 @@ def _header(folder: Path, engine: Manifest) -> Check:
     return Check("header", HOLDS, f"{name} is of {product} {built}, of {size} bytes")
 
 
-def _same_version(found: bytes, text: str) -> bool:
+def _same_version(head: bytes, text: str) -> bool:
     """Whether four bytes are a version's numbers; of the build number the lowest byte stands there."""
     numbers = [int(part) & 0xFF for part in text.split(".")[:4] if part.isdigit()]
-    return len(numbers) >= 3 and list(found[: len(numbers)]) == numbers
+    return len(numbers) >= 3 and list(head[: len(numbers)]) == numbers
 
 
 def fit(engine: Manifest, device: Device) -> Check:
@@ -433,19 +435,19 @@ def fit(engine: Manifest, device: Device) -> Check:
 
 def _capability(engine: Manifest, device: Device) -> Check | None:
     """Return why the GPU is not the one that the engine was built for, None if it is."""
-    here, asked = f"{device.name} ({device.target})", engine["capabilities"]
-    if device.target not in asked:
+    here, capabilities = f"{device.name} ({device.target})", engine["capabilities"]
+    if device.target not in capabilities:
         if not _is_portable_to(engine, device.target):
-            built = ", ".join(asked or engine["portable_to"])
+            built = ", ".join(capabilities or engine["portable_to"])
             return Check("device", REFUSED, f"built for {built}, but this is {here}")
         return Check(
             "device", REBUILD, f"the portable engine loads on {here} but is not built for it"
         )
     if engine["gpu"] not in (None, here):
-        found = (
+        reason = (
             f"built on {engine['gpu']}, but this is {here}: its tactics are not chosen for this GPU"
         )
-        return Check("device", REBUILD, found)
+        return Check("device", REBUILD, reason)
     return None
 
 
@@ -478,8 +480,8 @@ def _driver(engine: Manifest, device: Device) -> Check | None:
     if int(device.cuda.split(".")[0]) >= int(least["cuda"].split(".")[0]):
         return None
     needed = f"CUDA {least['cuda']} needs driver {least['linux']}"
-    found = f"its driver supports CUDA {device.cuda}, but {needed}"
-    return Check("device", REFUSED, found)
+    reason = f"its driver supports CUDA {device.cuda}, but {needed}"
+    return Check("device", REFUSED, reason)
 
 
 ORDER = (HOLDS, REBUILD, REFUSED)
@@ -487,12 +489,12 @@ ORDER = (HOLDS, REBUILD, REFUSED)
 
 def choose(engines: Sequence[Manifest], device: Device) -> tuple[Manifest, Check]:
     """Return the engine that suits a device best, and how it fits; the CPU's where there is no GPU."""
-    of_gpu = [one for one in engines if one["product"] != "onnxruntime"]
-    of_cpu = [one for one in engines if one["product"] == "onnxruntime"]
-    found = (of_gpu or of_cpu) if device.target else (of_cpu or of_gpu)
-    if not found:
+    of_gpu = [engine for engine in engines if engine["product"] != "onnxruntime"]
+    of_cpu = [engine for engine in engines if engine["product"] == "onnxruntime"]
+    candidates = (of_gpu or of_cpu) if device.target else (of_cpu or of_gpu)
+    if not candidates:
         raise RefusedError("the bundle has no engine")
-    pairs = [(one, fit(one, device)) for one in found]
+    pairs = [(engine, fit(engine, device)) for engine in candidates]
     return min(pairs, key=lambda pair: ORDER.index(pair[1].state))
 
 
@@ -505,23 +507,23 @@ def _runtime(engine: Manifest) -> Check:
         return Check("version", UNCHECKED, f"the Python package {product} {built} is not installed")
     if here == built:
         return Check("version", HOLDS, f"{product} {here} is the one that built it")
-    found = f"built by {product} {built}, but {here} is installed"
-    return Check("version", REBUILD if product == "onnxruntime" else REFUSED, found)
+    reason = f"built by {product} {built}, but {here} is installed"
+    return Check("version", REBUILD if product == "onnxruntime" else REFUSED, reason)
 
 
 def _lacking(engine: Manifest) -> str:
     """Return the packages that a self-test would need and that are not installed."""
-    wanted = ["numpy", *([] if engine["product"] == "onnxruntime" else ["polygraphy"])]
-    return ", ".join(name for name in wanted if find_spec(name) is None)
+    packages = ["numpy", *([] if engine["product"] == "onnxruntime" else ["polygraphy"])]
+    return ", ".join(name for name in packages if find_spec(name) is None)
 
 
-def _run(folder: Path, manifest: Manifest, digests: Digests, wanted: Wanted) -> Iterator[Check]:
+def _run(folder: Path, manifest: Manifest, digests: Digests, options: Options) -> Iterator[Check]:
     """Yield the checks of device and version, and the self-test if nothing before is refused."""
     engines, device = manifest["engines"], Device(platform=platform.machine())
-    if wanted.device is False:
-        engine = next((one for one in engines if one["product"] == "onnxruntime"), None)
+    if options.device is False:
+        engine = next((engine for engine in engines if engine["product"] == "onnxruntime"), None)
     else:
-        device = find_device() if wanted.device is True else wanted.device
+        device = find_device() if options.device is True else options.device
         engine, check = choose(engines, device)
         yield check
         if check.state == REFUSED:
@@ -539,19 +541,19 @@ def _run(folder: Path, manifest: Manifest, digests: Digests, wanted: Wanted) -> 
         needed = shown(", ".join(engine["plugins"]))
         yield Check("plug-ins", UNCHECKED, f"it needs the plug-ins {needed}")
     lacking = _lacking(engine)
-    if lacking or runtime.state == UNCHECKED or not wanted.self_test:
+    if lacking or runtime.state == UNCHECKED or not options.self_test:
         why = f", because {lacking} is not installed" if lacking else ""
         yield Check("self-test", UNCHECKED, f"its outputs were not tested{why}, and none are saved")
     else:
-        wanted = replace(wanted, device=device)
-        yield _self_test(folder, manifest["golden"], digests, engine, wanted)
+        options = replace(options, device=device)
+        yield _self_test(folder, manifest["golden"], digests, engine, options)
 
 
 def _self_test(
-    folder: Path, golden: Manifest, digests: Digests, engine: Manifest, wanted: Wanted
+    folder: Path, golden: Manifest, digests: Digests, engine: Manifest, options: Options
 ) -> Check:
     """Return what came of the golden inputs, run in a child process."""
-    device: Any = wanted.device
+    device: Any = options.device
     request = {
         "product": engine["product"],
         "engine": [str(folder.absolute() / engine["file"]), digests[engine["file"]]],
@@ -559,18 +561,18 @@ def _self_test(
         "tolerances": golden["tolerances"],
         "inputs": golden["inputs"],
         "samples": golden["samples"],
-        "save": wanted.save_outputs and str(wanted.save_outputs.absolute()),
+        "save": options.save_outputs and str(options.save_outputs.absolute()),
         "about": {
             "manifest": digests[MANIFEST],
-            "tier": wanted.tier or device.name,
+            "tier": options.tier or device.name,
             "device": vars(device),
             "engine": {key: engine[key] for key in ("target", "product", "version")},
         },
     }
     answer = _child("self-test", request, SELF_TEST_S)
     if answer.get("lacking"):
-        found = f"its outputs were not tested, because {shown(answer['lacking'])} is not installed"
-        return Check("self-test", UNCHECKED, found)
+        reason = f"its outputs were not tested, because {shown(answer['lacking'])} is not installed"
+        return Check("self-test", UNCHECKED, reason)
     if answer.get("problem"):
         return Check("self-test", REFUSED, f"{engine['file']}: {shown(answer['problem'])}")
     return Check("self-test", HOLDS, f"{golden['samples']} golden inputs give the expected outputs")
@@ -641,13 +643,13 @@ def _test(request: Mapping[str, Any]) -> dict[str, Any]:
     import numpy as np
 
     engine, packed = _believed(*request["engine"]), io.BytesIO(_believed(*request["golden"]))
-    if sum(one.file_size for one in zipfile.ZipFile(packed).infolist()) > GOLDEN_BYTES:
+    if sum(member.file_size for member in zipfile.ZipFile(packed).infolist()) > GOLDEN_BYTES:
         raise ValueError(f"the golden inputs expand to more than {GOLDEN_BYTES >> 20} MiB")
     golden = np.load(packed, allow_pickle=False)
     run = (
         _onnxruntime(engine) if request["product"] == "onnxruntime" else _tensorrt(engine, request)
     )
-    made: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     problem = None
     for sample in range(request["samples"]):
         feeds = {
@@ -656,10 +658,12 @@ def _test(request: Mapping[str, Any]) -> dict[str, Any]:
         outputs = run(feeds)
         for place, (name, tolerance) in enumerate(request["tolerances"].items()):
             key = f"output.{place}.{sample}"
-            made[key] = np.array(outputs[name])  # the runtime may use its buffer again
-            problem = problem or _differs(made[key], golden[key], tolerance, f"{name} of {sample}")
+            results[key] = np.array(outputs[name])  # the runtime may use its buffer again
+            problem = problem or _differs(
+                results[key], golden[key], tolerance, f"{name} of {sample}"
+            )
     if request["save"]:
-        _save(Path(request["save"]), {**made, "about": np.array(json.dumps(request["about"]))})
+        _save(Path(request["save"]), {**results, "about": np.array(json.dumps(request["about"]))})
     return {"problem": problem}
 
 
@@ -672,14 +676,15 @@ def _believed(path: str, digest: str) -> bytes:
     return data
 
 
-def _differs(made: Any, wanted: Any, tolerance: float, what: str) -> str | None:
+def _differs(output: Any, expected: Any, tolerance: float, what: str) -> str | None:
     import numpy as np
 
-    if made.shape != wanted.shape or made.dtype != wanted.dtype:
-        return f"{what} is {made.dtype}{list(made.shape)}, not {wanted.dtype}{list(wanted.shape)}"
-    if np.allclose(made, wanted, rtol=0.0, atol=tolerance, equal_nan=True):
+    if output.shape != expected.shape or output.dtype != expected.dtype:
+        here, there = (f"{array.dtype}{list(array.shape)}" for array in (output, expected))
+        return f"{what} is {here}, not {there}"
+    if np.allclose(output, expected, rtol=0.0, atol=tolerance, equal_nan=True):
         return None
-    most = float(np.nanmax(np.abs(made.astype("f8") - wanted.astype("f8"))))
+    most = float(np.nanmax(np.abs(output.astype("f8") - expected.astype("f8"))))
     return f"{what} differs by {most:.4g}, but only {tolerance:.4g} is allowed"
 
 
@@ -746,7 +751,7 @@ def _serve(task: str) -> int:
     return 0
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Check a bundle of trtcal before you load it.")
     parser.add_argument("bundle", type=Path, nargs="?", default=Path("bundle"))
     key = os.environ.get(KEY_VARIABLE)
@@ -758,24 +763,24 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tier")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", choices=tuple(TASKS), help=argparse.SUPPRESS)
-    return parser.parse_args(given)
+    return parser.parse_args(words)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Check a bundle, print what was found, and return the status: 0, 1 or 2."""
-    asked = _arguments(given)
-    if asked.child:
-        return _serve(asked.child)
-    wanted = Wanted(
-        asked.public_key,
-        asked.allow_unsigned,
-        asked.device,
-        not asked.no_self_test,
-        asked.save_outputs,
-        asked.tier,
+    arguments = _arguments(words)
+    if arguments.child:
+        return _serve(arguments.child)
+    options = Options(
+        arguments.public_key,
+        arguments.allow_unsigned,
+        arguments.device,
+        not arguments.no_self_test,
+        arguments.save_outputs,
+        arguments.tier,
     )
-    result = verify(asked.bundle, wanted)
-    if asked.json:
+    result = verify(arguments.bundle, options)
+    if arguments.json:
         print(json.dumps(result.to_document(), indent=2))
         return result.status
     for check in result.checks:
