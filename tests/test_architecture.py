@@ -11,6 +11,7 @@ import trtcal
 
 HOUSE = [
     {"errors"},
+    {"extensions"},
     {"documents"},
     {"stats"},
     {"limits"},
@@ -75,6 +76,11 @@ def test_only_backends_import_runtimes(path):
 def test_calibrators_know_nothing_of_trtcal():
     for path in Path(calibrators.__file__).parent.rglob("*.py"):
         assert not any(name.split(".")[0] == "trtcal" for name in imports(path))
+
+
+def test_nothing_in_the_core_imports_a_wing():
+    users = [path for path in MODULES if any("trtcal.wings" in name for name in imports(path))]
+    assert {room(path) for path in users} == {"wings"}
 
 
 def test_every_room_has_a_place_in_the_house():

@@ -9,7 +9,7 @@ Each group has one interface:
     trtcal.names      an object that stands at `trtcal.NAME`
 
 `trtcal/wings/` has examples of each, which `pyproject.toml` joins. What cannot be imported is left
-out, with a warning of one line. `importlib.metadata` finds the same, in 0.1 s that each start would take
+out, with a warning of one line. `importlib.metadata` finds the same, but every start would take 0.1 s
 longer.
 """
 
