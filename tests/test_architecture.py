@@ -183,6 +183,11 @@ def test_calibrators_know_nothing_of_trtcal():
         assert not any(name.split(".")[0] == "trtcal" for name in imports(path))
 
 
+def test_nothing_in_the_core_imports_a_wing():
+    users = [path for path in MODULES if any("trtcal.wings" in name for name in imports(path))]
+    assert {room(path) for path in users} == {"wings"}
+
+
 def test_every_room_has_a_place_in_the_house():
     assert {room(path) for path in MODULES} - {"__init__"} == set(RANK)
 

@@ -71,10 +71,12 @@ def commands_in(path):
 @pytest.mark.parametrize(("page", "line"), [pair for path in PAGES for pair in commands_in(path)])
 def test_commands_in_documents_have_only_options_that_exist(page, line):
     words = shlex.split(line, comments=True)[1:]
-    command = cli.get_command(None, words[0])
-    if isinstance(command, click.Group):
-        named = words[1] if words[1] in command.commands else getattr(command, "default", "check")
-        command = command.commands[named]
+    command, context, place = cli, click.Context(cli, info_name="trtcal"), 0
+    while isinstance(command, click.Group):
+        is_named = words[place] in command.list_commands(context)
+        name = words[place] if is_named else command.default
+        command = command.get_command(context, name)
+        context, place = click.Context(command, info_name=name, parent=context), place + is_named
     known = {
         name for parameter in command.params for name in parameter.opts + parameter.secondary_opts
     }

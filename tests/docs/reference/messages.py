@@ -11,8 +11,8 @@ INDEX = """\
 # Messages of build logs
 
 The messages that `trtcal log` knows, by their subject. `trtcal log` prints their names, and
-`trtcal log --explain NAME` prints the same text. The lines are examples, of the oldest TensorRT first. What
-`trtcal diagnose` concludes from them is in [Findings](findings.md).
+`trtcal log --explain NAME` prints the same text. The lines are examples, of the oldest TensorRT first.
+What `trtcal diagnose` concludes from them is in [Findings](findings.md).
 """
 FINDINGS = """\
 # Findings

@@ -202,8 +202,8 @@ def _broken(match: Match, cost: Cost) -> Finding:
 def _fix(breaker: Breaker) -> str:
     if breaker.fix == PAIRS:
         return (
-            f"`trtcal layers fusions --fix --add {PAIRS}` removes the pair; values change by up to one step "
-            "of it"
+            f"`trtcal layers fusions --fix --add {PAIRS}` removes the pair; values change by up to "
+            "one step of it"
         )
     if breaker.fix == "rounding-casts":
         return "`trtcal layers fusions --fix --add rounding-casts` removes the Casts and their rounding"
