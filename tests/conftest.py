@@ -4,12 +4,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.cuda.stand_in import cuda  # noqa: F401  # a fixture
 
 # No deadline: machines are shared, and the first call of a numba kernel compiles it.
-settings.register_profile("trtcal", deadline=None, max_examples=50)
+settings.register_profile(
+    "trtcal", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("trtcal")
 
 # What tests build and run is not to be written down among the user's own engines and runs.
@@ -17,6 +19,8 @@ STATE = tempfile.TemporaryDirectory(prefix="trtcal-tests-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_DATA_HOME"] = STATE.name
 # pytest-xdist gives its workers a terminal of 80 columns, to which tables would be wrapped.
 os.environ.pop("COLUMNS", None)
+# On a busy machine any command may take long enough for a line of progress.
+os.environ["TRTCAL_NO_PROGRESS"] = "1"
 
 
 SAMPLES = Path(__file__).parent.parent / "samples"

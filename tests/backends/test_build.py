@@ -135,7 +135,7 @@ def worker(tmp_path, monkeypatch, body):
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "work"
     folder.mkdir()
-    run_worker("faulty_worker", {}, folder, 20)
+    run_worker("faulty_worker", {}, folder, 600)
 
 
 def test_a_crash_is_one_error_with_the_last_line(tmp_path, monkeypatch):

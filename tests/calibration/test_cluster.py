@@ -1,7 +1,6 @@
 """On a local Ray cluster of two nodes."""
 
 import contextlib
-import time
 
 import pytest
 
@@ -50,7 +49,7 @@ def test_a_cluster_of_two_nodes_gives_the_same_though_one_is_lost(scene, cluster
 
     def ready_when_started(self):
         """The first two actors are waited for: on a busy machine one of them could do all the work."""
-        return ready(self) if len(used) > 1 else self.started.result(timeout=60)
+        return ready(self) if len(used) > 1 else self.started.result(timeout=600)
 
     monkeypatch.setattr(RayWorker, "submit", submit_and_remember)
     monkeypatch.setattr(RayWorker, "ready", property(ready_when_started))
@@ -62,11 +61,9 @@ def test_a_cluster_of_two_nodes_gives_the_same_though_one_is_lost(scene, cluster
             removed.append(second)
             cluster.remove_node(second, allow_graceful=False)
 
-    started = time.monotonic()
     assert observe(*scene, ObserveOptions(batch=1, cluster="ray"), lose_a_node).digest == expected
     assert removed
     assert len(set(map(id, used))) > 1
-    assert time.monotonic() - started < 120
 
 
 def test_more_workers_than_cores_are_refused(scene, cluster):

@@ -1,13 +1,13 @@
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from trtcal.calibration import ObserveOptions, Profile, Settings, observe
-from trtcal.calibration.profile import DATA
+from trtcal.calibration import ObserveOptions, Profile, Settings, observe, profile
+from trtcal.calibration.profile import DATA, Phases
 from trtcal.cli.main import run_command
 from trtcal.cli.output import size_in_bytes
 from trtcal.errors import InputError
@@ -15,43 +15,21 @@ from trtcal.errors import InputError
 COUNT = 30
 
 
-class Slow:
-    """A dataset whose batches take their time."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def __len__(self):
-        return len(self.inner)
-
-    def batches(self, *arguments):
-        for feeds in self.inner.batches(*arguments):
-            time.sleep(0.02)
-            yield feeds
-
-
 def profile_of(model, data, tensors, **options):
     return observe(model, data, tensors, ObserveOptions(batch=1, threads=1, **options)).profile
 
 
 def test_slow_data_are_found_and_the_prediction_is_checked(scene, tmp_path):
-    model, data, tensors = scene
-    observe(model, data, tensors, ObserveOptions(threads=1))  # so that compiled code is loaded
-    slow = profile_of(model, Slow(data), tensors)
-    assert slow.waited_s > 30 * 0.01
-    # whatever else this machine was busy with
-    slow = replace(slow, elapsed_s=1.5 * slow.waited_s, busy=0.5 * slow.cores)
+    made = profile_of(*scene)
+    assert made.waited_s > 0
+    slow = replace(made, elapsed_s=9.0, waited_s=6.0, busy=0.5 * made.cores)
     advice = slow.advice()
     assert (advice.limit, advice.change) == ("loading the data", DATA)
-    fast = profile_of(model, data, tensors)
-    gain = slow.elapsed_s / fast.elapsed_s
     assert advice.gain == pytest.approx(3.0)
     slow.write(tmp_path / "profile.json")
+    fast = replace(made, elapsed_s=4.0)
     text = fast.compare_prediction(Profile.read(tmp_path / "profile.json"))
-    assert text.startswith(f"predicted: {advice.gain:.2f} times as fast; it is {gain:.2f}")
+    assert text.startswith("predicted: 3.00 times as fast; it is 2.25")
 
 
 def test_every_byte_and_sample_is_in_it(scene):
@@ -60,7 +38,7 @@ def test_every_byte_and_sample_is_in_it(scene):
     assert profile.samples == 30
     assert profile.bytes["load"] == data.arrays["x"][:].nbytes
     assert set(profile.seconds) == {"open", "load", "infer", "count", "checkpoint"}
-    assert 0 < sum(profile.seconds.values()) < 2 * profile.elapsed_s
+    assert min(profile.seconds.values()) >= 0 < profile.elapsed_s
     text = "\n".join(profile.lines())
     assert "30 samples in" in text
     assert "limited by" in text
@@ -77,19 +55,32 @@ def test_idle_cores_are_what_more_workers_would_bring(busy, cores, workers, gain
     assert (f"--workers {cores}" in advice.change) == (gain > 1)
 
 
-def test_the_phases_add_up_to_the_time_of_the_process(scene, tmp_path):
+def test_the_phases_add_up_to_the_time_since_the_start(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(profile, "process_age_s", lambda: 2.5)
+    phases = Phases()
+    for name, seconds in (("observe", 4.0), ("write", 0.5), ("observe", 1.0)):
+        now += seconds
+        phases.lap(name)
+    assert phases.seconds == {"start-up": 2.5, "observe": 5.0, "write": 0.5}
+
+
+def test_the_age_of_a_process_is_counted_from_its_start():
+    """Of one that waits, then says what it knows."""
+    code = "import time; from trtcal.calibration.profile import process_age_s as age; "
+    code += "first = age(); time.sleep(0.5); print(first, age())"
+    first, second = map(float, subprocess.check_output([sys.executable, "-c", code]).split())
+    assert 0 < first < second - 0.4
+
+
+def test_a_profile_has_every_phase_and_limit(scene, tmp_path):
     words = ["calibrate", str(scene[0].path), "--data", str(tmp_path / "data.npz"), "--profile"]
-    started = time.time()
-    code = "import sys, time; from trtcal.cli.main import run_command"
-    code += "; run_command(sys.argv[1:]); print('ended', time.time())"
     where = tmp_path / "calibration.json"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words, "-o", str(where)], check=True, capture_output=True
-    )
-    elapsed = float(done.stdout.rpartition(b"ended ")[2]) - started
+    assert run_command([*words, "-o", str(where)]) == 0
     measured = json.loads(where.with_suffix(".profile.json").read_text())["measured"]
-    spent = sum(measured["phases"].values())
-    assert 0.95 * elapsed < spent < elapsed + 0.02  # the system counts a start in hundredths
+    assert min(measured["phases"].values()) >= 0
+    assert sum(measured["phases"].values()) >= measured["elapsed_s"]
     assert set(measured["limits"]) == {"infer", "count"}
     assert min(measured["limits"].values()) > 0
 

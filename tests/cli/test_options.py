@@ -62,6 +62,7 @@ def test_a_table_without_a_terminal_is_as_wide_as_columns_says(columns, width, m
 def test_progress_on_a_pipe_is_a_line_every_ten_seconds(monkeypatch, capsys, quiet):
     seconds = iter([0.0, 9.0, 11.0, 12.0, 41.0])
     monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.delenv(output.NO_PROGRESS)
     with output.verbosity(quiet, False), progress("observing", 1000, "samples") as advance:
         for _ in range(4):
             advance(80)

@@ -91,7 +91,7 @@ def run_unread(place, arguments, stderr=subprocess.PIPE):
     }
     child = start(place, arguments, **streams)
     os.close(gone)
-    err = child.communicate(timeout=120)[1]
+    err = child.communicate(timeout=600)[1]
     return child.returncode, (err or b"").decode()
 
 
@@ -138,7 +138,7 @@ def test_a_reader_that_leaves_after_a_byte_is_no_failure(place, command):
     child.stdout.close()  # most of it does not fit into a pipe
     err = child.stderr.read()
     child.stderr.close()
-    assert (child.wait(timeout=120), err) == (0, b"")
+    assert (child.wait(timeout=600), err) == (0, b"")
 
 
 def test_work_goes_on_when_nobody_reads_what_is_printed_of_it(place, tmp_path):
@@ -154,7 +154,7 @@ def test_nothing_is_followed_for_nobody(place, tmp_path):
     gone = unread()
     child = start(tmp_path, ["log", "--follow", "growing.log"], stdout=gone, stderr=subprocess.PIPE)
     os.close(gone)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while child.poll() is None and time.monotonic() < deadline:
         with (tmp_path / "growing.log").open("a") as log:
             log.write(FAILED)
@@ -169,7 +169,7 @@ def test_nothing_is_followed_for_nobody(place, tmp_path):
 def test_a_full_disk_is_still_an_error(place):
     with open("/dev/full", "wb") as full:
         child = start(place, ["log", "--explain", "--json"], stdout=full, stderr=subprocess.PIPE)
-        err = child.communicate(timeout=120)[1].decode()
+        err = child.communicate(timeout=600)[1].decode()
     assert child.returncode == 4
     assert err.splitlines() == [
         "error: No space left on device",

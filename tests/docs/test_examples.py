@@ -22,7 +22,7 @@ from tests.conftest import SAMPLES
 from tests.docs.pages import PAGES, ROOT, Block, commands_of, differs, name_of, read_blocks
 from trtcal.config import read_toml
 
-LONGEST_S = 120
+LONGEST_S = 1200
 HAS_RTX = importlib.util.find_spec("tensorrt_rtx") is not None
 RUNNING = ("console", "python", "run", "toml", "yaml", "json")
 KNOWN = (*RUNNING, "sh", "text", "csv", "dockerfile", "groovy", "html", "cpp", "ini", "markdown")

@@ -52,7 +52,9 @@ def _run(given: argparse.Namespace, seeds: Path) -> int:
     started = time.perf_counter()
     with ThreadPoolExecutor(given.processes) as pool:
         limit = None if given.minutes is None else 60 * given.minutes
-        found = pool.map(lambda name: run_format(name, first, count, seeds, limit), names)
+        found = pool.map(
+            lambda name: run_format(name, first, count, seeds, limit, timed=True), names
+        )
         outcomes = dict(zip(names, found, strict=True))
     print(f"{describe_machine()}, inputs from number {first}")
     print_table(outcomes, time.perf_counter() - started)

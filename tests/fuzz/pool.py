@@ -38,25 +38,36 @@ class Outcomes:
 
 
 CHUNK = 500
+Inputs = tuple[str, int, int]
+"""A format, the number of its first input, and that after its last."""
 
 
 def run_format(
-    form: str, first: int, count: int, seeds: Path, limit_s: float | None = None
+    form: str,
+    first: int,
+    count: int,
+    seeds: Path,
+    limit_s: float | None = None,
+    timed: bool = False,
 ) -> Outcomes:
-    """Run a format's inputs from `first` on, up to `count` or for so many seconds."""
+    """Run a format's inputs from `first` on, up to `count` or for so many seconds.
+
+    `timed` makes a command that takes long a problem.
+    """
     outcomes, started = Outcomes(), time.monotonic()
     stop = first + count
     while first < stop and (limit_s is None or time.monotonic() - started < limit_s):
         last = min(stop, first + (CHUNK if limit_s is None else CHUNK // 10))
-        first = _run_chunk(form, first, last, seeds, outcomes)
+        first = _run_chunk((form, first, last), seeds, outcomes, timed)
     return outcomes
 
 
-def _run_chunk(form: str, first: int, stop: int, seeds: Path, outcomes: Outcomes) -> int:
+def _run_chunk(inputs: Inputs, seeds: Path, outcomes: Outcomes, timed: bool) -> int:
     """Run one child until it is done or dead; return the number of the next input."""
+    form, first, stop = inputs
     results = seeds.parent / f"{form[:40]}-{first}.jsonl"
     state = {"XDG_STATE_HOME": str(seeds.parent), "XDG_DATA_HOME": str(seeds.parent)}
-    words = [str(seeds), str(results), form, str(first), str(stop)]
+    words = [str(seeds), str(results), form, str(first), str(stop), *["timed"] * timed]
     child = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.worker", *words],
         cwd=ROOT,

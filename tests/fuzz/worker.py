@@ -1,9 +1,9 @@
 """Reads mutated inputs through the program, and says what went wrong with each.
 
-    python -m tests.fuzz.worker SEEDS RESULTS FORMAT[,FORMAT] FIRST STOP
+    python -m tests.fuzz.worker SEEDS RESULTS FORMAT[,FORMAT] FIRST STOP [timed]
 
 One line of JSON an input is added to RESULTS: first its number, so that a death of this process is
-known to be its fault, then how it went.
+known to be its fault, then how it went. `timed` makes a command that takes long a problem.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def case_of(form: str, number: int, seeds: Path) -> Case:
     return FORMATS[form](seeds, random.Random(f"{form}:{number}"))  # noqa: S311
 
 
-def run_case(case: Case, folder: Path) -> dict[str, Any]:
+def run_case(case: Case, folder: Path, timed: bool) -> dict[str, Any]:
     """Write a case's files into an empty folder, run its command there, and say how it went."""
     for name, data in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         _forget_peak()
         with _state_in(folder):
             started, worked, childs = time.perf_counter(), _worked(), _childs_peak()
-            _end_after(DEAD_S)
+            _end_after(DEAD_S if timed else 20 * DEAD_S)
             status = run_command(list(case.command))
             _end_after(0)
             took, work = time.perf_counter() - started, _worked() - worked
@@ -61,10 +61,11 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         text = err.read().decode("utf-8", "replace")
     most = max(_peak(), _childs_peak() * (_childs_peak() > childs))
     found = {"status": status, "seconds": round(took, 3), "cpu_s": round(work, 3), "mb": most}
-    return {**found, "problem": problem_of(status, text, found, _files(folder) - before)}
+    problem = problem_of(status, text, _files(folder) - before)
+    return {**found, "problem": problem or _waste_of(found, timed)}
 
 
-def problem_of(status: int, text: str, found: dict[str, Any], made: set[str]) -> str | None:
+def problem_of(status: int, text: str, made: set[str]) -> str | None:
     """Return what must not be about the end of a command, None if all is well."""
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
     hints = [line for line in text.splitlines() if line.startswith("hint: ")]
@@ -76,9 +77,13 @@ def problem_of(status: int, text: str, found: dict[str, Any], made: set[str]) ->
         return f"{len(errors)} errors and {len(hints)} hints: {text[-300:]}"
     if left := [name for name in made if name.endswith(".part") or status >= 2]:
         return f"left {left}"
-    if min(found["seconds"], found["cpu_s"]) > MOST_S:
+    return None
+
+
+def _waste_of(found: dict[str, Any], timed: bool) -> str | None:
+    if timed and min(found["seconds"], found["cpu_s"]) > MOST_S:
         return f"took over {MOST_S} s"
-    if found["seconds"] > WAITED_S:
+    if timed and found["seconds"] > WAITED_S:
         return f"took over {WAITED_S} s, and did nothing in them"
     return f"took over {MOST_MB} MB" if found["mb"] > MOST_MB else None
 
@@ -124,7 +129,7 @@ def _peak() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) >> 10
 
 
-def run_cases(form: str, numbers: Sequence[int], seeds: Path, results: Path) -> None:
+def run_cases(form: str, numbers: Sequence[int], seeds: Path, results: Path, timed: bool) -> None:
     """Run cases one by one, and add how each went to a file."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     sys.stdout.flush()
@@ -134,11 +139,11 @@ def run_cases(form: str, numbers: Sequence[int], seeds: Path, results: Path) -> 
             print(json.dumps({"form": form, "number": number}), file=lines, flush=True)
             folder = place / "folder"
             folder.mkdir()
-            found = run_case(case_of(form, number, seeds), folder)
+            found = run_case(case_of(form, number, seeds), folder, timed)
             if str(found["problem"]).startswith("took"):  # it or the machine: once more
                 again = Path(tempfile.mkdtemp(dir=place))
                 (again / "folder").mkdir()
-                found = run_case(case_of(form, number, seeds), again / "folder")
+                found = run_case(case_of(form, number, seeds), again / "folder", timed)
             os.chdir(place)
             shutil.rmtree(folder)
             print(json.dumps({"form": form, "number": number, **found}), file=lines, flush=True)
@@ -147,4 +152,5 @@ def run_cases(form: str, numbers: Sequence[int], seeds: Path, results: Path) -> 
 
 if __name__ == "__main__":
     for chosen in sys.argv[3].split(","):
-        run_cases(chosen, range(*map(int, sys.argv[4:6])), *map(Path, sys.argv[1:3]))
+        files = map(Path, sys.argv[1:3])
+        run_cases(chosen, range(*map(int, sys.argv[4:6])), *files, sys.argv[6:] == ["timed"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import json
 import multiprocessing
 import os
@@ -589,17 +590,22 @@ def test_on_a_server_that_ignores_put_if_absent_a_run_is_there_once(unconditiona
     assert not verify_store(store).problems
 
 
-def push_many(url, runs, variables):
-    """Push runs, in a process of its own."""
+def push_many(url, runs, variables, killed_after):
+    """Push runs, in a process of its own, which is killed after so many files of them all, if ever."""
     os.environ.update(variables)
-    store = ArtifactStore.make(url)
+    store, files = ArtifactStore.make(url), itertools.count(1)
+
+    def count(_):
+        if next(files) == killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     for run in runs:
-        push(store, run)
+        push(store, run, advance=count)
 
 
-def start(url, runs, variables):
+def start(url, runs, variables, killed_after=None):
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=push_many, args=(url, runs, variables))
+    process = context.Process(target=push_many, args=(url, runs, variables, killed_after))
     process.start()
     return process
 
@@ -614,15 +620,12 @@ def test_many_processes_that_are_killed_between_lose_nothing(kind, server, tmp_p
     url = str(tmp_path / "store") if kind == "folder" else f"s3://{BUCKET}/{tmp_path.name}"
     runs = [write_run(tmp_path / f"run {n}", n, engines=3) for n in range(8)]
     store = ArtifactStore.make(url)
-    processes = [start(url, runs[::step], variables) for step in (1, -1, 1, -1)]
-    while len(store.runs()) < 2:
-        time.sleep(0.01)
-    for process in processes[:2]:
-        os.kill(process.pid, signal.SIGKILL)
-        assert not verify_store(store).problems
-    for process in processes:
+    killed = [start(url, runs[::step], variables, killed_after=9) for step in (1, -1)]
+    whole = [start(url, runs[::step], variables) for step in (1, -1)]
+    for process in (*killed, *whole):
         process.join()
-    assert [process.exitcode for process in processes] == [-9, -9, 0, 0]
+        assert not verify_store(store).problems
+    assert [process.exitcode for process in (*killed, *whole)] == [-9, -9, 0, 0]
     found = verify_store(store)
     assert not found.problems
     assert not found.orphans

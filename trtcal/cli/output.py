@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import math
 import os
 import re
 import shutil
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 LONGEST_CELL = 160
 REPORT_S = 10.0
+NO_PROGRESS = "TRTCAL_NO_PROGRESS"
+"""With this variable set no line of progress is printed where there is no terminal."""
 Columns = Mapping[str, str | Callable[[Any], object]]
 BLANKS = dict.fromkeys(map(ord, "\n\r\t"), " ")
 
@@ -247,6 +250,11 @@ def warn_in_our_words() -> None:
     warnings.showwarning = show
 
 
+def _report_s() -> float:
+    """Return the seconds between two lines of progress."""
+    return math.inf if os.environ.get(NO_PROGRESS) else REPORT_S
+
+
 class Every:
     """Prints what is done on standard error every 10 s, with the seconds since the start."""
 
@@ -256,7 +264,7 @@ class Every:
     def show(self, text: str) -> None:
         """Print a line, if the last one is long ago."""
         now = time.monotonic()
-        if now >= self._last + REPORT_S:
+        if now >= self._last + _report_s():
             self._last = now
             note(f"{text}, {now - self._started:.0f} s")
 
@@ -317,7 +325,7 @@ class StatusLine:
             self._put(f"\r\x1b[2K{printable(text)[:width]}")
         elif time.monotonic() >= self._next_s:
             note(text)
-            self._next_s = time.monotonic() + REPORT_S
+            self._next_s = time.monotonic() + _report_s()
 
     def clear(self) -> None:
         """Make room for what is printed otherwise."""
