@@ -2,12 +2,10 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 
-from trtcal.calibration import ObserveOptions, Profile, Settings, observe
-from trtcal.calibration.profile import DATA
+from trtcal.calibration import ObserveOptions, observe
 from trtcal.cli.main import run_command
 from trtcal.cli.output import size_in_bytes
 from trtcal.errors import InputError
@@ -15,43 +13,8 @@ from trtcal.errors import InputError
 COUNT = 30
 
 
-class Slow:
-    """A dataset whose batches take their time."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def __len__(self):
-        return len(self.inner)
-
-    def batches(self, *arguments):
-        for feeds in self.inner.batches(*arguments):
-            time.sleep(0.02)
-            yield feeds
-
-
 def profile_of(model, data, tensors, **options):
     return observe(model, data, tensors, ObserveOptions(batch=1, threads=1, **options)).profile
-
-
-def test_slow_data_are_found_and_the_prediction_is_checked(scene, tmp_path):
-    model, data, tensors = scene
-    observe(model, data, tensors, ObserveOptions(threads=1))  # so that compiled code is loaded
-    slow = profile_of(model, Slow(data), tensors)
-    assert slow.waited_s > 30 * 0.01
-    # whatever else this machine was busy with
-    slow = replace(slow, elapsed_s=1.5 * slow.waited_s, busy=0.5 * slow.cores)
-    advice = slow.advice()
-    assert (advice.limit, advice.change) == ("loading the data", DATA)
-    fast = profile_of(model, data, tensors)
-    gain = slow.elapsed_s / fast.elapsed_s
-    assert advice.gain == pytest.approx(3.0)
-    slow.write(tmp_path / "profile.json")
-    text = fast.compare_prediction(Profile.read(tmp_path / "profile.json"))
-    assert text.startswith(f"predicted: {advice.gain:.2f} times as fast; it is {gain:.2f}")
 
 
 def test_every_byte_and_sample_is_in_it(scene):
@@ -63,18 +26,7 @@ def test_every_byte_and_sample_is_in_it(scene):
     assert 0 < sum(profile.seconds.values()) < 2 * profile.elapsed_s
     text = "\n".join(profile.lines())
     assert "30 samples in" in text
-    assert "limited by" in text
-
-
-@pytest.mark.parametrize(
-    ("busy", "cores", "workers", "gain"), [(1.0, 4, 1, 4.0), (3.9, 4, 1, 1.0), (1.0, 4, 4, 1.0)]
-)
-def test_idle_cores_are_what_more_workers_would_bring(busy, cores, workers, gain):
-    seconds = {"infer": 9.0, "count": 1.0}
-    profile = Profile("", "", Settings(workers, 1), seconds, {}, 10, 10.0, busy=busy, cores=cores)
-    advice = profile.advice()
-    assert advice.gain == pytest.approx(gain)
-    assert (f"--workers {cores}" in advice.change) == (gain > 1)
+    assert "cores busy" in text
 
 
 def test_the_phases_add_up_to_the_time_of_the_process(scene, tmp_path):
@@ -103,7 +55,6 @@ def test_the_command_line_says_where_the_time_went(scene, tmp_path, capsys):
     assert "by 2 workers with" in said
     document = json.loads((tmp_path / "calibration.profile.json").read_text())
     assert document["measured"]["settings"]["workers"] == 2
-    assert run_command(words) == 0
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,6 @@ from trtcal.data import (
     CountedDataset,
     Dataset,
     counted,
-    fixed_batch,
     held_back,
     open_dataset,
     size_ranges,
@@ -336,7 +335,7 @@ HELD_BACK = 0.3  # of the samples, where there are no others to judge by
 
 def split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
     """Return the samples to calibrate on and those held back, from all over the data."""
-    unit = fixed_batch(model) or 1
+    unit = batch_for(model, 1)
     held = int(HELD_BACK * len(data)) // unit * unit
     if not 0 < held < len(data):
         raise InputError(
