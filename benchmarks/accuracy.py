@@ -34,7 +34,7 @@ from benchmarks.int8_speed import describe_machine
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.calibration import ObserveOptions, calibrate, observe
-from trtcal.data import Dataset, fixed_batch, open_dataset
+from trtcal.data import Dataset, batch_for, open_dataset
 from trtcal.data.dataset import Labels
 from trtcal.evaluate.accuracy import Accuracy, AccuracyMeter
 from trtcal.evaluate.per_sample import class_scores
@@ -68,7 +68,7 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no
     """Feeds samples to ONNX Runtime's calibrators, as few at a time as the model takes."""
 
     def __init__(self, model: Model, dataset: Dataset) -> None:
-        self.feeds = dataset.batches(fixed_batch(model) or 1)
+        self.feeds = dataset.batches(batch_for(model, 1))
 
     def get_next(self) -> dict[str, Array] | None:
         """Return the next feeds, None at the end."""
@@ -85,9 +85,7 @@ def ours(model: Model, dataset: Dataset) -> Iterator[Candidate]:
     """Yield the model quantized by each of trtcal's methods, all from one observation."""
     prepared = prepare(model)
     tensors = tensors_to_observe(find_layers(prepared))
-    observation = observe(
-        prepared, dataset, tensors, ObserveOptions(batch=fixed_batch(model) or BATCH)
-    )
+    observation = observe(prepared, dataset, tensors, ObserveOptions(batch=batch_for(model, BATCH)))
     for method, parameters in METHODS:
         label = " ".join([method, *(str(value) for value in parameters.values())])
         calibration = calibrate(observation, method, parameters)
@@ -207,7 +205,7 @@ def main() -> None:
     test = open_dataset(options.test, model)
     print(f"# {describe_machine()}, {options.samples} samples, tested on {len(test)}")
     print(f"{'tool':12}{'method':18}{'top-1 %':>7} {'agree %':>7} {'SQNR dB':>7}")
-    batch = fixed_batch(model) or BATCH
+    batch = batch_for(model, BATCH)
     reference = infer(model.proto, test, batch)
     print(line("fp32", "", judge(reference, reference, test.labels)), flush=True)
     calibration = open_dataset(options.calibration, model)

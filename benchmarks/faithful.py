@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.int8_speed import describe_machine
 from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
-from trtcal.data import Dataset, fixed_batch, open_dataset
+from trtcal.data import Dataset, batch_for, open_dataset
 from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model, load_model
@@ -32,14 +32,14 @@ def look(model: Model, path: Path) -> tuple[Model, Observation]:
     tensors = tensors_to_observe(find_layers(prepared))
     dataset = open_dataset(path, model)
     return prepared, observe(
-        prepared, dataset, tensors, ObserveOptions(batch=fixed_batch(model) or BATCH)
+        prepared, dataset, tensors, ObserveOptions(batch=batch_for(model, BATCH))
     )
 
 
 def both_modes(model: Model, path: Path, dataset: Dataset) -> Evaluation:
     """Return what the INT8 model in `path` reaches in both modes."""
     everyone = [open_variant(model.path), open_variant(path)]
-    return evaluate(everyone, dataset, fixed_batch(model) or BATCH, Wanted())[1]
+    return evaluate(everyone, dataset, batch_for(model, BATCH), Wanted())[1]
 
 
 def line(method: str, found: Evaluation) -> str:

@@ -42,7 +42,7 @@ from benchmarks.placement import BACKEND, figures
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array
-from trtcal.data import Dataset, fixed_batch, open_dataset
+from trtcal.data import Dataset, batch_for, open_dataset
 from trtcal.evaluate.accuracy import Accuracy
 from trtcal.model import Model, load_model
 from trtcal.ptq.improver import improve
@@ -117,7 +117,7 @@ class Bench:
     @property
     def batch(self) -> int:
         """Samples run together."""
-        return fixed_batch(self.model) or BATCH
+        return batch_for(self.model, BATCH)
 
     @property
     def _is_transformer(self) -> bool:

@@ -1,13 +1,12 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from trtcal.calibration import ObserveOptions, Profile, Settings, observe, profile
-from trtcal.calibration.profile import DATA, Phases
+from trtcal.calibration import ObserveOptions, observe, profile
+from trtcal.calibration.profile import Phases
 from trtcal.cli.main import run_command
 from trtcal.cli.output import size_in_bytes
 from trtcal.errors import InputError
@@ -19,19 +18,6 @@ def profile_of(model, data, tensors, **options):
     return observe(model, data, tensors, ObserveOptions(batch=1, threads=1, **options)).profile
 
 
-def test_slow_data_are_found_and_the_prediction_is_checked(scene, tmp_path):
-    made = profile_of(*scene)
-    assert made.waited_s > 0
-    slow = replace(made, elapsed_s=9.0, waited_s=6.0, busy=0.5 * made.cores)
-    advice = slow.advice()
-    assert (advice.limit, advice.change) == ("loading the data", DATA)
-    assert advice.gain == pytest.approx(3.0)
-    slow.write(tmp_path / "profile.json")
-    fast = replace(made, elapsed_s=4.0)
-    text = fast.compare_prediction(Profile.read(tmp_path / "profile.json"))
-    assert text.startswith("predicted: 3.00 times as fast; it is 2.25")
-
-
 def test_every_byte_and_sample_is_in_it(scene):
     model, data, tensors = scene
     profile = profile_of(model, data, tensors)
@@ -41,18 +27,7 @@ def test_every_byte_and_sample_is_in_it(scene):
     assert min(profile.seconds.values()) >= 0 < profile.elapsed_s
     text = "\n".join(profile.lines())
     assert "30 samples in" in text
-    assert "limited by" in text
-
-
-@pytest.mark.parametrize(
-    ("busy", "cores", "workers", "gain"), [(1.0, 4, 1, 4.0), (3.9, 4, 1, 1.0), (1.0, 4, 4, 1.0)]
-)
-def test_idle_cores_are_what_more_workers_would_bring(busy, cores, workers, gain):
-    seconds = {"infer": 9.0, "count": 1.0}
-    profile = Profile("", "", Settings(workers, 1), seconds, {}, 10, 10.0, busy=busy, cores=cores)
-    advice = profile.advice()
-    assert advice.gain == pytest.approx(gain)
-    assert (f"--workers {cores}" in advice.change) == (gain > 1)
+    assert "cores busy" in text
 
 
 def test_the_phases_add_up_to_the_time_since_the_start(monkeypatch):
@@ -94,7 +69,6 @@ def test_the_command_line_says_where_the_time_went(scene, tmp_path, capsys):
     assert "by 2 workers with" in said
     document = json.loads((tmp_path / "calibration.profile.json").read_text())
     assert document["measured"]["settings"]["workers"] == 2
-    assert run_command(words) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from onnx import TensorProto, helper
 from tests.data.pictures import PLAIN, gallery
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.config import DataConfig
-from trtcal.data import fixed_batch, open_dataset, part
+from trtcal.data import open_dataset, part
+from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.model import load_model
 

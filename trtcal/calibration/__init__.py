@@ -10,4 +10,4 @@ from trtcal.calibration.observation import (
     write_observation,
 )
 from trtcal.calibration.observer import ObserveOptions, observe, unfinished
-from trtcal.calibration.profile import Advice, Profile, Settings
+from trtcal.calibration.profile import Profile, Settings

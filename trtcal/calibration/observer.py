@@ -19,7 +19,7 @@ from trtcal.calibration.observation import Observation
 from trtcal.calibration.profile import Settings, Stopwatch
 from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
 from trtcal.calibration.worker import Observer
-from trtcal.data import Dataset, count_read, fixed_batch, size_ranges
+from trtcal.data import Dataset, batch_for, count_read, size_ranges
 from trtcal.data.overlap import keep, numbers_of
 from trtcal.documents import Workplace
 from trtcal.errors import InputError, Interrupted
@@ -107,14 +107,14 @@ def observe(
 def _job(
     model: Model, dataset: Dataset, into: dict[str, str], folder: Path, options: ObserveOptions
 ) -> Job:
-    unit, settings = fixed_batch(model) or 1, options.settings
+    unit, settings = batch_for(model, 1), options.settings
     passes, room = [sorted(into)], COLLECTED_BYTES
     if options.max_memory is not None:
         first = next(dataset.batches(unit, 0, unit))
         processes = 1 if settings.alone else settings.workers + 1
         passes = passes_within(options.max_memory, folder, sorted(into), first, processes)
         room = 0
-    size = fixed_batch(model) or options.batch
+    size = batch_for(model, options.batch)
     return Job(folder, dataset, passes, into, unit, size, settings.threads, room)
 
 

@@ -1,12 +1,7 @@
-"""Where the time of an observation went, what limits it, and what a change would bring.
-
-Predictions are made from what was measured in the same run: the time in which the data were waited for,
-and how many cores were busy. The next run of the same work shows whether they came true.
-"""
+"""Where the time of an observation went: by stage, waiting for data, and how many cores were busy."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -16,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from trtcal.calibration.accumulator import HistogramAccumulator
-from trtcal.data import Dataset, fixed_batch
-from trtcal.documents import Document, Sealed
+from trtcal.data import Dataset, batch_for
+from trtcal.documents import Sealed
 from trtcal.model import Model
 from trtcal.model.files import fits
 
@@ -26,7 +21,6 @@ MEASURED = (
     *("settings", "seconds", "bytes", "samples", "elapsed_s", "waited_s", "busy", "cores"),
     *("phases", "limits"),
 )
-WORTH = 1.25  # a change that is not predicted to bring more is not proposed
 
 
 @dataclass(frozen=True)
@@ -45,15 +39,6 @@ class Settings:
     def __str__(self) -> str:
         where = f" of {self.cluster}" if self.cluster else ""
         return f"{self.workers or 'all'} workers{where} with {self.threads} threads"
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What limits the work, what to change, and how many times faster it should then be."""
-
-    limit: str
-    change: str
-    gain: float
 
 
 @dataclass(frozen=True)
@@ -79,26 +64,6 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
     phases: dict[str, float] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
 
-    def to_document(self) -> Document:
-        """Return the sealed document, with the advice."""
-        document = super().to_document()
-        document["measured"]["advice"] = dataclasses.asdict(self.advice())
-        return document
-
-    def advice(self) -> Advice:
-        """Return the change that should bring most."""
-        longest = max(self.seconds, key=lambda stage: self.seconds[stage])
-        by_data = self.elapsed_s / max(self.elapsed_s - self.waited_s, 1e-9)
-        busy = max(self.busy * by_data, 1e-9)  # while there were data
-        by_cores = self.cores / busy if self.settings.workers < self.cores else 1.0
-        if by_data >= max(by_cores, WORTH):
-            return Advice("loading the data", DATA, by_data)
-        if by_cores >= WORTH and not self.settings.cluster:
-            change = f"use {self.cores} workers with one thread each: --workers {self.cores}"
-            limit = f"{longest}, with {busy:.1f} of {self.cores} cores busy"
-            return Advice(limit, change, by_cores)
-        return Advice(f"{longest}, and this machine's cores are busy", MACHINES, 1.0)
-
     def lines(self) -> Iterator[str]:
         """Yield the profile as lines for people."""
         whole = sum(self.phases.values())
@@ -108,10 +73,6 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
         for stage, seconds in self.seconds.items():
             yield f"  {stage:10} {seconds:8.2f} s of the workers' time{self._speed(stage)}"
         yield f"  waited for data: {self.waited_s:.1f} s; cores busy: {self.busy:.1f} of {self.cores}"
-        advice = self.advice()
-        yield f"limited by {advice.limit}"
-        gain = f" (predicted: {advice.gain:.2f} times as fast)" if advice.gain > 1 else ""
-        yield f"{advice.change}{gain}"
 
     def _speed(self, stage: str) -> str:
         """Return how fast a stage was, and how far from its limit, as far as that is known."""
@@ -119,17 +80,6 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
         rate = f", {size:.0f} MB at {size / seconds:.0f} MB/s" if size and seconds else ""
         least = self.limits.get(stage)
         return rate + (f", {seconds / least:.2f} of {LIMITS[stage]}" if least else "")
-
-    def compare_prediction(self, earlier: Profile) -> str | None:
-        """Return whether what an earlier profile of the same work predicted came true.
-
-        None if that predicted nothing, or nothing was changed since.
-        """
-        advice, same = earlier.advice(), earlier.settings == self.settings
-        if advice.gain <= 1.0 or (same and advice.change != DATA):
-            return None
-        gain = earlier.elapsed_s / earlier.samples / (self.elapsed_s / self.samples)
-        return f"predicted: {advice.gain:.2f} times as fast; it is {gain:.2f} times as fast"
 
 
 class Phases:
@@ -173,7 +123,7 @@ def measure_limits(profile: Profile, model: Model, dataset: Dataset) -> Profile:
     session = open_session(
         model.proto if fits(model.proto) else model.path, profile.settings.threads
     )
-    size = fixed_batch(model) or 1
+    size = batch_for(model, 1)
     run_session(session, None, next(dataset.batches(size)))
     seconds, done = 0.0, 0
     for feeds in dataset.batches(size):
@@ -224,10 +174,6 @@ class Stopwatch:
             (_cpu_s() - self.spent) / elapsed_s,
             os.cpu_count() or 1,
         )
-
-
-DATA = "write the preprocessed samples once, uncompressed (numpy.savez), and calibrate on them"
-MACHINES = "this machine is fully used; --cluster ray uses more machines"
 
 
 def _cpu_s() -> float:

@@ -15,7 +15,7 @@ from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.backends.taps import Inside, showing
 from trtcal.calibration.job import tensor_bytes
 from trtcal.check.samples import Samples, find_image_input
-from trtcal.data import Feeds, fixed_batch
+from trtcal.data import Feeds, batch_for
 from trtcal.data.dataset import Array
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, Values, class_scores
 from trtcal.model import Model
@@ -70,7 +70,7 @@ class ModelProbe:
 
     def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
-        self.batch_size = fixed_batch(model) or batch_size
+        self.batch_size = batch_for(model, batch_size)
         self.norms = _norms(model.proto)
         self.outputs = len(model.outputs)
         self.columns: npt.NDArray[np.bool_] | None = None  # of dense outputs, once seen
@@ -99,7 +99,7 @@ class ModelProbe:
 
     def run(self, samples: Samples) -> Response:
         """Run the model on samples; `BackendError` if that fails."""
-        size = fixed_batch(self.model) or samples.fitting(self.batch_size, INPUT_BYTES)
+        size = batch_for(self.model, samples.fitting(self.batch_size, INPUT_BYTES))
         runs = ((self._run(feeds), feeds) for feeds in samples.batches(size))
         return self._response_to(runs)
 
@@ -128,7 +128,7 @@ class ModelProbe:
         """Return how strongly a few of the samples drive the first layers: see `FirstLayers`."""
         if self.first_layers is None:
             return None
-        driven = samples.first(DRIVEN).batches(fixed_batch(self.model) or FEW)
+        driven = samples.first(DRIVEN).batches(batch_for(self.model, FEW))
         ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
         known = [one for one in ratios if one is not None]
         return float(np.mean(known)) if known else None
@@ -256,7 +256,7 @@ class InnerLayers:
     """Some layers of a model, of which outputs are read, beside the tensors `read`."""
 
     def __init__(self, model: Model, batch_size: int, read: Sequence[str]) -> None:
-        self.model, self.batch_size = model, fixed_batch(model) or batch_size
+        self.model, self.batch_size = model, batch_for(model, batch_size)
         layers = weighted(model.proto) if fits(model.proto) else []
         last = len(layers) - 1
         places = np.unique(np.linspace(FROM * last, last, LAYERS).round().astype(int))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtcal.check.issues import DataIssue
-from trtcal.data import Dataset, Feeds, fixed_batch
+from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.data.dataset import Array
 from trtcal.evaluate.per_sample import Labels, class_labels
 from trtcal.model import Model
@@ -59,7 +59,7 @@ class Samples:
 
 def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
     """Return up to `count` samples in runs from all over the data, in whole batches if it is fixed."""
-    total, batch = len(dataset), fixed_batch(model) or 1
+    total, batch = len(dataset), batch_for(model, 1)
     runs = max(1, min(RUNS, count // batch))
     size = -(-count // runs // batch) * batch
     if total <= size * runs:

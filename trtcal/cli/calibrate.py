@@ -72,7 +72,7 @@ class Calibrate(
     max_memory: str | None = option(
         "Memory limit, such as 4GB; the data are read several times if needed.", metavar="SIZE"
     )
-    profile: bool = option("Print how long each stage took, and which settings would be faster.")
+    profile: bool = option("Print how long each stage took, and how busy the cores were.")
     histograms: Path | None = option(
         "Keep the histograms in this .npz file; if they fit the model and data, nothing is run."
     )
@@ -215,20 +215,15 @@ def _doubt(one: TensorRange, method: str) -> str | None:
 def show_profile(
     observation: Observation, model: Model, dataset: Dataset, phases: Phases, output: Path
 ) -> None:
-    """Print where the time went, check what an earlier profile predicted, and keep this one."""
-    from trtcal.calibration import Profile
+    """Print where the time went, and write it beside the ranges."""
     from trtcal.calibration.profile import measure_limits
 
     if observation.profile is None:
         note("note: the histograms were kept from before, so there is no profile")
         return
-    path = output.with_suffix(".profile.json")
-    earlier = Profile.read(path) if path.exists() else None
     profile = measure_limits(observation.profile, model, dataset)
     phases.lap("this profile")
     profile = replace(profile, phases=phases.seconds)
-    profile.write(path)
+    profile.write(output.with_suffix(".profile.json"))
     for line in profile.lines():
         note(line)
-    if earlier and (earlier.model, earlier.dataset) == (profile.model, profile.dataset):
-        note(profile.compare_prediction(earlier) or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from trtcal.cli.output import Columns, note, print_table, progress, say, warning
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from trtcal.cli.calibrate import Calibrate
     from trtcal.cli.options import JsonOptions
     from trtcal.data import Dataset
-    from trtcal.evaluate.learning_curve import LearningCurve, Point
+    from trtcal.evaluate.learning_curve import LearningCurve
     from trtcal.model import Model
     from trtcal.ranges import Calibration, Parameters
 
@@ -24,8 +25,8 @@ def note_if_few(samples: int) -> None:
     """Say on standard error where there are plainly too few samples to choose ranges from."""
     if samples < FEW:
         note(
-            f"note: {samples} samples are few: other samples may give other ranges; with {FEW} or "
-            "more, `trtcal calibrate --how-many` estimates how many this model needs"
+            f"note: {samples} samples are few: other samples may give other ranges; with 96 or more, "
+            "`trtcal calibrate --how-many` estimates how many this model needs"
         )
 
 
@@ -82,43 +83,30 @@ def choose(
 
 
 def show_curve(
-    options: Calibrate, model: Model, dataset: Dataset, method: str, given: Parameters
+    options: Calibrate, model: Model, dataset: Dataset, method: str, parameters: Parameters
 ) -> None:
     """Measure the curve of a prepared model and print it; write it only where `-o` says."""
     from trtcal.documents import write_document
     from trtcal.evaluate.learning_curve import learning_curve
-    from trtcal.evaluate.subsets import choose_subsets
 
-    subsets = choose_subsets(model, dataset)
-    with progress("observing and judging", subsets.work, "samples") as advance:
-        curve = learning_curve(model, dataset, method, given, subsets, advance)
+    curve = learning_curve(model, dataset, method, parameters, progress)
     document = curve.to_document()
     if options.output is not None:
         write_document(options.output, document)
     for line in curve.warnings:
-        warning(f"{line}")
-    options.present(document, lambda: _print(curve, dataset.name), options.output)
+        warning(line)
+    options.present(document, lambda: _print(curve, method, dataset.name), options.output)
 
 
-def _print(curve: LearningCurve, name: str) -> None:
+def _print(curve: LearningCurve, method: str, data: str) -> None:
     columns: Columns = {
         "samples": "{samples}",
-        "subsets": lambda one: f"{len(one.losses)}{'' if one.disjoint else ' overlapping'}",
-        "loss": "{loss.value:.4g}",
-        "95 %": "{loss.low:.4g} to {loss.high:.4g}",
-        "one subset ±": "{deviation:.2g}",
-        f"against {curve.most}": lambda one: _relative(curve, one, "{value:+.1%}"),
-        "95 % of that": lambda one: _relative(curve, one, "{low:+.1%} to {high:+.1%}"),
+        "loss": lambda point: f"{mean(point.losses):.4g}",
+        "of each series": lambda point: " ".join(f"{loss:.4g}" for loss in point.losses),
+        f"against {curve.points[-1].samples}": "{excess.value:+.1%}",
+        "95 % of that": "{excess.low:+.1%} to {excess.high:+.1%}",
     }
-    what = "KL divergence in nats" if curve.measure == "kl" else "error power over signal power"
-    title = (
-        f"{curve.method}, loss ({what}) on the last {curve.held_back} samples of {name}, held back;"
-        f" subsets of chunks of {curve.chunk} samples with seed {curve.seed}"
-    )
+    measure = "KL divergence in nats" if curve.measure == "kl" else "error power over signal power"
+    title = f"{method}, loss ({measure}) on the last {curve.held_back} samples of {data}, held back"
     print_table(curve.points, columns, title)
     say(curve.sentence)
-
-
-def _relative(curve: LearningCurve, point: Point, form: str) -> str:
-    """Return what a point loses more than the one of the most samples, which has nothing there."""
-    return "" if point.samples == curve.most else form.format_map(vars(point.excess))

@@ -1,6 +1,6 @@
 """Datasets: named, ordered, fingerprinted sources of samples."""
 
-from trtcal.data.dataset import Dataset, Feeds, fixed_batch, size_ranges, whole_batches
+from trtcal.data.dataset import Dataset, Feeds, batch_for, size_ranges, whole_batches
 from trtcal.data.opening import open_dataset
 from trtcal.data.subsets import (
     CountedDataset,

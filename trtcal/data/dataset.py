@@ -319,9 +319,9 @@ def size_ranges(model: Model, dataset: Dataset) -> SizeRanges:
     return ranges
 
 
-def batch_for(model: Model, wanted: int) -> int:
-    """Return the batch size to use: the model's own where it is fixed."""
-    return fixed_batch(model) or wanted
+def batch_for(model: Model, default: int) -> int:
+    """Return the batch size to run a model with: its own where that is fixed."""
+    return fixed_batch(model) or default
 
 
 def fixed_batch(model: Model) -> int | None:
@@ -340,5 +340,5 @@ def fixed_batch(model: Model) -> int | None:
 
 def whole_batches(samples: int, model: Model) -> int:
     """Return a number of samples, raised to whole batches where the model prescribes their size."""
-    size = fixed_batch(model) or 1
+    size = batch_for(model, 1)
     return -(-samples // size) * size

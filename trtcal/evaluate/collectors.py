@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import open_session
-from trtcal.data import Dataset, fixed_batch
+from trtcal.data import Dataset, batch_for
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import (
@@ -85,13 +85,9 @@ def _read(
 
 def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int) -> int:
     """Return the batch size in which the rows of a model's outputs are samples, as `read_task`."""
-    size, reader.sigmoids = fixed_batch(model), sigmoid_outputs(model.proto)
+    size, reader.sigmoids = batch_for(model, 0), sigmoid_outputs(model.proto)
     given = {spec.shape[:1] for spec in model.inputs}
-    if (
-        reader.batch is None
-        and size is None
-        and any(o.shape[:1] not in given for o in model.outputs)
-    ):
+    if reader.batch is None and not size and any(o.shape[:1] not in given for o in model.outputs):
         run = runner(open_session(model.reference), [spec.name for spec in model.outputs])
         reader.known, reader.batch = _read(run, dataset, (most, False), reader)
         reader.known.check_labels(dataset.labels)

@@ -17,7 +17,7 @@ import onnx
 
 from trtcal.backends.sessions import Array
 from trtcal.backends.taps import Inside
-from trtcal.data import Dataset, fixed_batch, whole_batches
+from trtcal.data import Dataset, batch_for, whole_batches
 from trtcal.evaluate.accuracy import rounded, sqnr_db
 from trtcal.evaluate.replay import replay
 from trtcal.formats import Precision, by_dtype
@@ -346,11 +346,9 @@ def _tensors(proto: onnx.ModelProto) -> set[str]:
 
 
 def _batch_size(model: Model, reader: Inside, dataset: Dataset) -> int:
-    fixed = fixed_batch(model)
-    if fixed:
-        return fixed
-    one = reader.read(next(dataset.batches(1)))
-    return max(1, min(MOST_SAMPLES, ROOM // max(sum(array.nbytes for array in one.values()), 1)))
+    tensors = reader.read(next(dataset.batches(batch_for(model, 1))))
+    sample_bytes = max(sum(array.nbytes for array in tensors.values()), 1)
+    return batch_for(model, max(1, min(MOST_SAMPLES, ROOM // sample_bytes)))
 
 
 def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums:

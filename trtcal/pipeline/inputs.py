@@ -19,7 +19,6 @@ from trtcal.data import (
     CountedDataset,
     Dataset,
     counted,
-    fixed_batch,
     held_back,
     open_dataset,
 )
@@ -146,7 +145,7 @@ def open_datasets(
 
 def split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
     """Return the samples to calibrate on and those held back, from all over the data."""
-    unit = fixed_batch(model) or 1
+    unit = batch_for(model, 1)
     samples = int(HELD_BACK_SHARE * len(data)) // unit * unit
     if not 0 < samples < len(data):
         raise InputError(

@@ -12,7 +12,7 @@ from typing import Any
 
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
-from trtcal.data.dataset import fixed_batch, size_ranges, whole_batches
+from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.judging import METHODS as ALL
@@ -190,7 +190,7 @@ def split_samples(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
             "the result",
             f"give at least {LEAST_SAMPLES}, better {4 * FEW}",
         )
-    unit = fixed_batch(model) or 1
+    unit = batch_for(model, 1)
     least = HELD_BACK[0] if samples >= 2 * HELD_BACK[0] else samples // 3
     held = min(max(samples // 4, least), HELD_BACK[1])
     return held_back(dataset, max(held // unit, 1) * unit, unit)

@@ -29,7 +29,7 @@ from trtcal.backends.sessions import (
 )
 from trtcal.calibration.job import tensor_bytes
 from trtcal.data import Dataset
-from trtcal.data.dataset import fixed_batch
+from trtcal.data.dataset import batch_for
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.formats import FORMATS, Precision
@@ -67,7 +67,7 @@ MEMORY_BYTES = 1 << 28  # of values between two layers that are kept in memory
 
 def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:
     """Return for how many samples values fit into memory, as far as shapes are known; at least 16."""
-    size = fixed_batch(model) or 1
+    size = batch_for(model, 1)
     first = next(iter(dataset.batches(size, 0, size)))
     largest = max(tensor_bytes(stand_in(model.proto), first).values(), default=0) / size
     return min(most, max(LEAST, int(MEMORY_BYTES / max(2 * len(SIDES) * largest, 1))))
@@ -149,7 +149,7 @@ class LayerwiseReconstruction:
         self, options: ReconstructionOptions, progress: Callable[[int], None] = lambda done: None
     ) -> Overrides:
         """Run all layers once, and return what was found for them, one step of progress each."""
-        size = fixed_batch(self.model) or BATCH
+        size = batch_for(self.model, BATCH)
         ranks = {spec.name: len(spec.shape) for spec in self.model.inputs}
         batches = self.dataset.batches(size, 0, self.samples)
         runs = (run for feeds in batches for run in runs_of(ranks, feeds))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.data import Dataset
-from trtcal.data.dataset import fixed_batch, whole_batches
+from trtcal.data.dataset import batch_for, whole_batches
 from trtcal.data.overlap import Overlap, numbers_of, overlap
 from trtcal.data.subsets import Subset
 from trtcal.documents import Workplace
@@ -83,7 +83,7 @@ def check_held_back(
     None where fewer than `LEAST` are left, in whole batches where the model prescribes their size.
     """
     samples = min(len(dataset) - evaluated, evaluated)
-    samples -= samples % (fixed_batch(plans.model) or 1)
+    samples -= samples % (batch_for(plans.model, 1))
     if samples < LEAST:
         return None
     known = {point.plan: point.loss for point in found.measured}
@@ -311,7 +311,7 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
         write_onnx(paths[1], plans.quantized(plan).proto)
         both = [open_variant(path) for path in paths]
         given = settings.reader
-        size = fixed_batch(plans.model) or BATCH
+        size = batch_for(plans.model, BATCH)
         options = ABOptions(size, task=given.name, outputs=_in(given.wanted, both[0]))
         return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
 
