@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,11 +55,11 @@ class Route:
                 "give the plan to `trtcal quantize`",
             )
 
-    def check(self, backend: str, model: Model) -> None:
+    def check(self, backend: str, routes: Collection[str], model: Model) -> None:
         """`InputError` if a backend does not have this way, or TensorRT would ignore it."""
         if self.name == QDQ:
             return
-        if backend != "tensorrt":
+        if self.name not in routes:
             raise InputError(
                 f"backend {backend!r} has only the route qdq, not {self.name!r}", USE_QDQ
             )
