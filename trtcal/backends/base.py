@@ -305,7 +305,9 @@ def _describe(
 
 def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]) -> Coverage:
     """Return how much of the compute is in INT8, for one sample of the usual shapes."""
-    fixed = {one.name for one in model.inputs if one.shape and isinstance(one.shape[0], int)}
+    fixed = {
+        tensor.name for tensor in model.inputs if tensor.shape and isinstance(tensor.shape[0], int)
+    }
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: one if name in fixed else (1, *one[1:]) for name, one in usual.items()}
     if options.target == "cpu":  # what its kernels run in float says nothing of TensorRT

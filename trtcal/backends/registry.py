@@ -50,12 +50,14 @@ def _claiming(target: str | None) -> str:
 
 def targets_here() -> dict[str, str]:
     """Return what can be built for here, GPUs before this machine's CPU, with the backend of each."""
-    pairs = ((target, one.name) for one in BACKENDS.values() for target in one.targets())
+    pairs = (
+        (target, backend.name) for backend in BACKENDS.values() for target in backend.targets()
+    )
     return dict(sorted(dict(pairs).items(), key=lambda pair: pair[0] in PROVIDERS))
 
 
 def _offer(targets: Iterable[str]) -> str:
-    every = ", ".join(f"--target {one}{named_gpus(one)}" for one in targets)
+    every = ", ".join(f"--target {target}{named_gpus(target)}" for target in targets)
     return (
         f"the targets on this machine are: {every}"
         if every

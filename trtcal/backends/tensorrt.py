@@ -265,7 +265,7 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
 
 
 def _profiles(model: Model, options: BuildOptions) -> tuple[ShapeRanges, ...]:
-    return tuple(shape_ranges(model.inputs, given) for given in options.profiles)
+    return tuple(shape_ranges(model.inputs, profile) for profile in options.profiles)
 
 
 def _without_false_names(
