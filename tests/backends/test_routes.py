@@ -5,7 +5,7 @@ import pytest
 from tests.networks import conv_net, samples, transposed_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.backends.child import run_worker
-from trtcal.backends.options import Route
+from trtcal.backends.options import ROUTES, Route
 from trtcal.backends.registry import BACKENDS, find_backend
 from trtcal.cli.main import run_command
 from trtcal.errors import BackendError, InputError
@@ -76,9 +76,9 @@ def test_a_plan_of_unknown_layers_is_refused(place, capsys):
 
 def test_a_model_with_qdq_takes_no_other_route(place):
     route = Route("dynamic-ranges", {"x": 1.0})
-    route.check("tensorrt", load_model(place / "net.onnx"))
+    route.check("tensorrt", ROUTES, load_model(place / "net.onnx"))
     with pytest.raises(InputError, match="has Q/DQ"):
-        route.check("tensorrt", load_model(place / "int8.onnx"))
+        route.check("tensorrt", ROUTES, load_model(place / "int8.onnx"))
 
 
 def test_the_plan_says_what_is_asked_and_the_build_which_route_it_took(place):

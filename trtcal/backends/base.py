@@ -7,10 +7,12 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
-from trtcal.backends.options import CACHE, BuildOptions, check_shapes, with_sizes
-from trtcal.backends.targets import version_of
+from trtcal.backends.options import CACHE, QDQ, BuildOptions, check_shapes, with_sizes
+from trtcal.backends.sessions import Session
+from trtcal.backends.targets import Gpu, find_gpu, runs_on, version_of
 from trtcal.backends.unsupported import explain_refusal
 from trtcal.documents import (
     Workplace,
@@ -42,6 +44,7 @@ from trtcal.model.cut import metadata_of, tail_of, whole_outputs
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
+AGAIN = "build it again with what is installed here"
 FILE = "engines.jsonl"
 LAST = 1 << 18  # bytes of a log that are searched for what the builder lacks
 
@@ -96,7 +99,7 @@ class Made:
 class Backend(ABC):
     """One builder of engines, in the Python package `name`, installed by the extra of that name.
 
-    `takes` are those of `BuildOptions.named` that it takes.
+    `takes` are those of `BuildOptions.named` that it takes, `routes` its ways to INT8.
     """
 
     name: str
@@ -104,14 +107,19 @@ class Backend(ABC):
     default_target: str | None = None
     extra: str = ""
     takes: tuple[str, ...] = ()
+    routes: tuple[str, ...] = (QDQ,)
 
     def availability(self) -> Availability:
         """Return whether it can build here, which takes its package; never raises."""
-        found = version_of(self.name)
-        if found is None:
+        version = version_of(self.name)
+        if version is None:
             hint = f"pip install 'trtcal[{self.extra}]'"
             return Availability(False, None, f"package {self.name} is not installed", hint)
-        return Availability(True, found)
+        return Availability(True, version)
+
+    def claims(self, target: str) -> bool:
+        """Tell whether it builds for a target where no backend is named."""
+        return False
 
     @abstractmethod
     def targets(self) -> tuple[str, ...]:
@@ -127,6 +135,41 @@ class Backend(ABC):
     @abstractmethod
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build inside `folder`, and leave the engine and the log there."""
+
+    def check_place(self, build: Build) -> None:
+        """`InputError` if an engine does not run on this machine. Never yet run on a GPU."""
+        gpu, expected = find_gpu(), build.gpu or build.target
+        if gpu is None:
+            raise InputError(
+                f"the engine in {build.folder} is for {build.backend} {expected}, which this machine "
+                "does not have",
+                "load it on a machine with that GPU",
+            )
+        if not self.fits(build, gpu):
+            raise InputError(
+                f"the engine in {build.folder} is for {expected}, not for the {gpu}", AGAIN
+            )
+
+    def fits(self, build: Build, gpu: Gpu) -> bool:
+        """Tell whether an engine runs on a GPU, by its target."""
+        return runs_on(build.target, gpu.capability)
+
+    def open(self, build: Build, data: bytes) -> Session:
+        """Load an engine into a session; `InputError` if trtcal does not run those of this backend."""
+        raise InputError(
+            f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run",
+            "compare ONNX models or onnxruntime builds",
+        )
+
+    def plugins(self) -> set[str]:
+        """Return the plug-ins that its runtime has here, as a build names them."""
+        runtime = import_module(self.name.replace("-", "_"))
+        if hasattr(runtime, "init_libnvinfer_plugins"):
+            runtime.init_libnvinfer_plugins(None, "")
+        registry = runtime.get_plugin_registry()
+        creators = getattr(registry, "all_creators", None)
+        creators = registry.plugin_creator_list if creators is None else creators
+        return {f"{creator.name} {creator.plugin_version}" for creator in creators}
 
     def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
         """Return the shell line with which NVIDIA's own program builds the same, if it can."""
@@ -161,7 +204,7 @@ def build(
     options = with_sizes(options, model)
     for profile in options.profiles:
         check_shapes(model.inputs, profile)
-    options.route.check(backend.name, model)
+    options.route.check(backend.name, backend.routes, model)
     _check_folder(folder, backend.engine_file)
     model = uniquely_named(model)
     with Workplace() as name:
@@ -262,7 +305,9 @@ def _describe(
 
 def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]) -> Coverage:
     """Return how much of the compute is in INT8, for one sample of the usual shapes."""
-    fixed = {one.name for one in model.inputs if one.shape and isinstance(one.shape[0], int)}
+    fixed = {
+        tensor.name for tensor in model.inputs if tensor.shape and isinstance(tensor.shape[0], int)
+    }
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: one if name in fixed else (1, *one[1:]) for name, one in usual.items()}
     if options.target == "cpu":  # what its kernels run in float says nothing of TensorRT

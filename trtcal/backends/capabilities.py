@@ -67,8 +67,8 @@ def _shown(part: str) -> str:
 
 
 def _having(precision: str) -> Iterator[str]:
-    return (one for one in GPUS if has(one, precision))
+    return (gpu for gpu in GPUS if has(gpu, precision))
 
 
 def _offer(target: str) -> str:
-    return ", ".join([*(one for one in NARROW if has(target, one)), "fp16"])
+    return ", ".join([*(precision for precision in NARROW if has(target, precision)), "fp16"])

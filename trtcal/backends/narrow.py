@@ -67,7 +67,9 @@ def _fold(graph: gs.Graph) -> bool:
             continue
         folded = gs.Constant(f"{node.outputs[0].name}/folded", values)
         for reader in list(node.outputs[0].outputs):
-            reader.inputs = [folded if one is node.outputs[0] else one for one in reader.inputs]
+            reader.inputs = [
+                folded if tensor is node.outputs[0] else tensor for tensor in reader.inputs
+            ]
         is_changed = True
     if is_changed:
         graph.cleanup(remove_unused_graph_inputs=False).toposort()

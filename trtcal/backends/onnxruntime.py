@@ -13,15 +13,16 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from trtcal.backends.base import Availability, Backend, Made
+from trtcal.backends.base import AGAIN, Availability, Backend, Made
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import BuildOptions
+from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS, has_provider
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.reader import parse_file
-from trtcal.evidence.manifest import LOG
+from trtcal.evidence.manifest import LOG, Build
 from trtcal.formats import NARROW
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
@@ -49,6 +50,10 @@ class OnnxRuntime(Backend):
     def targets(self) -> tuple[str, ...]:
         """Return the targets whose provider this ONNX Runtime has."""
         return tuple(filter(has_provider, PROVIDERS))
+
+    def claims(self, target: str) -> bool:
+        """Tell whether a target is one of its providers."""
+        return target in PROVIDERS
 
     def check_target(self, target: str) -> None:
         """`InputError` for any target but `cpu`, `cuda` and `tensorrt-ep`."""
@@ -82,6 +87,15 @@ class OnnxRuntime(Backend):
             return Made(parse_file(folder / LOG).layers)
         optimized = onnx.load(folder / OPTIMIZED, load_external_data=False)
         return Made(read_layers(optimized, model.proto))
+
+    def check_place(self, build: Build) -> None:
+        """`InputError` if this ONNX Runtime lacks the provider."""
+        if build.target not in PROVIDERS or not has_provider(build.target):
+            raise InputError(f"this ONNX Runtime cannot run {build.target!r}", AGAIN)
+
+    def open(self, build: Build, data: bytes) -> Session:
+        """Load an engine into a session of its provider."""
+        return open_session(data, provider=PROVIDERS[build.target])
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""

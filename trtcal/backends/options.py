@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,11 +55,11 @@ class Route:
                 "give the plan to `trtcal quantize`",
             )
 
-    def check(self, backend: str, model: Model) -> None:
+    def check(self, backend: str, routes: Collection[str], model: Model) -> None:
         """`InputError` if a backend does not have this way, or TensorRT would ignore it."""
         if self.name == QDQ:
             return
-        if backend != "tensorrt":
+        if self.name not in routes:
             raise InputError(
                 f"backend {backend!r} has only the route qdq, not {self.name!r}", USE_QDQ
             )
@@ -183,7 +183,7 @@ def with_sizes(
         for spec in model.inputs
         if spec.name in found and any(isinstance(size, str) for size in spec.shape[1:])
     }
-    first, *further = ({**known, **given} for given in options.profiles)
+    first, *further = ({**known, **profile} for profile in options.profiles)
     return replace(options, shapes=first, further_profiles=tuple(further))
 
 
@@ -204,13 +204,13 @@ def _recorded_sizes(model: Model) -> ShapeRanges:
     return {
         name: shapes
         for name, shapes in sizes.items()
-        if name in specs and all(_fits(one, specs[name]) for one in shapes) and _rise(shapes)
+        if name in specs and all(_fits(shape, specs[name]) for shape in shapes) and _rise(shapes)
     }
 
 
 def _with_batches(spec: TensorSpec, sizes: ShapeRange) -> ShapeRange:
     """Return the shapes of samples, in batches where the first axis counts them."""
-    counts_samples = isinstance(spec.shape[0], str) and {one[0] for one in sizes} == {1}
+    counts_samples = isinstance(spec.shape[0], str) and {shape[0] for shape in sizes} == {1}
     if not counts_samples:
         return sizes
     low, usual, high = (

@@ -219,7 +219,7 @@ class Lane:
         runs = self.taps.session.runs_of(feeds)
         if len(runs) == 1:
             return self._read(runs[0])
-        found = (reading for one in runs for reading in self._read(one))
+        found = (reading for run in runs for reading in self._read(run))
         return [replace(one, values=one.values.copy()) for one in found]
 
     def _read(self, feeds: Feeds) -> list[Reading]:

@@ -21,9 +21,11 @@ import onnx
 from trtcal.backends.base import Availability, Backend, Made
 from trtcal.backends.child import run_worker
 from trtcal.backends.cuda import find_device
-from trtcal.backends.options import BuildOptions, ShapeRanges, shape_ranges
+from trtcal.backends.options import ROUTES, BuildOptions, ShapeRanges, shape_ranges
 from trtcal.backends.targets import (
+    CAPABILITY,
     PORTABLE,
+    Gpu,
     find_gpu,
     named_gpus,
     parse_target,
@@ -35,7 +37,7 @@ from trtcal.evidence.layers.inspector import read_inspector
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.reader import parse_file
-from trtcal.evidence.manifest import INSPECTED, LOG
+from trtcal.evidence.manifest import INSPECTED, LOG, Build
 from trtcal.formats import RANGED
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
@@ -124,6 +126,10 @@ class TensorRTRTX(Backend):
         """Return the compute capabilities that the package here compiles for, and `portable`."""
         return (*_capabilities(), PORTABLE) if self.availability().works else ()
 
+    def claims(self, target: str) -> bool:
+        """Tell whether a target names compute capabilities, or all of them."""
+        return target == PORTABLE or all(map(CAPABILITY.fullmatch, target.split(",")))
+
     def check_target(self, target: str) -> None:
         """`InputError` unless it has the form `sm89`, `sm86,sm120` or `portable`."""
         parse_target(target)
@@ -190,6 +196,7 @@ class TensorRT(Backend):
     default_target = "gpu"
     extra = "tensorrt"
     takes = (*TAKEN, "--timing-cache", "--layer-times")
+    routes = ROUTES
 
     def availability(self) -> Availability:
         """Needs the package, and a CUDA device: without one TensorRT's runtime crashes."""
@@ -201,6 +208,14 @@ class TensorRT(Backend):
     def targets(self) -> tuple[str, ...]:
         """Return `gpu` where there is one, and the package."""
         return ("gpu",) if self.availability().works else ()
+
+    def claims(self, target: str) -> bool:
+        """Tell whether a target is this machine's GPU."""
+        return target == "gpu"
+
+    def fits(self, build: Build, gpu: Gpu) -> bool:
+        """Tell whether a GPU is the one that an engine was built on."""
+        return build.gpu == str(gpu)
 
     def check_target(self, target: str) -> None:
         """`InputError` unless it is `gpu`."""
@@ -250,7 +265,7 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
 
 
 def _profiles(model: Model, options: BuildOptions) -> tuple[ShapeRanges, ...]:
-    return tuple(shape_ranges(model.inputs, given) for given in options.profiles)
+    return tuple(shape_ranges(model.inputs, profile) for profile in options.profiles)
 
 
 def _without_false_names(

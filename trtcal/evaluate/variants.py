@@ -13,7 +13,6 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
-from trtcal.backends.targets import PROVIDERS
 from trtcal.data.overlap import Numbers, Overlap, overlap
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
@@ -119,12 +118,7 @@ def _outputs(
 def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Variant:
     engine = check_engine(folder, trust, reference)
     made = engine.build
-    if made.backend != "onnxruntime":
-        raise InputError(
-            f"the engine in {folder} is for {made.backend}, which trtcal builds but does not run",
-            "compare ONNX models or onnxruntime builds",
-        )
-    session = open_session(engine.data, provider=PROVIDERS[made.target])
+    session = engine.open()
     outputs, cut = _outputs(session, made.outputs)
     return Variant(
         name or made.model_name,

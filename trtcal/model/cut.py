@@ -115,8 +115,8 @@ class _Parts:
         self.makers = producers_of(graph)
         self.order = {id(node): number for number, node in enumerate(graph.node)}
         self.weights = {tensor.name: tensor for tensor in graph.initializer}
-        self.inputs = {one.name: one for one in graph.input if one.name not in self.weights}
-        self.outputs = [one.name for one in graph.output]
+        self.inputs = {value.name: value for value in graph.input if value.name not in self.weights}
+        self.outputs = [value.name for value in graph.output]
         _check_names(model, asked, self.makers)
         self.types = _types(self.proto)
         self.body = self._before(asked, ())
@@ -154,7 +154,7 @@ class _Parts:
         graph.output.extend(self._value(name) for name in outputs)
         graph.initializer.extend(one for name, one in self.weights.items() if name in read)
         known = {name for node in nodes for name in node.output}
-        graph.value_info.extend(one for one in like.graph.value_info if one.name in known)
+        graph.value_info.extend(value for value in like.graph.value_info if value.name in known)
         return onnx.ModelProto(
             graph=graph,
             ir_version=max(like.ir_version, 4),
@@ -193,7 +193,7 @@ def _types(proto: onnx.ModelProto) -> dict[str, ValueInfoProto]:
     except Exception:  # it raises what it likes: then only what the model says is known
         graph = proto.graph
     values = (*graph.value_info, *graph.input, *graph.output)
-    return {one.name: one for one in values if one.type.tensor_type.elem_type}
+    return {value.name: value for value in values if value.type.tensor_type.elem_type}
 
 
 def _check_names(model: Model, asked: Sequence[str], makers: Mapping[str, NodeProto]) -> None:

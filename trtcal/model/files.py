@@ -194,7 +194,9 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
 
 def all_nodes(proto: onnx.ModelProto) -> Iterator[NodeProto]:
     """Yield every node of a model: of its graph, of subgraphs, of functions."""
-    return with_inner([*proto.graph.node, *(node for one in proto.functions for node in one.node)])
+    return with_inner(
+        [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    )
 
 
 def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
@@ -211,8 +213,8 @@ def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[N
     """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
     given = {one.name: one for one in (*function.attribute_proto, *call.attribute)}
     for node in function.node:
-        filled = [_filled(one, given) for one in node.attribute]
-        if any(one.ref_attr_name for one in node.attribute):
+        filled = [_filled(attribute, given) for attribute in node.attribute]
+        if any(attribute.ref_attr_name for attribute in node.attribute):
             copied = NodeProto()
             copied.CopyFrom(node)
             del copied.attribute[:]

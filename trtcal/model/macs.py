@@ -57,7 +57,9 @@ class Operands:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute's value."""
-        found = next((one for one in self.node.attribute if one.name == name), None)
+        found = next(
+            (attribute for attribute in self.node.attribute if attribute.name == name), None
+        )
         value = default if found is None else helper.get_attribute_value(found)
         if value is None:
             raise _OpenError

@@ -375,7 +375,7 @@ def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
 
 
 def _combined(digests: Iterable[str]) -> str:
-    raw = b"".join(bytes.fromhex(one.removeprefix("sha256:")) for one in digests)
+    raw = b"".join(bytes.fromhex(digest.removeprefix("sha256:")) for digest in digests)
     return digest_bytes(raw)
 
 

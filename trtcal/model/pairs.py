@@ -64,7 +64,7 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
     if not any(node.op_type in PAIR for one in proto.functions for node in with_inner(one.node)):
         functions = {}
     called: dict[Any, Any] = {}  # with the constants, so that their identities stay theirs
-    initial = {one.name: one for one in proto.graph.initializer}
+    initial = {tensor.name: tensor for tensor in proto.graph.initializer}
     pending = [(list(proto.graph.node), initial, _Scope(opset))]
     while pending:
         nodes, constants, outside = pending.pop()
@@ -72,7 +72,7 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
         yield scope
         for node in nodes:
             for part in subgraphs_of(node):
-                initial = {one.name: one for one in part.initializer}
+                initial = {tensor.name: tensor for tensor in part.initializer}
                 pending.append((list(part.node), initial, scope))
             function = functions.get((node.domain, node.op_type))
             if function is None or len(called) == MOST_CALLS:
@@ -80,7 +80,10 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
             pairs = zip(function.input, node.input, strict=False)
             given = {own: scope.constants[name] for own, name in pairs if name in scope.constants}
             held = [(own, id(one)) for own, one in given.items()]
-            settings = [(one.name, one.i, one.f, one.s) for one in node.attribute]
+            settings = [
+                (attribute.name, attribute.i, attribute.f, attribute.s)
+                for attribute in node.attribute
+            ]
             key = (function.domain, function.name, *held, *settings)
             if key not in called:
                 called[key] = given
@@ -102,19 +105,21 @@ def _scope(nodes: Sequence[NodeProto], given: dict[str, TensorProto], outside: _
 
 def _is_pair(node: NodeProto) -> bool:
     """Tell whether a node is a Q or DQ; some in subgraphs of functions have attributes of a call."""
-    is_known = not any(one.ref_attr_name for one in node.attribute)
+    is_known = not any(attribute.ref_attr_name for attribute in node.attribute)
     return node.op_type in PAIR and len(node.input) > 1 and is_known
 
 
 def _opset_of(function: onnx.FunctionProto) -> int:
-    return max((one.version for one in function.opset_import if one.domain in STANDARD), default=1)
+    return max(
+        (opset.version for opset in function.opset_import if opset.domain in STANDARD), default=1
+    )
 
 
 def _constants(nodes: Sequence[NodeProto]) -> dict[str, TensorProto]:
     found = {}
     for node in nodes:
         if node.op_type == "Constant" and node.output:
-            held = [one.t for one in node.attribute if one.name == "value"]
+            held = [attribute.t for attribute in node.attribute if attribute.name == "value"]
             if held:
                 found[node.output[0]] = held[0]
     return found
@@ -125,7 +130,7 @@ class _Check:
 
     def __init__(self, node: NodeProto, scope: _Scope, path: Path) -> None:
         self.node, self.scope, self.path = node, scope, path
-        self.attributes = {one.name: one.i for one in node.attribute}
+        self.attributes = {attribute.name: attribute.i for attribute in node.attribute}
 
     def run(self) -> None:
         """`InputError` with what is wrong first."""
@@ -255,7 +260,7 @@ def _kind(node: NodeProto, scope: _Scope) -> int:
     """Return the type of the quantized values of a Q/DQ node, 0 if it is not known."""
     if node.op_type == "QuantizeLinear":
         zero = scope.constants.get(node.input[2]) if len(node.input) > 2 else None
-        named = (one.i for one in node.attribute if one.name == "output_dtype")
+        named = (attribute.i for attribute in node.attribute if attribute.name == "output_dtype")
         return zero.data_type if zero is not None else next(named, 0)
     stored, maker = scope.constants.get(node.input[0]), scope.makers.get(node.input[0])
     if stored is not None:

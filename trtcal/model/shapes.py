@@ -102,7 +102,7 @@ def bound_inputs(graph: onnx.GraphProto, sizes: Mapping[str, Shape]) -> tuple[Sc
 
 def _assumed(value: ValueInfoProto, named: dict[str, int], assumed: list[str]) -> Iterator[int]:
     dims = _dims(value)
-    has_batch = any(isinstance(one, str) and "batch" in one.lower() for one in dims)
+    has_batch = any(isinstance(dim, str) and "batch" in dim.lower() for dim in dims)
     for axis, size in enumerate(dims):
         if isinstance(size, str) and size not in named:
             is_batch = "batch" in size.lower() or (axis == 0 and not has_batch)
@@ -174,10 +174,10 @@ class Inference:
         """Return an output as inferred, as stated, or as assumed."""
         name = node.output[index]
         types = [one[name] for one in (made, self.stated) if name in one]
-        kind = next((k for one in types if (k := one.tensor_type.elem_type)), 0)
+        kind = next((k for value in types if (k := value.tensor_type.elem_type)), 0)
         if name in self.measured:
             return Tensor(kind, self.measured[name])
-        ranked = [one.tensor_type for one in types if one.tensor_type.HasField("shape")]
+        ranked = [value.tensor_type for value in types if value.tensor_type.HasField("shape")]
         if ranked:
             return Tensor(kind, tuple(self._sizes(name, [one.shape.dim for one in ranked])))
         if node.op_type not in UNMULTIPLIED and node.domain in STANDARD and _has_schema(node):
@@ -245,7 +245,7 @@ def _has_schema(node: NodeProto) -> bool:
 
 def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:
     """Return the last size of what an operator of `com.microsoft` makes, if a product makes it."""
-    given = {one.name: one for one in node.attribute}
+    given = {attribute.name: attribute for attribute in node.attribute}
     if node.domain != CONTRIB or len(inputs) < 2:
         return None
     if "N" in given and "K" in given:
@@ -262,7 +262,7 @@ def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:
 
 
 def _shape_values(node: NodeProto, shape: Shape) -> Array:
-    ends = {one.name: one.i for one in node.attribute}
+    ends = {attribute.name: attribute.i for attribute in node.attribute}
     return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)
 
 

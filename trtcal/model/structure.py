@@ -20,14 +20,19 @@ def structure_of(proto: onnx.ModelProto) -> str:
 
 
 def _graph(graph: onnx.GraphProto, numbers: dict[str, int]) -> Iterator[Any]:
-    weights = {one.name: one for one in graph.initializer}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
     for value in graph.input:
         if value.name not in weights:
             yield ["input", _number(value.name, numbers), _type(value)]
     for node in graph.node:
         places = [[_number(name, numbers) for name in some] for some in (node.input, node.output)]
         attributes = sorted(node.attribute, key=lambda one: one.name)
-        yield [node.domain, node.op_type, *places, [_attribute(one, numbers) for one in attributes]]
+        yield [
+            node.domain,
+            node.op_type,
+            *places,
+            [_attribute(attribute, numbers) for attribute in attributes],
+        ]
     for number, one in sorted((_number(name, numbers), one) for name, one in weights.items()):
         yield ["weight", number, one.data_type, list(one.dims)]
     yield ["outputs", [_number(value.name, numbers) for value in graph.output]]

@@ -156,7 +156,7 @@ def _known(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...] | None]:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
-    return tensor.elem_type, tuple(max(one.dim_value, 1) for one in tensor.shape.dim)
+    return tensor.elem_type, tuple(max(dim.dim_value, 1) for dim in tensor.shape.dim)
 
 
 def sources(proto: onnx.ModelProto, tensors: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -76,7 +76,7 @@ class Work:
     @property
     def macs(self) -> int:
         """All multiply-accumulates that are known."""
-        return sum(one.macs or 0 for one in self.nodes)
+        return sum(node.macs or 0 for node in self.nodes)
 
     @property
     def by_root(self) -> dict[str, int | None]:
@@ -103,7 +103,7 @@ def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
     inference = Inference(
         _opsets(proto.opset_import), proto.ir_version, {}, named, assumed, measured
     )
-    functions = {(one.domain, one.name): one for one in proto.functions}
+    functions = {(function.domain, function.name): function for function in proto.functions}
     found = _Counter(functions, inference).graph(proto.graph, scope)
     return Work(tuple(found), shapes, tuple(dict.fromkeys(assumed)))
 
@@ -141,7 +141,7 @@ class _Counter:
 
     def graph(self, graph: onnx.GraphProto, scope: Scope) -> list[NodeWork]:
         """Return the work of a graph's nodes; `scope` gets what is known of its tensors."""
-        scope.update((one.name, constant_of(one)) for one in graph.initializer)
+        scope.update((tensor.name, constant_of(tensor)) for tensor in graph.initializer)
         inference = replace(self.inference, stated=stated_types(graph))
         return replace(self, inference=inference).nodes(graph.node, scope)
 
@@ -174,7 +174,7 @@ class _Counter:
         is_open = any(subgraphs_of(node))  # what it holds was not counted
         macs = None if is_open else count_macs(node, inputs, outputs)
         every = None if macs is None else macs * self.times
-        moved = sum(one.size_bytes or 0 for one in (*inputs, *outputs))
+        moved = sum(tensor.size_bytes or 0 for tensor in (*inputs, *outputs))
         moved *= self.times if operator(node) not in UNMOVED else 0
         where = (self.root or name, self.body, self.times)
         return outputs, [NodeWork(name, operator(node), every, moved, *where)]
@@ -193,7 +193,7 @@ class _Counter:
         self, graph: onnx.GraphProto, name: str, what: str, scope: Scope, times: int = 1
     ) -> Counted:
         found = self._inside(name, what, times).graph(graph, scope)
-        return known_in(scope, (one.name for one in graph.output)), found
+        return known_in(scope, (value.name for value in graph.output)), found
 
     def _function(self, node: NodeProto, name: str, inputs: Sequence[Tensor], _: Scope) -> Counted:
         function = self.functions[node.domain, node.op_type]
@@ -204,14 +204,14 @@ class _Counter:
         return known_in(own, function.output), found
 
     def _if(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
-        branches = {one.name: one.g for one in node.attribute}
+        branches = {attribute.name: attribute.g for attribute in node.attribute}
         if (chosen := inputs[0].value) is not None:
             branches.pop("else_branch" if chosen.all() else "then_branch")
-        found = [self._within(one, name, "If", dict(scope)) for one in branches.values()]
+        found = [self._within(branch, name, "If", dict(scope)) for branch in branches.values()]
         return max(found, key=lambda one: sum(each.macs or 0 for each in one[1]))
 
     def _loop(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
-        body, carried = _graph_of(node), [replace(one, value=None) for one in inputs[2:]]
+        body, carried = _graph_of(node), [replace(tensor, value=None) for tensor in inputs[2:]]
         goes_on = inputs[1] if len(node.input) > 1 and node.input[1] else TRUE
         start = [Tensor.of(np.array(0)), goes_on, *inputs[2:]]
         trips = _trips(_Condition(body, scope, self.inference), start, inputs[0])
@@ -221,14 +221,14 @@ class _Counter:
         times = 1 if trips is None else trips
         outputs, found = self._within(body, name, "Loop", scope | _bound(body, given), times)
         kept = len(carried) + 1
-        return [*outputs[1:kept], *(_stacked(one, times) for one in outputs[kept:])], found
+        return [*outputs[1:kept], *(_stacked(tensor, times) for tensor in outputs[kept:])], found
 
     def _scan(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
         body, states = _graph_of(node), len(inputs) - _attribute(node, "num_scan_inputs", 1)
         axes = _attribute(node, "scan_input_axes", [0] * len(inputs))
         scanned = list(zip(inputs[states:], axes, strict=False))
         lengths = [one.shape[axis] for one, axis in scanned if one.shape]
-        given = [replace(one, value=None) for one in inputs[:states]]
+        given = [replace(tensor, value=None) for tensor in inputs[:states]]
         given += [_slice_of(one, axis) for one, axis in scanned]
         if not lengths:
             self._assume_once(name)
@@ -252,7 +252,7 @@ class _Condition:
 
     def __init__(self, body: onnx.GraphProto, scope: Scope, inference: Inference) -> None:
         self.inference = replace(inference, stated={}, assumed=[])
-        self.scope = scope | {one.name: constant_of(one) for one in body.initializer}
+        self.scope = scope | {tensor.name: constant_of(tensor) for tensor in body.initializer}
         self.inputs = [one.name for one in body.input]
         self.outputs = [one.name for one in body.output]
         self.places = set[int]()
@@ -322,12 +322,18 @@ def _last(condition: _Condition, first: State, limit: int | None) -> int | None:
 
 
 def _graph_of(node: NodeProto) -> onnx.GraphProto:
-    body: onnx.GraphProto = next(one.g for one in node.attribute if one.name == "body")
+    body: onnx.GraphProto = next(
+        attribute.g for attribute in node.attribute if attribute.name == "body"
+    )
     return body
 
 
 def _attribute(node: NodeProto, name: str, default: Any) -> Any:
-    found = (helper.get_attribute_value(one) for one in node.attribute if one.name == name)
+    found = (
+        helper.get_attribute_value(attribute)
+        for attribute in node.attribute
+        if attribute.name == name
+    )
     return next(found, default)
 
 

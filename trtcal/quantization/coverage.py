@@ -234,7 +234,7 @@ def cover(
     work: Work, got: Mapping[str, str], reasons: Mapping[str, str], is_built: bool = False
 ) -> Coverage:
     """Return the coverage of a network whose nodes of the main graph run in the precisions `got`."""
-    multiplying = [one for one in work.nodes if one.macs]
+    multiplying = [node for node in work.nodes if node.macs]
     total = sum(one.macs or 0 for one in multiplying)
     found = {id(one): _precision(one, got) for one in multiplying}
     own = [one for one in multiplying if found[id(one)] == INT8]
@@ -246,13 +246,15 @@ def cover(
         macs=total,
         int8_macs=sum(one.macs or 0 for one in own),
         unknown_macs=sum(one.macs or 0 for one in rest if found[id(one)] == UNKNOWN),
-        moved_bytes=sum(one.moved_bytes for one in work.nodes if one.op not in QDQ),
+        moved_bytes=sum(node.moved_bytes for node in work.nodes if node.op not in QDQ),
         int8_bytes=sum(one.moved_bytes for one in own),
-        nodes=sum(one.macs != 0 for one in work.nodes),
+        nodes=sum(node.macs != 0 for node in work.nodes),
         int8_nodes=len(own),
         rest=tuple(_uncovered(one, total, _reason(one, reasons)) for one in rest[:KEPT]),
         uncounted=tuple(
-            _uncovered(one, total, _unknown_reason(one)) for one in work.nodes if one.macs is None
+            _uncovered(node, total, _unknown_reason(node))
+            for node in work.nodes
+            if node.macs is None
         ),
         inputs=dict(work.inputs),
         assumed=work.assumed,
@@ -261,7 +263,7 @@ def cover(
 
 
 def _macs_in(name: str, nodes: Iterable[NodeWork], found: Mapping[int, str]) -> int:
-    return sum(one.macs or 0 for one in nodes if found[id(one)] == name)
+    return sum(node.macs or 0 for node in nodes if found[id(node)] == name)
 
 
 def _precision(one: NodeWork, got: Mapping[str, str]) -> str:

@@ -62,7 +62,7 @@ def _schema(node: gs.Node, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def _places(tensors: Any, formal: Any, schema: onnx.defs.OpSchema) -> tuple[int, ...]:
-    allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    allowed = {rule.type_param_str: rule.allowed_type_strs for rule in schema.type_constraints}
     found = []
     for index, tensor in enumerate(tensors):
         kind = formal[min(index, len(formal) - 1)].type_str
@@ -199,7 +199,7 @@ class Survey:
             return f"{node.op} has no float16 form in this opset, or its types are not known"
         if node.op in SENSITIVE and not (decision.precision == FP16 and decision.named):
             return f"{node.op} stays in float32 unless a plan names it or its operator"
-        if node.op in RECURRENT and any(not one.is_empty() for one in node.inputs[LENGTHS]):
+        if node.op in RECURRENT and any(not tensor.is_empty() for tensor in node.inputs[LENGTHS]):
             return f"TensorRT's parser builds {node.op} with sequence lengths in float32 alone"
         if node.name in self.quantized and not all(map(self._takes_fp16, pairs_before(node))):
             return "its scales are too small for float16, or its opset is too low"

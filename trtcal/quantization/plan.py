@@ -199,7 +199,7 @@ class Plan:
             default=raised(self.default),
             layers={name: raised(one) for name, one in self.layers.items()},
             rules=tuple(
-                dataclasses.replace(one, precision=raised(one.precision)) for one in self.rules
+                dataclasses.replace(rule, precision=raised(rule.precision)) for rule in self.rules
             ),
             rest=None,
         )

@@ -213,7 +213,7 @@ def _cuts(graph: gs.Graph, layers: Iterable[Layer]) -> Iterator[tuple[str, gs.Te
 def _products_of_parts(whole: gs.Tensor) -> set[str]:
     """Return the heavy nodes that multiply parts of a tensor, straight or moved."""
     found: set[str] = set()
-    parts = [one for node, _ in readers(whole) if node.op in CUTS for one in node.outputs]
+    parts = [tensor for node, _ in readers(whole) if node.op in CUTS for tensor in node.outputs]
     while parts:
         for node, _ in readers(parts.pop()):
             if node.op in MULTIPLIES:

@@ -479,11 +479,13 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
 
     Weights in four bits may be cast or moved before they are multiplied, as other tools write them.
     """
-    types = {one.name: one.data_type for one in proto.graph.initializer}
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     found: dict[str, str] = {}
     for node in proto.graph.node:
         if node.op_type == "QuantizeLinear":
-            named = next((one.i for one in node.attribute if one.name == "output_dtype"), 0)
+            named = next(
+                (attribute.i for attribute in node.attribute if attribute.name == "output_dtype"), 0
+            )
             zero = node.input[2] if len(node.input) > 2 else ""
             types[node.output[0]] = types.get(zero, named)
         elif node.op_type == "DequantizeLinear":

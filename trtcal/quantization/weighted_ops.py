@@ -239,7 +239,7 @@ def _dequantizer(tensor: gs.Tensor) -> gs.Node | None:
 def weight_count(node: gs.Node) -> int:
     """Return how many constants a node multiplies with; a recurrent one has them in two inputs."""
     operands = node.inputs[: 3 if node.op in RECURRENT else 2] if node.op in HEAVY else []
-    return sum(math.prod(one.shape) for one in operands if isinstance(one, gs.Constant))
+    return sum(math.prod(operand.shape) for operand in operands if isinstance(operand, gs.Constant))
 
 
 RULES: dict[str, Callable[[gs.Node], Found]] = {

@@ -110,7 +110,9 @@ def _affine(
 def _normalizing(node: gs.Node, channels: int) -> tuple[Array, Array] | None:
     if why_kept(node) is not None:
         return None
-    gamma, beta, mean, variance = (_wide(np.asarray(constant(one))) for one in node.inputs[1:5])
+    gamma, beta, mean, variance = (
+        _wide(np.asarray(constant(tensor))) for tensor in node.inputs[1:5]
+    )
     if any(one.shape != (channels,) for one in (gamma, beta, mean, variance)):
         return None
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -182,9 +182,9 @@ def _unfold(node: gs.Node, graph: gs.Graph) -> None:
     for result, inner in zip(list(node.outputs), branch.outputs, strict=True):
         result.inputs.clear()
         for maker in list(inner.inputs):
-            maker.outputs = [result if one is inner else one for one in maker.outputs]
+            maker.outputs = [result if tensor is inner else tensor for tensor in maker.outputs]
         for reader in list(inner.outputs):
-            reader.inputs = [result if one is inner else one for one in reader.inputs]
+            reader.inputs = [result if tensor is inner else tensor for tensor in reader.inputs]
     node.inputs.clear()
     taken = {one.name for one in graph.nodes}
     for one in branch.nodes:

@@ -116,8 +116,8 @@ def prepare_with_record(
 @contextmanager
 def _blaming(passes: Iterable[Pass], records: Sequence[PassRecord]) -> Iterator[None]:
     """Name the scripts whose passes changed a model that no longer holds: their input did."""
-    changed = {one.name for one in records if one.changes}
-    scripts = {one.script for one in passes if one.script and one.name in changed}
+    changed = {record.name for record in records if record.changes}
+    scripts = {stage.script for stage in passes if stage.script and stage.name in changed}
     try:
         yield
     except InputError as error:
@@ -131,7 +131,7 @@ def _blaming(passes: Iterable[Pass], records: Sequence[PassRecord]) -> Iterator[
 
 
 def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:
-    known = [one.name for one in passes]
+    known = [stage.name for stage in passes]
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
@@ -205,7 +205,7 @@ def _why_kept(node: gs.Node, called: set[tuple[str, str]]) -> str | None:
         return "it is not an operator of ONNX, and is not changed"
     if is_op(node, "BatchNormalization"):
         makers = node.inputs[0].inputs
-        why = why_kept(node) if any(is_op(one, *CONVOLUTIONS) for one in makers) else None
+        why = why_kept(node) if any(is_op(maker, *CONVOLUTIONS) for maker in makers) else None
         return why and f"it is not folded: {why}"
     return "it does not depend on an input and could not be computed" if is_constant(node) else None
 
