@@ -14,7 +14,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,15 +78,15 @@ class WrongKeyError(InputError):
         return WrongKeyError(self.problem, f"{table}.{self.key}".strip("."), self.advice, right)
 
 
-def _wrong(wanted: str, key: str = "", example: str = "") -> WrongKeyError:
-    return WrongKeyError(f"{{}} must be {wanted}", key, example=example)
+def _wrong(words: str, key: str = "", example: str = "") -> WrongKeyError:
+    return WrongKeyError(f"{{}} must be {words}", key, example=example)
 
 
 @dataclass(frozen=True)
 class Kind:
     """What a key takes: in words, as a test of the TOML value, what it becomes, and an example."""
 
-    wanted: str
+    words: str
     fits: Callable[[Any], bool]
     becomes: Callable[[Any], Any] = lambda value: value
     example: str = ""
@@ -94,7 +94,7 @@ class Kind:
     def __call__(self, value: Any) -> Any:
         """Return the converted value; `WrongKeyError` if it does not fit."""
         if not self.fits(value):
-            raise _wrong(self.wanted, example=self.example)
+            raise _wrong(self.words, example=self.example)
         return self.becomes(value)
 
 
@@ -155,7 +155,7 @@ def _factor(value: Any) -> Any:
 
 TEXT = Kind("a string", lambda value: isinstance(value, str), example='"text"')
 FILE_NAME = Kind(
-    TEXT.wanted,
+    TEXT.words,
     lambda value: isinstance(value, str) and "\0" not in value,
     Path,
     example='"folder/file"',
@@ -213,12 +213,12 @@ SIDES = Kind(
     example="[224, 224]",
 )
 CROP = Kind(
-    SIDES.wanted, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]), example="224"
+    SIDES.words, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]), example="224"
 )
 SCRIPTS = Kind(
     'a list of strings like "file.py" or "file.py:function"',
     lambda value: (
-        isinstance(value, list) and all(FILE_NAME.fits(one) and script_in(one) for one in value)
+        isinstance(value, list) and all(FILE_NAME.fits(item) and script_in(item) for item in value)
     ),
     lambda value: tuple(map(Path, dict.fromkeys(value))),
     example='["passes.py"]',
@@ -250,14 +250,14 @@ LABELLED_BY = Kind(
 
 def script_in(path: str | Path) -> tuple[Path, str] | None:
     """Return file and function ("" if none is named) of `file.py` or `file.py:function`, else None."""
-    found = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
-    return (Path(found[1]), found[2] or "") if found else None
+    parts = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
+    return (Path(parts[1]), parts[2] or "") if parts else None
 
 
 def one_of(*allowed: str) -> Kind:
     """Return the kind of one of several strings."""
-    wanted = f"one of {', '.join(map(repr, allowed))}"
-    return Kind(wanted, lambda value: value in allowed, example=f'"{allowed[0]}"')
+    words = f"one of {', '.join(map(repr, allowed))}"
+    return Kind(words, lambda value: value in allowed, example=f'"{allowed[0]}"')
 
 
 def _effort(of: str) -> Any:
@@ -268,11 +268,11 @@ def _effort(of: str) -> Any:
 
 def by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
     """Read a table whose keys are free."""
-    found = {}
-    for name, one in TABLE(value).items():
+    values = {}
+    for name, item in TABLE(value).items():
         with _inside(name):
-            found[name] = read(one)
-    return found
+            values[name] = read(item)
+    return values
 
 
 MOST_TAGS, LONGEST_KEY, LONGEST_VALUE = 50, 128, 256  # as the large clouds bound theirs
@@ -307,25 +307,23 @@ def read_tags(value: object) -> dict[str, str]:
         raise _wrong(f"a table of at most {MOST_TAGS} tags")
     for name in table:
         if not _is_label(name, LONGEST_KEY) or "=" in name:
-            wanted = f"called by 1 to {LONGEST_KEY} printable characters other than `=`"
-            raise _wrong(wanted, str(name)[:LONGEST_KEY])
+            words = f"called by 1 to {LONGEST_KEY} printable characters other than `=`"
+            raise _wrong(words, str(name)[:LONGEST_KEY])
     return by_name(LABEL, table)
 
 
 def _texts(value: object) -> dict[str, str]:
-    return {name: str(one) for name, one in by_name(SCALAR, value).items()}
+    return {name: str(scalar) for name, scalar in by_name(SCALAR, value).items()}
 
 
 def _suppressions(value: Any) -> tuple[dict[str, str], ...]:
     """Read accepted findings: `kind`, `reason`, and maybe `subject`, all of them strings."""
     for table in TABLES(value):
-        for name in table:
-            with _inside(name):
-                TEXT(table[name])
+        by_name(TEXT, table)
         for name in ("kind", "reason"):
             if not table.get(name):
                 raise _wrong("given: every accepted finding needs a reason", name)
-        for name in set(table) - {"kind", "reason", "subject"}:
+        for name in table.keys() - {"kind", "reason", "subject"}:
             raise WrongKeyError("unknown key {}", name, "known: kind, subject, reason")
     return tuple(value)
 
@@ -341,17 +339,17 @@ def _inside(name: str, example: str = "") -> Iterator[None]:
 
 def read_section(kind: type[Section], value: object, example: str = IMAGES_EXAMPLE) -> Section:
     """Read a table as a dataclass whose fields were made by `key`; the example has what it needs."""
-    items = {one.metadata["name"] or one.name: one for one in fields(kind) if one.metadata}
+    items = {item.metadata["name"] or item.name: item for item in fields(kind) if item.metadata}
     values = {}
-    for name, one in TABLE(value).items():
+    for name, content in TABLE(value).items():
         if name not in items:
             close = difflib.get_close_matches(name, items, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(items)}"
             raise WrongKeyError("unknown key {}", name, hint)
         with _inside(name, items[name].metadata["example"]):
-            values[items[name].name] = items[name].metadata["read"](one)
+            values[items[name].name] = items[name].metadata["read"](content)
     for name, item in items.items():
-        if item.name not in values and _is_required(item):
+        if item.name not in values and item.default is item.default_factory:  # both are MISSING
             raise WrongKeyError("{} is missing", name, f"for example: {example}")
     return kind(**values)
 
@@ -362,8 +360,9 @@ def read_sections(kind: type[Section], example: str, value: object) -> tuple[Sec
     return tuple(by_name(partial(read_section, kind, example=example), numbered).values())
 
 
-def _is_required(item: Field[Any]) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
+def section(kind: type[Section], about: str) -> Any:
+    """Return a field that is a table of its own, whose keys all have defaults."""
+    return key(partial(read_section, kind), kind, about)
 
 
 @dataclass(frozen=True)
@@ -718,22 +717,21 @@ class CostConfig:
 
     def to_document(self) -> dict[str, Any]:
         """Return what a run records of it: nothing where nothing is set."""
-        found = {name: one for name, one in vars(self).items() if name != "prices"}
-        return found if replace(self, prices=None) != CostConfig() else {}
+        recorded = {name: value for name, value in vars(self).items() if name != "prices"}
+        return recorded if replace(self, prices=None) != CostConfig() else {}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> CostConfig:
         """Return what a run or a report records under `cost`; `InputError` if that is no such thing."""
         with _inside("cost"):
-            found = TABLE(document.get("cost") or {})
-            known = {name: one for name, one in found.items() if one is not None}
-            return read_section(cls, known)
+            table = TABLE(document.get("cost") or {})
+            return read_section(cls, {name: v for name, v in table.items() if v is not None})
 
 
 RERUN, ALERT = "rerun", "alert"
 ACTIONS = Kind(
     f'a list of "{RERUN}" and "{ALERT}"',
-    lambda value: isinstance(value, list) and all(one in (RERUN, ALERT) for one in value),
+    lambda value: isinstance(value, list) and {*map(str, value)} <= {RERUN, ALERT},
     lambda value: tuple(dict.fromkeys(value)),
     example=f'["{RERUN}", "{ALERT}"]',
 )
@@ -800,57 +798,39 @@ class Config:
         one_of(*TASKS), None, "What the model is for.", unset="guessed from its outputs"
     )
     outputs: tuple[str, ...] = key(STRINGS, (), "The outputs that count.", unset="all")
-    prepare: PrepareConfig = key(
-        partial(read_section, PrepareConfig), PrepareConfig, "The preparation passes."
-    )
+    prepare: PrepareConfig = section(PrepareConfig, "The preparation passes.")
     images: ImagesConfig | None = key(
         partial(read_section, ImagesConfig),
         None,
         "How image files become what the model takes.",
         unset="guessed by `trtcal init`; else needed for image files",
     )
-    data: DataConfig = key(
-        partial(read_section, DataConfig), DataConfig, "What all data have in common."
+    data: DataConfig = section(DataConfig, "What all data have in common.")
+    calibration: CalibrationConfig = section(
+        CalibrationConfig, "Data and methods to calibrate with."
     )
-    calibration: CalibrationConfig = key(
-        partial(read_section, CalibrationConfig),
-        CalibrationConfig,
-        "Data and methods to calibrate with.",
-    )
-    evaluation: EvaluationConfig = key(
-        partial(read_section, EvaluationConfig), EvaluationConfig, "Data to judge on, and how."
-    )
+    evaluation: EvaluationConfig = section(EvaluationConfig, "Data to judge on, and how.")
     plans: dict[str, PlanConfig] = key(
         _plans, dict, "Mixed plans by name; each one gives a variant.", unset="none"
     )
-    build: BuildConfig = key(partial(read_section, BuildConfig), BuildConfig, "What to build for.")
+    build: BuildConfig = section(BuildConfig, "What to build for.")
     limits: tuple[Limit, ...] = key(
         _limits, (), "What must hold for a variant to ship.", unset="none"
     )
     suppress: tuple[dict[str, str], ...] = key(
         _suppressions, (), "Accepted findings, each with its reason.", unset="none"
     )
-    report: ReportConfig = key(
-        partial(read_section, ReportConfig), ReportConfig, "The price of the machine."
-    )
-    cost: CostConfig = key(
-        partial(read_section, CostConfig), CostConfig, "Costs by tag and over time."
-    )
-    checkpoint: CheckpointConfig = key(
-        partial(read_section, CheckpointConfig),
-        CheckpointConfig,
-        "What happens about a delta of checkpoints.",
-    )
-    store: StoreConfig = key(
-        partial(read_section, StoreConfig), StoreConfig, "Where runs are kept."
-    )
+    report: ReportConfig = section(ReportConfig, "The price of the machine.")
+    cost: CostConfig = section(CostConfig, "Costs by tag and over time.")
+    checkpoint: CheckpointConfig = section(CheckpointConfig, "What happens about a delta.")
+    store: StoreConfig = section(StoreConfig, "Where runs are kept.")
 
     @property
     def efforts(self) -> list[tuple[str, str]]:
         """The effort of post-training optimization for INT8 throughout (`int8`) and for plans."""
         plans = ((name, plan.improve) for name, plan in self.plans.items())
-        asked = (("int8", self.calibration.improve), *plans)
-        return [(name, effort) for name, effort in asked if effort is not None]
+        efforts = (("int8", self.calibration.improve), *plans)
+        return [(name, effort) for name, effort in efforts if effort is not None]
 
     @property
     def run_folder(self) -> Path:
@@ -860,17 +840,17 @@ class Config:
     @property
     def scripts(self) -> dict[str, Path]:
         """The values that are scripts, by their keys; a function may stand behind the file."""
-        data = {"calibration.data": self.calibration.data, "evaluation.data": self.evaluation.data}
-        found = {key: path for key, path in data.items() if path and script_in(path)}
+        paths = {"calibration.data": self.calibration.data, "evaluation.data": self.evaluation.data}
+        scripts = {key: path for key, path in paths.items() if path and script_in(path)}
         for number, path in enumerate(self.prepare.passes, 1):
-            found[f"prepare.passes.{number}"] = path
+            scripts[f"prepare.passes.{number}"] = path
         metric = self.evaluation.metric
-        return {**found, "evaluation.metric": metric} if metric else found
+        return {**scripts, "evaluation.metric": metric} if metric else scripts
 
     def trusting(self, everything: bool, *named: Path | None) -> Config:
         """Return the configuration with its scripts trusted: all, or those that the user named."""
-        asked = {Path(os.path.abspath(one)) for one in named if one is not None}
-        left = [] if everything else [one for one in self.untrusted if one not in asked]
+        trusted = {Path(os.path.abspath(path)) for path in named if path is not None}
+        left = () if everything else (path for path in self.untrusted if path not in trusted)
         return replace(self, untrusted=tuple(left))
 
     def check_trusted(self, script: Path | None) -> None:
@@ -906,8 +886,8 @@ def config_of_table(table: dict[str, Any], path: Path) -> Config:
 def _of_table(table: dict[str, Any], path: Path, text: str) -> Config:
     with naming(path):
         try:
-            found = _absolute(replace(read_section(Config, table), path=path), path.parent)
-            return replace(found, untrusted=tuple(found.scripts.values()))
+            config = _absolute(replace(read_section(Config, table), path=path), path.parent)
+            return replace(config, untrusted=tuple(config.scripts.values()))
         except WrongKeyError as error:
             raise InputError(f"{error.message}{_line_of(text, error.key)}", error.hint) from None
 
@@ -917,8 +897,8 @@ NAME = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*""")
 
 def _line_of(text: str, key: str) -> str:
     """Return number and text of the line that has a key, or the table of one that is missing."""
-    wanted = re.sub(r"[.][0-9]+[.]", ".", f"{key}.")
-    best, found, table = 0, "", ""
+    full_name = re.sub(r"[.][0-9]+[.]", ".", f"{key}.")
+    longest, place, table = 0, "", ""
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if line.startswith("["):
             here = table = _dotted(line.strip("[").partition("]")[0])
@@ -926,9 +906,9 @@ def _line_of(text: str, key: str) -> str:
             here = table + _dotted(line.partition("=")[0])
         else:
             continue
-        if best < len(here) and wanted.startswith(here):
-            best, found = len(here), f" (line {number}: {line})"
-    return found
+        if longest < len(here) and full_name.startswith(here):
+            longest, place = len(here), f" (line {number}: {line})"
+    return place
 
 
 def _dotted(names: str) -> str:
@@ -971,13 +951,13 @@ def naming(place: object) -> Iterator[None]:
 
 def _absolute(settings: Section, base: Path) -> Section:
     """Return settings with all paths, those of tables in them too, taken from `base` on."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for item in fields(settings):
         value = getattr(settings, item.name)
         if is_dataclass(value) and not isinstance(value, type):
-            found[item.name] = _absolute(value, base)
+            changes[item.name] = _absolute(value, base)
         elif isinstance(value, Path) and item.metadata:
-            found[item.name] = Path(os.path.abspath(base / value))
-        elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
-            found[item.name] = tuple(Path(os.path.abspath(base / one)) for one in value)
-    return replace(settings, **found)
+            changes[item.name] = Path(os.path.abspath(base / value))
+        elif isinstance(value, tuple) and any(isinstance(path, Path) for path in value):
+            changes[item.name] = tuple(Path(os.path.abspath(base / path)) for path in value)
+    return replace(settings, **changes)

@@ -22,7 +22,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -129,8 +129,8 @@ def cache_path(name: str) -> Path:
 
 
 def _home(variable: str, default: str) -> Path:
-    given = os.environ.get(variable, "")
-    return Path(given if os.path.isabs(given) else os.path.expanduser(default), "trtcal")
+    home = os.environ.get(variable, "")
+    return Path(home if os.path.isabs(home) else os.path.expanduser(default), "trtcal")
 
 
 def append_line(path: Path, line: str) -> None:
@@ -193,7 +193,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array")
         with zipfile.ZipFile(file) as members:
-            check_growth(path, size, sum(one.file_size for one in members.infolist()))
+            check_growth(path, size, sum(member.file_size for member in members.infolist()))
         return {name: _member(archive, name) for name in archive.files}
 
 
@@ -228,9 +228,7 @@ def unpacking(path: Path) -> Iterator[None]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    text = (
-        str(error) if "pickle" not in str(error) else ("it holds Python objects, or is not an .npz")
-    )
+    text = "it holds Python objects, or is not an .npz" if "pickle" in str(error) else str(error)
     hint = "write plain arrays, with numpy.save or numpy.savez"
     return InputError(f"{path} cannot be read: {text}", hint)
 
@@ -256,18 +254,18 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
     """
     document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != kind:
-        found = document.get("kind") if isinstance(document, dict) else type(document).__name__
+        other = document.get("kind") if isinstance(document, dict) else type(document).__name__
         raise InputError(
-            f"{path} is not a trtcal {kind} (its kind is {found!r})",
+            f"{path} is not a trtcal {kind} (its kind is {other!r})",
             f"give a {kind} that trtcal wrote",
         )
     again = f"write it again: `{command}`" if command else "write it again with this trtcal"
-    found = document.get("schema_version")
-    if found != version:
+    written = document.get("schema_version")
+    if written != version:
         upgrade = f"convert it: `{command_line('upgrade', path)}`"
         raise InputError(
-            f"{path} has schema version {found!r}, this trtcal reads {version}",
-            upgrade if is_convertible(kind, found) else again,
+            f"{path} has schema version {written!r}, this trtcal reads {version}",
+            upgrade if is_convertible(kind, written) else again,
         )
     if document.get("digest") != digest_document(document):
         raise InputError(
@@ -355,13 +353,12 @@ def from_fields(kind: type[T], value: object) -> T:
     if not isinstance(value, Mapping):
         raise TypeError(f"{kind.__name__} is an object, not {value!r}")
     types = _types_of(kind)  # type: ignore[arg-type]  # classes are hashable
-    return kind(**{name: _typed(types[name], value[name]) for name in _given(kind, value)})
-
-
-def _given(kind: Any, value: Mapping[str, object]) -> list[str]:
-    """Return the fields to set; those that are missing and have no default fail at the look-up."""
-    required = [one.name for one in fields(kind) if one.default is one.default_factory]
-    return [one.name for one in fields(kind) if one.name in value or one.name in required]
+    present = [
+        field.name
+        for field in fields(kind)  # type: ignore[arg-type]  # it is a dataclass
+        if field.name in value or field.default is field.default_factory  # both are MISSING
+    ]
+    return kind(**{name: _typed(types[name], value[name]) for name in present})
 
 
 @cache
@@ -377,7 +374,10 @@ def _typed(kind: Any, value: Any) -> Any:
     if origin is Literal and value in arguments:
         return value
     if origin in (tuple, list, Sequence) and isinstance(value, list):
-        return _items(origin, arguments, value)
+        is_fixed = origin is tuple and arguments[-1] is not Ellipsis
+        kinds = arguments if is_fixed else [arguments[0]] * len(value)
+        items = [_typed(kind, item) for kind, item in zip(kinds, value, strict=True)]
+        return items if origin is list else tuple(items)
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {key: _typed(arguments[1], item) for key, item in value.items()}
     if is_dataclass(kind):
@@ -388,24 +388,15 @@ def _typed(kind: Any, value: Any) -> Any:
 
 
 def _fits(kind: Any, value: object) -> bool:
-    if kind in (Any, object):
-        return True
     plain = str if kind is Path else (int, float) if kind is float else kind
-    return isinstance(value, plain) and isinstance(value, bool) == (kind is bool)
+    return kind in (Any, object) or (
+        isinstance(value, plain) and isinstance(value, bool) == (kind is bool)
+    )
 
 
 def _first_of(kinds: Iterable[Any], value: Any) -> Any:
     """Return a value as the first alternative of a union that it fits."""
     for kind in kinds:
-        try:
+        with suppress(TypeError, LookupError, ValueError):
             return _typed(kind, value)
-        except (TypeError, LookupError, ValueError):
-            continue
     raise TypeError(f"{value!r} is not one of {kinds}")
-
-
-def _items(origin: Any, arguments: tuple[Any, ...], value: list[Any]) -> Any:
-    fixed = origin is tuple and arguments[-1] is not Ellipsis
-    kinds = arguments if fixed else [arguments[0]] * len(value)
-    made = [_typed(kind, item) for kind, item in zip(kinds, value, strict=True)]
-    return made if origin is list else tuple(made)

@@ -55,19 +55,19 @@ def raising(what: str = "bounds") -> str:
 def check_file(path: Path, most: int = FILE_BYTES, hint: str = "check the path") -> int:
     """Return a file's size in bytes; `InputError` if it is missing, not regular, or too large."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", hint) from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(
             f"{path} is not a regular file", "give a file, not a folder, pipe or device"
         )
-    if found.st_size > scaled(most):
-        text = f"{path} has {found.st_size / MB:.0f} MB, the bound is {scaled(most) / MB:.0f} MB"
+    if status.st_size > scaled(most):
+        text = f"{path} has {status.st_size / MB:.0f} MB, the bound is {scaled(most) / MB:.0f} MB"
         raise InputError(text, raising(), PAGE)
-    return found.st_size
+    return status.st_size
 
 
 def read_bytes(path: Path, most: int = FILE_BYTES) -> bytes:

@@ -53,7 +53,7 @@ class Workplace:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = _temporary() if root is None else root
-        self.staging, handle = _held(self.root, is_made=root is None)
+        self.staging, handle = _new_staging(self.root, is_made=root is None)
         self._end = weakref.finalize(self, _discard, self.root, self.staging, handle)
         self.path = self.staging / NEW  # the folder around it is locked as long as it is there
         self.path.mkdir()
@@ -85,11 +85,11 @@ def _temporary() -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _held(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int]:
+def _new_staging(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int]:
     """Return a new staging folder and the handle that keeps it locked; dead ones are cleared up."""
     is_made = is_made or not root.exists()
     root.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def _held(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int]:
     except FileNotFoundError:  # whoever made the folder deletes it when it is empty
         if not tries:
             raise
-    return _held(root, is_made, tries - 1)
+    return _new_staging(root, is_made, tries - 1)
 
 
 def _discard(root: Path, path: Path, handle: int) -> None:
@@ -224,10 +224,10 @@ def _finish(root: Path) -> None:
 
 def _check_ours(place: Path) -> None:
     """`InputError` unless it is this user's: it names files to delete, and a link leads elsewhere."""
-    for one in (place, place / NEW, place / OLD):
-        if os.path.lexists(one) and not _is_ours(one):
+    for folder in (place, place / NEW, place / OLD):
+        if os.path.lexists(folder) and not _is_ours(folder):
             hint = "ask its owner to run the command again"
-            raise InputError(f"{one} is a link, or belongs to another user", hint)
+            raise InputError(f"{folder} is a link, or belongs to another user", hint)
 
 
 def _pending(path: Path) -> tuple[list[str], list[str]]:

@@ -32,7 +32,7 @@ class _Escapes(dict[int, str]):
     """For `str.translate`: what is written for each character, found when it is first met."""
 
     def __init__(self, escape: Callable[[int], str], kept: str = "") -> None:
-        super().__init__({ord(one): one for one in kept})
+        super().__init__({ord(character): character for character in kept})
         self._escape = escape
 
     def __missing__(self, code: int) -> str:

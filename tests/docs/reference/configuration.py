@@ -20,7 +20,7 @@ Every key, its type and its default. [Configuration](../configuration.md) has ex
 
 """
 OTHERS = {
-    config._limits: config.LIMITS.wanted,
+    config._limits: config.LIMITS.words,
     config._texts: "a table of names to strings or numbers",
     config._suppressions: "tables of `kind`, `reason` and maybe `subject`, all of them strings",
     config.read_tags: "a table of names to strings",
@@ -93,7 +93,7 @@ def takes(read: Callable[[Any], Any]) -> str:
     if read is config.FILE_NAME:
         return "a path"
     if isinstance(read, Kind):
-        return re.sub("'([^']*)'", r'`"\1"`', read.wanted)
+        return re.sub("'([^']*)'", r'`"\1"`', read.words)
     if isinstance(read, partial) and read.func is config.by_name:
         inner = takes(read.args[0])
         return f"a table of names, each with {inner}"
