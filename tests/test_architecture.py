@@ -11,6 +11,7 @@ import trtcal
 
 HOUSE = [
     {"errors"},
+    {"metrics"},
     {"documents"},
     {"stats"},
     {"limits"},

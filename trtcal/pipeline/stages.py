@@ -68,7 +68,8 @@ from trtcal.evidence.chain import Checkpoint, digest_options
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
-from trtcal.limits import SHARES, Judgement, Limit, judge_counts
+from trtcal.limits import Judgement, Limit, judge_counts
+from trtcal.metrics import SHARES
 from trtcal.model import Model, load_model
 from trtcal.model.frameworks.source import source_of
 from trtcal.model.passes import Pass, Prepared, prepare_with_record

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtcal.documents import to_fields
-from trtcal.limits import INT8_MACS, NARROW_MACS, SHARES, Figure, Judgement, Limit, judge_figures
+from trtcal.limits import Figure, Judgement, Limit, judge_figures
+from trtcal.metrics import INT8_MACS, NARROW_MACS, SHARES
 from trtcal.model import Model, uniquely_named
 from trtcal.model.macs import FORMULAS
 from trtcal.model.ops import MULTIPLIES, NOT_QUANTIZED, QDQ
