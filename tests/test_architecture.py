@@ -11,7 +11,7 @@ import calibrators
 import trtcal
 
 HOUSE = [
-    {"errors", "formats"},
+    {"errors", "formats", "metrics"},
     {"extensions"},
     {"documents"},
     {"stats"},

@@ -10,7 +10,6 @@ from trtcal.errors import GateFailed, InputError
 from trtcal.limits import (
     BROKEN,
     HOLDS,
-    METRICS,
     UNDECIDED,
     Figure,
     Judgement,
@@ -22,6 +21,7 @@ from trtcal.limits import (
     parse_limits,
     require,
 )
+from trtcal.metrics import METRICS
 
 BOUNDS = st.floats(-1e6, 1e6, allow_nan=False)
 NAMES = st.sampled_from([*METRICS, "map", "tactic_failed"])

@@ -23,69 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.errors import GateFailed, InputError
+from trtcal.metrics import COVERAGE, FINDINGS, Metric, metric_of
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 SLICES = "@slices"
 EXAMPLES = '"top1 >= -1.0", "int8: speedup >= 1.3", "latency_p50 <= +5%" or "silent_fallbacks == 0"'
 
-
-@dataclass(frozen=True)
-class Metric:
-    """What a figure is called, its unit, and whether more of it is better (None: neither)."""
-
-    label: str
-    unit: str = ""
-    rising: bool | None = False
-
-
-INT8_MACS, NARROW_MACS = SHARES = ("int8_macs", "narrow_macs")
-COST = "cost_per_million"
-METRICS: Mapping[str, Metric] = {
-    "top1": Metric("top-1", "%", True),
-    "top1_drop": Metric("drop of top-1", "points"),
-    "top5": Metric("top-5", "%", True),
-    "jaccard": Metric("Jaccard index of the labels", "%", True),
-    "map": Metric("mAP", "%", True),
-    "map50": Metric("mAP50", "%", True),
-    "miou": Metric("mean IoU", "%", True),
-    "mae": Metric("mean absolute error"),
-    "agreement": Metric("agreement with FP32", "%", True),
-    "sqnr_db": Metric("SQNR", "dB", True),
-    "cosine": Metric("cosine", "", True),
-    "relative_error": Metric("relative error"),
-    "score_error": Metric("error of scores"),
-    "kl": Metric("KL divergence", "nats"),
-    "l0": Metric("share of outputs that differ"),
-    "l1": Metric("mean absolute difference"),
-    "l2": Metric("norm of the difference"),
-    "linf": Metric("largest difference"),
-    "speedup": Metric("speed-up over FP32", "x", True),
-    "latency_p50": Metric("median latency", "ms"),
-    "latency_p90": Metric("90th percentile of latency", "ms"),
-    "latency_p99": Metric("99th percentile of latency", "ms"),
-    COST: Metric("cost of a million inferences"),
-    "size_bytes": Metric("file size", "bytes"),
-    "engine_bytes": Metric("engine size", "bytes"),
-    "layers": Metric("engine layers", "", None),
-    "asked": Metric("layers asked in a narrow format", "", None),
-    "met": Metric("layers that got the narrow format asked for", "", True),
-    INT8_MACS: Metric("share of multiply-accumulates in INT8", "%", True),
-    NARROW_MACS: Metric("share of multiply-accumulates in narrow formats", "%", True),
-    "log_findings": Metric("findings in the log"),
-    "findings": Metric("findings of the diagnosis"),
-    "silent_fallbacks": Metric("silent fallbacks"),
-    "uncalibrated": Metric("tensors without range"),
-    "broken_fusions": Metric("broken fusions"),
-    "data_issues": Metric("issues of the calibration data"),
-}
-"""The figures of trtcal's own; kinds of findings and figures of own metrics may be limited too."""
-
-COUNTED = {
-    "silent_fallbacks": "silent_fallback",
-    "uncalibrated": "missing_range",
-    "broken_fusions": "broken_fusion",
-}
-"""Metric -> the finding kind that it counts."""
 
 _SYNTAX = re.compile(
     r"(?:(?P<variant>.*\S)\s*:)?\s*(?P<metric>[A-Za-z_]\w*)(?P<slices>@slices)?\s*"
@@ -93,11 +36,6 @@ _SYNTAX = re.compile(
     r"(?P<bound>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-z]+)?",
     re.DOTALL,
 )
-
-
-def metric_of(name: str) -> Metric:
-    """Return what is known of a metric; of an own one or a finding kind its name."""
-    return METRICS.get(name) or Metric(name.replace("_", " "), "", None)
 
 
 @dataclass(frozen=True)
@@ -117,26 +55,25 @@ class Limit:
     in_slices: bool = False
 
     @property
-    def unit(self) -> str:
-        """The unit of the bound and of the figures judged."""
-        unit = "%" if self.is_relative else metric_of(self.metric).unit
-        return "points" if unit == "%" and self.is_change and not self.is_relative else unit
+    def about(self) -> Metric:
+        """The row of the metric."""
+        return metric_of(self.metric)
 
     @property
-    def is_of_findings(self) -> bool:
-        """Whether it counts findings of a build: of trtcal's own metrics, or of a kind of its name.
-
-        A metric that is not trtcal's is a kind of finding where the limit is a whole number that the
-        value may be at most, else a figure of an own metric.
-        """
-        if self.metric in METRICS:
-            return self.metric in (*COUNTED, "findings")
-        return not self.is_change and self.relation != ">=" and self.bound == int(self.bound)
+    def unit(self) -> str:
+        """The unit of the bound and of the figures judged."""
+        unit = "%" if self.is_relative else self.about.unit
+        return "points" if unit == "%" and self.is_change and not self.is_relative else unit
 
     @property
     def is_of_builds(self) -> bool:
         """Whether a build is known by it: its findings, and its shares of narrow formats."""
-        return self.is_of_findings or self.metric in SHARES
+        return self.about.of in (FINDINGS, COVERAGE)
+
+    @property
+    def is_of_findings(self) -> bool:
+        """Whether it counts findings of a build."""
+        return self.about.of == FINDINGS
 
     @property
     def name(self) -> str:
@@ -171,52 +108,47 @@ def _number(value: float) -> str:
 
 def parse_limit(text: str) -> Limit:
     """Read a limit; `InputError` if it is none."""
-    found = _SYNTAX.fullmatch(text.strip())
-    if found is None or (found["unit"] == "%" and not found["sign"] and not _in_percent(found)):
+    parts = _SYNTAX.fullmatch(text.strip())
+    is_share = parts is not None and metric_of(parts["metric"]).unit == "%" and not parts["sign"]
+    if parts is None or (parts["unit"] == "%" and not parts["sign"] and not is_share):
         hint = f"write a limit like {EXAMPLES}; a bound in % is a change and needs a sign"
         raise InputError(f"{text!r} is not a limit", hint)
-    bound = float(found["bound"])
+    bound = float(parts["bound"])
     if not math.isfinite(bound):
         raise InputError(
             f"{text!r} is not a limit: its bound is not finite", f"give a limit like {EXAMPLES}"
         )
     limit = Limit(
-        found["metric"],
-        found["relation"],
-        -bound if found["sign"] == "-" else bound,
-        found["sign"] is not None,
-        found["unit"] == "%" and not _in_percent(found),
-        found["variant"],
-        found["slices"] is not None,
+        parts["metric"],
+        parts["relation"],
+        -bound if parts["sign"] == "-" else bound,
+        parts["sign"] is not None,
+        parts["unit"] == "%" and not is_share,
+        parts["variant"],
+        parts["slices"] is not None,
     )
-    if found["unit"] not in (None, "%", limit.unit):
-        has = f"is in {limit.unit}" if limit.unit else "has no unit"
+    if parts["unit"] not in (None, "%", limit.unit):
+        unit = f"is in {limit.unit}" if limit.unit else "has no unit"
         raise InputError(
-            f"{text!r}: {limit.metric} {has}, not in {found['unit']}",
+            f"{text!r}: {limit.metric} {unit}, not in {parts['unit']}",
             "use the unit of the metric, or leave the unit out",
         )
     return limit
 
 
-def _in_percent(found: re.Match[str]) -> bool:
-    """Tell whether a bound in % is in the metric's own unit."""
-    return found["unit"] == "%" and metric_of(found["metric"]).unit == "%" and not found["sign"]
-
-
 def parse_limits(texts: Iterable[str]) -> tuple[Limit, ...]:
     """Read limits, each once; a string is one limit."""
-    listed = [texts] if isinstance(texts, str) else texts
-    return tuple(dict.fromkeys(map(parse_limit, listed)))
+    return tuple(dict.fromkeys(map(parse_limit, [texts] if isinstance(texts, str) else texts)))
 
 
-def joined(configured: Sequence[Limit], given: Sequence[Limit]) -> tuple[Limit, ...]:
-    """Return the limits given, and of those configured the ones that they do not replace.
+def joined(configured: Sequence[Limit], options: Sequence[Limit]) -> tuple[Limit, ...]:
+    """Return the limits of options, and of those configured the ones that they do not replace.
 
     One replaces another of the same variant, metric and relation.
     """
-    replaced = {(one.variant, one.name, one.relation) for one in given}
-    kept = [one for one in configured if (one.variant, one.name, one.relation) not in replaced]
-    return (*given, *kept)
+    replaced = {(limit.variant, limit.name, limit.relation) for limit in options}
+    others = (one for one in configured if (one.variant, one.name, one.relation) not in replaced)
+    return (*options, *others)
 
 
 @dataclass(frozen=True)
@@ -285,13 +217,9 @@ class Judgement:
         subject = f"{self.subject}: " if self.subject else ""
         if self.figure is None:
             return f"{subject}{self.limit.name} was not measured: {self.reason}"
-        found = f"{subject}{self.limit.name} is {self.measured} (limit {self.shown_bound})"
-        return f"{found}; {self.reason}" if self.reason else found
-
-    @property
-    def shown_bound(self) -> str:
-        """The relation and bound, without the metric."""
-        return "".join(str(self.limit).rpartition(self.limit.relation)[1:])
+        bound = str(self.limit).rpartition(self.limit.relation)
+        text = f"{subject}{self.limit.name} is {self.measured} (limit {''.join(bound[1:])})"
+        return f"{text}; {self.reason}" if self.reason else text
 
     @property
     def measured(self) -> str:
@@ -300,8 +228,8 @@ class Judgement:
             return "not measured"
         sign = "+" if self.limit.is_change else ""
         value, low, high = (
-            f"{one + 0.0:{sign}.4g}"  # 0.0 in place of -0.0
-            for one in (self.figure.value, self.figure.low, self.figure.high)
+            f"{end + 0.0:{sign}.4g}"  # 0.0 in place of -0.0
+            for end in (self.figure.value, self.figure.low, self.figure.high)
         )
         unit = f" {self.limit.unit}".rstrip()
         if self.figure.low == self.figure.high:
@@ -312,13 +240,13 @@ class Judgement:
         """Return the JSON form; ends that are not finite are null."""
         figure = self.figure
         ends = (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
-        value, low, high = (None if one is None or not math.isfinite(one) else one for one in ends)
+        value, low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
         margin = self.margin
         return {
             "limit": str(self.limit),
             "subject": self.subject,
             "metric": self.limit.name,
-            "label": metric_of(self.limit.metric).label,
+            "label": self.limit.about.title,
             "relation": self.limit.relation,
             "bound": self.limit.bound,
             "unit": self.limit.unit,
@@ -350,21 +278,21 @@ def judge_figures(
 ) -> tuple[Judgement, ...]:
     """Hold figures to the limits that are about them; `reason` says why one of them is None."""
     return tuple(
-        Judgement(one, subject, (figure := figures[one.metric]), "" if figure else reason)
-        for one in limits
-        if one.metric in figures and one.is_about(subject)
+        Judgement(limit, subject, (figure := figures[limit.metric]), "" if figure else reason)
+        for limit in limits
+        if limit.metric in figures and limit.is_about(subject)
     )
 
 
 def overall(judgements: Sequence[Judgement]) -> str:
     """Return `broken` if any limit is, `holds` if all do and there is one, else `undecided`."""
-    states = {one.state for one in judgements}
+    states = {judgement.state for judgement in judgements}
     return BROKEN if BROKEN in states else HOLDS if states == {HOLDS} else UNDECIDED
 
 
 def require(judgements: Iterable[Judgement], hint: str) -> None:
     """`GateFailed` (exit status 1) if a limit is broken."""
-    broken = [one for one in judgements if one.state == BROKEN]
+    broken = [judgement for judgement in judgements if judgement.state == BROKEN]
     if broken:
         what = "a limit is" if len(broken) == 1 else f"{len(broken)} limits are"
         raise GateFailed(f"{what} broken: {'; '.join(map(str, broken))}", hint)

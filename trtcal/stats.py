@@ -21,6 +21,8 @@ Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 LEVEL = 0.95
+ALPHA = 0.05
+LEAST_SLICE = 30  # samples of a slice below which it is shown and not judged
 SAME_SPEED = math.log(1.01)
 FEWEST = 8  # values below which no interval of a mean is given
 RESAMPLES = 500  # of a bootstrap, from which variance and third moment are taken, no quantiles

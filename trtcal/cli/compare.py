@@ -306,14 +306,9 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     from trtcal.evaluate.variant_limits import judge_variants
 
     say(f"task {comparison.task}")
-    known = {
-        title: form
-        for title, form in OF_ACCURACY.items()
-        if any(_has(form, row) for row in comparison.rows)
-    }
     columns: Columns = {
         "variant": "{name}",
-        **known,
+        **comparison.columns(),
         **(OF_TIMES if with_times else {}),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
@@ -325,29 +320,6 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
         print_limits(judged)
     _say_warnings(comparison, say, with_times)
 
-
-def _has(form: str, row: Row) -> bool:
-    try:
-        return bool(filled(form, row))
-    except KeyError:
-        return False
-
-
-OF_ACCURACY = {
-    "top-1 %": "{accuracy.top1:.2f}",
-    "drop": "{accuracy.top1_drop:+.2f}",
-    "mAP": "{means[map].value.mean:.2%}",
-    "mAP50": "{means[map50].value.mean:.2%}",
-    "Jaccard": "{means[jaccard].value.mean:.2%}",
-    "mIoU": "{means[miou].value.mean:.2%}",
-    "MAE": "{means[mae].value.mean:.4g}",
-    "agree %": "{accuracy.agreement:.2f}",
-    "score error": "{accuracy.score_error:.4f}",
-    "SQNR dB": "{accuracy.sqnr_db:.1f}",
-    "cosine": "{accuracy.cosine:.5f}",
-    "rel. error": "{accuracy.relative_error:.4f}",
-}
-"""Columns of accuracy, of which those are shown that any variant has."""
 
 OF_TIMES: Columns = {
     "p50 ms": "{latency.p50_ms:.3f}",

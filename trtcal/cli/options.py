@@ -355,8 +355,11 @@ class ConfigOptions(JsonOptions):
         Of trtcal.toml only those count that are about what this command measures (`known`).
         """
         from trtcal.limits import joined, parse_limits
+        from trtcal.metrics import check_known
 
         asked = parse_limits(given)
+        has_own = getattr(self, "metric_file", None) or self.config.evaluation.metric
+        check_known([one.metric for one in (*asked, *self.config.limits)], None if has_own else ())
         for limit in asked:
             if not known(limit):
                 raise InputError(

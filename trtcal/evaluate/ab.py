@@ -21,7 +21,6 @@ from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.errors import __version__
 from trtcal.evaluate.ab_rule import (
-    ALPHA,
     OPEN,
     Figures,
     Rule,
@@ -31,13 +30,14 @@ from trtcal.evaluate.ab_rule import (
     decide,
     rule_for,
 )
-from trtcal.evaluate.collectors import read_task, sample_figures
+from trtcal.evaluate.collectors import own_names, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.tasks import Task, TaskRecord, check_limits
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import Limit
-from trtcal.stats import sequential_levels
+from trtcal.metrics import check_known
+from trtcal.stats import ALPHA, sequential_levels
 
 KIND = "ab"
 ANALYSES = 5
@@ -157,7 +157,9 @@ def ab_test(
     first = reference or baseline
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
     rule = question if isinstance(question, Rule) else _rule(question, task)
-    check_limits(task, [limit.metric for limit in rule.limits])
+    metrics = [limit.metric for limit in rule.limits]
+    check_known([rule.metric, *metrics], own_names(options.own, first, dataset, batch))
+    check_limits(task, metrics)
     if options.own is None:
         task.check_labels(dataset.labels)
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None

@@ -8,17 +8,15 @@ intervals' level, every slice that is held to a limit being one of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import PERCENT, REACH, blind, sqnr_interval
+from trtcal.evaluate.accuracy import blind, sqnr_interval
 from trtcal.evaluate.tasks import (
-    LEAST,
-    OF_LABELS,
     SUGGESTED,
     Kinds,
     default_limits,
@@ -28,7 +26,6 @@ from trtcal.evaluate.tasks import (
 )
 from trtcal.limits import (
     BROKEN,
-    METRICS,
     UNDECIDED,
     Figure,
     Judgement,
@@ -36,7 +33,10 @@ from trtcal.limits import (
     parse_limit,
     parse_limits,
 )
+from trtcal.metrics import METRICS, OUTPUTS, PERCENT, SQNR, TIMES, WORST, metric_of
 from trtcal.stats import (
+    ALPHA,
+    LEAST_SLICE,
     Corpus,
     Interval,
     Mask,
@@ -56,17 +56,9 @@ from trtcal.stats import (
 )
 
 SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
-ALPHA = 0.05
-LEAST_SLICE = 30  # samples of a slice below which it is shown and not judged
-DISTANCES = frozenset({"cosine", "kl", "relative_error", "score_error", "mae"})
 CLASSES: Kinds = {"output": "classes"}
-SQNR = "sqnr_db"
-TIMES = ("speedup", "latency_p50")
 SPEED, TIMES_UNIT = "speed-up", "times"
 DROP = "-1.0"  # points, where no limit is given
-
-FIGURES = frozenset({"top1", "top5", "kl", "agreement", "cosine", "relative_error", "score_error"})
-FIGURES |= {SQNR, "map50", *OF_LABELS.values(), *TIMES}
 
 Slices = Mapping[str, Mask]
 Figures = Mapping[str, "tuple[Values, Values] | OfMany"]
@@ -98,7 +90,7 @@ class Rule:
     @property
     def judges_speed(self) -> bool:
         """Whether times are needed."""
-        return any(limit.metric in TIMES for limit in self.limits)
+        return any(limit.about.of == TIMES for limit in self.limits)
 
     @property
     def judges_slices(self) -> bool:
@@ -108,7 +100,7 @@ class Rule:
 
 def is_tested(limit: Limit) -> bool:
     """Tell whether a limit is about what an A/B test measures, figures of own metrics included."""
-    return limit.metric in FIGURES or (limit.metric not in METRICS and not limit.is_of_findings)
+    return limit.about.of in (OUTPUTS, TIMES) and limit.about.is_tested
 
 
 def rule_for(
@@ -125,16 +117,21 @@ def rule_for(
     Without a metric, the first one with a limit decides. Where no limit on the outputs is given there
     are those of `default_limits`; top-1, top-5 and agreement may fall by one point.
     """
-    limited = [one.metric for one in limits if one.metric not in TIMES and not one.in_slices]
+    limited = _of_whole(limits)
     usual = default_limits(kinds, labelled) if metric is None and not limited else ()
     if metric in PERCENT and metric not in limited:
         usual = (f"{metric} >= {DROP}",)
-    asked = (*parse_limits(usual), *limits)
-    judged = [one.metric for one in asked if one.metric not in TIMES and not one.in_slices]
+    limits = (*parse_limits(usual), *limits)
+    judged = _of_whole(limits)
     left = tuple(unlimited(kinds, judged or filter(None, [metric])))
     suggested = (parse_limit(SUGGESTED),) if left and not limited and metric is None else ()
-    first = [*judged, *(one.metric for one in suggested), "agreement"]
-    return Rule(asked, metric or first[0], alpha, suggested=suggested, without=left)
+    first = [*judged, *(limit.metric for limit in suggested), "agreement"]
+    return Rule(limits, metric or first[0], alpha, suggested=suggested, without=left)
+
+
+def _of_whole(limits: Iterable[Limit]) -> list[str]:
+    """Return the metrics of limits on the outputs for all samples together."""
+    return [one.metric for one in limits if one.about.of != TIMES and not one.in_slices]
 
 
 @dataclass(frozen=True)
@@ -240,7 +237,7 @@ class _Data:
             return found, self.level
         level = one_sided(self.level)
         lost, won = self.discordant(metric, where)
-        if self.rule.alone and metric in LEAST:
+        if self.is_against_itself(metric):
             return replace(found, difference=share_lost(lost, found.samples, level)), level
         strict = paired_difference(won, lost, found.samples, level, strict=True)
         return replace(found, difference=strict), level
@@ -261,16 +258,21 @@ class _Data:
         differences = after - before
         return int((differences < 0).sum()), int((differences > 0).sum())
 
+    def is_against_itself(self, metric: str) -> bool:
+        """Tell whether the baseline has the best value that there is, since it is the reference."""
+        return self.rule.alone and WORST.get(metric) == "least"
+
     def compared(self, metric: str, where: Mask | None, level: float) -> Paired:
         """Compare a metric, in a slice or in all samples."""
-        if (many := self.of_many(metric, where)) is not None:
-            found = many.compare(level, REACH[metric])
+        reach = metric_of(metric).reach
+        if (corpus := self.of_many(metric, where)) is not None:
+            paired = corpus.compare(level, reach or math.inf)
         else:
-            same = self.rule.alone and metric in LEAST
-            found = compare_means(*self.of_each(metric, where), level, REACH.get(metric), same)
+            pair = self.of_each(metric, where)
+            paired = compare_means(*pair, level, reach, self.is_against_itself(metric))
         if metric not in PERCENT:
-            return found
-        return replace(found, difference=found.difference.within(-1.0, 1.0))
+            return paired
+        return replace(paired, difference=paired.difference.within(-1.0, 1.0))
 
 
 def ask(
@@ -287,7 +289,7 @@ def ask(
     were seen; `times` are the blocks' times of both, `contrast` the figures of what shows nothing, see
     `trtcal.evaluate.collectors.Contrast`. `InputError` if a limit is about no figure.
     """
-    known = [*figures, *TIMES]
+    known = [*figures, *(one.name for one in METRICS.values() if one.of == TIMES and one.is_tested)]
     for name in (rule.metric, *(limit.metric for limit in rule.limits)):
         if name not in known:
             hint = f"known: {', '.join(sorted(known))}; top-1 needs labels and class scores"
@@ -320,7 +322,7 @@ def ask(
 
 
 def _answer(name: str, metric: str, found: Paired) -> Answer:
-    unit, factor = ("points", 100.0) if metric in PERCENT else ("", 1.0)
+    unit, factor = ("points" if metric in PERCENT else "", metric_of(metric).factor)
     return Answer(
         name,
         unit,
@@ -346,7 +348,7 @@ def _adjusted(answers: Sequence[Answer]) -> tuple[Answer, ...]:
 
 def _judge(limit: Limit, data: _Data) -> list[Judgement]:
     """Hold B to one limit; to one about slices in every slice that is large enough to be judged."""
-    if limit.metric == SQNR and (limit.is_change or limit.in_slices):
+    if not limit.about.has_baseline and (limit.is_change or limit.in_slices):
         return [
             Judgement(limit, "", None, "it is a figure of B alone: give the bound without a sign")
         ]
@@ -357,7 +359,7 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
             else Judgement(limit, name, None, UNSEEN)
             for name, where in data.slices.items()
         ]
-    if limit.metric not in TIMES:
+    if limit.about.of != TIMES:
         return [_contrasted(Judgement(limit, "", _figure(limit, data, None)), data)]
     if data.times is None:
         return [Judgement(limit, "", None, "no times were measured")]
@@ -382,7 +384,7 @@ def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
         noise = Moments.of(data.of_each(SQNR, None)[1])
         ends = sqnr_interval(noise, data.level)
         return Figure(ends.value, ends.low, ends.high, noise.count, data.level)
-    factor = 100.0 if limit.metric in PERCENT else 1.0
+    factor = limit.about.factor
     if limit.is_change:
         found, level = data.change(limit.metric, where)
         change = found.difference
@@ -399,12 +401,12 @@ def _own(data: _Data, metric: str, where: Mask | None) -> Interval:
     """Return B's figure with its interval."""
     level = data.level
     if (many := data.of_many(metric, where)) is not None:
-        return many.candidate.interval(level, REACH[metric]).within(0.0, 1.0)
+        return many.candidate.interval(level, metric_of(metric).reach or math.inf).within(0.0, 1.0)
     values = data.of_each(metric, where)[1]
     if is_binary(values):
         return proportion(int(values.sum()), len(values), level)
     seen = float(np.ptp(values)) or float(np.abs(values).max()) or math.inf
-    found = mean_interval(values, level, REACH.get(metric, seen))
+    found = mean_interval(values, level, metric_of(metric).reach or seen)
     return found.within(-1.0, 1.0) if metric == "cosine" else found
 
 
@@ -467,7 +469,7 @@ def _advice(undecided: Sequence[Judgement], needed: int | None) -> str:
         return ""
     if needed is None:
         return " More samples may not decide."
-    what = "blocks of runs" if undecided[0].limit.metric in TIMES else "samples"
+    what = "blocks of runs" if undecided[0].limit.about.of == TIMES else "samples"
     return f" About {needed:,} {what} in total decide, if the figure stays where it is."
 
 
@@ -489,4 +491,4 @@ def _is_telling(answer: Answer) -> bool:
     """Tell whether to be lower is worse, and more than that two models are not one."""
     metric = answer.name.partition(" of ")[0]
     alone = metric == "agreement" and answer.baseline >= 100.0  # the baseline agrees with itself
-    return answer.unit != TIMES_UNIT and metric not in DISTANCES and not alone
+    return answer.unit != TIMES_UNIT and not metric_of(metric).is_distance and not alone

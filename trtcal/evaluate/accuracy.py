@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -13,15 +13,10 @@ from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import Rows, Task
 from trtcal.limits import HOLDS, Limit
+from trtcal.metrics import metric_of
 from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
 
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
-
-
-PERCENT = frozenset({"top1", "top5", "agreement", "jaccard", "miou", "map", "map50"})
-"""Metrics that are shares, shown in percent."""
-REACH = dict.fromkeys(("cosine", "agreement", "jaccard", "miou", "map", "map50"), 1.0)
-"""How far a value not seen may lie from the mean: from outputs that are alike to others."""
 
 
 def rounded(value: float) -> float:
@@ -42,7 +37,7 @@ def blind(limit: Limit, contrast: float, base: float) -> str:
     `contrast` is the figure halfway between the reference's outputs and those for other samples, `base`
     the reference's own.
     """
-    factor = 100.0 if limit.metric in PERCENT else 1.0
+    factor = limit.about.factor
     value = contrast * factor
     if limit.is_change:
         value -= base * factor
@@ -148,9 +143,6 @@ class _Pairs:
         return Mean(self.value.result(), self.change.result(), rounded(reach), lost, won)
 
 
-SUMMED = frozenset({"signal", "error", "linf"})  # no means over samples
-
-
 @dataclass
 class MeanCollector:
     """Collects figures of a variant beside the reference's, batch by batch."""
@@ -160,7 +152,7 @@ class MeanCollector:
     def add(self, reference: Mapping[str, Values], variant: Mapping[str, Values]) -> None:
         """Take in a batch: each figure of both, of shape (samples,)."""
         for name, values in variant.items():
-            if name in reference and name not in SUMMED and len(values):
+            if name in reference and name not in ("signal", "error", "linf") and len(values):
                 self.pairs.setdefault(name, _Pairs()).add(reference[name], values)
 
     def result(self, samples: int) -> dict[str, Mean]:
@@ -270,46 +262,51 @@ def _noise(sums: Values, count: int) -> Moments:
 
 
 @dataclass
+class _Means:
+    """Sums of figures over samples."""
+
+    samples: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, size: int, figures: Figures) -> None:
+        self.samples += size
+        for name, values in figures.items():
+            self.counts[name] += len(values)
+            self.sums[name] += float(values.sum())
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a figure that every sample had, in the metric's unit."""
+        if not self.samples or self.counts[name] != self.samples:
+            return None
+        return rounded(metric_of(name).factor * self.sums[name] / self.samples)
+
+    def of(self, kind: type) -> dict[str, float | None]:
+        """Return the means of the figures that a dataclass has a field for."""
+        names = (one.name for one in fields(kind))
+        return {name: self.mean(name) for name in names if name in self.counts}
+
+
+@dataclass
 class _OutputMeter:
     """Collects one output."""
 
-    samples: int = 0
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    means: _Means = field(default_factory=_Means)
     powers: Values = field(default_factory=lambda: np.zeros(len(POWERS)))
-    has_distances: bool = False
 
-    def add(self, found: Figures) -> None:
-        self.samples += len(next(iter(found.values())))
-        for name in BY_OUTPUT:
-            if name in found:
-                self.sums[name] += float(found[name].sum())
-        if "error" in found:
-            self.has_distances = True
-            signal, error = found["signal"], found["error"]
+    def add(self, figures: Figures) -> None:
+        self.means.add(len(next(iter(figures.values()))), figures)
+        if "error" in figures:
+            signal, error = figures["signal"], figures["error"]
             self.powers += [float((signal**a * error**b).sum()) for a, b in POWERS]
 
     def result(self, name: str, kind: str) -> OutputFigures:
-        found = OutputFigures(
-            name,
-            kind,
-            self._mean("agreement"),
-            self._mean("score_error"),
-            self._mean("cosine"),
-            self._mean("relative_error"),
-        )
-        if not self.has_distances:
-            return found
-        noise = _noise(self.powers, self.samples)
+        figures = OutputFigures(name, kind, **self.means.of(OutputFigures))
+        if "error" not in self.means.counts:
+            return figures
+        noise = _noise(self.powers, self.means.samples)
         sqnr = sqnr_db(float(self.powers[0]), float(self.powers[1]))
-        return replace(found, sqnr_db=sqnr, noise=noise)
-
-    def _mean(self, name: str) -> float | None:
-        unit = 100.0 if name in PERCENT else 1.0
-        return rounded(unit * self.sums[name] / self.samples) if name in self.sums else None
-
-
-BY_OUTPUT = ("agreement", "score_error", "cosine", "relative_error")
-"""The figures of each output that are means over samples."""
+        return replace(figures, sqnr_db=sqnr, noise=noise)
 
 
 @dataclass
@@ -317,31 +314,31 @@ class AccuracyMeter:
     """Collects batches of reference and variant outputs, of one task."""
 
     task: Task
-    samples: int = 0
-    known: Counter[str] = field(default_factory=Counter)  # samples that had each figure
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    means: _Means = field(default_factory=_Means)
     outputs: dict[str, _OutputMeter] = field(default_factory=lambda: defaultdict(_OutputMeter))
     lost: int = 0
     won: int = 0
     largest: float | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of samples so far."""
+        return self.means.samples
 
     def update(self, reference: Rows, variant: Rows, labels: Labels | None) -> Figures:
         """Add one batch of the task's rows and return its figures, as `Task.compare` does."""
         by_output = self.task.by_output(reference, variant)
         for name, figures in by_output.items():
             self.outputs[name].add(figures)
-        found = self.task.compare(reference, variant, labels, by_output)
-        self.samples += len(reference[0])
-        if "linf" in found:
-            self.largest = max(self.largest or 0.0, float(found["linf"].max(initial=0.0)))
-        for name, values in found.items():
-            self.known[name] += len(values)
-            self.sums[name] += float(values.sum())
-        if labels is not None and "top1" in found:
+        figures = self.task.compare(reference, variant, labels, by_output)
+        self.means.add(len(reference[0]), figures)
+        if "linf" in figures:
+            self.largest = max(self.largest or 0.0, float(figures["linf"].max(initial=0.0)))
+        if labels is not None and "top1" in figures:
             right = self.task.compare(reference, reference, labels)["top1"]
-            self.lost += int((right > found["top1"]).sum())
-            self.won += int((right < found["top1"]).sum())
-        return found
+            self.lost += int((right > figures["top1"]).sum())
+            self.won += int((right < figures["top1"]).sum())
+        return figures
 
     def by_output(self) -> tuple[OutputFigures, ...]:
         """Return the figures so far of each output."""
@@ -349,29 +346,21 @@ class AccuracyMeter:
 
     def result(self) -> Accuracy:
         """Return the figures so far."""
-        top1 = self._mean("top1", 100.0)
-        drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
         ratios = [one.sqnr_db for one in self.by_output() if one.sqnr_db is not None]
-        plain = {name: self._mean(name) for name in PLAIN}
-        return Accuracy(
-            self.samples,
-            top1,
-            None if top1 is None else rounded(drop.value),
-            None if top1 is None else (rounded(drop.low), rounded(drop.high)),
-            self._mean("agreement", 100.0),
-            min(ratios, default=None),
-            top5=self._mean("top5", 100.0),
+        empty = {one.name: None for one in fields(Accuracy)}
+        accuracy = Accuracy(**{**empty, **self.means.of(Accuracy), "samples": self.samples})
+        accuracy = replace(
+            accuracy,
+            sqnr_db=min(ratios, default=None),
             linf=None if self.largest is None else rounded(self.largest),
-            top1_lost=None if top1 is None else self.lost,
-            top1_won=None if top1 is None else self.won,
-            **plain,
         )
-
-    def _mean(self, name: str, unit: float = 1.0) -> float | None:
-        """Return the mean of a figure that every sample had."""
-        if not self.samples or self.known[name] != self.samples:
-            return None
-        return rounded(unit * self.sums[name] / self.samples)
-
-
-PLAIN = ("cosine", "kl", "l0", "l1", "l2", "relative_error", "score_error")
+        if accuracy.top1 is None:
+            return accuracy
+        drop = paired_difference(self.lost, self.won, accuracy.samples).scaled(100.0)
+        return replace(
+            accuracy,
+            top1_drop=rounded(drop.value),
+            top1_drop_interval=(rounded(drop.low), rounded(drop.high)),
+            top1_lost=self.lost,
+            top1_won=self.won,
+        )

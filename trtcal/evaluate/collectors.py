@@ -35,18 +35,13 @@ from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.per_sample import WHAT, Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
-from trtcal.evaluate.tasks import LEAST, PRECISIONS, Rows, Task, TaskReader, find_task
+from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, find_task
 from trtcal.evaluate.variants import Variant, open_simulation
-from trtcal.limits import METRICS
+from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST
 from trtcal.model import Model
 from trtcal.model.graph import sigmoid_outputs
 from trtcal.stats import OfMany
 
-KEPT = (
-    *("top1", "top5", "jaccard", "miou", "mae"),
-    *("agreement", "cosine", "kl", "relative_error", "score_error"),
-)
-SQNR = "sqnr_db"
 CLASSES, SLICES = "classes", "slices"
 
 
@@ -152,7 +147,7 @@ class Contrast:
         if not self.samples:
             return {}
         means = {name: value / self.samples for name, value in self.sums.items()}
-        halfway = {name: ((name in LEAST) + means[name]) / 2 for name in means if name in COMPARED}
+        halfway = {name: ((WORST.get(name) == "least") + means[name]) / 2 for name in means}
         ratios = [sqnr_db(signal, error / 2) for signal, error in self.powers.values()]
         known = [one for one in ratios if one is not None]
         found = halfway | ({SQNR: min(known)} if known else {})
@@ -163,10 +158,6 @@ def _is_due(number: int) -> bool:
     """Whether a batch is held beside the first: up to four between two powers of two."""
     below = 1 << max(number.bit_length() - 1, 0)
     return number == 0 or (number - below) % max(below // 4, 1) == 0
-
-
-COMPARED = frozenset(WHAT) | {"relative_error", "score_error"}
-"""The figures of outputs beside others that have a contrast."""
 
 
 def _rolled(rows: Any, by: int) -> Any:
@@ -212,7 +203,7 @@ class SampleFigures:
             self.task.compare(expected, one, batch.labels, found)
             for one, found in zip(made, by_output, strict=True)
         )
-        for name in KEPT:
+        for name in (metric.name for metric in OF_OUTPUTS if metric.is_tested):
             if name in a and name in b:
                 self.parts[name].append((a[name], b[name]))
         self._add_powers(*by_output)
@@ -389,6 +380,16 @@ def _own_figures(
             "choose another name for your figure",
         )
     return found
+
+
+def own_names(own: OwnMetric | None, reference: Variant, dataset: Dataset, batch: int) -> set[str]:
+    """Return the figures of an own metric, which is called for the first sample if it was not yet."""
+    if own is not None and not own.known:
+        feeds = next(dataset.batches(batch))
+        outputs = reference.runner([spec.name for spec in reference.outputs])(feeds)
+        labels = None if dataset.labels is None else dataset.labels[:1]
+        _own_figures(own, {name: array[:1] for name, array in outputs.items()}, labels)
+    return own.known if own else set()
 
 
 def evaluate(

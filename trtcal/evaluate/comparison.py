@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from trtcal.backends.sessions import CPU, run_session
@@ -17,7 +16,7 @@ from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
-from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate, read_task
+from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate, own_names, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
@@ -25,12 +24,12 @@ from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.tasks import Task, TaskRecord, check_limits, no_limit_on
 from trtcal.evaluate.variant_limits import (
     about_outputs,
-    is_about_times,
     judge_variants,
     without_limit,
 )
 from trtcal.evaluate.variants import Variant, check_variants, literal_model
 from trtcal.limits import Limit, parse_limits
+from trtcal.metrics import METRICS, TIMES, Metric, check_known
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.structure import structure_of
@@ -70,6 +69,18 @@ class Row:
     cut: str | None = None
     shared_samples: Overlap | None = None
     is_alternative: bool = False
+
+    def figure(self, metric: Metric) -> float | None:
+        """Return a figure of the outputs in the metric's unit, None where the variant has none."""
+        value: float | None = getattr(self.accuracy, metric.name, None)
+        if value is None and metric.name in self.means:
+            value = metric.factor * self.means[metric.name].value.mean
+        return value
+
+    def text(self, metric: Metric) -> str:
+        """Return a figure of the outputs as text."""
+        value = self.figure(metric)
+        return "-" if value is None else format(value, metric.digits)
 
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
@@ -157,39 +168,27 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         plain["structure"] = document.get("structure", "")
         return cls(limits=limits, rows=rows, machine=measured["machine"], task=task, **plain)
 
+    def columns(self) -> dict[str, Callable[[Row], str]]:
+        """Return by heading what gives a figure of the outputs as text, of those that any row has."""
+        return {
+            metric.column: partial(Row.text, metric=metric)
+            for metric in METRICS.values()
+            if metric.column and any(row.figure(metric) is not None for row in self.rows)
+        }
+
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: one row for each variant."""
-        shown = {
-            title: column
-            for title, column in SHOWN.items()
-            if any(attrgetter(column[0])(row) is not None for row in self.rows)
+        columns: dict[str, Callable[[Row], str]] = {
+            "variant": lambda row: html.escape(row.name),
+            **self.columns(),
+            "p50 ms": lambda row: f"{row.latency.p50_ms:.3f}",
+            "speed-up": lambda row: f"{row.latency.speedup:.2f}",
+            "MB": lambda row: f"{row.size_bytes / 1e6:.4g}",
         }
-        head = "".join(f"<th>{name}</th>" for name in ("variant", *shown))
-        rows = "".join(f"<tr>{_html_row(row, shown.values())}</tr>" for row in self.rows)
-        return f"<table><tr>{head}</tr>{rows}</table>"
-
-
-SHOWN: Mapping[str, tuple[str, str, float]] = {
-    "top-1": ("accuracy.top1", " %", 1.0),
-    "drop (points)": ("accuracy.top1_drop", "", 1.0),
-    "agreement": ("accuracy.agreement", " %", 1.0),
-    "SQNR": ("accuracy.sqnr_db", " dB", 1.0),
-    "latency p50": ("latency.p50_ms", " ms", 1.0),
-    "speed-up": ("latency.speedup", "", 1.0),
-    "size": ("size_bytes", " MB", 1e6),
-}
-"""Columns of a notebook's table: the figure of a row, its unit, and what it is divided by.
-
-Those are left out that no row has.
-"""
-
-
-def _html_row(row: Row, columns: Iterable[tuple[str, str, float]]) -> str:
-    cells = [html.escape(row.name)]
-    for name, unit, size in columns:
-        value = attrgetter(name)(row)
-        cells.append("-" if value is None else f"{value / size:.4g}{unit}")
-    return "".join(f"<td>{cell}</td>" for cell in cells)
+        lines = ["".join(f"<th>{heading}</th>" for heading in columns)]
+        for row in self.rows:
+            lines.append("".join(f"<td>{text(row)}</td>" for text in columns.values()))
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,9 @@ def compare(
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
     found, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
-    is_asked = settings.width or settings.batch_sizes or any(map(is_about_times, limits))
+    is_asked = (
+        settings.width or settings.batch_sizes or any(one.about.of == TIMES for one in limits)
+    )
     rounds = settings.rounds or (ROUNDS if is_asked else None)
     latencies = measure(*_runs(everyone, dataset, batch), rounds, settings.width)
     for size in settings.batch_sizes:
@@ -261,7 +262,9 @@ def checked_task(
     """Return the task and the batch size; `InputError` if limits or labels fit no output."""
     wanted = settings.wanted
     task, batch = read_task(reference, dataset, settings.batch, wanted.task, wanted.outputs)
-    check_limits(task, [limit.metric for limit in limits])
+    metrics = [limit.metric for limit in limits]
+    check_known(metrics, own_names(wanted.own, reference, dataset, batch))
+    check_limits(task, metrics)
     if wanted.own is None:
         task.check_labels(dataset.labels)
     return task, batch

@@ -20,10 +20,10 @@ import numpy as np
 import scipy
 
 from trtcal.data.slices import Attribute
-from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE
-from trtcal.evaluate.accuracy import PERCENT, rounded
+from trtcal.evaluate.accuracy import rounded
 from trtcal.evaluate.per_sample import Labels, Values, class_labels, class_scores
-from trtcal.stats import LEVEL, Interval, holm, mcnemar, paired_difference
+from trtcal.metrics import PERCENT, metric_of
+from trtcal.stats import ALPHA, LEAST_SLICE, LEVEL, Interval, holm, mcnemar, paired_difference
 
 KEPT = 20  # groups of one figure that are listed; the others are counted
 AGREEMENT = "agreement"
@@ -127,11 +127,8 @@ class GroupAccumulator:
             groups += _corrected(found)
         groups.sort(key=lambda group: (group.rank, -group.drop))
         listed = tuple(map(_rounded, groups[:KEPT]))
-        return Breakdown(by, figure, _unit(figure), listed, max(len(groups) - KEPT, 0))
-
-
-def _unit(figure: str) -> str:
-    return "points" if figure in PERCENT else ""
+        unit = "points" if figure in PERCENT else ""
+        return Breakdown(by, figure, unit, listed, max(len(groups) - KEPT, 0))
 
 
 def _corrected(groups: Sequence[Group]) -> list[Group]:
@@ -151,7 +148,7 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
     else:
         drop, p = _of_values(row)
         p = max(p, _beyond(row, sums.whole))
-    factor = 100.0 if figure in PERCENT else 1.0
+    factor = metric_of(figure).factor
     return Group(
         name,
         count,

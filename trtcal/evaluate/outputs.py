@@ -15,15 +15,12 @@ import numpy.typing as npt
 from trtcal.errors import InputError
 from trtcal.evaluate.boxes import Boxes, Decoder, cells_of, found_again, names_of
 from trtcal.evaluate.per_sample import absolute_error, check_finite, distances, jaccard, mean_iou
+from trtcal.metrics import DECIDING
 
 Array = npt.NDArray[Any]
 Values = npt.NDArray[np.float64]
 Figures = dict[str, Values]
 """Figure -> its values, each of shape (samples,), float64."""
-RAW = "raw"
-DECIDING = ("classes", "labels", "boxes", "pixels", "tokens")
-FLOATING = ("values", "vectors", "signal", RAW)
-"""The kinds of outputs: those with decisions, and those that are values alone."""
 
 
 class UnsampledError(InputError):

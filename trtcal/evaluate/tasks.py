@@ -19,8 +19,9 @@ from trtcal.config import TASKS
 from trtcal.data.coco import are_boxes
 from trtcal.errors import InputError, some
 from trtcal.evaluate.boxes import CELLS, Boxes, cells_of, find_decoder, names_of
-from trtcal.evaluate.outputs import DECIDING, FLOATING, RAW, Figures, Output, samples_first
+from trtcal.evaluate.outputs import Figures, Output, samples_first
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, distances
+from trtcal.metrics import FLOATING, METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, WORST, Metric
 
 Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
@@ -38,8 +39,6 @@ KINDS = dict(
 """Task -> the kind of its outputs."""
 Kinds = Mapping[str, str]
 """Output -> its kind."""
-DEFAULTS = {**dict.fromkeys(DECIDING, "agreement >= -1.0"), "vectors": "cosine >= 0.99"}
-"""Kind of output -> its limit where none is given; docs/statistics.md has the reasons."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Task:
             floats = [(a, b) for a, b in pairs if a is not None and b is not None]
             a, b = map(list, zip(*floats, strict=True))
             known = [distances(a, b, len(a[0]))]
-        return {name: known[0][name] for name in DISTANCES} if known else {}
+        return {name: known[0][name] for name in {*known[0]} - {*WORST}} if known else {}
 
     def fitting(self, made: Rows, labels: Labels | None) -> Task:
         """Return the task with the figures that labels give.
@@ -134,22 +133,13 @@ def _floats(values: Array | list[Boxes]) -> Array | None:
     return values if values.dtype.kind == "f" else None
 
 
-def worst_of(found: Iterable[Figures]) -> Figures:
+def worst_of(by_output: Iterable[Figures]) -> Figures:
     """Return each figure of the worst output of each sample."""
-    every = list(found)
-    worst = {
-        name: np.minimum.reduce([one[name] for one in every if name in one])
-        for name in LEAST
-        if any(name in one for one in every)
-    }
-    return worst | {
-        name: np.maximum.reduce([one[name] for one in every if name in one])
-        for name in MOST
-        if any(name in one for one in every)
-    }
-
-
-LEAST, MOST = ("agreement", "cosine"), ("relative_error", "score_error")
+    outputs, reduced = list(by_output), Figures()
+    for name, worst in WORST.items():
+        if values := [figures[name] for figures in outputs if name in figures]:
+            reduced[name] = (np.minimum if worst == "least" else np.maximum).reduce(values)
+    return reduced
 
 
 @dataclass(frozen=True)
@@ -170,36 +160,28 @@ class TaskRecord:
         return f"{self.name}, {'given' if self.is_given else 'guessed'}: {kinds}"
 
 
-SUGGESTED = "sqnr_db >= 30"
+SUGGESTED = f"{SQNR} >= 30"
 """A limit that would decide where none is usual."""
-OF_DECISIONS = frozenset({"agreement"})
-OF_CLASSES = frozenset({"top1", "top1_drop", "top5", "kl"})
-OF_BOXES = frozenset({"agreement", "score_error"})
 PRECISIONS = ("map", "map50")
 """Figures of all boxes beside annotations: COCO's mAP over overlaps of 0.5 to 0.95, and at 0.5."""
-OF_VALUES = frozenset({"cosine", "relative_error", "sqnr_db", "l0", "l1", "l2", "linf"})
-DISTANCES = ("l0", "l1", "l2", "linf", "signal", "error")
-"""Figures that are of all float outputs together."""
-OF_LABELS = {
-    "classes": "top1",
-    "labels": "jaccard",
-    "boxes": "map",
-    "pixels": "miou",
-    "values": "mae",
-}
-"""Kind -> the metric of its first output that needs labels."""
-LABELLED = {kind: f"{metric} >= -1.0" for kind, metric in OF_LABELS.items() if kind in DECIDING}
-"""Kind -> the limit of its first output where there are labels."""
 
 
 def default_limits(kinds: Kinds, known: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the limits of outputs where none is given; `known` are the metrics that labels give."""
-    judged, found = list(kinds.values()), list[str]()
-    for kind, limit in LABELLED.items():
-        if OF_LABELS[kind] in known and kind in judged:
-            judged.remove(kind)
-            found.append(limit)
-    return tuple(dict.fromkeys([*found, *(DEFAULTS[one] for one in judged if one in DEFAULTS)]))
+    """Return the limits of outputs where none is given; `known` are the metrics that labels give.
+
+    A limit on a figure of labels takes the place of the other one of the first output of its kind;
+    docs/statistics.md has the reasons.
+    """
+    judged, limits = list(kinds.values()), list[str]()
+    for metric in OF_OUTPUTS:
+        if metric.needs_labels and metric.name in known:
+            for kind in {*metric.defaults} & {*judged}:
+                judged.remove(kind)
+                limits.append(f"{metric.name} {metric.defaults[kind]}")
+    plain = [metric for metric in OF_OUTPUTS if not metric.needs_labels]
+    for kind in judged:
+        limits += [f"{one.name} {one.defaults[kind]}" for one in plain if kind in one.defaults]
+    return tuple(dict.fromkeys(limits))
 
 
 def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
@@ -207,32 +189,28 @@ def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
 
     Metrics of the user's own are taken to be about all of them.
     """
-    known = set(metrics)
-    if (
-        known
-        - OF_DECISIONS
-        - OF_CLASSES
-        - OF_BOXES
-        - OF_VALUES
-        - {*OF_LABELS.values(), *PRECISIONS}
-    ):
+    names = {*metrics}
+    if any(name not in METRICS or METRICS[name].of != OUTPUTS for name in names):
         return []
-    left = {name for name, kind in kinds.items() if not known & _about(kind)}
-    return sorted(left - _judged_by_labels(kinds, known))
-
-
-def _judged_by_labels(kinds: Kinds, metrics: set[str]) -> set[str]:
-    """Return the outputs that metrics of labels are about: the first of each kind."""
     first = {kind: name for name, kind in reversed([*kinds.items()])}
-    found = {name for kind, name in first.items() if OF_LABELS.get(kind) in metrics}
-    return found | ({first["classes"]} if "classes" in first and metrics & OF_CLASSES else set())
+    rows = [METRICS[name] for name in names]
+    return sorted(
+        name
+        for name, kind in kinds.items()
+        if not any(_is_about(row, kind, first[kind] == name) for row in rows)
+    )
+
+
+def _is_about(metric: Metric, kind: str, is_first: bool) -> bool:
+    """Tell whether a metric is about an output of a kind."""
+    return kind in metric.kinds and (is_first or not metric.is_of_first)
 
 
 def check_limits(task: Task, metrics: Iterable[str]) -> None:
     """`InputError` for a limit on values where all that counts are boxes in another order each time."""
     if any(one.kind != "boxes" or one.has_cells for one in task.outputs):
         return
-    for metric in OF_VALUES & {*metrics}:
+    for metric in filter(_compares_values, metrics):
         names = ", ".join(name for one in task.outputs for name in one.names)
         raise InputError(
             f"the limit on {metric} compares values one by one, but {names} have boxes after a "
@@ -240,6 +218,12 @@ def check_limits(task: Task, metrics: Iterable[str]) -> None:
             'limit the boxes: --limit "agreement >= -1.0", "score_error <= 0.05" or, with --labels, '
             '"map >= -1.0"; or compare the model cut before its NonMaxSuppression',
         )
+
+
+def _compares_values(metric: str) -> bool:
+    """Tell whether a metric is of values one by one, which several kinds of outputs have."""
+    kinds = METRICS[metric].kinds if metric in METRICS else ()
+    return len(kinds) > 1 and "boxes" not in kinds
 
 
 def no_usual_limit(outputs: Sequence[str]) -> str:
@@ -256,12 +240,6 @@ def no_limit_on(outputs: Sequence[str]) -> str:
     return (
         f"no limit is on {some(outputs)}: give one, or choose the outputs to judge with --outputs"
     )
-
-
-def _about(kind: str) -> frozenset[str]:
-    if kind == "boxes":
-        return OF_BOXES | {*PRECISIONS}
-    return OF_VALUES | OF_DECISIONS if kind in DECIDING else OF_VALUES
 
 
 def find_task(

@@ -51,7 +51,8 @@ from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
-from trtcal.limits import SHARES, Judgement, judge_counts
+from trtcal.limits import Judgement, judge_counts
+from trtcal.metrics import SHARES
 from trtcal.model import Model, load_model
 from trtcal.model.loaders import source_of
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs, open_inputs

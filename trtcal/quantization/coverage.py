@@ -14,7 +14,8 @@ from typing import Any
 
 from trtcal.documents import to_fields
 from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
-from trtcal.limits import INT8_MACS, NARROW_MACS, SHARES, Figure, Judgement, Limit, judge_figures
+from trtcal.limits import Figure, Judgement, Limit, judge_figures
+from trtcal.metrics import INT8_MACS, NARROW_MACS, SHARES
 from trtcal.model import Model, uniquely_named
 from trtcal.model.macs import FORMULAS
 from trtcal.model.ops import MULTIPLIES, NOT_QUANTIZED, QDQ

@@ -10,9 +10,9 @@ from trtcal.config import FILE
 from trtcal.documents import Document
 from trtcal.documents.streams import command_line
 from trtcal.evaluate.search.limits import FIGURES as SEARCHED
-from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS
 from trtcal.formats import spelled
 from trtcal.limits import BROKEN, parse_limit
+from trtcal.metrics import OUTPUTS
 from trtcal.reporting.engines import CPU, formats_of
 from trtcal.reporting.verdict import COMMAND, DO_NOT, INCONCLUSIVE
 
@@ -120,7 +120,7 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     judged = document["measured"]["verdict"]["limits"]
     broken = {parse_limit(one["limit"]): one for one in judged if one["state"] == BROKEN}
     ranges = _ranges(document, files)
-    if ranges is None or all(limit.metric in NOT_OF_OUTPUTS for limit in broken):
+    if ranges is None or all(limit.about.of != OUTPUTS for limit in broken):
         return None
     formats = formats_of(document)
     if not document["optimizations"]:

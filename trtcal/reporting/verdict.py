@@ -15,15 +15,14 @@ from typing import Any
 
 from trtcal.documents import Document
 from trtcal.errors import some
-from trtcal.evaluate.accuracy import PERCENT
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
-from trtcal.evaluate.tasks import OF_LABELS
-from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS, PERCENTILES, judge_variants
+from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
-from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
+from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, overall
+from trtcal.metrics import OUTPUTS, PERCENT, TIMES, labelled, metric_of
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.estimates import PAYS, Estimate, estimates
@@ -69,12 +68,12 @@ class _Judged:
     @property
     def accuracy(self) -> Judgement | None:
         """The first limit on what the outputs are."""
-        return next((one for one in self.limits if one.limit.metric not in NOT_OF_OUTPUTS), None)
+        return next((one for one in self.limits if one.limit.about.of == OUTPUTS), None)
 
     @property
     def judges_speed(self) -> bool:
         """Whether a limit is about speed."""
-        return any(one.limit.metric in ("speedup", *PERCENTILES) for one in self.limits)
+        return any(one.limit.about.of == TIMES for one in self.limits)
 
     @property
     def state(self) -> str:
@@ -224,11 +223,11 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
             f"gets {text.number(accuracy.top1)} % of {accuracy.samples:,} samples right; "
             f"FP32 gets {text.number(reference.accuracy.top1)} %"
         )
-    elif shares := [metric for metric in OF_LABELS.values() if {metric} & PERCENT & {*row.means}]:
+    elif shares := [metric for metric in labelled().values() if {metric} & PERCENT & {*row.means}]:
         ours, theirs = (
             text.number(100 * one.means[shares[0]].value.mean) for one in (row, reference)
         )
-        label = metric_of(shares[0]).label
+        label = metric_of(shares[0]).title
         first = f"reaches {label} {ours} % on {accuracy.samples:,} samples; FP32 reaches {theirs} %"
     elif accuracy.agreement is not None:
         first = _agreeing(row)
@@ -373,7 +372,7 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
 
 
 def _undecided_sentence(row: Row, one: Judgement) -> str:
-    name = metric_of(one.limit.metric).label
+    name = one.limit.about.title
     if one.figure is None:
         return f"The limit {one.limit} cannot be judged for {row.name}: {one.reason}."
     if one.reason:
@@ -381,7 +380,7 @@ def _undecided_sentence(row: Row, one: Judgement) -> str:
             f"The limit {one.limit} is undecided for {row.name}: its {name} is {one.measured}; "
             f"{one.reason}."
         )
-    if one.limit.metric in NOT_OF_OUTPUTS:
+    if one.limit.about.of != OUTPUTS:
         return (
             f"The times do not decide whether {row.name} holds {one.limit}: the {name} is "
             f"{one.measured}. Measure more rounds on an idle machine (--rounds)."
@@ -416,7 +415,7 @@ def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]
 
 
 def _failure(one: Judgement) -> str:
-    name = f"its {_change(one)}{metric_of(one.limit.metric).label}"
+    name = f"its {_change(one)}{one.limit.about.title}"
     unit = f" {one.limit.unit}".rstrip()
     missing = f"{text.margin(_excess(one))}{unit}"
     return f"{name} is {one.measured}, which misses the limit {one.limit} by {missing}"

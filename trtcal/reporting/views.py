@@ -11,13 +11,12 @@ from typing import Any
 from trtcal.config import CostConfig
 from trtcal.documents import Document
 from trtcal.errors import some
-from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
-from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.findings import sentence
 from trtcal.formats import spelled
-from trtcal.limits import BROKEN, COST, metric_of
+from trtcal.limits import BROKEN
+from trtcal.metrics import METRICS, PERCENT, TIMED, labelled, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
@@ -47,7 +46,7 @@ GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
 GROWS_DB = 1.0
-RAW_TIMES = ("latency_p50", "latency_p90", "latency_p99", COST)  # the machine may have been slower
+RAW_TIMES = {*TIMED} - {"speedup"}  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
 PLAIN = {
     Plan(rest=rest).to_document()["digest"]: f"--rest {rest}" if rest else ""
@@ -191,12 +190,12 @@ def _figures(row: View, reference: View, document: Document) -> list[Tile]:
     if accuracy["top1"] is not None:
         beside = f"FP32 {text.number(reference['accuracy']['top1'])} %"
         first = ("top1", "Top-1 accuracy", f"{text.number(accuracy['top1'])} %", beside)
-    elif shares := [name for name in OF_LABELS.values() if {name} & PERCENT & {*row["means"]}]:
+    elif shares := [name for name in labelled().values() if {name} & PERCENT & {*row["means"]}]:
         ours, theirs = (
             f"{text.number(100 * one['means'][shares[0]]['value']['mean'])} %"
             for one in (row, reference)
         )
-        first = (None, metric_of(shares[0]).label, ours, f"FP32 {theirs}")
+        first = (None, metric_of(shares[0]).title, ours, f"FP32 {theirs}")
     elif accuracy["agreement"] is not None:
         same = f"{text.number(accuracy['agreement'])} %"
         plain = agreement == AGREEMENTS["classes"]
@@ -430,7 +429,7 @@ def _agreeing(row: View) -> Interval:
     if mean is None or mean["lost"] is not None:
         samples = accuracy["samples"]
         return proportion(round(accuracy["agreement"] * samples / 100), samples)
-    return Moments(**mean["value"]).interval(LEVEL, REACH["agreement"])
+    return Moments(**mean["value"]).interval(LEVEL, METRICS["agreement"].reach or 1.0)
 
 
 def tests(document: Document) -> list[View]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trtcal.documents import Document, parsing
 from trtcal.errors import InputError
-from trtcal.limits import COST, Figure, Judgement, Limit, metric_of
+from trtcal.limits import Figure, Judgement, Limit
+from trtcal.metrics import COST, HIGHER, TIMED, check_known, metric_of
 from trtcal.runs.figures import PRICED, Figures
 from trtcal.runs.history import Entry, History, entry_of
 
@@ -37,8 +38,10 @@ class Changed:
     @property
     def is_better(self) -> bool | None:
         """Whether the change is for the better; None where it is neither."""
-        rising = metric_of(self.figure).rising
-        return None if rising is None or self.is_noise else (self.after > self.before) == rising
+        better = metric_of(self.figure).better
+        if better is None or self.is_noise:
+            return None
+        return (self.after > self.before) == (better == HIGHER)
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -100,7 +103,6 @@ def changed_inputs(before: Entry, after: Entry) -> Inputs:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup", COST)
 NOISE = 0.05  # of times: two runs of the same thing may differ by that
 
 
@@ -141,7 +143,7 @@ def against_last(history: History, report: Document, project: str | None = None)
 def _figure(change: Changed) -> Document:
     metric = metric_of(change.figure)
     return {
-        "name": f"{change.variant}: {metric.label}",
+        "name": f"{change.variant}: {metric.title}",
         "variant": change.variant,
         "figure": change.figure,
         "unit": metric.unit,
@@ -164,9 +166,11 @@ def judge_run(limits: Sequence[Limit], before: Entry | None, after: Entry) -> tu
 
 
 def _judge(limit: Limit, before: Entry | None, after: Entry) -> list[Judgement]:
+    figures = {figure for _, figure in after.figures}
+    check_known([limit.metric], figures)
     keys = [key for key in after.figures if key[1] == limit.metric and limit.is_about(key[0])]
     if not keys or limit.in_slices:
-        known = ", ".join(sorted({figure for _, figure in after.figures}))
+        known = ", ".join(sorted(figures))
         raise InputError(f"run {after.number} has no figure for {limit}", f"known: {known}")
     judgements = []
     for key in keys:

@@ -6,24 +6,13 @@ from collections.abc import Iterator
 
 from trtcal.documents import Document, from_fields
 from trtcal.formats import NARROW
-from trtcal.limits import COST
+from trtcal.metrics import COST, COUNTED, METRICS, OUTPUTS, TIMES, Metric
 from trtcal.quantization.coverage import Coverage
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""
 
-OF_ERRORS = ("sqnr_db", "cosine", "relative_error", "score_error", "kl")
-ACCURACY = ("top1", "top1_drop", "top5", "agreement", *OF_ERRORS)
-BY_LABELS = {"jaccard": 100.0, "map": 100.0, "map50": 100.0, "miou": 100.0, "mae": 1.0}
-"""Figure of labels other than classes -> what its mean is multiplied by."""
-KINDS = {
-    "silent_fallbacks": "silent_fallback",
-    "uncalibrated": "missing_range",
-    "broken_fusions": "broken_fusion",
-}
-"""Figure -> the kind of the findings that it counts."""
 PRICED = "price of an hour"
-LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
 
 
 def figures_of_run(report: Document) -> Figures:
@@ -34,19 +23,25 @@ def figures_of_run(report: Document) -> Figures:
 def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for row in report["comparison"]["rows"]:
         name, measured = row["name"], report["measured"]["variants"][row["name"]]
-        for key in ACCURACY:
-            if row["accuracy"].get(key) is not None:
-                yield (name, key), float(row["accuracy"][key])
-        for key, unit in BY_LABELS.items():
-            if key in row.get("means", {}):
-                yield (name, key), unit * float(row["means"][key]["value"]["mean"])
-        for key in LATENCY:
-            figure = key if key == "speedup" else f"latency_{key.removesuffix('_ms')}"
-            yield (name, figure), float(measured["latency"][key])
+        for metric in METRICS.values():
+            if metric.of == OUTPUTS and metric.is_recorded:
+                value = figure_of(row, metric)
+                if value is not None:
+                    yield (name, metric.name), value
+            elif metric.of == TIMES:
+                yield (name, metric.name), float(measured["latency"][metric.timing])
         yield (name, "size_bytes"), float(measured["size_bytes"])
         cost = (report["measured"].get("costs") or {"variants": {}})["variants"].get(name)
         if cost and cost["cost"]:
             yield (name, COST), float(cost["cost"]["value"])
+
+
+def figure_of(row: Document, metric: Metric) -> float | None:
+    """Return a figure of a report's row in the metric's unit, None where it has none."""
+    value = row["accuracy"].get(metric.name)
+    if value is None and metric.name in row.get("means", {}):
+        value = metric.factor * float(row["means"][metric.name]["value"]["mean"])
+    return None if value is None else float(value)
 
 
 def _of_data(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
@@ -73,7 +68,7 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
         if measured.get("diagnosis"):
             kinds = measured["diagnosis"]["kinds"]
             yield (name, "findings"), float(sum(kinds.values()))
-            for figure, kind in KINDS.items():
+            for figure, kind in COUNTED.items():
                 yield (name, figure), float(kinds.get(kind, 0))
 
 

@@ -22,7 +22,7 @@ from trtcal.evaluate.search.limits import (
     with_unit,
 )
 from trtcal.evaluate.search.milp import Programme, Surrogate
-from trtcal.limits import INT8_MACS
+from trtcal.metrics import INT8_MACS
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
 NONE_HOLDS = "no plan holds all limits"

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss
-from trtcal.limits import HOLDS, INT8_MACS, Figure, Judgement, Limit, parse_limits
+from trtcal.limits import HOLDS, Figure, Judgement, Limit, parse_limits
+from trtcal.metrics import INT8_MACS, check_known
 
 FASTEST, SMALLEST = "fastest", "smallest"
 
@@ -94,6 +95,7 @@ class Limits:
     asked: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
+        check_known(one.metric for one in self.asked)
         for one in self.asked:
             if not is_searched(one) or one.is_relative or one.variant is not None:
                 raise InputError(f"a search cannot use the limit {one}", HINT)

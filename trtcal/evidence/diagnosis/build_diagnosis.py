@@ -44,7 +44,8 @@ from trtcal.evidence.log.reader import events_of_file, parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, LOG, MANIFEST, Build, read_build
 from trtcal.formats import NARROW, PRECISIONS, RANGED, WEIGHTS_ONLY, spelled
-from trtcal.limits import COUNTED, Judgement, Limit, judge_counts, require
+from trtcal.limits import Judgement, Limit, judge_counts, require
+from trtcal.metrics import check_known
 from trtcal.model import Model, uniquely_named
 from trtcal.model.files import stand_in
 from trtcal.model.shapes import stated_types
@@ -170,7 +171,7 @@ def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tupl
     """Hold the numbers of findings, in all and by kind, to the limits that are about them."""
     kinds = Counter(finding.kind for finding in findings)
     ours = [limit for limit in limits if limit.is_of_findings]
-    counts = {one.metric: kinds[COUNTED.get(one.metric, one.metric)] for one in ours}
+    counts = {one.metric: kinds[one.about.counts] for one in ours}
     return judge_counts(ours, counts | {"findings": len(findings)})
 
 
@@ -480,6 +481,7 @@ def check_case(
     case: Case, config: Config, logs: Sequence[Path], further: Iterable[Finding] = ()
 ) -> Diagnosis:
     """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
+    check_known([limit.metric for limit in config.limits], None if config.evaluation.metric else ())
     accepted = [Suppression(**one) for one in config.suppress]
     made = diagnose(replace(case, events=_events(logs)), config.limits, accepted, further)
     return replace(made, findings=with_context(made.findings, logs))

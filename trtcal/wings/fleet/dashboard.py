@@ -15,7 +15,7 @@ import jinja2
 
 from trtcal.documents import together, write_text
 from trtcal.errors import InputError
-from trtcal.limits import COST, metric_of
+from trtcal.metrics import METRICS, OUTPUTS, metric_of
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
 from trtcal.reporting.text import count, money, visible
@@ -25,7 +25,7 @@ from trtcal.runs.history import Entry, History
 from trtcal.wings.fleet.cost_views import cost_of_project, costs_by_tag, tags_of_last
 from trtcal.wings.fleet.costs import Pricing, RunCost, read_runs
 from trtcal.wings.fleet.prices import load_prices
-from trtcal.wings.fleet.series import Change, Series, changes_of, events_of, read_series
+from trtcal.wings.fleet.series import WATCHED, Change, Series, changes_of, events_of, read_series
 
 TEMPLATES = Path(__file__).parent / "templates"
 GENERATOR = "trtcal history dashboard"
@@ -37,23 +37,8 @@ RUNS_SHOWN = 500
 EVENTS_SHOWN = 30
 CHANGES_SHOWN = 24  # of an event
 SPARK_RUNS, SPARK_WIDTH, SPARK_HEIGHT = 60, 120.0, 24.0
-TITLES = {
-    "map": "mAP, %",
-    "top1": "Top-1, %",
-    "agreement": "Agreement with FP32, %",
-    "sqnr_db": "SQNR, dB",
-    "latency_p50": "Latency, median, ms",
-    "speedup": "Speed-up over FP32",
-    COST: "Cost of a million inferences",
-    "int8_macs": "Multiply-accumulates in INT8, %",
-    "layers": "Engine layers (fewer: more was fused)",
-    "broken_fusions": "Broken fusions",
-    "data_issues": "Issues in the calibration data",
-    "findings": "Findings of the diagnosis",
-    "silent_fallbacks": "Silent fallbacks",
-    "uncalibrated": "Tensors without range",
-}
-MAIN = tuple(TITLES)[:4]
+TITLES = {name: METRICS[name].heading for name in WATCHED}
+MAIN = tuple(name for name in WATCHED if METRICS[name].of == OUTPUTS)
 """What says how good a variant is: the first of these that it has."""
 
 Point = tuple[int, float]
@@ -249,7 +234,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["spark"] = lambda values: _sparkline(values[-SPARK_RUNS:])
     environment.filters["counted"] = count
     environment.filters["money"] = money
-    environment.filters["label"] = lambda figure: metric_of(figure).label
+    environment.filters["label"] = lambda figure: metric_of(figure).title
     environment.filters["tone"] = lambda verdict: CLASSES.get(verdict, "open")
     environment.globals |= {
         "dict": dict,

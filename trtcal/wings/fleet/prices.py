@@ -33,7 +33,8 @@ from trtcal.config import (
 )
 from trtcal.documents import Document
 from trtcal.errors import InputError
-from trtcal.limits import COST, Figure, Judgement, Limit
+from trtcal.limits import Figure, Judgement, Limit
+from trtcal.metrics import COST
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.verdict import refused_targets
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from trtcal.limits import COST
+from trtcal.metrics import METRICS
 from trtcal.runs.diff import Changed, Inputs, changed_inputs
 from trtcal.runs.history import Entry, History
 
@@ -114,11 +114,7 @@ def _level_and_scatter(before: Values) -> tuple[Values, Values]:
     return level, np.maximum(pulled.std(axis=1, ddof=1), LEAST * np.abs(level) + TINY)
 
 
-WATCHED = (
-    *("map", "top1", "agreement", "sqnr_db", "latency_p50", "speedup", COST),
-    *("int8_macs", "layers"),
-    *("broken_fusions", "findings", "silent_fallbacks", "uncalibrated", "data_issues"),
-)
+WATCHED = tuple(metric.name for metric in METRICS.values() if metric.is_watched)
 
 
 @dataclass(frozen=True)
