@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,8 @@ SLACK = 1.001  # of a step of Q/DQ, for the rounding of its own arithmetic
 
 @click.group(
     "fusions",
-    cls=partial(ExtendedGroup, default="check"),
+    cls=ExtendedGroup,
+    default="check",
     epilog="Example: trtcal layers fusions model.onnx build/ --json",
 )
 def command() -> None:

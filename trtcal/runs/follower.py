@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trtcal.config import Config
 from trtcal.documents import Document
 from trtcal.extensions import JOURNAL, load, load_all
-from trtcal.limits import COST, Judgement, Limit
+from trtcal.limits import Judgement, Limit
+from trtcal.metrics import COST
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
