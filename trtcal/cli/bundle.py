@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
 
 @click.group(
-    cls=partial(ExtendedGroup, default="make"),
+    cls=ExtendedGroup,
+    default="make",
     epilog="Example: trtcal bundle reports/digits --variant int8-percentile -o bundle/",
 )
 def command() -> None:

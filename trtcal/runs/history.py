@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -224,9 +225,7 @@ class History:
 
     def _meter(self, report: Document) -> Document | None:
         """Return what the follower that computes costs keeps of a report, None without one."""
-        meters = (
-            parsing(self.path, lambda kind=kind: kind.meter(report)) for kind in follower_kinds()
-        )
+        meters = (parsing(self.path, partial(kind.meter, report)) for kind in follower_kinds())
         return next((meter for meter in meters if meter is not None), None)
 
     def entries(
