@@ -169,7 +169,7 @@ def test_a_run_keeps_the_checkpoints_of_the_one_that_it_replaced(story, tmp_path
 
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 def test_the_fusion_check_shows_the_break_and_that_this_compiler_fuses_across_it(tmp_path):
-    model = prepared("v2").model
+    model = prepared("v2")[0].model
     backend = BACKENDS["tensorrt-rtx"]
     built = build(model, backend, BuildOptions("sm89"), tmp_path / "build")
     found = check_fusions(model, layers=read_engine(built.folder))

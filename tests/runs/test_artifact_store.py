@@ -764,7 +764,7 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     assert said("tag", identity, "stage=prod")["tags"] == ["stage=prod", "team=vision"]
     assert said("pull", identity, "-o", "back")["bytes"] == sum(map(len, tree(run).values()))
     assert tree(tmp_path / "back") == tree(run)
-    assert said("trace", engine(run))["run"]["digest"] == listed["digest"]
+    assert said("origin", engine(run))["run"]["digest"] == listed["digest"]
     assert said("verify")["problems"] == []
     assert said("gc")["objects"] == []
     for words in (

@@ -72,7 +72,11 @@ class Check(
         "With --fix: data to run both models on; if the outputs differ, nothing is written."
     )
     fail_on_broken: bool = option("End with status 1 if a pattern is broken.")
-    output: Path | None = option("JSON file for the result, or with --fix the fixed ONNX.", "-o")
+    output: Path | None = option(
+        "JSON file for the result; with --fix the fixed ONNX.  [default with --fix: "
+        "MODEL-fixed.onnx]",
+        "-o",
+    )
 
     def _run(self) -> None:
         from trtcal.documents import write_document
@@ -145,8 +149,7 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
     from trtcal.evidence.fusion.check import check_fusions
     from trtcal.model.files import write_onnx
 
-    if options.output is None:
-        raise InputError("--fix needs an output file for the fixed ONNX", "give -o fixed.onnx")
+    output = options.output or Path(f"{options.model.stem}-fixed.onnx")
     fixed = fix_fusions(model, found, options.add)
     if fixed.step is not None and not options.data:
         raise InputError(
@@ -163,7 +166,7 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
             else ("report this as a defect: no pass may change outputs"),
         )
     left = check_fusions(fixed.model, patterns)
-    written = write_onnx(options.output, fixed.model.proto)
+    written = write_onnx(output, fixed.model.proto)
     document = {
         "passes": [vars(record) for record in fixed.records],
         "equality": equality and {**vars(equality), "largest": equality.largest},
@@ -171,7 +174,7 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
         "left": left.to_document(),
     }
     options.present_onnx(
-        options.output, written, document, lambda: _show_fixed(fixed, equality, found, left)
+        output, written, document, lambda: _show_fixed(fixed, equality, found, left)
     )
     return left
 

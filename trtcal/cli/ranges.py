@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 Writable = Literal["tensorrt-cache", "onnxruntime", "json", "text", "aimet", "aimet-1", "aimet-fp8"]
 Readable = Literal["calibration", Writable, "qdq"]
+ENDINGS = {
+    "tensorrt-cache": "cache",
+    "onnxruntime": "flatbuffers",
+    "json": "json",
+    "text": "txt",
+    "aimet": "encodings",
+    "aimet-1": "encodings",
+    "aimet-fp8": "encodings",
+}
 NAMED = 3
 FORMATS = """\b
 tensorrt-cache  TensorRT's calibration cache
@@ -117,13 +126,17 @@ class Export(
         default="EntropyCalibration2",
     )
     tensors: tuple[str, ...] = option("Write only this tensor; may be repeated.", "--tensor")
-    output: Path = option("Where to write the table.", "-o")
+    output: Path | None = option(
+        "File for the table.  [default: ranges with the ending of the format, such as ranges.cache]",
+        "-o",
+    )
 
     def _run(self) -> None:
         from trtcal.calibration.formats.convert import export_calibration, read_ranges
         from trtcal.documents import digest_file
 
-        found, output, tensors = read_ranges(self.file), self.output, self.tensors
+        found, tensors = read_ranges(self.file), self.tensors
+        output = self.output or Path(f"ranges.{ENDINGS[self.form]}")
         export_calibration(output, found, self.form, tensors or None, self.tensorrt, self.algorithm)
         for name, reason in found.unranged.items():
             note(f"note: {name} has no range and is not written: {reason}")

@@ -12,10 +12,11 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trtcal.config import CostConfig, read_tags
 from trtcal.documents import Document, from_fields, parsing
@@ -31,6 +32,7 @@ from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 from trtcal.runs.follower import follower_kinds
 
+T = TypeVar("T")
 VERSION, OLDEST = 3, 2  # what is written; from which on the tables that are missing are added
 APPLICATION = 0x7472_6361  # "trca": the file is ours, as SQLite records it in the file's header
 WAIT_S = 60.0
@@ -224,8 +226,7 @@ class History:
 
     def _meter(self, report: Document) -> Document | None:
         """Return what the follower that computes costs keeps of a report, None without one."""
-        kinds = follower_kinds()
-        meters = parsing(self.path, lambda: [kind.meter(report) for kind in kinds])
+        meters = (parsing(self.path, partial(kind.meter, report)) for kind in follower_kinds())
         return next((meter for meter in meters if meter is not None), None)
 
     def convert(self) -> bool:
@@ -261,11 +262,14 @@ class History:
             ).fetchall()[::-1]
             return _entries(connection, rows, with_figures)
 
-    def meters(self) -> dict[int, Document]:
-        """Return what the cost of each run follows from, by its number; older histories lack some."""
+    def meters(self, read: Callable[[Any], T]) -> dict[int, T]:
+        """Return what the cost of each run follows from, by its number; older histories lack some.
+
+        `read` makes a meter of what `Follower.meter` returned.
+        """
         with self._open() as connection:
             rows = connection.execute("SELECT run, meter FROM meters")
-            return {run: parse_json(meter) for run, meter in rows}
+            return {run: read(parse_json(meter)) for run, meter in rows}
 
     def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
         """Return figures of a name's runs from number `first` to `last`, by variant and figure."""

@@ -10,7 +10,7 @@ from trtcal.ranges import Calibration
 
 AMAXES = {"x": 2.7, "b": 1.0, "g": 0.9}
 EXPORT = (
-    "calibration",
+    "ranges",
     "export",
     "calibration.json",
     "--format",

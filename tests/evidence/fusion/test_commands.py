@@ -129,7 +129,6 @@ def test_nothing_to_fix_writes_nothing(place, capsys):
         (["layers.json"], "cannot be read as ONNX"),
         (["conv_relu.onnx", "none.log"], "none.log"),
         (["conv_relu.onnx", "conv_relu.onnx"], "is an ONNX model, not a build log"),
-        (["conv_relu.onnx", "--fix"], "--fix needs an output file"),
         (["conv_relu.onnx", "--add", "inner-pairs"], "go with --fix"),
         (["conv_relu.onnx", "--patterns", "none.toml"], "none.toml does not exist"),
         (["diff", "conv_relu.onnx", "layers.json"], "is not a trtcal fusion"),

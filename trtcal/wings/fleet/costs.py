@@ -186,7 +186,7 @@ def read_runs(
     every_variant: bool = False,
 ) -> list[RunCost]:
     """Return the cost of every run in the order of their time: of the verdict's variant, or of each."""
-    meters: dict[int, Meter] = parsing(history.path, lambda: _meters(history))
+    meters = history.meters(partial(from_fields, Meter))
     found: list[RunCost] = []
     for entry in history.entries(project, with_figures=False, tags=tags):
         meter = meters.get(entry.number) or Meter(entry.variant or "", {}, None, {})
@@ -195,10 +195,6 @@ def read_runs(
         costs = partial(_run_costs, entry, meter, names, pricing)
         found += parsing(history.path, costs)
     return sorted(found, key=lambda one: (one.made, one.entry.number))
-
-
-def _meters(history: History) -> dict[int, Meter]:
-    return {run: from_fields(Meter, meter) for run, meter in history.meters().items()}
 
 
 def _run_costs(
