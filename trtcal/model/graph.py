@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from trtcal.model.files import (
     weights_of,
     without_bytes,
 )
+from trtcal.model.model import unique
 from trtcal.model.ops import MOVES, QDQ
 
 G_LOGGER.severity = G_LOGGER.ERROR  # its advice on folding sizes is not for our users
@@ -368,6 +369,34 @@ def tensor_names(graph: gs.Graph) -> set[str]:
             if isinstance(value, gs.Graph):
                 names |= tensor_names(value)
     return names
+
+
+class GraphWriter:
+    """Adds tensors and nodes to a graph, under names that nothing else in it has."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self.graph, self.names = graph, all_names(graph)
+
+    def new_constant(self, name: str, values: npt.NDArray[Any]) -> gs.Constant:
+        """Return a constant."""
+        return gs.Constant(unique(name, self.names), values)
+
+    def new_variable(self, name: str, dtype: Any, like: gs.Tensor) -> gs.Variable:
+        """Return a tensor of the shape of another one, which no node makes yet."""
+        return gs.Variable(unique(name, self.names), dtype, like.shape)
+
+    def new_node(
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[gs.Tensor],
+        output: gs.Variable,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> gs.Variable:
+        """Add a node that makes a tensor, and return that."""
+        name = unique(name, self.names)
+        self.graph.nodes.append(gs.Node(op, name, dict(attributes or {}), list(inputs), [output]))
+        return output
 
 
 def all_names(graph: gs.Graph) -> set[str]:

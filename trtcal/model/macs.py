@@ -89,14 +89,6 @@ def _convolution(image: int, weight: int) -> Formula:
     return count
 
 
-def _transposed(one: Operands) -> int:
-    return convolution_macs(one.shape(0)[0], one.shape(0)[2:], one.shape(1))
-
-
-def _channels_last(one: Operands) -> int:
-    return convolution_macs(one.shape(0)[0], one.made[1:-1], one.shape(1))
-
-
 def _product(right: int) -> Formula:
     """Return the formula of a product whose second operand is the input `right`."""
 
@@ -117,16 +109,18 @@ def _by_attributes(one: Operands) -> int:
 
 def einsum_macs(equation: str, shapes: Sequence[Shape]) -> int:
     """Return those of the products from left to right, summed over what is not needed any more."""
-    given, _, result = equation.replace(" ", "").partition("->")
-    terms = given.split(",")
+    operands, _, result = equation.replace(" ", "").partition("->")
+    terms = operands.split(",")
     sizes: dict[str, int] = {}
     letters = [_letters(term, shape, sizes) for term, shape in zip(terms, shapes, strict=True)]
-    wanted = set(_plain(result)) if "->" in equation else _once(letters)
-    wanted |= {letter for letter in sizes if letter.isdigit()}
+    every = [letter for term_letters in letters for letter in term_letters]
+    once = {letter for letter in every if every.count(letter) == 1}
+    kept = set(result.replace("...", "")) if "->" in equation else once
+    kept |= {letter for letter in sizes if letter.isdigit()}
     count, current = 0, letters[0]
     for number, right in enumerate(letters[1:], 1):
         count += math.prod(sizes[letter] for letter in current | right)
-        current = (current | right) & wanted.union(*letters[number + 1 :])
+        current = (current | right) & kept.union(*letters[number + 1 :])
     return count
 
 
@@ -140,15 +134,6 @@ def _letters(term: str, shape: Shape, sizes: dict[str, int]) -> set[str]:
     for letter, size in zip(names, shape, strict=True):
         sizes[letter] = max(sizes.get(letter, 1), size)
     return set(names)
-
-
-def _plain(term: str) -> str:
-    return term.replace("...", "")
-
-
-def _once(letters: Sequence[set[str]]) -> set[str]:
-    every = [letter for one in letters for letter in one]
-    return {letter for letter in every if every.count(letter) == 1}
 
 
 def _einsum(one: Operands) -> int:
@@ -250,7 +235,9 @@ FORMULAS: Mapping[str, Formula] = {
     "ConvInteger": _convolution(0, 1),
     "QLinearConv": _convolution(0, 3),
     "DeformConv": _convolution(0, 1),
-    "ConvTranspose": _transposed,
+    "ConvTranspose": lambda node: convolution_macs(
+        node.shape(0)[0], node.shape(0)[2:], node.shape(1)
+    ),
     "Gemm": _product(1),
     "QGemm": _product(3),
     "MatMul": _product(1),
@@ -266,7 +253,9 @@ FORMULAS: Mapping[str, Formula] = {
     "ai.onnx.ml::LinearClassifier": _linear,
     "ai.onnx.ml::LinearRegressor": _linear,
     "com.microsoft::FusedConv": _convolution(0, 1),
-    "com.microsoft::NhwcFusedConv": _channels_last,
+    "com.microsoft::NhwcFusedConv": lambda node: convolution_macs(
+        node.shape(0)[0], node.made[1:-1], node.shape(1)
+    ),
     "com.microsoft::FusedGemm": _product(1),
     "com.microsoft::GemmFastGelu": _product(1),
     "com.microsoft::QGemm": _product(3),

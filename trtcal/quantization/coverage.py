@@ -235,17 +235,22 @@ def cover(
 ) -> Coverage:
     """Return the coverage of a network whose nodes of the main graph run in the precisions `got`."""
     multiplying = [node for node in work.nodes if node.macs]
-    total = sum(one.macs or 0 for one in multiplying)
-    found = {id(one): _precision(one, got) for one in multiplying}
-    own = [one for one in multiplying if found[id(one)] == INT8]
-    narrow = {name: _macs_in(name, multiplying, found) for name in NARROW if name != INT8}
-    rest = [one for one in multiplying if found[id(one)] not in NARROW]
-    rest.sort(key=lambda one: -(one.macs or 0))
+    total = _sum_macs(multiplying)
+    # Q/DQ stand in the main graph alone.
+    precisions = {
+        id(node): "float" if node.body else got.get(node.node, "float") for node in multiplying
+    }
+    by_precision: dict[str, list[NodeWork]] = {}
+    for node in multiplying:
+        by_precision.setdefault(precisions[id(node)], []).append(node)
+    own = by_precision.get(INT8, [])
+    rest = [node for node in multiplying if precisions[id(node)] not in NARROW]
+    rest.sort(key=lambda node: -(node.macs or 0))
     return Coverage(
         is_built=is_built,
         macs=total,
-        int8_macs=sum(one.macs or 0 for one in own),
-        unknown_macs=sum(one.macs or 0 for one in rest if found[id(one)] == UNKNOWN),
+        int8_macs=_sum_macs(own),
+        unknown_macs=_sum_macs(by_precision.get(UNKNOWN, [])),
         moved_bytes=sum(node.moved_bytes for node in work.nodes if node.op not in QDQ),
         int8_bytes=sum(one.moved_bytes for one in own),
         nodes=sum(node.macs != 0 for node in work.nodes),
@@ -258,17 +263,16 @@ def cover(
         ),
         inputs=dict(work.inputs),
         assumed=work.assumed,
-        narrow_macs={name: macs for name, macs in narrow.items() if macs},
+        narrow_macs={
+            name: _sum_macs(by_precision[name])
+            for name in NARROW
+            if name != INT8 and name in by_precision
+        },
     )
 
 
-def _macs_in(name: str, nodes: Iterable[NodeWork], found: Mapping[int, str]) -> int:
-    return sum(node.macs or 0 for node in nodes if found[id(node)] == name)
-
-
-def _precision(one: NodeWork, got: Mapping[str, str]) -> str:
-    """Return a node's precision; Q/DQ stand in the main graph alone."""
-    return "float" if one.body else got.get(one.node, "float")
+def _sum_macs(nodes: Iterable[NodeWork]) -> int:
+    return sum(node.macs or 0 for node in nodes)
 
 
 def _uncovered(one: NodeWork, total: int, reason: str) -> Uncovered:

@@ -16,9 +16,9 @@ import onnx_graphsurgeon as gs
 from trtcal.documents import canonical_json
 from trtcal.errors import InputError
 from trtcal.formats import BY_OPERATOR, FORMATS, NARROW, WEIGHTS_ONLY
-from trtcal.model import Model, checked, unique
+from trtcal.model import Model, checked
 from trtcal.model.files import OnnxFile, write_onnx
-from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
+from trtcal.model.graph import GraphWriter, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Overrides
 from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
@@ -225,7 +225,7 @@ def _check_same_model(model: Model, calibration: Calibration) -> None:
         )
 
 
-class _Writer:
+class _Writer(GraphWriter):
     """Puts Q/DQ pairs into one graph and remembers those that it has."""
 
     def __init__(
@@ -236,11 +236,10 @@ class _Writer:
         plan: Plan,
         overrides: Overrides,
     ) -> None:
-        self.graph, self.calibration = graph, calibration
-        self.overrides = overrides
+        super().__init__(graph)
+        self.calibration, self.overrides = calibration, overrides
         self.placement, self.plan = placement, plan
         self.nodes = {node.name: node for node in graph.nodes}
-        self.names = all_names(graph)
         self.pairs: dict[tuple[str, bool, str], gs.Variable] = {}  # by tensor; is it the second one
         self.weights: dict[tuple[Any, ...], gs.Variable] = {}
 
@@ -320,7 +319,7 @@ class _Writer:
         node = self.nodes[layer.name]
         second = precision == "int8" and layer.name in self.plan.second_qdq
         if (bias := self.overrides.biases.get(layer.name)) is not None:
-            set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
+            set_bias(node, self.new_constant(f"{node.name}/bias", bias))
         for index in layer.activations if precision not in WEIGHTS_ONLY else ():
             node.inputs[index] = self._activation(node.inputs[index], second, precision)
         if layer.op == "AveragePool" and is_unpadded(node):
@@ -343,8 +342,9 @@ class _Writer:
             scale = _scale_above(tensor.name, scale) if second else scale
             dtype = FORMATS[precision].dtype
             parameters = self._parameters(tensor.name, scale, dtype)
-            quantized = self._variable(f"{tensor.name}/quantized", dtype, tensor)
-            self._node("QuantizeLinear", [before, *parameters], quantized, {})
+            quantized = self.new_variable(f"{tensor.name}/quantized", dtype, tensor)
+            name = f"{quantized.name.rpartition('/')[0]}/quantize"
+            self.new_node("QuantizeLinear", name, [before, *parameters], quantized)
             self.pairs[key] = self._dequantized(tensor, quantized, parameters, {})
         return self.pairs[key]
 
@@ -356,7 +356,7 @@ class _Writer:
         if key not in self.weights:
             values = np.asarray(constant(tensor))
             grid = found or nearest(values, precision, axis, size)
-            stored = gs.Constant(unique(f"{tensor.name}/{precision}", self.names), grid.values)
+            stored = self.new_constant(f"{tensor.name}/{precision}", grid.values)
             attributes = {} if axis is None else {"axis": axis}
             if size is None:
                 parameters = self._parameters(tensor.name, grid.scale, grid.values.dtype)
@@ -370,18 +370,18 @@ class _Writer:
         self, tensor: gs.Constant, scales: Scale, precision: str, dtype: Any
     ) -> gs.Tensor:
         """Return the scales of blocks: constants, or quantized and dequantized themselves."""
-        name, form = unique(f"{tensor.name}/scale", self.names), FORMATS[precision]
+        name, form = f"{tensor.name}/scale", FORMATS[precision]
         if form.scales is None:
-            return gs.Constant(name, scales.astype(dtype))
+            return self.new_constant(name, scales.astype(dtype))
         step = np.asarray(scale_step(scales, form), dtype)
-        stored = gs.Constant(name, FORMATS[form.scales].rounded(scales / np.float32(step)))
-        given = gs.Constant(unique(f"{tensor.name}/scale_step", self.names), step)
-        return self._dequantized(stored, stored, [given], {})
+        stored = self.new_constant(name, FORMATS[form.scales].rounded(scales / np.float32(step)))
+        parameters = [self.new_constant(f"{tensor.name}/scale_step", step)]
+        return self._dequantized(stored, stored, parameters, {})
 
     def _parameters(self, name: str, scale: Scale, dtype: Any) -> list[gs.Constant]:
         return [
-            gs.Constant(unique(f"{name}/scale", self.names), scale),
-            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros(scale.shape, dtype)),
+            self.new_constant(f"{name}/scale", scale),
+            self.new_constant(f"{name}/zero_point", np.zeros(scale.shape, dtype)),
         ]
 
     def _dequantized(
@@ -391,18 +391,9 @@ class _Writer:
         parameters: list[gs.Tensor],
         attributes: Any,
     ) -> gs.Variable:
-        dtype = parameters[0].dtype
-        result = self._variable(f"{tensor.name}/dequantized", dtype, tensor)
-        self._node("DequantizeLinear", [quantized, *parameters], result, attributes)
-        return result
-
-    def _variable(self, name: str, dtype: Any, like: gs.Tensor) -> gs.Variable:
-        return gs.Variable(unique(name, self.names), dtype, like.shape)
-
-    def _node(self, op: str, inputs: list[gs.Tensor], output: gs.Variable, attributes: Any) -> None:
-        suffix = "quantize" if op == "QuantizeLinear" else "dequantize"
-        name = unique(f"{output.name.rpartition('/')[0]}/{suffix}", self.names)
-        self.graph.nodes.append(gs.Node(op, name, attributes, inputs, [output]))
+        result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, tensor)
+        name = f"{result.name.rpartition('/')[0]}/dequantize"
+        return self.new_node("DequantizeLinear", name, [quantized, *parameters], result, attributes)
 
 
 def _scale_above(tensor: str, scale: Scale) -> Scale:
