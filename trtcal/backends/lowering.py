@@ -53,7 +53,9 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     graph = import_graph(proto)
     changed = adapt(graph)
-    quantizers = [one for one in graph.nodes if one.op == "QuantizeLinear" and not is_literal(one)]
+    quantizers = [
+        node for node in graph.nodes if node.op == "QuantizeLinear" and not is_literal(node)
+    ]
     if not quantizers or not _is_tensorrts(graph):
         return export_model(graph, proto) if changed else proto
     lowering = _Lowering(graph)
@@ -90,7 +92,7 @@ class _Lowering(GraphWriter):
 
     def _can_widen(self, node: gs.Node) -> bool:
         quantized = [_dequantizer_scale(tensor) is not None for tensor in node.inputs]
-        plain = [isinstance(one, gs.Constant) or one.is_empty() for one in node.inputs]
+        plain = [isinstance(tensor, gs.Constant) or tensor.is_empty() for tensor in node.inputs]
         if node.op in MULTIPLIES:
             return all(quantized[:2]) and all(plain[2:])
         known = (tensor.name in self.wide for tensor in node.inputs)
@@ -99,7 +101,7 @@ class _Lowering(GraphWriter):
     def _widened(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the float32 form of a tensor, which is itself if it is of another type."""
         values, scale = constant(tensor), _dequantizer_scale(tensor)
-        half = any(one is not None and one.dtype == np.float16 for one in (values, scale))
+        half = any(array is not None and array.dtype == np.float16 for array in (values, scale))
         if half and tensor.name not in self.wide:
             if values is not None:
                 wide = self.new_constant(f"{tensor.name}/wide", values.astype(np.float32))
@@ -248,7 +250,7 @@ class _Lowering(GraphWriter):
                 ]
                 result = self._variable(node.outputs[0], "dequantized", np.float32)
                 self._add("DequantizeLinear", own, result, node.attrs)
-                place = next(i for i, one in enumerate(reader.inputs) if one is node.outputs[0])
+                place = next(i for i, read in enumerate(reader.inputs) if read is node.outputs[0])
                 reader.inputs[place] = result
         self.graph.toposort()
 

@@ -103,12 +103,12 @@ class _Writer(GraphWriter):
                 node.inputs[0] = self.narrow[node.inputs[0].name]
 
     def _is_ours(self, tensor: gs.Tensor) -> bool:
-        made = any(producer.name in self.casts for producer in tensor.inputs)
-        return made and is_fp32(tensor)
+        is_cast = any(producer.name in self.casts for producer in tensor.inputs)
+        return is_cast and is_fp32(tensor)
 
     def _replace(self, tensor: gs.Tensor, other: gs.Tensor) -> None:
         for reader in list(tensor.outputs):
-            reader.inputs = [other if one is tensor else one for one in reader.inputs]
+            reader.inputs = [other if read is tensor else read for read in reader.inputs]
 
     def _fp16(self, tensor: gs.Tensor) -> gs.Tensor:
         if tensor.name not in self.narrow:
@@ -135,7 +135,9 @@ class _Writer(GraphWriter):
         TensorRT-RTX 1.7 computes Conv and Cast in float16 throughout, even if the weights overflow
         there; a Clip before the Cast prevents that.
         """
-        heavy = any(one.op in HEAVY and not any(pairs_before(one)) for one in tensor.inputs)
+        heavy = any(
+            producer.op in HEAVY and not any(pairs_before(producer)) for producer in tensor.inputs
+        )
         if not heavy:
             return tensor
         result = self.new_variable(f"{tensor.name}/within", tensor.dtype, tensor)
