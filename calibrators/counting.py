@@ -36,11 +36,11 @@ def load_kernels() -> None:
 @compiled
 def finite_nonzero(bits: Bits) -> int:
     """Return the number of finite values that are not zero."""
-    found = 0
+    count = 0
     for i in range(bits.size):
         magnitude = bits[i] & np.int32(0x7FFFFFFF)
-        found += (magnitude > 0) & (magnitude < INFINITY_KEY)
-    return found
+        count += (magnitude > 0) & (magnitude < INFINITY_KEY)
+    return count
 
 
 @compiled

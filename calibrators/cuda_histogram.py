@@ -136,9 +136,9 @@ class DeviceHistogram:
     def histogram(self) -> Histogram:
         """Return the histogram of all values so far; it stays as it is when there are more."""
         self._fold()
-        made = Histogram()
-        made.merge(self._histogram)
-        return made
+        result = Histogram()
+        result.merge(self._histogram)
+        return result
 
     def _add(self, address: int, elements: int, kind: np.dtype[Any]) -> None:
         fp16 = kind == np.float16

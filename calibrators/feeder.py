@@ -61,8 +61,8 @@ class Failures:
 
 
 def _handlers() -> dict[int, Callable[..., Any]]:
-    found = {int(number): signal.getsignal(number) for number in signal.valid_signals()}
-    return {number: handler for number, handler in found.items() if callable(handler)}
+    handlers = {int(number): signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: handler for number, handler in handlers.items() if callable(handler)}
 
 
 def never_raises(method: Method) -> Method:

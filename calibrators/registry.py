@@ -54,10 +54,10 @@ def _factory(name: str) -> Factory:
         module, attribute = BUILT_IN[name].split(":")
         factory: Factory = getattr(import_module(module), attribute)
         return factory
-    found = _entry_points().get(name)
-    if found is None:
+    entry = _entry_points().get(name)
+    if entry is None:
         raise UnknownCalibratorError(f"unknown calibrator {name!r}")
-    loaded: Factory = found.load()
+    loaded: Factory = entry.load()
     return loaded
 
 

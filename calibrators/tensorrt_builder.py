@@ -222,14 +222,14 @@ class BuilderCalibrator:
 
     def _served(self) -> Served:
         feeder = self._feeder
-        asked = feeder.ended or feeder.given > 0
-        from_cache = self._read and self._given is not None and not asked
-        if not (asked or from_cache):
+        was_asked = feeder.ended or feeder.given > 0
+        from_cache = self._read and self._given is not None and not was_asked
+        if not (was_asked or from_cache):
             raise NotCalibratedError(
                 "TensorRT asked for no batch: the build failed before calibration, the INT8 flag "
                 "is not set, or the network has its own Q/DQ or ranges"
             )
-        if asked and not feeder.ended:
+        if was_asked and not feeder.ended:
             raise NotCalibratedError(
                 f"TensorRT stopped after batch {feeder.given}, before the end of the data"
             )

@@ -65,10 +65,10 @@ def record_engine(engine: str, manifest: str) -> str | None:
 
 def is_recorded(engine: str, manifest: str) -> bool:
     """Whether `record_engine` wrote this pair down."""
-    wanted = _line(engine, manifest)
+    expected = _line(engine, manifest)
     try:
         with ledger_path().open(encoding="utf-8", errors="replace") as file:
-            return any(line.rstrip("\n") == wanted for line in file)
+            return any(line.rstrip("\n") == expected for line in file)
     except OSError:
         return False
 
@@ -210,14 +210,14 @@ def build(
     with Workplace() as name:
         workplace = Path(name)
         try:
-            made = backend.build_in(model, options, workplace)
+            product = backend.build_in(model, options, workplace)
         except (BackendError, InputError, ResourceError) as error:
             _keep_log(workplace, folder, backend.engine_file)
             refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
             if refusal is not None:
                 raise BackendError(*refusal) from error
             raise
-        result = _describe(model, backend, options, made, workplace)
+        result = _describe(model, backend, options, product, workplace)
         result = _recorded(result)
         examine(result)
         return _publish(result, folder)
@@ -264,7 +264,7 @@ def _describe(
     model: Model,
     backend: Backend,
     options: BuildOptions,
-    made: Made,
+    product: Made,
     workplace: Path,
 ) -> Build:
     record = quantization_record(model.proto)
@@ -277,7 +277,7 @@ def _describe(
         "log_digest": digest_file(workplace / LOG),
         **json.loads((workplace / "measured.json").read_text()),
     }
-    outcomes = _outcomes(model, backend, options, made.layers, workplace / LOG)
+    outcomes = _outcomes(model, backend, options, product.layers, workplace / LOG)
     tail = tail_of(metadata_of(model.proto))
     return Build(
         folder=workplace,
@@ -286,7 +286,7 @@ def _describe(
         target=options.target,
         model=model.fingerprint,
         model_name=model.name,
-        layers=made.layers,
+        layers=product.layers,
         outcomes=outcomes,
         skipped=record.get("skipped", {}),
         quantization={**provenance(record), **options.route.record()},
@@ -295,8 +295,8 @@ def _describe(
         inputs=model.inputs,
         outputs=model.outputs,
         whole=() if tail is None else whole_outputs(model.outputs, tail),
-        plugins=made.plugins,
-        gpu=made.gpu,
+        plugins=product.plugins,
+        gpu=product.gpu,
         options=options.to_document(),
         command=backend.command(model, bare, model.path.name, backend.engine_file),
         coverage=_coverage(model, options, outcomes),
@@ -309,7 +309,7 @@ def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]
         tensor.name for tensor in model.inputs if tensor.shape and isinstance(tensor.shape[0], int)
     }
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
-    sizes = {name: one if name in fixed else (1, *one[1:]) for name, one in usual.items()}
+    sizes = {name: shape if name in fixed else (1, *shape[1:]) for name, shape in usual.items()}
     if options.target == "cpu":  # what its kernels run in float says nothing of TensorRT
         return asked_coverage(model, sizes)
     return built_coverage(model, outcomes, sizes)
@@ -344,8 +344,8 @@ def _outcomes(
 ) -> tuple[Outcome, ...]:
     """Return what every node got; the log explains first why one was lost, then its Q/DQ."""
     ops = {node.name: node.op_type for node in model.proto.graph.node}
-    asked = options.route.asked(asked_precisions(model.proto))
-    outcomes = find_outcomes(asked, layers, len(options.profiles))
+    requests = options.route.asked(asked_precisions(model.proto))
+    outcomes = find_outcomes(requests, layers, len(options.profiles))
     known = tuple(
         backend.explain(outcome, ops[outcome.node], options.target) if outcome.is_lost else outcome
         for outcome in outcomes

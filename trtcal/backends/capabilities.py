@@ -48,9 +48,9 @@ def _capability(part: str) -> Capability | None:
     return parse_target(part)[0] if CAPABILITY.fullmatch(part) else None
 
 
-def check_precisions(asked: Collection[str], targets: Collection[str]) -> None:
+def check_precisions(precisions: Collection[str], targets: Collection[str]) -> None:
     """`InputError` if a target lacks a precision that is asked for, with those that have it."""
-    for precision in (one for one in NARROW if one in asked):
+    for precision in (name for name in NARROW if name in precisions):
         for target in targets:
             for part in _lacking(target, precision):
                 raise InputError(
@@ -60,10 +60,10 @@ def check_precisions(asked: Collection[str], targets: Collection[str]) -> None:
 
 
 def _shown(part: str) -> str:
-    name, given = canonical(part), part.strip()
+    name, typed = canonical(part), part.strip()
     if name == PORTABLE:
         return f"{PORTABLE}, which is also for sm80,"
-    return f"{name}{named_gpus(name)}" if name == given else f"{name} ({given})"
+    return f"{name}{named_gpus(name)}" if name == typed else f"{name} ({typed})"
 
 
 def _having(precision: str) -> Iterator[str]:

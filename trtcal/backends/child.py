@@ -64,8 +64,8 @@ class Transcript:
         if ours := OURS.match(text):
             severity, message, begins = SEVERITIES[ours[1]], text[ours.end() :], True
         else:
-            given, message, begins = split_line(text)
-            severity = given or "unknown"
+            prefix, message, begins = split_line(text)
+            severity = prefix or "unknown"
         if begins:
             self._begin(severity, message)
         elif self._length + len(text) > LONGEST:

@@ -13,7 +13,7 @@ float32: only a rounding to float16 right before that to INT8 is left out, and Q
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,8 @@ import onnx_graphsurgeon as gs
 
 from trtcal.backends.narrow import adapt, is_literal
 from trtcal.errors import InputError
-from trtcal.model import unique
 from trtcal.model.graph import (
-    all_names,
+    GraphWriter,
     clip_bounds,
     constant,
     export_model,
@@ -54,7 +53,9 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     graph = import_graph(proto)
     changed = adapt(graph)
-    quantizers = [one for one in graph.nodes if one.op == "QuantizeLinear" and not is_literal(one)]
+    quantizers = [
+        node for node in graph.nodes if node.op == "QuantizeLinear" and not is_literal(node)
+    ]
     if not quantizers or not _is_tensorrts(graph):
         return export_model(graph, proto) if changed else proto
     lowering = _Lowering(graph)
@@ -69,12 +70,11 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
     return export_model(graph, proto)
 
 
-class _Lowering:
+class _Lowering(GraphWriter):
     """The steps over one graph."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self.graph = graph
-        self.names = all_names(graph)
+        super().__init__(graph)
         self.wide: dict[str, gs.Tensor] = {}  # the float32 form of a float16 tensor
 
     def widen(self) -> None:
@@ -87,13 +87,12 @@ class _Lowering:
                 narrow = node.outputs[0]
                 wide = self.wide[narrow.name] = self._variable(narrow, "wide", np.float32)
                 node.outputs = [wide]
-                self._add("Cast", [wide], narrow)
-                self.graph.nodes[-1].attrs["to"] = int(onnx.TensorProto.FLOAT16)
+                self._add("Cast", [wide], narrow, {"to": int(onnx.TensorProto.FLOAT16)})
         self.graph.cleanup(remove_unused_graph_inputs=False).toposort()
 
     def _can_widen(self, node: gs.Node) -> bool:
         quantized = [_dequantizer_scale(tensor) is not None for tensor in node.inputs]
-        plain = [isinstance(one, gs.Constant) or one.is_empty() for one in node.inputs]
+        plain = [isinstance(tensor, gs.Constant) or tensor.is_empty() for tensor in node.inputs]
         if node.op in MULTIPLIES:
             return all(quantized[:2]) and all(plain[2:])
         known = (tensor.name in self.wide for tensor in node.inputs)
@@ -102,16 +101,16 @@ class _Lowering:
     def _widened(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the float32 form of a tensor, which is itself if it is of another type."""
         values, scale = constant(tensor), _dequantizer_scale(tensor)
-        half = any(one is not None and one.dtype == np.float16 for one in (values, scale))
+        half = any(array is not None and array.dtype == np.float16 for array in (values, scale))
         if half and tensor.name not in self.wide:
             if values is not None:
-                name = unique(f"{tensor.name}/wide", self.names)
-                self.wide[tensor.name] = gs.Constant(name, values.astype(np.float32))
+                wide = self.new_constant(f"{tensor.name}/wide", values.astype(np.float32))
+                self.wide[tensor.name] = wide
             else:
                 producer = tensor.inputs[0]
                 wide = self.wide[tensor.name] = self._variable(tensor, "wide", np.float32)
-                self._add(producer.op, list(map(self._widened, producer.inputs)), wide)
-                self.graph.nodes[-1].attrs = dict(producer.attrs)
+                inputs = list(map(self._widened, producer.inputs))
+                self._add(producer.op, inputs, wide, producer.attrs)
         return self.wide.get(tensor.name, tensor)
 
     def move_up(self) -> None:
@@ -134,12 +133,9 @@ class _Lowering:
             if quantize is None or scale is None or scale.dtype != np.float16:
                 continue
             wide = self._variable(node.outputs[0], "wide", np.float32)
-            name = unique(f"{wide.name}/Cast", self.names)
-            to = {"to": int(onnx.TensorProto.FLOAT)}
-            self.graph.nodes.append(gs.Node("Cast", name, to, [node.outputs[0]], [wide]))
-            held = unique(f"{wide.name}/scale", self.names)
-            quantize.inputs[0] = wide
-            quantize.inputs[1] = gs.Constant(held, scale.astype(np.float32))
+            self._add("Cast", [node.outputs[0]], wide, {"to": int(onnx.TensorProto.FLOAT)})
+            scale = self.new_constant(f"{wide.name}/scale", scale.astype(np.float32))
+            quantize.inputs[0], quantize.inputs[1] = wide, scale
         self.graph.toposort()
 
     def _quantizer_after(self, node: gs.Node, ops: Collection[str]) -> gs.Node | None:
@@ -164,11 +160,16 @@ class _Lowering:
         return result
 
     def _variable(self, like: gs.Tensor, suffix: str, dtype: type) -> gs.Variable:
-        return gs.Variable(unique(f"{like.name}/{suffix}", self.names), dtype, like.shape)
+        return self.new_variable(f"{like.name}/{suffix}", dtype, like)
 
-    def _add(self, op: str, inputs: list[gs.Tensor], output: gs.Variable) -> None:
-        name = unique(f"{output.name}/{op}", self.names)
-        self.graph.nodes.append(gs.Node(op, name, {}, inputs, [output]))
+    def _add(
+        self,
+        op: str,
+        inputs: list[gs.Tensor],
+        output: gs.Variable,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.new_node(op, f"{output.name}/{op}", inputs, output, attributes)
 
     def clip_integers(self) -> None:
         """Turn conv -> Relu or Clip -> Q into conv -> Q -> Clip on integers."""
@@ -188,7 +189,7 @@ class _Lowering:
         quantize.inputs[0] = source
         quantize.outputs = [between]
         limits = [
-            gs.Constant(unique(f"{node.name}/{side}", self.names), np.array(value, np.int8))
+            self.new_constant(f"{node.name}/{side}", np.array(value, np.int8))
             for side, value in (("low", low), ("high", high))
         ]
         node.op, node.attrs = "Clip", {}
@@ -206,8 +207,7 @@ class _Lowering:
     def _keep_float(self, node: gs.Node) -> None:
         weight = _dequantized_weight(node.inputs[1])
         if weight is not None:
-            name = unique(f"{node.name}/float_weight", self.names)
-            node.inputs[1] = gs.Constant(name, weight)
+            node.inputs[1] = self.new_constant(f"{node.name}/float_weight", weight)
 
     def quantize_biases(self) -> None:
         """Give Conv and Gemm an int32 bias in steps of activation scale times weight scale."""
@@ -230,14 +230,12 @@ class _Lowering:
             return
         name = node.inputs[2].name
         inputs: list[gs.Tensor] = [
-            gs.Constant(unique(f"{name}/int32", self.names), values.astype(np.int32)),
-            gs.Constant(unique(f"{name}/scale", self.names), step),
-            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros_like(step, np.int32)),
+            self.new_constant(f"{name}/int32", values.astype(np.int32)),
+            self.new_constant(f"{name}/scale", step),
+            self.new_constant(f"{name}/zero_point", np.zeros_like(step, np.int32)),
         ]
         result = self._variable(node.inputs[2], "dequantized", np.float32)
-        self._add("DequantizeLinear", inputs, result)
-        if step.ndim:
-            self.graph.nodes[-1].attrs["axis"] = 0
+        self._add("DequantizeLinear", inputs, result, {"axis": 0} if step.ndim else {})
         node.inputs[2] = result
 
     def separate_weights(self) -> None:
@@ -246,16 +244,13 @@ class _Lowering:
             shared = node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None
             shared = shared and not is_literal(node)
             for reader in node.outputs[0].outputs[1:] if shared else []:
-                own = [
-                    gs.Constant(
-                        unique(f"{reader.name}/{tensor.name}", self.names), constant(tensor)
-                    )
+                own: list[gs.Tensor] = [
+                    self.new_constant(f"{reader.name}/{tensor.name}", np.asarray(constant(tensor)))
                     for tensor in node.inputs
                 ]
                 result = self._variable(node.outputs[0], "dequantized", np.float32)
-                self._add("DequantizeLinear", own, result)
-                self.graph.nodes[-1].attrs = dict(node.attrs)
-                place = next(i for i, one in enumerate(reader.inputs) if one is node.outputs[0])
+                self._add("DequantizeLinear", own, result, node.attrs)
+                place = next(i for i, read in enumerate(reader.inputs) if read is node.outputs[0])
                 reader.inputs[place] = result
         self.graph.toposort()
 
@@ -263,9 +258,8 @@ class _Lowering:
         """Make every quantized activation uint8 with zero point 128."""
         for node in self.graph.nodes:
             if node.op in QDQ and not is_literal(node) and _carries_activation(node):
-                node.inputs[2] = gs.Constant(
-                    unique(f"{node.name}/zero_point", self.names), np.array(ZERO_POINT, np.uint8)
-                )
+                zero = np.array(ZERO_POINT, np.uint8)
+                node.inputs[2] = self.new_constant(f"{node.name}/zero_point", zero)
             for tensor in node.outputs:
                 if tensor.dtype == np.int8:
                     tensor.dtype = np.uint8

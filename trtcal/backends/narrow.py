@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.formats import FORMATS
 from trtcal.model import unique
-from trtcal.model.graph import all_names, expanded, export_model, format_of, import_graph
+from trtcal.model.graph import GraphWriter, expanded, export_model, format_of, import_graph
 
 ONNX_RUNTIME = "onnxruntime"
 
@@ -39,11 +39,11 @@ def _keep_relus(graph: gs.Graph) -> bool:
     """
     has_fp8 = any(node.op == "QuantizeLinear" and is_literal(node) for node in graph.nodes)
     relus = [node for node in graph.nodes if has_fp8 and node.op == "Relu"]
-    names = all_names(graph)
+    writer = GraphWriter(graph)
     for node in relus:
         # Its type may be known nowhere.
-        zero = gs.Variable(unique(f"{node.name}/zero", names))
-        number = gs.Constant(unique(f"{node.name}/number", names), np.zeros((), np.float32))
+        zero = gs.Variable(unique(f"{node.name}/zero", writer.names))
+        number = writer.new_constant(f"{node.name}/number", np.zeros((), np.float32))
         graph.nodes.append(gs.Node("CastLike", zero.name, {}, [number, node.inputs[0]], [zero]))
         node.op, node.inputs = "Max", [node.inputs[0], zero]
     if relus:

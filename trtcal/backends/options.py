@@ -69,14 +69,16 @@ class Route:
                 "give the float model, or leave --route out",
             )
 
-    def asked(self, found: Mapping[str, str]) -> dict[str, str]:
+    def asked(self, precisions: Mapping[str, str]) -> dict[str, str]:
         """Return what is asked for each node of a model whose Q/DQ and types ask for `found`."""
-        return {name: self.precisions.get(name, precision) for name, precision in found.items()}
+        return {
+            name: self.precisions.get(name, precision) for name, precision in precisions.items()
+        }
 
     def record(self) -> dict[str, str]:
         """Return what a build's manifest records of it."""
-        given = {"route": self.name, "calibration": self.calibration}
-        return {} if self.name == QDQ else {key: text for key, text in given.items() if text}
+        facts = {"route": self.name, "calibration": self.calibration}
+        return {} if self.name == QDQ else {key: text for key, text in facts.items() if text}
 
     def to_request(
         self, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, Any]
@@ -122,9 +124,9 @@ DEFAULT_BATCHES = (1, 8, 32)
 EXAMPLE = "1x16:8x16:32x16"
 
 
-def parse_shapes(given: Mapping[str, str]) -> ShapeRanges:
+def parse_shapes(texts: Mapping[str, str]) -> ShapeRanges:
     """Read `{input: "MIN:OPT:MAX"}`, each a shape such as 8x3x224x224, or one shape for all three."""
-    return {name: _range(name, text) for name, text in given.items()}
+    return {name: _range(name, text) for name, text in texts.items()}
 
 
 def parse_profiles(pairs: Sequence[str]) -> tuple[ShapeRanges, ...]:
@@ -133,21 +135,21 @@ def parse_profiles(pairs: Sequence[str]) -> tuple[ShapeRanges, ...]:
     An input given several times has its first range in the first profile, and so on; an input given
     once has that range in all of them.
     """
-    given: dict[str, list[ShapeRange]] = {}
+    ranges_of: dict[str, list[ShapeRange]] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not (name and separator):
             raise InputError(f"{pair!r} is not INPUT=MIN:OPT:MAX", f"use the form x={EXAMPLE}")
-        given.setdefault(name, []).append(_range(name, text))
-    count = max(map(len, given.values()), default=1)
-    for name, ranges in given.items():
+        ranges_of.setdefault(name, []).append(_range(name, text))
+    count = max(map(len, ranges_of.values()), default=1)
+    for name, ranges in ranges_of.items():
         if len(ranges) not in (1, count):
             raise InputError(
                 f"input {name!r} has {len(ranges)} shapes, but another input has {count}",
                 "give --shapes of each input once, or once for each optimization profile",
             )
     return tuple(
-        {name: ranges[number % len(ranges)] for name, ranges in given.items()}
+        {name: ranges[number % len(ranges)] for name, ranges in ranges_of.items()}
         for number in range(count)
     )
 
@@ -177,11 +179,11 @@ def with_sizes(
     `sizes` are the least, median and most sizes of a sample by input; without them those that
     `quantize` recorded in the model are taken. Shapes that were given stay.
     """
-    found = _recorded_sizes(model) if sizes is None else sizes
+    ranges = _recorded_sizes(model) if sizes is None else sizes
     known = {
-        spec.name: _with_batches(spec, found[spec.name])
+        spec.name: _with_batches(spec, ranges[spec.name])
         for spec in model.inputs
-        if spec.name in found and any(isinstance(size, str) for size in spec.shape[1:])
+        if spec.name in ranges and any(isinstance(size, str) for size in spec.shape[1:])
     }
     first, *further = ({**known, **profile} for profile in options.profiles)
     return replace(options, shapes=first, further_profiles=tuple(further))
@@ -214,7 +216,7 @@ def _with_batches(spec: TensorSpec, sizes: ShapeRange) -> ShapeRange:
     if not counts_samples:
         return sizes
     low, usual, high = (
-        (batch, *one[1:]) for batch, one in zip(DEFAULT_BATCHES, sizes, strict=True)
+        (batch, *shape[1:]) for batch, shape in zip(DEFAULT_BATCHES, sizes, strict=True)
     )
     return low, usual, high
 
@@ -228,14 +230,14 @@ def _rise(shapes: ShapeRange) -> bool:
     return all(a <= b <= c for a, b, c in zip(*shapes, strict=True))
 
 
-def shape_ranges(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> ShapeRanges:
+def shape_ranges(inputs: tuple[TensorSpec, ...], ranges: ShapeRanges) -> ShapeRanges:
     """Return minimum, optimum and maximum shape of every input with a dynamic size.
 
     A dynamic first axis is taken as the batch (1, 8, 32); `InputError` for other dynamic axes
     without a given range.
     """
     dynamic = [spec for spec in inputs if any(isinstance(size, str) for size in spec.shape)]
-    return {spec.name: given.get(spec.name) or _default_shapes(spec) for spec in dynamic}
+    return {spec.name: ranges.get(spec.name) or _default_shapes(spec) for spec in dynamic}
 
 
 def _batches(spec: TensorSpec) -> tuple[int, ...]:
@@ -306,7 +308,7 @@ class BuildOptions:
 
     def named(self) -> tuple[str, ...]:
         """Return the command line's names of the options given that not every backend takes."""
-        given = {
+        named = {
             "several --shapes": bool(self.further_profiles),
             "--workspace": self.workspace_bytes is not None,
             "--timing-cache": self.timing_cache is not None,
@@ -314,7 +316,7 @@ class BuildOptions:
             "--optimization-level": self.optimization_level is not None,
             "--layer-times": self.layer_times,
         }
-        return tuple(name for name, is_given in given.items() if is_given)
+        return tuple(name for name, is_given in named.items() if is_given)
 
     def to_document(self) -> dict[str, Any]:
         """Return what bears on the engine, as JSON without paths."""
@@ -330,10 +332,10 @@ class BuildOptions:
         }
 
 
-def check_shapes(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> None:
+def check_shapes(inputs: tuple[TensorSpec, ...], ranges: ShapeRanges) -> None:
     """`InputError` if a range is for an unknown input, or does not fit its input's fixed sizes."""
     specs = {spec.name: spec for spec in inputs}
-    for name, shapes in given.items():
+    for name, shapes in ranges.items():
         if name not in specs:
             raise InputError(f"shapes name {name!r}", f"inputs are: {', '.join(sorted(specs))}")
         for shape in shapes:
@@ -346,4 +348,4 @@ def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
     if len(shape) != len(spec.shape) or not all(0 < size < 2**31 for size in shape):
         return False
     pairs = zip(shape, spec.shape, strict=True)
-    return all(isinstance(wanted, str) or size == wanted for size, wanted in pairs)
+    return all(isinstance(expected, str) or size == expected for size, expected in pairs)

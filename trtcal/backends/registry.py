@@ -44,7 +44,9 @@ def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
 
 def _claiming(target: str | None) -> str:
     """Return the backend for a target if none is named; the last resort says what is wrong with it."""
-    claiming = (name for name, one in BACKENDS.items() if target is None or one.claims(target))
+    claiming = (
+        name for name, backend in BACKENDS.items() if target is None or backend.claims(target)
+    )
     return next(claiming, TensorRTRTX.name)
 
 

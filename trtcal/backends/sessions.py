@@ -56,10 +56,10 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
 
     def __init__(self, model: onnx.ModelProto | None, source: bytes | str, **options: Any) -> None:
         super().__init__(source, **options)
-        self.ranks = {one.name: len(one.shape) or None for one in self.get_inputs()}
+        self.ranks = {value.name: len(value.shape) or None for value in self.get_inputs()}
         if None in self.ranks.values():
             self.ranks |= dict.fromkeys(_scalars(model, source), 0)
-        sizes = {one.name: (one.shape or [None])[0] for one in self.get_outputs()}
+        sizes = {value.name: (value.shape or [None])[0] for value in self.get_outputs()}
         self.firsts = {n: size if isinstance(size, int) else None for n, size in sizes.items()}
 
     def without_samples(self, feeds: Feeds) -> set[str]:
@@ -70,13 +70,13 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
         """Return what to feed in each run that a batch takes."""
         return runs_of(self.ranks, feeds)
 
-    def joined(self, name: str, made: Sequence[Array], feeds: Feeds) -> Array:
+    def joined(self, name: str, outputs: Sequence[Array], feeds: Feeds) -> Array:
         """Return what one output is for all samples, which are along the first axis then."""
         alone = self.without_samples(feeds)
-        if len(made) > 1:
-            whole = alone == set(feeds) or made[0].shape[:1] != (1,)
-            return np.stack(made) if whole else np.concatenate(made)
-        output, samples = made[0], _samples(feeds)
+        if len(outputs) > 1:
+            whole = alone == set(feeds) or outputs[0].shape[:1] != (1,)
+            return np.stack(outputs) if whole else np.concatenate(outputs)
+        output, samples = outputs[0], _samples(feeds)
         if alone == set(feeds) or self.firsts.get(name) not in (None, samples):
             return np.broadcast_to(output, (samples, *output.shape))
         return output
@@ -111,7 +111,7 @@ def _scalars(model: onnx.ModelProto | None, source: bytes | str) -> list[str]:
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
         model = onnx.ModelProto.FromString(data)
     kinds = {value.name: value.type.tensor_type for value in model.graph.input}
-    return [name for name, one in kinds.items() if one.HasField("shape") and not one.shape.dim]
+    return [name for name, kind in kinds.items() if kind.HasField("shape") and not kind.shape.dim]
 
 
 def open_session(
@@ -211,11 +211,11 @@ def run_session(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -
     """
     if not session.without_samples(feeds):
         return run_once(session, outputs, feeds)
-    runs = [run_once(session, outputs, one) for one in session.runs_of(feeds)]
+    runs = [run_once(session, outputs, run) for run in session.runs_of(feeds)]
     names = list(session.firsts) if outputs is None else outputs
     try:
         pairs = zip(names, zip(*runs, strict=True), strict=True)
-        return [session.joined(name, made, feeds) for name, made in pairs]
+        return [session.joined(name, arrays, feeds) for name, arrays in pairs]
     except ValueError as error:
         raise BackendError(
             "samples run one at a time gave outputs of different shapes",

@@ -219,8 +219,8 @@ class Lane:
         runs = self.taps.session.runs_of(feeds)
         if len(runs) == 1:
             return self._read(runs[0])
-        found = (reading for run in runs for reading in self._read(run))
-        return [replace(one, values=one.values.copy()) for one in found]
+        readings = (reading for run in runs for reading in self._read(run))
+        return [replace(reading, values=reading.values.copy()) for reading in readings]
 
     def _read(self, feeds: Feeds) -> list[Reading]:
         """Run what one run takes."""
@@ -333,8 +333,8 @@ class _Walker:
 def _run(session: Session, names: Sequence[str], feeds: Feeds) -> list[Array]:
     """Run for outputs of which some may be named twice."""
     unique = list(dict.fromkeys(names))
-    found = dict(zip(unique, run_once(session, unique, feeds), strict=True))
-    return [found[name] for name in names]
+    values = dict(zip(unique, run_once(session, unique, feeds), strict=True))
+    return [values[name] for name in names]
 
 
 def _binding(session: Session, places: Mapping[str, Array]) -> Any:
@@ -356,17 +356,17 @@ def _channels(array: Array) -> int | None:
     return array.shape[1] if array.ndim > 2 else None
 
 
-def _same_values(found: Array, expected: Array, padding: int) -> bool:
+def _same_values(actual: Array, expected: Array, padding: int) -> bool:
     """Return whether two arrays hold the same values in some order, but for zeros of padding.
 
     By number, type, extremes and three moments: a tensor that agrees in all of them to
     `TOLERANCE` is the same one, computed by other kernels.
     """
-    if found.size - padding != expected.size or found.dtype != expected.dtype:
+    if actual.size - padding != expected.size or actual.dtype != expected.dtype:
         return False
-    if padding and np.count_nonzero(found == 0) < padding:
+    if padding and np.count_nonzero(actual == 0) < padding:
         return False
-    ours, theirs = _moments(found, expected.size), _moments(expected, expected.size)
+    ours, theirs = _moments(actual, expected.size), _moments(expected, expected.size)
     near = TOLERANCE * (np.abs(theirs) + theirs[1])
     return bool((np.abs(ours - theirs) <= near).all() or np.array_equal(ours, theirs, True))
 
@@ -398,15 +398,15 @@ class Inside:
     def read(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return the tensors of one batch."""
         outputs = run_session(self.session, self.names, dict(feeds)) if self.names else []
-        found = dict(zip(self.names, outputs, strict=True))
-        return {name: found[name] if name in found else feeds[name] for name in self.tensors}
+        computed = dict(zip(self.names, outputs, strict=True))
+        return {name: computed[name] if name in computed else feeds[name] for name in self.tensors}
 
     def read_each(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
         """Yield the tensors of each run that a batch takes, with the axes that the model gives them."""
         for run in self.session.runs_of(feeds):
             outputs = run_once(self.session, self.names, run)
-            found = {**run, **dict(zip(self.names, outputs, strict=True))}
-            yield {name: found[name] for name in self.tensors}
+            known = {**run, **dict(zip(self.names, outputs, strict=True))}
+            yield {name: known[name] for name in self.tensors}
 
 
 def showing(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:

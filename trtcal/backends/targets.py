@@ -47,8 +47,8 @@ def _canonical(part: str) -> str:
     text = part.strip().lower().replace("sm_", "sm")
     if CAPABILITY.fullmatch(text) or text in NAMED:
         return text
-    found = capability_of(part)
-    if found is None:
+    capability = capability_of(part)
+    if capability is None:
         names = [*NAMED, *(name for names in GPUS.values() for name in names.split())]
         near = difflib.get_close_matches(text.replace(" ", ""), names, cutoff=0.5)
         raise InputError(
@@ -56,7 +56,7 @@ def _canonical(part: str) -> str:
             (f"did you mean {' or '.join(near)}? " if near else "use a form like sm89 or rtx4090; ")
             + "`trtcal doctor` lists them",
         )
-    return found
+    return capability
 
 
 def named_gpus(target: str, most: int = 2) -> str:
@@ -72,9 +72,9 @@ def parse_target(target: str) -> tuple[Capability, ...]:
     """
     if target == PORTABLE:
         return ()
-    found = [CAPABILITY.fullmatch(part) for part in target.split(",")]
-    capabilities = tuple((int(one[1]), int(one[2])) for one in found if one)
-    if len(capabilities) < len(found):
+    parts = [CAPABILITY.fullmatch(part) for part in target.split(",")]
+    capabilities = tuple((int(part[1]), int(part[2])) for part in parts if part)
+    if len(capabilities) < len(parts):
         raise InputError(
             f"target {target!r} is not a compute capability",
             f"use the form sm89, sm86,sm120 for several, or {PORTABLE} for all supported ones",
@@ -92,9 +92,9 @@ def runs_on(target: str, capability: Capability) -> bool:
     Portable engines run on 8.0, 8.6, 8.9, 12.0 and later. Source: NVIDIA's TensorRT-RTX
     documentation, "CPU-Only AOT and TensorRT-RTX Engines".
     """
-    wanted = parse_target(target)
-    if wanted:
-        return capability in wanted
+    capabilities = parse_target(target)
+    if capabilities:
+        return capability in capabilities
     return capability in ((8, 0), (8, 6), (8, 9)) or capability >= (12, 0)
 
 

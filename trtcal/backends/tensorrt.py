@@ -179,11 +179,11 @@ def _capabilities() -> tuple[str, ...]:
 
 def _refuse_unknown(target: str) -> None:
     known = _capabilities()
-    for one in target.split(","):
-        if one != PORTABLE and one not in known:
+    for part in target.split(","):
+        if part != PORTABLE and part not in known:
             raise InputError(
-                f"TensorRT-RTX {version_of('tensorrt-rtx')} cannot build for {one}"
-                f"{named_gpus(one)}, only for {', '.join(known)}",
+                f"TensorRT-RTX {version_of('tensorrt-rtx')} cannot build for {part}"
+                f"{named_gpus(part)}, only for {', '.join(known)}",
                 "build with TensorRT on a machine that has the GPU: --backend tensorrt --target gpu",
             )
 
@@ -200,10 +200,10 @@ class TensorRT(Backend):
 
     def availability(self) -> Availability:
         """Needs the package, and a CUDA device: without one TensorRT's runtime crashes."""
-        found = super().availability()
-        if found.works and (device := find_device()).missing:
-            return Availability(False, found.version, device.missing, device.hint)
-        return found
+        available = super().availability()
+        if available.works and (device := find_device()).missing:
+            return Availability(False, available.version, device.missing, device.hint)
+        return available
 
     def targets(self) -> tuple[str, ...]:
         """Return `gpu` where there is one, and the package."""
@@ -233,16 +233,16 @@ class TensorRT(Backend):
         cache = folder / TIMING_CACHE
         if options.timing_cache.exists():
             shutil.copyfile(options.timing_cache, cache)
-        made = _build({**request, "timing_cache": TIMING_CACHE}, model, options, folder)
+        product = _build({**request, "timing_cache": TIMING_CACHE}, model, options, folder)
         with replacing(options.timing_cache) as temporary:
             shutil.copyfile(cache, temporary)
-        return made
+        return product
 
     def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
         """Return the `trtexec` line that builds the same with the installed version."""
-        found = version_of("tensorrt") or "11"
+        installed = version_of("tensorrt") or "11"
         profiles = _profiles(model, options)
-        return trtexec_command(found, options, profiles, _is_quantized(model), onnx, engine)
+        return trtexec_command(installed, options, profiles, _is_quantized(model), onnx, engine)
 
 
 def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder: Path) -> Made:
@@ -280,9 +280,11 @@ def _without_false_names(
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.dim_param:
                 shapes = (profile[value.name] for profile in profiles)
-                taken = tuple(tuple(shape[axis] for shape in one) for one in shapes)
+                taken = tuple(
+                    tuple(shape[axis] for shape in profile_shapes) for profile_shapes in shapes
+                )
                 sizes.setdefault(dim.dim_param, set()).add(taken)
-    false = {name for name, found in sizes.items() if len(found) > 1}
+    false = {name for name, different in sizes.items() if len(different) > 1}
     if not false:
         return proto
     copy = onnx.ModelProto()

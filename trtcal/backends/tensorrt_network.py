@@ -97,13 +97,13 @@ def layers_of(network: Any) -> Iterator[Any]:
 
 def float_tensors(trt: Any, network: Any) -> dict[str, Any]:
     """Return the tensors that INT8 can need a range for: inputs and layers' outputs, by name."""
-    found = [network.get_input(number) for number in range(network.num_inputs)]
+    tensors = [network.get_input(number) for number in range(network.num_inputs)]
     for layer in layers_of(network):
-        found += [layer.get_output(number) for number in range(layer.num_outputs)]
+        tensors += [layer.get_output(number) for number in range(layer.num_outputs)]
     floats = (trt.DataType.FLOAT, trt.DataType.HALF)
     return {
         tensor.name: tensor
-        for tensor in found
+        for tensor in tensors
         if tensor is not None and tensor.dtype in floats and not tensor.is_shape_tensor
     }
 
@@ -117,16 +117,16 @@ def match_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
     if wrong:
         raise InputError(f"{len(wrong)} ranges are not valid: {shown(wrong)}", "calibrate again")
     tensors = float_tensors(trt, network)
-    given = tuple(name for name in tensors if name in ranges)
-    if not given:
+    ranged = tuple(name for name in tensors if name in ranges)
+    if not ranged:
         raise InputError(
             f"none of the {len(ranges)} ranges belongs to a tensor of the network",
             "give the calibration of this model",
         )
     missing = tuple(name for name in tensors if name not in ranges)
     foreign = tuple(name for name in ranges if name not in tensors)
-    rounded = tuple(name for name in given if _is_rounded(ranges[name]))
-    return Ranged(given, missing, foreign, rounded)
+    rounded = tuple(name for name in ranged if _is_rounded(ranges[name]))
+    return Ranged(ranged, missing, foreign, rounded)
 
 
 def _wrong(name: str, amax: object) -> str | None:
@@ -297,14 +297,14 @@ def _constrain(
     trt: Any, network: Any, request: Mapping[str, Any], features: Features, say: Say
 ) -> dict[str, Any]:
     """Set the precisions that the request's constraints hold TensorRT to, if there are any."""
-    wanted, constraints = request["precisions"], request["constraints"]
+    precisions, constraints = request["precisions"], request["constraints"]
     if constraints is None:
         return {}
     if not features.precisions or constraints not in features.constraints:
         raise BackendError(f"TensorRT {features.version} cannot {constraints} a plan", "use Q/DQ")
-    absent = set_layer_precisions(trt, network, wanted, constraints)
+    absent = set_layer_precisions(trt, network, precisions, constraints)
     _warn(say, absent, "layers of the plan are not in TensorRT's network")
-    return {"precision_constraints": constraints, "fp16": "fp16" in wanted.values()}
+    return {"precision_constraints": constraints, "fp16": "fp16" in precisions.values()}
 
 
 def _report(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say) -> None:

@@ -199,14 +199,14 @@ def _profile(shapes: dict[str, Any]) -> Any:
 
 def plugins_of(network: Any, trt: Any) -> list[str]:
     """Return name and version of every plug-in in the network. Never yet run on a GPU."""
-    found = set()
+    plugins = set()
     for layer in network:
         kind = str(layer.type).rpartition(".")[2]
         if kind in PLUGIN_LAYERS:
             plugin_layer = layer
             plugin_layer.__class__ = getattr(trt, PLUGIN_LAYERS[kind])  # the bindings' own way
-            found.add(_plugin(plugin_layer.plugin, trt))
-    return sorted(found)
+            plugins.add(_plugin(plugin_layer.plugin, trt))
+    return sorted(plugins)
 
 
 def _plugin(plugin: Any, trt: Any) -> str:

@@ -31,12 +31,12 @@ NAMED = 3  # nodes that a message names
 
 def refused_operators(text: str, proto: onnx.ModelProto) -> set[str]:
     """Return the operators that a builder's messages name as ones that it has nothing for."""
-    found = set[str]()
+    operators = set[str]()
     for pattern in REFUSED:
         for match in pattern.finditer(text):
             parts = match.groupdict()
-            found |= {parts["op"]} if parts.get("op") else _of_layer(parts["layer"], proto)
-    return found
+            operators |= {parts["op"]} if parts.get("op") else _of_layer(parts["layer"], proto)
+    return operators
 
 
 def _of_layer(layer: str, proto: onnx.ModelProto) -> set[str]:
@@ -47,11 +47,11 @@ def _of_layer(layer: str, proto: onnx.ModelProto) -> set[str]:
 
 def lacking(proto: onnx.ModelProto, operators: Iterable[str]) -> list[onnx.NodeProto]:
     """Return the nodes of the main graph that are, or hold in subgraphs, one of some operators."""
-    wanted = set(operators)
+    names = set(operators)
     return [
         node
         for node in proto.graph.node
-        if any(inner.op_type in wanted for inner in with_inner([node]))
+        if any(inner.op_type in names for inner in with_inner([node]))
     ]
 
 
@@ -73,13 +73,14 @@ def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | 
 
 
 def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
-    inner = [one for node in nodes for one in with_inner([node])]
+    inner = [part for node in nodes for part in with_inner([node])]
     others = [
         name
         for name, lacked in LACKED.items()
-        if name != backend and all(_knows(name, one) and one.op_type not in lacked for one in inner)
+        if name != backend
+        and all(_knows(name, part) and part.op_type not in lacked for part in inner)
     ]
-    if not others and any(one.domain not in STANDARD for one in inner):
+    if not others and any(part.domain not in STANDARD for part in inner):
         return "an operator outside the ONNX domains needs a plug-in on every backend"
     has = "has" if len(others) == 1 else "have"
     return f"{' and '.join(others)} {has} one" if others else "no other backend has one"

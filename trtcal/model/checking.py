@@ -71,10 +71,10 @@ def check_sizes(proto: onnx.ModelProto) -> None:
     for tensor in tensors_of(proto):
         if tensor.data_type not in TYPES or min(tensor.dims, default=0) < 0:
             raise ValueError(f"tensor {tensor.name!r} is of type {tensor.data_type}{tensor.dims}")
-        given, wanted = len(tensor.raw_data), size_of(tensor)
-        if tensor.HasField("raw_data") and tensor.data_type in ITEM_BITS and given != wanted:
+        actual, expected = len(tensor.raw_data), size_of(tensor)
+        if tensor.HasField("raw_data") and tensor.data_type in ITEM_BITS and actual != expected:
             raise ValueError(
-                f"tensor {tensor.name!r} has {given} bytes, its type and shape need {wanted}"
+                f"tensor {tensor.name!r} has {actual} bytes, its type and shape need {expected}"
             )
         _check_values(tensor)
     for value in _annotations(proto):
@@ -84,8 +84,9 @@ def check_sizes(proto: onnx.ModelProto) -> None:
 
 def _annotations(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
     """Yield what a model says of its tensors, those of subgraphs and functions too."""
-    for one in (proto.graph, *(part for node in all_nodes(proto) for part in subgraphs_of(node))):
-        yield from (*one.input, *one.output, *one.value_info)
+    inner = (part for node in all_nodes(proto) for part in subgraphs_of(node))
+    for graph in (proto.graph, *inner):
+        yield from (*graph.input, *graph.output, *graph.value_info)
     for function in proto.functions:
         yield from function.value_info
 
@@ -96,12 +97,14 @@ def _check_values(tensor: onnx.TensorProto) -> None:
         return
     if tensor.data_type not in (*ITEM_BITS, onnx.TensorProto.STRING):
         return  # others lie packed in their field
-    given = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
-    wanted = math.prod(map(int, tensor.dims))
+    actual = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
+    expected = math.prod(map(int, tensor.dims))
     if tensor.data_type in NARROW_TYPES:
-        wanted = size_of(tensor)  # an entry holds a byte
-    if given != wanted:
-        raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape needs {wanted}")
+        expected = size_of(tensor)  # an entry holds a byte
+    if actual != expected:
+        raise ValueError(
+            f"tensor {tensor.name!r} lists {actual} values, its shape needs {expected}"
+        )
 
 
 def _name(number: int) -> str:

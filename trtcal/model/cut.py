@@ -109,7 +109,7 @@ def cut(model: Model, outputs: Sequence[str]) -> Model:
 class _Parts:
     """Which nodes the body and the rest have, and the tensors between them."""
 
-    def __init__(self, model: Model, asked: Sequence[str]) -> None:
+    def __init__(self, model: Model, names: Sequence[str]) -> None:
         self.proto = model.proto
         graph = self.proto.graph
         self.makers = producers_of(graph)
@@ -117,32 +117,32 @@ class _Parts:
         self.weights = {tensor.name: tensor for tensor in graph.initializer}
         self.inputs = {value.name: value for value in graph.input if value.name not in self.weights}
         self.outputs = [value.name for value in graph.output]
-        _check_names(model, asked, self.makers)
+        _check_names(model, names, self.makers)
         self.types = _types(self.proto)
-        self.body = self._before(asked, ())
-        _check_inputs(model, asked, self)
-        made = {name for node in self.body for name in node.output}
+        self.body = self._before(names, ())
+        _check_inputs(model, names, self)
+        results = {name for node in self.body for name in node.output}
         constants = _constants(self.proto)
-        self.rest = self._before(self.outputs, made - constants)
+        self.rest = self._before(self.outputs, results - constants)
         read = {name for node in self.rest for name in reads(node)} | set(self.outputs)
         between = [name for node in self.body for name in node.output if name in read - constants]
-        self.shown = list(dict.fromkeys([*asked, *between]))
+        self.shown = list(dict.fromkeys([*names, *between]))
 
     def _before(self, tensors: Iterable[str], known: Collection[str]) -> list[NodeProto]:
         """Return the nodes that tensors need, of which some are known, in the graph's order."""
-        pending, found = list(tensors), dict[int, NodeProto]()
+        pending, nodes = list(tensors), dict[int, NodeProto]()
         while pending:
             name = pending.pop()
             node = None if name in known else self.makers.get(name)
-            if node is not None and id(node) not in found:
-                found[id(node)] = node
+            if node is not None and id(node) not in nodes:
+                nodes[id(node)] = node
                 pending.extend(reads(node))
-        return sorted(found.values(), key=lambda node: self.order[id(node)])
+        return sorted(nodes.values(), key=lambda node: self.order[id(node)])
 
     def inputs_of(self, nodes: Sequence[NodeProto]) -> list[ValueInfoProto]:
         """Return the model's inputs that nodes read."""
         read = {name for node in nodes for name in reads(node)}
-        return [one for name, one in self.inputs.items() if name in read]
+        return [value for name, value in self.inputs.items() if name in read]
 
     def model(
         self, nodes: Sequence[NodeProto], inputs: Iterable[ValueInfoProto], outputs: Iterable[str]
@@ -152,7 +152,7 @@ class _Parts:
         read = {name for node in nodes for name in reads(node)}
         graph = onnx.GraphProto(name=like.graph.name or "graph", node=nodes, input=inputs)
         graph.output.extend(self._value(name) for name in outputs)
-        graph.initializer.extend(one for name, one in self.weights.items() if name in read)
+        graph.initializer.extend(tensor for name, tensor in self.weights.items() if name in read)
         known = {name for node in nodes for name in node.output}
         graph.value_info.extend(value for value in like.graph.value_info if value.name in known)
         return onnx.ModelProto(
@@ -166,25 +166,25 @@ class _Parts:
 
     def tail(self) -> onnx.ModelProto:
         """Return the rest as a model of its own, which holds its weights."""
-        made = {name for node in self.rest for name in node.output}
+        results = {name for node in self.rest for name in node.output}
         read = {name for node in self.rest for name in reads(node)}
         inputs = [self._value(name) for name in self.shown if name in read]
-        outputs = [name for name in self.outputs if name in made]
-        found = self.model(self.rest, [*inputs, *self.inputs_of(self.rest)], outputs)
-        del found.metadata_props[:]
-        weights = list(map(embedded, found.graph.initializer))
-        del found.graph.initializer[:]
-        found.graph.initializer.extend(weights)
-        return found
+        outputs = [name for name in self.outputs if name in results]
+        proto = self.model(self.rest, [*inputs, *self.inputs_of(self.rest)], outputs)
+        del proto.metadata_props[:]
+        weights = list(map(embedded, proto.graph.initializer))
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(weights)
+        return proto
 
     def _value(self, name: str) -> ValueInfoProto:
-        found = self.types.get(name)
-        if found is None or not found.type.tensor_type.HasField("shape"):
+        value = self.types.get(name)
+        if value is None or not value.type.tensor_type.HasField("shape"):
             raise InputError(
                 f"the model does not give the number of dimensions of tensor {name!r}",
                 "cut at another tensor, or export the model with the shapes of its tensors",
             )
-        return found
+        return value
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, ValueInfoProto]:
@@ -196,30 +196,30 @@ def _types(proto: onnx.ModelProto) -> dict[str, ValueInfoProto]:
     return {value.name: value for value in values if value.type.tensor_type.elem_type}
 
 
-def _check_names(model: Model, asked: Sequence[str], makers: Mapping[str, NodeProto]) -> None:
+def _check_names(model: Model, names: Sequence[str], makers: Mapping[str, NodeProto]) -> None:
     known = [name for name in makers if name]
-    for name in asked:
+    for name in names:
         if name not in makers:
             close = difflib.get_close_matches(name, known, n=CLOSE, cutoff=0.4) or known[-CLOSE:]
             raise InputError(
                 f"model {model.path} has no node that makes a tensor {name!r}",
                 f"tensors with similar names: {', '.join(close)}",
             )
-    if not asked:
+    if not names:
         raise InputError("--outputs names no tensor", "give --outputs NAME,NAME")
 
 
-def _check_inputs(model: Model, asked: Sequence[str], parts: _Parts) -> None:
+def _check_inputs(model: Model, names: Sequence[str], parts: _Parts) -> None:
     if not parts.inputs_of(parts.body):
         raise InputError(
-            f"model {model.path}: {', '.join(asked)} do not depend on an input",
+            f"model {model.path}: {', '.join(names)} do not depend on an input",
             "give tensors that depend on the model's inputs",
         )
 
 
 def _check_size(model: Model, parts: _Parts) -> None:
     read = {name for node in parts.rest for name in reads(node)}
-    size = sum(size_of(one) for name, one in parts.weights.items() if name in read)
+    size = sum(size_of(tensor) for name, tensor in parts.weights.items() if name in read)
     if size > LARGEST:
         raise InputError(
             f"model {model.path}: the part that is cut off has {size / 1000000.0:,.0f} MB of "
@@ -230,13 +230,13 @@ def _check_size(model: Model, parts: _Parts) -> None:
 
 def before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     """Return the nodes that depend on none of these."""
-    after, found = {name for node in nodes for name in node.output}, list[NodeProto]()
+    after, earlier = {name for node in nodes for name in node.output}, list[NodeProto]()
     for node in proto.graph.node:
         if after.intersection(reads(node)):
             after.update(node.output)
         elif not after.intersection(node.output):
-            found.append(node)
-    return found
+            earlier.append(node)
+    return earlier
 
 
 def cut_before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> tuple[str, ...]:

@@ -87,8 +87,8 @@ def stand_in(proto: onnx.ModelProto) -> onnx.ModelProto:
         if not is_weight(tensor):
             small.graph.initializer.append(tensor)
         elif tensor.name not in named and proto.ir_version > 3:  # up to 3 they must be inputs
-            made = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            small.graph.input.append(made)
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            small.graph.input.append(value)
     return small
 
 
@@ -211,33 +211,33 @@ def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
-    given = {one.name: one for one in (*function.attribute_proto, *call.attribute)}
+    attributes = {one.name: one for one in (*function.attribute_proto, *call.attribute)}
     for node in function.node:
-        filled = [_filled(attribute, given) for attribute in node.attribute]
+        filled = [_filled(attribute, attributes) for attribute in node.attribute]
         if any(attribute.ref_attr_name for attribute in node.attribute):
             copied = NodeProto()
             copied.CopyFrom(node)
             del copied.attribute[:]
-            copied.attribute.extend(one for one in filled if one is not None)
+            copied.attribute.extend(attribute for attribute in filled if attribute is not None)
             node = copied
         yield node
 
 
 def _filled(
-    attribute: onnx.AttributeProto, given: Mapping[str, onnx.AttributeProto]
+    attribute: onnx.AttributeProto, attributes: Mapping[str, onnx.AttributeProto]
 ) -> onnx.AttributeProto | None:
     """Return an attribute, or what it refers to under its own name; None if that is not given."""
-    if not attribute.ref_attr_name or attribute.ref_attr_name not in given:
+    if not attribute.ref_attr_name or attribute.ref_attr_name not in attributes:
         return None if attribute.ref_attr_name else attribute
-    found = onnx.AttributeProto()
-    found.CopyFrom(given[attribute.ref_attr_name])
-    found.name = attribute.name
-    return found
+    filled = onnx.AttributeProto()
+    filled.CopyFrom(attributes[attribute.ref_attr_name])
+    filled.name = attribute.name
+    return filled
 
 
 def subgraphs_of(node: NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs that a node holds itself, in the order of their attributes' names."""
-    for attribute in sorted(node.attribute, key=lambda one: one.name):
+    for attribute in sorted(node.attribute, key=lambda item: item.name):
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
@@ -345,6 +345,6 @@ class OnnxFile:
 
 def write_onnx(path: Path, proto: onnx.ModelProto, most: int = MESSAGE) -> OnnxFile:
     """Write a model, with its weights beside it if need be, and return what was written."""
-    made = OnnxFile(proto, most)
-    made.write(path)
-    return made
+    file = OnnxFile(proto, most)
+    file.write(path)
+    return file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from trtcal.model.files import (
     weights_of,
     without_bytes,
 )
+from trtcal.model.model import unique
 from trtcal.model.ops import MOVES, QDQ
 
 G_LOGGER.severity = G_LOGGER.ERROR  # its advice on folding sizes is not for our users
@@ -88,7 +89,10 @@ def import_graph(proto: onnx.ModelProto) -> gs.Graph:
 
 def restored(small: onnx.ModelProto, weights: Mapping[str, TensorProto | Weight]) -> gs.Graph:
     """Return the graph, sorted, of a stand-in, which is changed, and the model's weights."""
-    kept = {name: one if isinstance(one, Weight) else Weight(one) for name, one in weights.items()}
+    kept = {
+        name: tensor if isinstance(tensor, Weight) else Weight(tensor)
+        for name, tensor in weights.items()
+    }
     inputs = [value for value in small.graph.input if value.name not in kept]
     del small.graph.input[:]
     small.graph.input.extend(inputs)
@@ -110,8 +114,8 @@ def small_export(graph: gs.Graph) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     kept = [tensor for tensor in proto.graph.initializer if tensor.name not in outer]
     for tensor in proto.graph.initializer:
         if tensor.name in outer:
-            made = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            proto.graph.input.append(made)
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            proto.graph.input.append(value)
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
     return proto, {name: weights[name] for name in sorted(outer)}
@@ -134,19 +138,19 @@ def load_weights(graph: gs.Graph) -> None:
     In a model with subgraphs, which may read any weight, it reads all of them.
     """
     inner = next(iter(graph.subgraphs()), None)
-    wanted = _read_by_constant_nodes(graph) if inner is None else _constants(graph)
-    for tensor in filter(is_weight, wanted):
+    tensors = _read_by_constant_nodes(graph) if inner is None else _constants(graph)
+    for tensor in filter(is_weight, tensors):
         tensor.values = np.array(tensor._values.load())
 
 
 def _read_by_constant_nodes(graph: gs.Graph) -> Iterator[gs.Tensor]:
     known = set[int]()
     for node in graph.nodes:
-        given = [tensor for tensor in node.inputs if not tensor.is_empty()]
-        computed = all(isinstance(one, gs.Constant) or id(one) in known for one in given)
+        inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
+        computed = all(isinstance(tensor, gs.Constant) or id(tensor) in known for tensor in inputs)
         if computed and node.op not in QDQ:
             known.update(map(id, node.outputs))
-            yield from given
+            yield from inputs
 
 
 def is_weight(tensor: gs.Tensor) -> bool:
@@ -157,7 +161,7 @@ def is_weight(tensor: gs.Tensor) -> bool:
 def _constants(graph: gs.Graph) -> Iterator[gs.Constant]:
     """Yield the constants that a graph and its subgraphs read, each perhaps several times."""
     for part in (graph, *graph.subgraphs(recursive=True)):
-        yield from (one for one in part.tensors().values() if isinstance(one, gs.Constant))
+        yield from (tensor for tensor in part.tensors().values() if isinstance(tensor, gs.Constant))
 
 
 def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
@@ -227,7 +231,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
     yield from filter(None, node.input)
     for graph in subgraphs_of(node):
         own = {name for inner in graph.node for name in inner.output}
-        own |= {one.name for one in (*graph.input, *graph.initializer)}
+        own |= {value.name for value in (*graph.input, *graph.initializer)}
         for inner in graph.node:
             yield from (name for name in reads(inner) if name not in own)
         yield from (value.name for value in graph.output if value.name not in own)
@@ -279,7 +283,11 @@ def expanded(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
     if steps is None or scale is None:
         return None
     exact = steps.astype(np.float32)
-    sides = [_spread(one, node, exact.shape) for one in (scale, zeros) if one is not None]
+    sides = [
+        _spread(parameter, node, exact.shape)
+        for parameter in (scale, zeros)
+        if parameter is not None
+    ]
     exact = exact - sides[1].astype(np.float32) if len(sides) > 1 else exact
     return np.asarray((exact * sides[0].astype(np.float32)).astype(scale.dtype))
 
@@ -302,13 +310,13 @@ def is_op(node: gs.Node, *ops: str) -> bool:
 def sigmoid_outputs(proto: onnx.ModelProto) -> frozenset[str]:
     """Return the outputs whose values a Sigmoid makes, and others only move or convert."""
     makers = {name: node for node in proto.graph.node for name in node.output}
-    found = []
+    names = []
     for output in proto.graph.output:
         node = makers.get(output.name)
         while node is not None and node.op_type in MOVES | QDQ | {"Cast"}:
             node = makers.get(node.input[0])
-        found += [output.name] if node is not None and node.op_type == "Sigmoid" else []
-    return frozenset(found)
+        names += [output.name] if node is not None and node.op_type == "Sigmoid" else []
+    return frozenset(names)
 
 
 def type_of(tensor: gs.Tensor) -> int | None:
@@ -368,6 +376,34 @@ def tensor_names(graph: gs.Graph) -> set[str]:
             if isinstance(value, gs.Graph):
                 names |= tensor_names(value)
     return names
+
+
+class GraphWriter:
+    """Adds tensors and nodes to a graph, under names that nothing else in it has."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self.graph, self.names = graph, all_names(graph)
+
+    def new_constant(self, name: str, values: npt.NDArray[Any]) -> gs.Constant:
+        """Return a constant."""
+        return gs.Constant(unique(name, self.names), values)
+
+    def new_variable(self, name: str, dtype: Any, like: gs.Tensor) -> gs.Variable:
+        """Return a tensor of the shape of another one, which no node makes yet."""
+        return gs.Variable(unique(name, self.names), dtype, like.shape)
+
+    def new_node(
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[gs.Tensor],
+        output: gs.Variable,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> gs.Variable:
+        """Add a node that makes a tensor, and return that."""
+        name = unique(name, self.names)
+        self.graph.nodes.append(gs.Node(op, name, dict(attributes or {}), list(inputs), [output]))
+        return output
 
 
 def all_names(graph: gs.Graph) -> set[str]:

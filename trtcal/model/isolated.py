@@ -28,7 +28,7 @@ START = (
 def command_of(module: str, *arguments: str) -> list[str]:
     """Return the line that runs a module with this trtcal, installed or not, and keeps no bytecode."""
     home = str(Path(trtcal.__file__).parent.parent)
-    paths = [*(os.path.abspath(one) for one in sys.path if one), home]
+    paths = [*(os.path.abspath(path) for path in sys.path if path), home]
     return [sys.executable, ISOLATED, "-B", "-c", START, json.dumps(paths), module, *arguments]
 
 
@@ -54,20 +54,20 @@ def ask(
     """
     write_json(folder / REQUEST, request)
     status, text = _run(module, folder, limit_s, environment or {})
-    found = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
+    reply = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return Answer(found, status, (lines or ["(none)"])[-1][:300])
+    return Answer(reply, status, (lines or ["(none)"])[-1][:300])
 
 
 def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """In the child: write what `work` makes of the request, or `error` and perhaps `hint`."""
     try:
-        found = work(read_json(Path(REQUEST)))
+        reply = work(read_json(Path(REQUEST)))
     except TrtcalError as error:
-        found = {"error": error.message, "hint": error.hint}
+        reply = {"error": error.message, "hint": error.hint}
     except Exception as error:  # frameworks raise what they like
-        found = {"error": f"{type(error).__name__}: {error}".strip()}
-    write_json(Path(ANSWER), found)
+        reply = {"error": f"{type(error).__name__}: {error}".strip()}
+    write_json(Path(ANSWER), reply)
 
 
 def _run(

@@ -38,10 +38,10 @@ class Operands:
 
     def shape(self, index: int) -> Shape:
         """Return an input's shape."""
-        found = self.inputs[index].shape if index < len(self.inputs) else None
-        if found is None:
+        shape = self.inputs[index].shape if index < len(self.inputs) else None
+        if shape is None:
             raise _OpenError
-        return found
+        return shape
 
     def has(self, index: int) -> bool:
         """Tell whether an input is there."""
@@ -50,17 +50,17 @@ class Operands:
     @property
     def made(self) -> Shape:
         """The first output's shape."""
-        found = self.outputs[0].shape if self.outputs else None
-        if found is None:
+        shape = self.outputs[0].shape if self.outputs else None
+        if shape is None:
             raise _OpenError
-        return found
+        return shape
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute's value."""
-        found = next(
+        setting = next(
             (attribute for attribute in self.node.attribute if attribute.name == name), None
         )
-        value = default if found is None else helper.get_attribute_value(found)
+        value = default if setting is None else helper.get_attribute_value(setting)
         if value is None:
             raise _OpenError
         return value
@@ -83,50 +83,44 @@ def product_macs(result: Shape, length: int) -> int:
 
 
 def _convolution(image: int, weight: int) -> Formula:
-    def count(one: Operands) -> int:
-        return convolution_macs(one.shape(image)[0], one.made[2:], one.shape(weight))
+    def count(node: Operands) -> int:
+        return convolution_macs(node.shape(image)[0], node.made[2:], node.shape(weight))
 
     return count
-
-
-def _transposed(one: Operands) -> int:
-    return convolution_macs(one.shape(0)[0], one.shape(0)[2:], one.shape(1))
-
-
-def _channels_last(one: Operands) -> int:
-    return convolution_macs(one.shape(0)[0], one.made[1:-1], one.shape(1))
 
 
 def _product(right: int) -> Formula:
     """Return the formula of a product whose second operand is the input `right`."""
 
-    def count(one: Operands) -> int:
-        left = one.shape(0)
-        if not left or not one.shape(right):
+    def count(node: Operands) -> int:
+        left = node.shape(0)
+        if not left or not node.shape(right):
             raise _OpenError
-        is_turned = one.attribute("transA", 0) and len(left) > 1
-        return product_macs(one.made, left[-2 if is_turned else -1])
+        is_turned = node.attribute("transA", 0) and len(left) > 1
+        return product_macs(node.made, left[-2 if is_turned else -1])
 
     return count
 
 
-def _by_attributes(one: Operands) -> int:
+def _by_attributes(node: Operands) -> int:
     """Count weights in blocks of a few bits, whose sizes stand in attributes K and N."""
-    return math.prod((*one.shape(0)[:-1], one.attribute("K"), one.attribute("N")))
+    return math.prod((*node.shape(0)[:-1], node.attribute("K"), node.attribute("N")))
 
 
 def einsum_macs(equation: str, shapes: Sequence[Shape]) -> int:
     """Return those of the products from left to right, summed over what is not needed any more."""
-    given, _, result = equation.replace(" ", "").partition("->")
-    terms = given.split(",")
+    operands, _, result = equation.replace(" ", "").partition("->")
+    terms = operands.split(",")
     sizes: dict[str, int] = {}
     letters = [_letters(term, shape, sizes) for term, shape in zip(terms, shapes, strict=True)]
-    wanted = set(_plain(result)) if "->" in equation else _once(letters)
-    wanted |= {letter for letter in sizes if letter.isdigit()}
+    every = [letter for term_letters in letters for letter in term_letters]
+    once = {letter for letter in every if every.count(letter) == 1}
+    kept = set(result.replace("...", "")) if "->" in equation else once
+    kept |= {letter for letter in sizes if letter.isdigit()}
     count, current = 0, letters[0]
     for number, right in enumerate(letters[1:], 1):
         count += math.prod(sizes[letter] for letter in current | right)
-        current = (current | right) & wanted.union(*letters[number + 1 :])
+        current = (current | right) & kept.union(*letters[number + 1 :])
     return count
 
 
@@ -136,109 +130,100 @@ def _letters(term: str, shape: Shape, sizes: dict[str, int]) -> set[str]:
     places = len(shape) - len(before) - len(after)
     if places < 0 or (places and not dots):
         raise _OpenError
-    names = [*before, *(str(places - 1 - one) for one in range(places)), *after]
+    names = [*before, *(str(places - 1 - place) for place in range(places)), *after]
     for letter, size in zip(names, shape, strict=True):
         sizes[letter] = max(sizes.get(letter, 1), size)
     return set(names)
 
 
-def _plain(term: str) -> str:
-    return term.replace("...", "")
+def _einsum(node: Operands) -> int:
+    shapes = [node.shape(index) for index in range(len(node.inputs))]
+    return einsum_macs(node.attribute("equation").decode(), shapes)
 
 
-def _once(letters: Sequence[set[str]]) -> set[str]:
-    every = [letter for one in letters for letter in one]
-    return {letter for letter in every if every.count(letter) == 1}
-
-
-def _einsum(one: Operands) -> int:
-    shapes = [one.shape(index) for index in range(len(one.inputs))]
-    return einsum_macs(one.attribute("equation").decode(), shapes)
-
-
-def _recurrent(one: Operands) -> int:
+def _recurrent(node: Operands) -> int:
     """Count all weights for every step and sample: W (directions, gates * hidden, input), R, peepholes.
 
     X is (steps, batch, input), or (batch, steps, input) with layout 1: the count is the same.
     """
-    steps = math.prod(one.shape(0)[:2])
-    peepholes = math.prod(one.shape(7)) if one.has(7) else 0
-    return steps * (math.prod(one.shape(1)) + math.prod(one.shape(2)) + peepholes)
+    steps = math.prod(node.shape(0)[:2])
+    peepholes = math.prod(node.shape(7)) if node.has(7) else 0
+    return steps * (math.prod(node.shape(1)) + math.prod(node.shape(2)) + peepholes)
 
 
-def _scores(one: Operands, queries: int, keys: int, width: int, values: int) -> int:
+def _scores(node: Operands, queries: int, keys: int, width: int, values: int) -> int:
     """Count the product of queries and keys, and that of the scores and the values."""
-    return one.shape(0)[0] * queries * keys * (width + values)
+    return node.shape(0)[0] * queries * keys * (width + values)
 
 
-def _past(one: Operands, index: int, axis: int) -> int:
-    return one.shape(index)[axis] if one.has(index) else 0
+def _past(node: Operands, index: int, axis: int) -> int:
+    return node.shape(index)[axis] if node.has(index) else 0
 
 
-def _attention(one: Operands) -> int:
+def _attention(node: Operands) -> int:
     """ONNX 23: Q (batch, heads, length, size) or (batch, length, heads * size), K, V, past K."""
-    query, key, value = (one.shape(index) for index in range(3))
-    keys = key[-2] + _past(one, 4, 2)
-    heads = query[1] if len(query) == 4 else one.attribute("q_num_heads")
+    query, key, value = (node.shape(index) for index in range(3))
+    keys = key[-2] + _past(node, 4, 2)
+    heads = query[1] if len(query) == 4 else node.attribute("q_num_heads")
     size = query[-1] if len(query) == 4 else query[-1] // heads
-    wide = value[-1] if len(value) == 4 else value[-1] // one.attribute("kv_num_heads")
-    return _scores(one, query[-2], keys, heads * size, heads * wide)
+    wide = value[-1] if len(value) == 4 else value[-1] // node.attribute("kv_num_heads")
+    return _scores(node, query[-2], keys, heads * size, heads * wide)
 
 
 def _contrib_attention(past: int) -> Formula:
     """Count the projection of (batch, length, in) to queries, keys, values, and their attention."""
 
-    def count(one: Operands) -> int:
-        batch, length, width = one.shape(0)
-        columns = one.shape(1)[-1]
-        sizes = one.attribute("qkv_hidden_sizes", [columns // 3] * 3)
-        keys = length + _past(one, past, 3)
-        return batch * length * width * columns + _scores(one, length, keys, sizes[0], sizes[2])
+    def count(node: Operands) -> int:
+        batch, length, width = node.shape(0)
+        columns = node.shape(1)[-1]
+        sizes = node.attribute("qkv_hidden_sizes", [columns // 3] * 3)
+        keys = length + _past(node, past, 3)
+        return batch * length * width * columns + _scores(node, length, keys, sizes[0], sizes[2])
 
     return count
 
 
-def _multi_head(one: Operands) -> int:
+def _multi_head(node: Operands) -> int:
     """Query (batch, length, width) or packed (batch, length, heads, 3, size), key, value, past."""
-    query = one.shape(0)
+    query = node.shape(0)
     if len(query) == 5:
-        return _scores(one, query[1], query[1], query[2] * query[4], query[2] * query[4])
-    key = one.shape(1)
+        return _scores(node, query[1], query[1], query[2] * query[4], query[2] * query[4])
+    key = node.shape(1)
     keys = key[2] if len(key) == 4 else key[1]
-    value = one.shape(2) if one.has(2) else query
-    heads = one.attribute("num_heads")
+    value = node.shape(2) if node.has(2) else query
+    heads = node.attribute("num_heads")
     wide = heads * value[3] if len(value) == 4 else value[-1]
-    is_used = len(key) == 4 or not one.has(6)  # keys of cross attention come whole
-    past = 0 if not is_used else _past(one, 6, 2)
-    return _scores(one, query[1], keys + past, query[2], wide)
+    is_used = len(key) == 4 or not node.has(6)  # keys of cross attention come whole
+    past = 0 if not is_used else _past(node, 6, 2)
+    return _scores(node, query[1], keys + past, query[2], wide)
 
 
-def _grouped(one: Operands) -> int:
+def _grouped(node: Operands) -> int:
     """Query (batch, length, heads * size), key, value, past (batch, kv heads, length, size)."""
-    _, length, width = one.shape(0)
-    if not one.has(1):  # queries, keys and values in one tensor
-        heads, shared = one.attribute("num_heads"), one.attribute("kv_num_heads")
+    _, length, width = node.shape(0)
+    if not node.has(1):  # queries, keys and values in one tensor
+        heads, shared = node.attribute("num_heads"), node.attribute("kv_num_heads")
         width = width * heads // (heads + 2 * shared)
-    return _scores(one, length, length + _past(one, 3, 2), width, width)
+    return _scores(node, length, length + _past(node, 3, 2), width, width)
 
 
-def _linear(one: Operands) -> int:
+def _linear(node: Operands) -> int:
     """Count a linear model of `ai.onnx.ml`: its coefficients for each row."""
-    return one.shape(0)[0] * len(one.attribute("coefficients"))
+    return node.shape(0)[0] * len(node.attribute("coefficients"))
 
 
-def _fourier(one: Operands) -> int:
+def _fourier(node: Operands) -> int:
     """Count a Fourier transform by halves (Cooley, Tukey 1965): n/2 log2 n complex products, 4 each."""
-    given = one.inputs[2].value if one.has(2) else None
-    axis = one.attribute("axis", -2) if given is None else int(given)
-    return math.prod(one.shape(0)[:-1]) * _butterflies(one.shape(0)[axis])
+    stated = node.inputs[2].value if node.has(2) else None
+    axis = node.attribute("axis", -2) if stated is None else int(stated)
+    return math.prod(node.shape(0)[:-1]) * _butterflies(node.shape(0)[axis])
 
 
-def _short_time_fourier(one: Operands) -> int:
+def _short_time_fourier(node: Operands) -> int:
     """Count one transform a frame, of the window's length; it makes (batch, frames, bins, 2)."""
-    given = one.inputs[3].value if one.has(3) else None
-    length = one.shape(2)[0] if given is None else int(given)
-    return math.prod(one.made[:2]) * length * _butterflies(length)
+    stated = node.inputs[3].value if node.has(3) else None
+    length = node.shape(2)[0] if stated is None else int(stated)
+    return math.prod(node.made[:2]) * length * _butterflies(length)
 
 
 def _butterflies(length: int) -> int:
@@ -250,7 +235,9 @@ FORMULAS: Mapping[str, Formula] = {
     "ConvInteger": _convolution(0, 1),
     "QLinearConv": _convolution(0, 3),
     "DeformConv": _convolution(0, 1),
-    "ConvTranspose": _transposed,
+    "ConvTranspose": lambda node: convolution_macs(
+        node.shape(0)[0], node.shape(0)[2:], node.shape(1)
+    ),
     "Gemm": _product(1),
     "QGemm": _product(3),
     "MatMul": _product(1),
@@ -266,7 +253,9 @@ FORMULAS: Mapping[str, Formula] = {
     "ai.onnx.ml::LinearClassifier": _linear,
     "ai.onnx.ml::LinearRegressor": _linear,
     "com.microsoft::FusedConv": _convolution(0, 1),
-    "com.microsoft::NhwcFusedConv": _channels_last,
+    "com.microsoft::NhwcFusedConv": lambda node: convolution_macs(
+        node.shape(0)[0], node.made[1:-1], node.shape(1)
+    ),
     "com.microsoft::FusedGemm": _product(1),
     "com.microsoft::GemmFastGelu": _product(1),
     "com.microsoft::QGemm": _product(3),

@@ -64,10 +64,10 @@ class Grid:
         """Return the scales in a shape that broadcasts to the values; `axis` is that of outputs."""
         if not self.is_blocked:
             return along(self.scale, self.values.ndim, axis)
-        found = self.scale
-        for one, (whole, blocks) in enumerate(zip(self.values.shape, found.shape, strict=True)):
-            found = np.repeat(found, whole // blocks, one) if whole > blocks else found
-        return found
+        scales = self.scale
+        for place, (whole, blocks) in enumerate(zip(self.values.shape, scales.shape, strict=True)):
+            scales = np.repeat(scales, whole // blocks, place) if whole > blocks else scales
+        return scales
 
     def floats(self, axis: int | None) -> Floats:
         """Return the weight that the values stand for, float32."""
@@ -105,13 +105,13 @@ class Overrides:
 
     def precision(self, name: str) -> str | None:
         """Return the precision that they are for in a layer, None if there are none for it."""
-        found = name in self.weights or name in self.biases
-        return self.precisions.get(name, "int8") if found else None
+        is_known = name in self.weights or name in self.biases
+        return self.precisions.get(name, "int8") if is_known else None
 
     def without(self, names: Collection[str]) -> Overrides:
         """Return the overrides of all other layers."""
-        weights = {name: one for name, one in self.weights.items() if name not in names}
-        biases = {name: one for name, one in self.biases.items() if name not in names}
+        weights = {name: grid for name, grid in self.weights.items() if name not in names}
+        biases = {name: bias for name, bias in self.biases.items() if name not in names}
         return replace(self, weights=weights, biases=biases)
 
 
@@ -238,8 +238,8 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
     except ValueError as error:
         raise InputError(f"a weight of the model is broken: {error}", "export it again") from error
     if _initialized_inputs(proto) or _shapeless(proto):
-        given, proto = proto, onnx.ModelProto()
-        proto.CopyFrom(given)
+        source, proto = proto, onnx.ModelProto()
+        proto.CopyFrom(source)
     return _normalized(Path(f"{name}.onnx"), proto, _combined([digest]))
 
 
@@ -293,12 +293,12 @@ def _drop_initialized_inputs(proto: onnx.ModelProto) -> tuple[str, ...]:
 
     Up to IR version 3 every initializer had to be an input too; later ones are defaults.
     """
-    names = set(found := _initialized_inputs(proto))
+    names = set(initialized := _initialized_inputs(proto))
     inputs = [value for value in proto.graph.input if value.name not in names]
     had_to_be, proto.ir_version = proto.ir_version <= 3, max(proto.ir_version, 4)
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
-    return () if had_to_be else tuple(found)
+    return () if had_to_be else tuple(initialized)
 
 
 def checked(model: Model) -> Model:

@@ -60,8 +60,10 @@ class _Scope:
 
 def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
     """Yield the graph, its subgraphs, which see what is outside of them, and the functions called."""
-    functions = {(one.domain, one.name): one for one in proto.functions}
-    if not any(node.op_type in PAIR for one in proto.functions for node in with_inner(one.node)):
+    functions = {(function.domain, function.name): function for function in proto.functions}
+    if not any(
+        node.op_type in PAIR for function in proto.functions for node in with_inner(function.node)
+    ):
         functions = {}
     called: dict[Any, Any] = {}  # with the constants, so that their identities stay theirs
     initial = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -78,26 +80,28 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
             if function is None or len(called) == MOST_CALLS:
                 continue
             pairs = zip(function.input, node.input, strict=False)
-            given = {own: scope.constants[name] for own, name in pairs if name in scope.constants}
-            held = [(own, id(one)) for own, one in given.items()]
+            passed = {own: scope.constants[name] for own, name in pairs if name in scope.constants}
+            values = [(own, id(tensor)) for own, tensor in passed.items()]
             settings = [
                 (attribute.name, attribute.i, attribute.f, attribute.s)
                 for attribute in node.attribute
             ]
-            key = (function.domain, function.name, *held, *settings)
+            key = (function.domain, function.name, *values, *settings)
             if key not in called:
-                called[key] = given
+                called[key] = passed
                 body = list(with_attributes(function, node))
-                pending.append((body, given, _Scope(_opset_of(function), function=function.name)))
+                pending.append((body, passed, _Scope(_opset_of(function), function=function.name)))
 
 
-def _scope(nodes: Sequence[NodeProto], given: dict[str, TensorProto], outside: _Scope) -> _Scope:
+def _scope(
+    nodes: Sequence[NodeProto], constants: dict[str, TensorProto], outside: _Scope
+) -> _Scope:
     """Return a scope within another; `given` are its constants that no node of it makes."""
-    pairs = tuple(one for one in nodes if _is_pair(one))
+    pairs = tuple(node for node in nodes if _is_pair(node))
     makers = {name: node for node in pairs for name in node.output}
     return replace(
         outside,
-        constants=outside.constants.new_child(given | _constants(nodes)),
+        constants=outside.constants.new_child(constants | _constants(nodes)),
         makers=outside.makers.new_child(makers),
         nodes=pairs,
     )
@@ -116,13 +120,13 @@ def _opset_of(function: onnx.FunctionProto) -> int:
 
 
 def _constants(nodes: Sequence[NodeProto]) -> dict[str, TensorProto]:
-    found = {}
+    constants = {}
     for node in nodes:
         if node.op_type == "Constant" and node.output:
-            held = [attribute.t for attribute in node.attribute if attribute.name == "value"]
-            if held:
-                found[node.output[0]] = held[0]
-    return found
+            tensors = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+            if tensors:
+                constants[node.output[0]] = tensors[0]
+    return constants
 
 
 class _Check:
@@ -142,8 +146,8 @@ class _Check:
 
     def fail(self, what: str, hint: str) -> NoReturn:
         """Raise `InputError` on the node."""
-        made = f"that makes {next(iter(self.node.output), '')!r}"
-        name = repr(self.node.name) if self.node.name else made
+        result = f"that makes {next(iter(self.node.output), '')!r}"
+        name = repr(self.node.name) if self.node.name else result
         where = f" of function {self.scope.function!r}" if self.scope.function else ""
         raise InputError(f"model {self.path}: {self.node.op_type} {name}{where} {what}", hint)
 
@@ -184,11 +188,11 @@ class _Check:
         has_axis = size or math.prod(scales) > 1
         if values is not None and has_axis and not -len(values) <= axis < len(values):
             self.fail(f"has axis {axis} of values of shape {_shown(values)}", AGAIN)
-        wanted = self._blocked(values, axis, size) if values and size else None
-        wrong = scales != wanted if wanted else not _fits(scales, values, axis)
+        expected = self._blocked(values, axis, size) if values and size else None
+        wrong = scales != expected if expected else not _fits(scales, values, axis)
         if wrong:
             self.fail(
-                self._misfit(scales, values, wanted),
+                self._misfit(scales, values, expected),
                 f"{AGAIN}, or correct axis and block_size of the node",
             )
 
@@ -204,13 +208,13 @@ class _Check:
         axis %= len(values)
         return (*values[:axis], count, *values[axis + 1 :])
 
-    def _misfit(self, scales: Shape, values: Shape | None, wanted: Shape | None) -> str:
+    def _misfit(self, scales: Shape, values: Shape | None, expected: Shape | None) -> str:
         text = f"has scales of shape {_shown(scales)}"
         if values is not None:
             text += f" for values of shape {_shown(values)}"
-        if wanted:
+        if expected:
             axis, size = self.attributes.get("axis", 1), self.attributes["block_size"]
-            return f"{text}: blocks of {size} along axis {axis} need {_shown(wanted)}"
+            return f"{text}: blocks of {size} along axis {axis} need {_shown(expected)}"
         return f"{text}, and no block_size" if len(scales) > 1 else f"{text} along its axis"
 
     def _check_scale(self) -> None:
@@ -271,13 +275,13 @@ def _kind(node: NodeProto, scope: _Scope) -> int:
 def _shape(name: str, scope: _Scope) -> Shape | None:
     """Return the shape of a constant, or of one that is quantized or dequantized; else None."""
     for _ in PAIR:
-        if (found := scope.constants.get(name)) is not None:
-            return tuple(found.dims)
+        if (tensor := scope.constants.get(name)) is not None:
+            return tuple(tensor.dims)
         if (maker := scope.makers.get(name)) is None:
             return None
         name = maker.input[0]
-    found = scope.constants.get(name)
-    return None if found is None else tuple(found.dims)
+    tensor = scope.constants.get(name)
+    return None if tensor is None else tuple(tensor.dims)
 
 
 def _fits(scales: Shape, values: Shape | None, axis: int) -> bool:

@@ -82,20 +82,20 @@ def bound_inputs(graph: onnx.GraphProto, sizes: Mapping[str, Shape]) -> tuple[Sc
     A name that stands for a size has one value. The batch counts 1, other open sizes 64.
     """
     named: dict[str, int] = {}
-    held = {tensor.name for tensor in graph.initializer}
-    fed = [value for value in graph.input if value.name not in held]
+    weights = {tensor.name for tensor in graph.initializer}
+    fed = [value for value in graph.input if value.name not in weights]
     for value in fed:
         pairs = zip(_dims(value), sizes.get(value.name, ()), strict=False)
         named |= {name: size for name, size in pairs if isinstance(name, str)}
     scope, assumed = Scope(), list[str]()
     for value in fed:
-        given, dims = sizes.get(value.name), _dims(value)
-        if given is not None and len(given) == len(dims) + 1:  # of an input without samples' axis
-            given = given[1:]
-        if given is None or len(given) != len(dims):
-            given = tuple(_assumed(value, named, assumed))
-        pairs = zip(dims, given, strict=True)  # what the model fixes goes before what is given
-        shape = tuple(one if isinstance(one, int) else size for one, size in pairs)
+        stated, dims = sizes.get(value.name), _dims(value)
+        if stated is not None and len(stated) == len(dims) + 1:  # of an input without samples' axis
+            stated = stated[1:]
+        if stated is None or len(stated) != len(dims):
+            stated = tuple(_assumed(value, named, assumed))
+        pairs = zip(dims, stated, strict=True)  # what the model fixes goes before what is given
+        shape = tuple(dim if isinstance(dim, int) else size for dim, size in pairs)
         scope[value.name] = Tensor(value.type.tensor_type.elem_type, shape)
     return scope, list(dict.fromkeys(assumed))
 
@@ -136,50 +136,61 @@ class Inference:
     def outputs(self, node: NodeProto, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Return what is known of a node's outputs."""
         if node.op_type == "Constant" and node.domain in STANDARD:
-            held = next((one for one in map(held_by, node.attribute) if one is not None), None)
-            return [constant_of(held) if held is not None else UNKNOWN]
+            constant = next(
+                (tensor for tensor in map(held_by, node.attribute) if tensor is not None), None
+            )
+            return [constant_of(constant) if constant is not None else UNKNOWN]
         if node.op_type == "Shape" and node.domain in STANDARD and inputs[0].shape is not None:
             return [Tensor.of(_shape_values(node, inputs[0].shape))]
-        made, before = self._inferred(node, inputs), len(self.assumed)
-        found = [self._completed(node, i, made, inputs) for i in range(len(node.output))]
+        inferred, before = self._inferred(node, inputs), len(self.assumed)
+        results = [self._completed(node, i, inferred, inputs) for i in range(len(node.output))]
         is_sure = len(self.assumed) == before  # what depends on values may be of any size
-        return self._evaluated(node, inputs, found) if is_sure else found
+        return self._evaluated(node, inputs, results) if is_sure else results
 
     def _inferred(self, node: NodeProto, inputs: Sequence[Tensor]) -> Mapping[str, TypeProto]:
         domain = "" if node.domain in STANDARD else node.domain
-        pairs = [(n, one) for n, one in zip(node.input, inputs, strict=True) if n and one.kind]
+        pairs = [
+            (n, tensor) for n, tensor in zip(node.input, inputs, strict=True) if n and tensor.kind
+        ]
         try:
             op = node.op_type if domain != CONTRIB else LIKE.get(node.op_type, node.op_type)
             domain = "" if op != node.op_type else domain
             schema = onnx.defs.get_schema(op, self.opsets.get(domain, 1), domain)
-            made: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
+            inferred: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
                 schema,
                 node,
-                {name: helper.make_tensor_type_proto(one.kind, one.shape) for name, one in pairs},
+                {
+                    name: helper.make_tensor_type_proto(tensor.kind, tensor.shape)
+                    for name, tensor in pairs
+                },
                 {
                     n: numpy_helper.from_array(v, n)
-                    for n, one in pairs
-                    if (v := one.value) is not None
+                    for n, tensor in pairs
+                    if (v := tensor.value) is not None
                 },
                 opset_imports=[helper.make_opsetid(d, v) for d, v in self.opsets.items()],
                 ir_version=self.ir_version,
             )
         except Exception:  # no schema, or a model that does not fit it: it raises what it likes
             return {}
-        return made
+        return inferred
 
     def _completed(
-        self, node: NodeProto, index: int, made: Mapping[str, TypeProto], inputs: Sequence[Tensor]
+        self,
+        node: NodeProto,
+        index: int,
+        inferred: Mapping[str, TypeProto],
+        inputs: Sequence[Tensor],
     ) -> Tensor:
         """Return an output as inferred, as stated, or as assumed."""
         name = node.output[index]
-        types = [one[name] for one in (made, self.stated) if name in one]
+        types = [known[name] for known in (inferred, self.stated) if name in known]
         kind = next((k for value in types if (k := value.tensor_type.elem_type)), 0)
         if name in self.measured:
             return Tensor(kind, self.measured[name])
         ranked = [value.tensor_type for value in types if value.tensor_type.HasField("shape")]
         if ranked:
-            return Tensor(kind, tuple(self._sizes(name, [one.shape.dim for one in ranked])))
+            return Tensor(kind, tuple(self._sizes(name, [value.shape.dim for value in ranked])))
         if node.op_type not in UNMULTIPLIED and node.domain in STANDARD and _has_schema(node):
             return Tensor(kind)
         if not inputs or index or inputs[0].shape is None:
@@ -202,8 +213,8 @@ class Inference:
         """Yield for each axis the first size that is a number or has a known name, else 1."""
         same = [dims for dims in shapes if len(dims) == len(shapes[0])]
         for axis in range(len(shapes[0])):
-            found = [self._size(dims[axis]) for dims in same]
-            size = next((one for one in found if one is not None), None)
+            sizes = [self._size(dims[axis]) for dims in same]
+            size = next((known for known in sizes if known is not None), None)
             if size is None:
                 self.assumed.append(
                     f"axis {axis} of {name!r} depends on values and is counted as 1"
@@ -216,16 +227,16 @@ class Inference:
         return self.sizes.get(dim.dim_param)
 
     def _evaluated(
-        self, node: NodeProto, inputs: Sequence[Tensor], found: list[Tensor]
+        self, node: NodeProto, inputs: Sequence[Tensor], results: list[Tensor]
     ) -> list[Tensor]:
         """Return the outputs with their values, where all inputs have some and they are few."""
         if node.domain not in STANDARD or node.op_type in RANDOM or not inputs:
-            return found
-        if any(one.value is None for n, one in zip(node.input, inputs, strict=True) if n):
-            return found
-        if any(one.shape is None or math.prod(one.shape) > SMALL for one in found):
-            return found
-        feeds = {n: one.value for n, one in zip(node.input, inputs, strict=True) if n}
+            return results
+        if any(tensor.value is None for n, tensor in zip(node.input, inputs, strict=True) if n):
+            return results
+        if any(result.shape is None or math.prod(result.shape) > SMALL for result in results):
+            return results
+        feeds = {n: tensor.value for n, tensor in zip(node.input, inputs, strict=True) if n}
         graph = onnx.GraphProto(
             node=[node],
             input=[ValueInfoProto(name=name) for name in feeds],
@@ -235,7 +246,7 @@ class Inference:
             with np.errstate(all="ignore"):
                 values = ReferenceEvaluator(graph, opsets=dict(self.opsets)).run(None, feeds)
         except Exception:  # a node that the reference can't run: its shape is known all the same
-            return found
+            return results
         return [Tensor.of(np.asarray(value)) for value in values]
 
 
@@ -245,18 +256,20 @@ def _has_schema(node: NodeProto) -> bool:
 
 def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:
     """Return the last size of what an operator of `com.microsoft` makes, if a product makes it."""
-    given = {attribute.name: attribute for attribute in node.attribute}
+    attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.domain != CONTRIB or len(inputs) < 2:
         return None
-    if "N" in given and "K" in given:
-        return int(given["N"].i)
+    if "N" in attributes and "K" in attributes:
+        return int(attributes["N"].i)
     right = inputs[1].shape
     if right is None or len(right) < 2:
         return None
     if node.op_type in ("Attention", "QAttention"):
-        sizes = list(given["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in given else []
+        sizes = (
+            list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else []
+        )
         return sizes[2] if len(sizes) == 3 else right[-1] // 3
-    turned = "transB" in given and given["transB"].i
+    turned = "transB" in attributes and attributes["transB"].i
     is_product = "MatMul" in node.op_type or "Gemm" in node.op_type
     return right[-2 if turned else -1] if is_product else None
 
@@ -273,13 +286,13 @@ def stated_types(graph: onnx.GraphProto) -> dict[str, TypeProto]:
 
 def named_sizes(graph: onnx.GraphProto, scope: Mapping[str, Tensor]) -> dict[str, int]:
     """Return the values of the names that stand for sizes of a graph's inputs."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for value in graph.input:
         shape = scope[value.name].shape if value.name in scope else None
-        found |= {
+        sizes |= {
             n: s for n, s in zip(_dims(value), shape or (), strict=False) if isinstance(n, str)
         }
-    return found
+    return sizes
 
 
 def known_in(scope: Mapping[str, Tensor], names: Iterable[str]) -> list[Tensor]:

@@ -26,15 +26,17 @@ def _graph(graph: onnx.GraphProto, numbers: dict[str, int]) -> Iterator[Any]:
             yield ["input", _number(value.name, numbers), _type(value)]
     for node in graph.node:
         places = [[_number(name, numbers) for name in some] for some in (node.input, node.output)]
-        attributes = sorted(node.attribute, key=lambda one: one.name)
+        attributes = sorted(node.attribute, key=lambda item: item.name)
         yield [
             node.domain,
             node.op_type,
             *places,
             [_attribute(attribute, numbers) for attribute in attributes],
         ]
-    for number, one in sorted((_number(name, numbers), one) for name, one in weights.items()):
-        yield ["weight", number, one.data_type, list(one.dims)]
+    for number, tensor in sorted(
+        (_number(name, numbers), tensor) for name, tensor in weights.items()
+    ):
+        yield ["weight", number, tensor.data_type, list(tensor.dims)]
     yield ["outputs", [_number(value.name, numbers) for value in graph.output]]
 
 
@@ -49,10 +51,10 @@ def _type(value: onnx.ValueInfoProto) -> list[Any]:
     return [tensor.elem_type, sizes]
 
 
-def _attribute(one: onnx.AttributeProto, numbers: dict[str, int]) -> list[Any]:
-    graphs = [one.g, *one.graphs] if one.HasField("g") else list(one.graphs)
+def _attribute(attribute: onnx.AttributeProto, numbers: dict[str, int]) -> list[Any]:
+    graphs = [attribute.g, *attribute.graphs] if attribute.HasField("g") else list(attribute.graphs)
     if graphs:
-        return [one.name, [list(_graph(graph, numbers)) for graph in graphs]]
-    if one.HasField("t"):
-        return [one.name, one.t.data_type, list(one.t.dims)]
-    return [one.name, repr(onnx.helper.get_attribute_value(one))]
+        return [attribute.name, [list(_graph(graph, numbers)) for graph in graphs]]
+    if attribute.HasField("t"):
+        return [attribute.name, attribute.t.data_type, list(attribute.t.dims)]
+    return [attribute.name, repr(onnx.helper.get_attribute_value(attribute))]

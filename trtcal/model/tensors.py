@@ -32,19 +32,19 @@ def producers_of(graph: onnx.GraphProto) -> dict[str, NodeProto]:
 
 def readers_of(graph: onnx.GraphProto) -> dict[str, list[NodeProto]]:
     """Return the nodes that read each tensor, one that reads it twice two times."""
-    found: dict[str, list[NodeProto]] = {}
+    readers: dict[str, list[NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
-            found.setdefault(name, []).append(node)
-    return found
+            readers.setdefault(name, []).append(node)
+    return readers
 
 
 def constants_of(graph: onnx.GraphProto) -> dict[str, TensorProto]:
     """Return the initializers of a graph and what its Constant nodes hold, by name."""
     nodes = (node for node in graph.node if node.op_type == "Constant")
-    held = ((node.output[0], held_by(item)) for node in nodes for item in node.attribute)
-    found = {name: tensor for name, tensor in held if tensor is not None}
-    return {one.name: one for one in graph.initializer} | found
+    pairs = ((node.output[0], held_by(item)) for node in nodes for item in node.attribute)
+    constants = {name: tensor for name, tensor in pairs if tensor is not None}
+    return {tensor.name: tensor for tensor in graph.initializer} | constants
 
 
 class View:
@@ -74,7 +74,7 @@ class View:
         if self.operators[number] not in SHAPE_ONLY:
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(number)
-        for part in (part for one in with_inner([node]) for part in subgraphs_of(one)):
+        for part in (part for holder in with_inner([node]) for part in subgraphs_of(holder)):
             self.inner += len(part.node)
             self.held.update(name for inner in part.node for name in inner.input)
             self.held.update(value.name for value in part.output)
@@ -97,18 +97,18 @@ class View:
 
     def values(self, tensor: str) -> npt.NDArray[Any] | None:
         """Return a constant's values, None if it is none or they can't be read."""
-        found = self.constants.get(tensor)
-        if found is None or found.data_type not in NUMBERS:
+        constant = self.constants.get(tensor)
+        if constant is None or constant.data_type not in NUMBERS:
             return None
         try:
-            return array_of(found)
+            return array_of(constant)
         except (OSError, TypeError, ValueError):  # the checker lets short data pass
             return None
 
     def number(self, tensor: str) -> float | None:
         """Return the value of a constant that has one only."""
-        found = self.constants.get(tensor)
-        if found is None or any(size != 1 for size in found.dims):
+        constant = self.constants.get(tensor)
+        if constant is None or any(size != 1 for size in constant.dims):
             return None
         values = self.values(tensor)
         return None if values is None or values.size != 1 else float(values.reshape(-1)[0])
@@ -184,17 +184,17 @@ def groups(
     for part in sorted(uses):
         key = part if part in separate else tuple(sorted(uses[part].items()))
         into[part] = first.setdefault(key, part)
-    made = {}
+    sums = {}
     for tensor, parts in needed.items():
         names = sorted({into[part] for part in parts})
-        made[tensor] = [name for name in names for _ in range(uses[name][tensor])]
-    return into, made
+        sums[tensor] = [name for name in names for _ in range(uses[name][tensor])]
+    return into, sums
 
 
 def _sources(
     name: str, producers: dict[str, onnx.NodeProto], constants: set[str]
 ) -> tuple[str, ...]:
-    pending, found = [name], list[str]()
+    pending, names = [name], list[str]()
     while pending:
         tensor = pending.pop()
         node = producers.get(tensor)
@@ -203,5 +203,5 @@ def _sources(
         elif node is not None and node.op_type == "Concat" and constants.isdisjoint(node.input):
             pending.extend(node.input)
         else:
-            found.append(tensor)
-    return tuple(sorted(found))
+            names.append(tensor)
+    return tuple(sorted(names))

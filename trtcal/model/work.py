@@ -81,11 +81,11 @@ class Work:
     @property
     def by_root(self) -> dict[str, int | None]:
         """Multiply-accumulates by node of the main graph, None where some are not known."""
-        found: dict[str, int | None] = {}
-        for one in self.nodes:
-            sofar = found.get(one.root, 0)
-            found[one.root] = None if sofar is None or one.macs is None else sofar + one.macs
-        return found
+        macs: dict[str, int | None] = {}
+        for node in self.nodes:
+            sofar = macs.get(node.root, 0)
+            macs[node.root] = None if sofar is None or node.macs is None else sofar + node.macs
+        return macs
 
 
 def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
@@ -97,19 +97,19 @@ def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
     """
     proto = uniquely_named(model).proto
     scope, assumed = bound_inputs(proto.graph, sizes or {})
-    shapes = {name: one.shape for name, one in scope.items() if one.shape is not None}
+    shapes = {name: tensor.shape for name, tensor in scope.items() if tensor.shape is not None}
     named = named_sizes(proto.graph, scope)
     measured = {name: shape for name, shape in (sizes or {}).items() if name not in shapes}
     inference = Inference(
         _opsets(proto.opset_import), proto.ir_version, {}, named, assumed, measured
     )
     functions = {(function.domain, function.name): function for function in proto.functions}
-    found = _Counter(functions, inference).graph(proto.graph, scope)
-    return Work(tuple(found), shapes, tuple(dict.fromkeys(assumed)))
+    nodes = _Counter(functions, inference).graph(proto.graph, scope)
+    return Work(tuple(nodes), shapes, tuple(dict.fromkeys(assumed)))
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    return {"" if one.domain in STANDARD else one.domain: one.version for one in imports}
+    return {"" if opset.domain in STANDARD else opset.domain: opset.version for opset in imports}
 
 
 def weightless(model: Model) -> Model:
@@ -147,18 +147,18 @@ class _Counter:
 
     def nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> list[NodeWork]:
         """Return the work of nodes in order."""
-        return [one for i, node in enumerate(nodes) for one in self._node(node, i, scope)]
+        return [counted for i, node in enumerate(nodes) for counted in self._node(node, i, scope)]
 
     def _node(self, node: NodeProto, number: int, scope: Scope) -> list[NodeWork]:
         name = f"{self.prefix}{node.name or f'{node.op_type}_{number}'}"
         inputs = known_in(scope, node.input)
         holder = self._holder(node) or self._plain
         try:
-            outputs, found = holder(node, name, inputs, scope)
+            outputs, counted = holder(node, name, inputs, scope)
         except (LookupError, StopIteration, TypeError, ValueError):  # the checker sees not all
-            outputs, found = self._plain(node, name, inputs, scope)
+            outputs, counted = self._plain(node, name, inputs, scope)
         scope.update(zip(node.output, outputs, strict=False))
-        return found
+        return counted
 
     def _holder(self, node: NodeProto) -> Holder | None:
         """Return what counts a node that holds other nodes."""
@@ -192,23 +192,23 @@ class _Counter:
     def _within(
         self, graph: onnx.GraphProto, name: str, what: str, scope: Scope, times: int = 1
     ) -> Counted:
-        found = self._inside(name, what, times).graph(graph, scope)
-        return known_in(scope, (value.name for value in graph.output)), found
+        results = self._inside(name, what, times).graph(graph, scope)
+        return known_in(scope, (value.name for value in graph.output)), results
 
     def _function(self, node: NodeProto, name: str, inputs: Sequence[Tensor], _: Scope) -> Counted:
         function = self.functions[node.domain, node.op_type]
         own = dict(zip(function.input, inputs, strict=False))
         inner = replace(self.inference, opsets=_opsets(function.opset_import), stated={})
         counter = replace(self._inside(name, "function"), inference=inner)
-        found = counter.nodes(with_attributes(function, node), own)
-        return known_in(own, function.output), found
+        counted = counter.nodes(with_attributes(function, node), own)
+        return known_in(own, function.output), counted
 
     def _if(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
         branches = {attribute.name: attribute.g for attribute in node.attribute}
         if (chosen := inputs[0].value) is not None:
             branches.pop("else_branch" if chosen.all() else "then_branch")
-        found = [self._within(branch, name, "If", dict(scope)) for branch in branches.values()]
-        return max(found, key=lambda one: sum(each.macs or 0 for each in one[1]))
+        options = [self._within(branch, name, "If", dict(scope)) for branch in branches.values()]
+        return max(options, key=lambda option: sum(each.macs or 0 for each in option[1]))
 
     def _loop(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
         body, carried = _graph_of(node), [replace(tensor, value=None) for tensor in inputs[2:]]
@@ -217,26 +217,29 @@ class _Counter:
         trips = _trips(_Condition(body, scope, self.inference), start, inputs[0])
         if trips is None:
             self._assume_once(name)
-        given = [replace(start[0], value=None), goes_on, *carried]
+        passed = [replace(start[0], value=None), goes_on, *carried]
         times = 1 if trips is None else trips
-        outputs, found = self._within(body, name, "Loop", scope | _bound(body, given), times)
+        outputs, counted = self._within(body, name, "Loop", scope | _bound(body, passed), times)
         kept = len(carried) + 1
-        return [*outputs[1:kept], *(_stacked(tensor, times) for tensor in outputs[kept:])], found
+        return [*outputs[1:kept], *(_stacked(tensor, times) for tensor in outputs[kept:])], counted
 
     def _scan(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
         body, states = _graph_of(node), len(inputs) - _attribute(node, "num_scan_inputs", 1)
         axes = _attribute(node, "scan_input_axes", [0] * len(inputs))
         scanned = list(zip(inputs[states:], axes, strict=False))
-        lengths = [one.shape[axis] for one, axis in scanned if one.shape]
-        given = [replace(tensor, value=None) for tensor in inputs[:states]]
-        given += [_slice_of(one, axis) for one, axis in scanned]
+        lengths = [tensor.shape[axis] for tensor, axis in scanned if tensor.shape]
+        passed = [replace(tensor, value=None) for tensor in inputs[:states]]
+        passed += [_slice_of(tensor, axis) for tensor, axis in scanned]
         if not lengths:
             self._assume_once(name)
         trips = lengths[0] if lengths else 1
-        outputs, found = self._within(body, name, "Scan", scope | _bound(body, given), trips)
+        outputs, counted = self._within(body, name, "Scan", scope | _bound(body, passed), trips)
         axes = _attribute(node, "scan_output_axes", [0] * len(outputs))
-        made = zip(outputs[states:], axes, strict=False)
-        return [*outputs[:states], *(_stacked(one, trips, axis) for one, axis in made)], found
+        stacks = zip(outputs[states:], axes, strict=False)
+        return [
+            *outputs[:states],
+            *(_stacked(tensor, trips, axis) for tensor, axis in stacks),
+        ], counted
 
     def _assume_once(self, name: str) -> None:
         self.inference.assumed.append(
@@ -253,8 +256,8 @@ class _Condition:
     def __init__(self, body: onnx.GraphProto, scope: Scope, inference: Inference) -> None:
         self.inference = replace(inference, stated={}, assumed=[])
         self.scope = scope | {tensor.name: constant_of(tensor) for tensor in body.initializer}
-        self.inputs = [one.name for one in body.input]
-        self.outputs = [one.name for one in body.output]
+        self.inputs = [value.name for value in body.input]
+        self.outputs = [value.name for value in body.output]
         self.places = set[int]()
         makers = {name: node for node in body.node for name in node.output}
         used, pending, seen = set[int](), [self.outputs[0]], set[str]()
@@ -280,8 +283,8 @@ class _Condition:
             outputs = self.inference.outputs(node, known_in(scope, node.input))
             own.update(zip(node.output, outputs, strict=False))
         values = known_in(scope, [self.outputs[0], *(self.outputs[i - 1] for i in state)])
-        goes_on, *following = [one.value for one in values]
-        if goes_on is None or any(one is None for one in following):
+        goes_on, *following = [value.value for value in values]
+        if goes_on is None or any(value is None for value in following):
             raise ValueError("it depends on values")
         return bool(goes_on.all()), dict(zip(state, following, strict=True))  # type: ignore[arg-type]
 
@@ -290,7 +293,7 @@ def _trips(condition: _Condition, start: Sequence[Tensor], limit: Tensor) -> int
     """Return how often a loop runs, None if values decide; what it counts with has to be linear."""
     most = None if limit.value is None else max(int(limit.value), 0)
     begins, state = start[1].value, {i: start[i].value for i in sorted(condition.places)}
-    if begins is None or any(one is None for one in state.values()):
+    if begins is None or any(value is None for value in state.values()):
         return None
     if not begins.all() or most == 0:
         return 0
@@ -329,16 +332,16 @@ def _graph_of(node: NodeProto) -> onnx.GraphProto:
 
 
 def _attribute(node: NodeProto, name: str, default: Any) -> Any:
-    found = (
+    values = (
         helper.get_attribute_value(attribute)
         for attribute in node.attribute
         if attribute.name == name
     )
-    return next(found, default)
+    return next(values, default)
 
 
-def _bound(body: onnx.GraphProto, given: Sequence[Tensor]) -> Scope:
-    return {one.name: tensor for one, tensor in zip(body.input, given, strict=False)}
+def _bound(body: onnx.GraphProto, tensors: Sequence[Tensor]) -> Scope:
+    return {value.name: tensor for value, tensor in zip(body.input, tensors, strict=False)}
 
 
 def _stacked(tensor: Tensor, trips: int, axis: int = 0) -> Tensor:

@@ -52,11 +52,11 @@ def _bound(node: gs.Node, known: Bounds) -> float | None:
     """Return a bound of a node's outputs, None if its operator or an input has none."""
     if node.op in WITHIN_ONE:
         return 1.0
-    given = [known.get(tensor.name) for tensor in node.inputs if not tensor.is_empty()]
-    if node.op in BOUNDED and given:
-        return given[0]
-    values = [value for value in given if value is not None]
-    if len(values) < len(given) or not given:
+    bounds_of = [known.get(tensor.name) for tensor in node.inputs if not tensor.is_empty()]
+    if node.op in BOUNDED and bounds_of:
+        return bounds_of[0]
+    values = [value for value in bounds_of if value is not None]
+    if len(values) < len(bounds_of) or not values:
         return None
     if node.op in SELECTS:
         return max(values)
@@ -90,14 +90,10 @@ def _matmul(node: gs.Node, values: list[float]) -> float | None:
     return values[0] * values[1] * length if isinstance(length, int) and length > 0 else None
 
 
-def _dequantized(node: gs.Node, values: list[float]) -> float | None:
-    return values[0] * values[1] if not any(values[2:]) else None
-
-
 def _clip(node: gs.Node, values: list[float]) -> float | None:
     signs = (1, -1)  # of a lower limit above 0, and of an upper limit below 0
-    given = (constant(tensor) for tensor in node.inputs[1:] if not tensor.is_empty())
-    limits = [limit for limit in given if limit is not None]
+    constants = (constant(tensor) for tensor in node.inputs[1:] if not tensor.is_empty())
+    limits = [limit for limit in constants if limit is not None]
     if len(limits) < 2:
         return None
     outside = any(np.any(sign * limit > 0) for sign, limit in zip(signs, limits, strict=True))
@@ -109,12 +105,12 @@ RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
     "Clip": _clip,
     "Conv": _weighted,
     "ConvTranspose": _weighted,
-    "DequantizeLinear": _dequantized,
+    "DequantizeLinear": lambda node, values: None if any(values[2:]) else values[0] * values[1],
     "Gemm": _weighted,
     "MatMul": _matmul,
     "Mul": lambda node, values: math.prod(values),
     "Pad": lambda node, values: max(values[0], values[2] if _has(node, 2) else 0.0),
-    "QuantizeLinear": lambda node, values: found.most if (found := format_of(node)) else None,
+    "QuantizeLinear": lambda node, values: form.most if (form := format_of(node)) else None,
     "Sub": lambda node, values: sum(values),
     "Sum": lambda node, values: sum(values),
     "Where": lambda node, values: max(values[1:]),

@@ -129,7 +129,7 @@ class Coverage:
     def headline(self) -> str:
         """The share and the largest node that is in no narrow format, with the reason."""
         first = (self.rest or self.uncounted)[:1]
-        return self.proportion + "".join(f"; {one.node}: {one.reason}" for one in first)
+        return self.proportion + "".join(f"; {node.node}: {node.reason}" for node in first)
 
     def details(self) -> Iterator[str]:
         """Yield further sentences: nodes and bytes, the next nodes, what was not counted, sizes."""
@@ -140,14 +140,15 @@ class Coverage:
                 f"{bytes_share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
             )
             yield f"that is {self.int8_nodes} of {self.nodes} nodes that multiply, and {moved}"
-        for one in self.rest[1 : SHOWN + 1]:
-            yield f"{percent(one.share or 0.0)} not in {formats}: {one.node} ({one.op}): {one.reason}"
+        for node in self.rest[1 : SHOWN + 1]:
+            share = percent(node.share or 0.0)
+            yield f"{share} not in {formats}: {node.node} ({node.op}): {node.reason}"
         if more := self.rest[SHOWN + 1 :]:
-            share = percent(math.fsum(one.share or 0.0 for one in more))
+            share = percent(math.fsum(node.share or 0.0 for node in more))
             yield f"{share} not in {formats}: {len(more)} further nodes"
-        for one in self.uncounted[:SHOWN]:
-            moved = f"{one.moved_bytes / 1e6:.3g} MB moved"
-            yield f"not counted: {one.node} ({one.op}, {moved}): {one.reason}"
+        for node in self.uncounted[:SHOWN]:
+            moved = f"{node.moved_bytes / 1e6:.3g} MB moved"
+            yield f"not counted: {node.node} ({node.op}, {moved}): {node.reason}"
         if more := self.uncounted[SHOWN:]:
             yield f"not counted: {len(more)} further nodes"
         if self.assumed:
@@ -180,7 +181,7 @@ def amount(macs: int) -> str:
     >>> amount(2_100_000_000)
     '2.1 GMAC'
     """
-    factor, unit = next((one for one in UNITS if macs >= one[0]), UNITS[-1])
+    factor, unit = next((unit_row for unit_row in UNITS if macs >= unit_row[0]), UNITS[-1])
     return f"{macs / factor:.3g} {unit}"
 
 
@@ -210,15 +211,15 @@ def asked_coverage(model: Model, sizes: Mapping[str, Shape] | None = None) -> Co
 def usual_sizes(record: Mapping[str, Any]) -> dict[str, Shape]:
     """Return the median shapes of a sample that `quantize` recorded: [least, median, most] by input."""
     sizes = record.get("sizes")
-    found: dict[str, Shape] = {}
+    usual: dict[str, Shape] = {}
     for name, shapes in sizes.items() if isinstance(sizes, dict) else ():
         if isinstance(shapes, list) and len(shapes) == 3 and _is_shape(shapes[1]):
-            found[name] = tuple(shapes[1])
-    return found
+            usual[name] = tuple(shapes[1])
+    return usual
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(one) is int and 0 < one < 2**31 for one in value)
+    return isinstance(value, list) and all(type(size) is int and 0 < size < 2**31 for size in value)
 
 
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
@@ -236,22 +237,27 @@ def cover(
 ) -> Coverage:
     """Return the coverage of a network whose nodes of the main graph run in the precisions `got`."""
     multiplying = [node for node in work.nodes if node.macs]
-    total = sum(one.macs or 0 for one in multiplying)
-    found = {id(one): _precision(one, got) for one in multiplying}
-    own = [one for one in multiplying if found[id(one)] == INT8]
-    narrow = {name: _macs_in(name, multiplying, found) for name in NARROW if name != INT8}
-    rest = [one for one in multiplying if found[id(one)] not in NARROW]
-    rest.sort(key=lambda one: -(one.macs or 0))
+    total = _sum_macs(multiplying)
+    # Q/DQ stand in the main graph alone.
+    precisions = {
+        id(node): "float" if node.body else got.get(node.node, "float") for node in multiplying
+    }
+    by_precision: dict[str, list[NodeWork]] = {}
+    for node in multiplying:
+        by_precision.setdefault(precisions[id(node)], []).append(node)
+    own = by_precision.get(INT8, [])
+    rest = [node for node in multiplying if precisions[id(node)] not in NARROW]
+    rest.sort(key=lambda node: -(node.macs or 0))
     return Coverage(
         is_built=is_built,
         macs=total,
-        int8_macs=sum(one.macs or 0 for one in own),
-        unknown_macs=sum(one.macs or 0 for one in rest if found[id(one)] == UNKNOWN),
+        int8_macs=_sum_macs(own),
+        unknown_macs=_sum_macs(by_precision.get(UNKNOWN, [])),
         moved_bytes=sum(node.moved_bytes for node in work.nodes if node.op not in QDQ),
-        int8_bytes=sum(one.moved_bytes for one in own),
+        int8_bytes=sum(node.moved_bytes for node in own),
         nodes=sum(node.macs != 0 for node in work.nodes),
         int8_nodes=len(own),
-        rest=tuple(_uncovered(one, total, _reason(one, reasons)) for one in rest[:KEPT]),
+        rest=tuple(_uncovered(node, total, _reason(node, reasons)) for node in rest[:KEPT]),
         uncounted=tuple(
             _uncovered(node, total, _unknown_reason(node))
             for node in work.nodes
@@ -259,39 +265,38 @@ def cover(
         ),
         inputs=dict(work.inputs),
         assumed=work.assumed,
-        narrow_macs={name: macs for name, macs in narrow.items() if macs},
+        narrow_macs={
+            name: _sum_macs(by_precision[name])
+            for name in NARROW
+            if name != INT8 and name in by_precision
+        },
     )
 
 
-def _macs_in(name: str, nodes: Iterable[NodeWork], found: Mapping[int, str]) -> int:
-    return sum(node.macs or 0 for node in nodes if found[id(node)] == name)
+def _sum_macs(nodes: Iterable[NodeWork]) -> int:
+    return sum(node.macs or 0 for node in nodes)
 
 
-def _precision(one: NodeWork, got: Mapping[str, str]) -> str:
-    """Return a node's precision; Q/DQ stand in the main graph alone."""
-    return "float" if one.body else got.get(one.node, "float")
+def _uncovered(node: NodeWork, total: int, reason: str) -> Uncovered:
+    share = None if node.macs is None else 100 * node.macs / total
+    return Uncovered(node.node, node.op, node.macs, node.moved_bytes, share, reason)
 
 
-def _uncovered(one: NodeWork, total: int, reason: str) -> Uncovered:
-    share = None if one.macs is None else 100 * one.macs / total
-    return Uncovered(one.node, one.op, one.macs, one.moved_bytes, share, reason)
-
-
-def _reason(one: NodeWork, reasons: Mapping[str, str]) -> str:
-    domain, _, op = one.op.rpartition("::")
+def _reason(node: NodeWork, reasons: Mapping[str, str]) -> str:
+    domain, _, op = node.op.rpartition("::")
     if op in NOT_QUANTIZED:
         return NOT_QUANTIZED[op]
-    if one.body:
-        return f"it is in {one.body}, and trtcal places Q/DQ in the main graph only"
-    if one.node in reasons:
-        return reasons[one.node]
+    if node.body:
+        return f"it is in {node.body}, and trtcal places Q/DQ in the main graph only"
+    if node.node in reasons:
+        return reasons[node.node]
     if domain == CONTRIB:
         return "it is an operator of ONNX Runtime, which TensorRT does not have"
     return "it has no Q/DQ" if op in MULTIPLIES else "this operator cannot have Q/DQ"
 
 
-def _unknown_reason(one: NodeWork) -> str:
-    if one.op in FORMULAS:
+def _unknown_reason(node: NodeWork) -> str:
+    if node.op in FORMULAS:
         return "the shapes of its inputs or outputs are not known"
     return (
         "its multiply-accumulates are not known: it is a plug-in, its body was not counted, or its "

@@ -63,12 +63,12 @@ def _schema(node: gs.Node, opset: int) -> onnx.defs.OpSchema | None:
 
 def _places(tensors: Any, formal: Any, schema: onnx.defs.OpSchema) -> tuple[int, ...]:
     allowed = {rule.type_param_str: rule.allowed_type_strs for rule in schema.type_constraints}
-    found = []
+    places = []
     for index, tensor in enumerate(tensors):
         kind = formal[min(index, len(formal) - 1)].type_str
         if is_fp32(tensor) and FLOAT16_TENSOR in allowed.get(kind, (kind,)):
-            found.append(index)
-    return tuple(found)
+            places.append(index)
+    return tuple(places)
 
 
 def is_fp32(tensor: gs.Tensor) -> bool:
@@ -130,7 +130,7 @@ def takes_fp16_scale(node: gs.Node, opset: int) -> bool:
     if opset < FP16_OPSET:
         return False
     if scale is None:  # a block scale, which is in FP8 itself
-        return all(takes_fp16_scale(one, opset) for one in pairs_before(node))
+        return all(takes_fp16_scale(pair, opset) for pair in pairs_before(node))
     if scale.dtype != np.float32:
         return False
     is_exact = bool((scale.astype(np.float16) == scale).all())
@@ -175,14 +175,14 @@ class Survey:
 
     def _enter(self, node: gs.Node, decision: Decision) -> None:
         places = fp16_places(node, self.graph.opset)
-        wanted = self._wanted(node, decision)
+        precision = self._wanted(node, decision)
         if places is not None:
             self.places[id(node)] = places
         obstacle = self._obstacle(node, places, decision)
-        if obstacle and wanted == FP16 and node.op not in TYPED | SHAPE_ONLY:
+        if obstacle and precision == FP16 and node.op not in TYPED | SHAPE_ONLY:
             self.skipped[node.name] = f"the plan asks for fp16, it stays in fp32: {obstacle}"
-        if obstacle or wanted:
-            self.fixed[id(node)] = FP32 if obstacle else str(wanted)
+        if obstacle or precision:
+            self.fixed[id(node)] = FP32 if obstacle else str(precision)
 
     def _wanted(self, node: gs.Node, decision: Decision) -> str | None:
         """Return the precision that a plan asks of a node, None if it follows its neighbours."""
@@ -220,12 +220,12 @@ class Survey:
         INT8 tensor is dequantized to both types.
         """
         kept = {id(tensor) for tensor in (*self.graph.outputs, *captured(self.graph))}
-        made = (tensor for node in self.graph.nodes for tensor in node.outputs)
-        for tensor in filter(is_fp32, (*self.graph.inputs, *made)):
+        tensors = (tensor for node in self.graph.nodes for tensor in node.outputs)
+        for tensor in filter(is_fp32, (*self.graph.inputs, *tensors)):
             producer = tensor.inputs[0] if tensor.inputs else None
-            found = {self._reader(node, tensor): None for node in tensor.outputs}
-            found |= {FP32: None} if id(tensor) in kept else {}
-            readers = [reader for reader in found if reader is not None]
+            ends = {self._reader(node, tensor): None for node in tensor.outputs}
+            ends |= {FP32: None} if id(tensor) in kept else {}
+            readers = [reader for reader in ends if reader is not None]
             if producer is not None and producer.op in QDQ and self._takes_fp16(producer):
                 if readers:
                     yield readers[0], readers[1:], TIED
@@ -242,8 +242,8 @@ class Survey:
 
     def unbounded(self, nodes: list[gs.Node], known: Mapping[str, float]) -> tuple[str, ...]:
         """Return the tensors of float16 nodes that have no known bound within float16."""
-        floats = (one for node in nodes for one in at_places(node, self.places[id(node)]))
-        names = (one.name for one in floats if not isinstance(one, gs.Constant))
+        floats = (tensor for node in nodes for tensor in at_places(node, self.places[id(node)]))
+        names = (tensor.name for tensor in floats if not isinstance(tensor, gs.Constant))
         return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > MOST))
 
 

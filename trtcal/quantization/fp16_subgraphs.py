@@ -13,8 +13,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.model import unique
-from trtcal.model.graph import all_names, constant
+from trtcal.model.graph import GraphWriter, constant
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
@@ -71,12 +70,11 @@ def make_fp16_subgraphs(
     return Fp16Subgraphs(names, casts, survey.skipped, writer.subnormal, unknown)
 
 
-class _Writer:
+class _Writer(GraphWriter):
     """Converts nodes in the order of the graph, and remembers the float16 form of every tensor."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self.graph = graph
-        self.names = all_names(graph)
+        super().__init__(graph)
         self.narrow: dict[str, gs.Tensor] = {}
         self.limits: list[gs.Constant] = []
         self.casts: set[str] = set()
@@ -105,12 +103,12 @@ class _Writer:
                 node.inputs[0] = self.narrow[node.inputs[0].name]
 
     def _is_ours(self, tensor: gs.Tensor) -> bool:
-        made = any(producer.name in self.casts for producer in tensor.inputs)
-        return made and is_fp32(tensor)
+        is_cast = any(producer.name in self.casts for producer in tensor.inputs)
+        return is_cast and is_fp32(tensor)
 
     def _replace(self, tensor: gs.Tensor, other: gs.Tensor) -> None:
         for reader in list(tensor.outputs):
-            reader.inputs = [other if one is tensor else one for one in reader.inputs]
+            reader.inputs = [other if read is tensor else read for read in reader.inputs]
 
     def _fp16(self, tensor: gs.Tensor) -> gs.Tensor:
         if tensor.name not in self.narrow:
@@ -137,21 +135,20 @@ class _Writer:
         TensorRT-RTX 1.7 computes Conv and Cast in float16 throughout, even if the weights overflow
         there; a Clip before the Cast prevents that.
         """
-        heavy = any(one.op in HEAVY and not any(pairs_before(one)) for one in tensor.inputs)
+        heavy = any(
+            producer.op in HEAVY and not any(pairs_before(producer)) for producer in tensor.inputs
+        )
         if not heavy:
             return tensor
-        result = gs.Variable(
-            unique(f"{tensor.name}/within", self.names), tensor.dtype, tensor.shape
-        )
-        name = unique(f"{result.name}/clip", self.names)
-        self.graph.nodes.append(gs.Node("Clip", name, {}, [tensor, *self._limits()], [result]))
-        return result
+        result = self.new_variable(f"{tensor.name}/within", tensor.dtype, tensor)
+        return self.new_node("Clip", f"{result.name}/clip", [tensor, *self._limits()], result)
 
     def _limits(self) -> list[gs.Constant]:
         if not self.limits:
             for name, value in (("lowest", -MOST), ("highest", MOST)):
-                values = np.array(value, np.float32)
-                self.limits.append(gs.Constant(unique(f"float16/{name}", self.names), values))
+                self.limits.append(
+                    self.new_constant(f"float16/{name}", np.array(value, np.float32))
+                )
         return self.limits
 
     def _constant(self, tensor: gs.Constant) -> gs.Constant:
@@ -159,15 +156,13 @@ class _Writer:
         lost = subnormal(values)
         if lost:
             self.subnormal[tensor.name] = lost
-        return gs.Constant(self._name(tensor), values.astype(np.float16))
+        return self.new_constant(f"{tensor.name}/fp16", values.astype(np.float16))
 
     def _dequantized(self, node: gs.Node) -> gs.Variable:
         """Return a float16 form of what a DQ node gives; the float32 one goes if nothing reads it."""
         result = self._variable(node.outputs[0])
         inputs = [node.inputs[0], self._scale(node), *node.inputs[2:]]
-        name = unique(f"{node.name}/fp16", self.names)
-        self.graph.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, [result]))
-        return result
+        return self.new_node(node.op, f"{node.name}/fp16", inputs, result, node.attrs)
 
     def _scale(self, node: gs.Node) -> gs.Tensor:
         """Return a scale in float16; the float32 one takes its value, so that Q and DQ agree."""
@@ -178,19 +173,15 @@ class _Writer:
             return self._fp16(scale)
         if scale.name not in self.narrow:
             rounded = fp16_scale(node)
-            self.narrow[scale.name] = gs.Constant(self._name(scale), rounded)
+            self.narrow[scale.name] = self.new_constant(f"{scale.name}/fp16", rounded)
             scale.values = rounded.astype(np.float32)
         return self.narrow[scale.name]
 
     def _cast(self, source: gs.Tensor, result: gs.Tensor) -> gs.Tensor:
-        name = unique(f"{result.name}/cast", self.names)
-        to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(result.dtype))
-        self.graph.nodes.append(gs.Node("Cast", name, {"to": to}, [source], [result]))
-        self.casts.add(name)
+        to = {"to": onnx.helper.np_dtype_to_tensor_dtype(np.dtype(result.dtype))}
+        self.new_node("Cast", f"{result.name}/cast", [source], result, to)
+        self.casts.add(self.graph.nodes[-1].name)
         return result
 
     def _variable(self, like: gs.Tensor) -> gs.Variable:
-        return gs.Variable(self._name(like), np.float16, like.shape)
-
-    def _name(self, tensor: gs.Tensor) -> str:
-        return unique(f"{tensor.name}/fp16", self.names)
+        return self.new_variable(f"{like.name}/fp16", np.float16, like)

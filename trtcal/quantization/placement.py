@@ -86,13 +86,19 @@ def place(graph: gs.Graph) -> Placement:
     order = {node.name: number for number, node in enumerate(graph.nodes)}
     layers: list[Layer] = []
     refused: dict[str, str] = {}
+    too_old = (
+        f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and the model has "
+        f"opset {graph.opset}"
+    )
     found: Found | None
     for node in graph.nodes:
         heavy = is_op(node, *RULES)
         if is_fp16(node) and graph.opset < FP16_OPSET:
-            found = _too_old(graph.opset) if heavy else None
+            found = too_old if heavy else None
+        elif heavy:
+            found = RULES[node.op](node)
         else:
-            found = RULES[node.op](node) if heavy else _light(node, graph, order)
+            found = REFUSAL if node.op in REFUSED else _residual_add(node, graph, order)
         if isinstance(found, Layer):
             layers.append(found)
         elif found is not None:
@@ -101,17 +107,6 @@ def place(graph: gs.Graph) -> Placement:
     sources = range_sources(graph, _tensors([*layers, *light])) | cut_sources(graph, layers)
     optional = choices(graph, [*layers, *light])
     return Placement(tuple(layers), tuple(light), tuple(optional), refused, sources)
-
-
-def _light(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Found | None:
-    return REFUSAL if node.op in REFUSED else _residual_add(node, graph, order)
-
-
-def _too_old(opset: int) -> str:
-    return (
-        f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and the model has "
-        f"opset {opset}"
-    )
 
 
 def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Layer | None:

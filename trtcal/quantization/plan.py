@@ -197,7 +197,7 @@ class Plan:
         return dataclasses.replace(
             self,
             default=raised(self.default),
-            layers={name: raised(one) for name, one in self.layers.items()},
+            layers={name: raised(precision) for name, precision in self.layers.items()},
             rules=tuple(
                 dataclasses.replace(rule, precision=raised(rule.precision)) for rule in self.rules
             ),
@@ -208,7 +208,7 @@ class Plan:
     def opset(self) -> int:
         """The lowest ONNX opset that has all that the plan asks for."""
         least = FP16_OPSET if "fp16" in self.asked else MIN_OPSET
-        return max([least, *(FORMATS[one].opset for one in self.asked.intersection(NARROW))])
+        return max([least, *(FORMATS[name].opset for name in self.asked.intersection(NARROW))])
 
     def decide(self, name: str, op: str = "") -> Decision:
         """Return what is asked of a node, and why."""
@@ -283,7 +283,7 @@ def read_plan(path: Path) -> Plan:
     if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
         raise InputError(f"{path} is not a plan", HINT)
     head = ("kind", "schema_version", "digest")
-    return plan_of({name: one for name, one in document.items() if name not in head}, str(path))
+    return plan_of({name: value for name, value in document.items() if name not in head}, str(path))
 
 
 def plan_of(table: Mapping[str, Any], where: str) -> Plan:

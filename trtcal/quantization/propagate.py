@@ -41,13 +41,15 @@ def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     layers = list(layers)
     quantized = {name for layer in layers for name in layer.activations.values()}
     taken = {layer.name for layer in layers}
-    found = []
+    layers_of_choice = []
     for node in graph.nodes:
         if node.op in INT8_LIGHT | POOLS | {"Concat"} and node.name not in taken:
-            read = {i: one.name for i, one in enumerate(node.inputs) if one.name in quantized}
+            read = {
+                i: tensor.name for i, tensor in enumerate(node.inputs) if tensor.name in quantized
+            }
             if read:
-                found.append(Layer(node.name, node.op, read))
-    return found
+                layers_of_choice.append(Layer(node.name, node.op, read))
+    return layers_of_choice
 
 
 class _Walk:
@@ -79,11 +81,11 @@ class _Walk:
         self._update(tensor)
 
     def _update(self, tensor: gs.Tensor) -> None:
-        found = list(readers(tensor))
-        takes = [self._takes(reader, index) for reader, index in found]
-        if found and all(takes) and tensor.name not in self.shown:
+        places = list(readers(tensor))
+        takes = [self._takes(reader, index) for reader, index in places]
+        if places and all(takes) and tensor.name not in self.shown:
             self.quantized.add(tensor.name)
-        leads = (reader.op in LEADING and self._leads(reader) for reader, _ in found)
+        leads = (reader.op in LEADING and self._leads(reader) for reader, _ in places)
         if any(takes) or any(leads):
             self.leading.add(tensor.name)
 
@@ -98,12 +100,12 @@ class _Walk:
     def _is_worth_storing(self, node: gs.Node) -> bool:
         """Tell whether values are stored, for several readers or by nested Concats, that take INT8."""
         result = node.outputs[0]
-        found = list(readers(result))
+        places = list(readers(result))
         nested = any(tensor.inputs and tensor.inputs[0].op == "Concat" for tensor in node.inputs)
-        stored = len(found) > 1 or nested
+        stored = len(places) > 1 or nested
         if not stored or result.name in self.shown or result.name not in self.leading:
             return False
-        return all(self._can_take(reader, index) for reader, index in found)
+        return all(self._can_take(reader, index) for reader, index in places)
 
     def _can_take(self, reader: gs.Node, index: int) -> bool:
         pooled = is_pool(reader) and reader.outputs[0].name in self.quantized
@@ -150,14 +152,14 @@ def range_sources(graph: gs.Graph, names: Iterable[str]) -> dict[str, str]:
     """
     tensors = graph.tensors()
     known = set(names)
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for name in sorted(known):
         source, passed = tensors[name], list[str]()
         while _takes_its_inputs(source, known) and (before := _before_pool(source)):
             passed.append(source.name)
             source = before
-        found |= dict.fromkeys([*passed, source.name], _outermost(source, known))
-    return {name: last for name, last in found.items() if name != last}
+        sources |= dict.fromkeys([*passed, source.name], _outermost(source, known))
+    return {name: last for name, last in sources.items() if name != last}
 
 
 def _takes_its_inputs(tensor: gs.Tensor, known: set[str]) -> bool:
@@ -185,12 +187,12 @@ def _outermost(tensor: gs.Tensor, known: set[str]) -> str:
 
 def cut_layers(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     """Return the nodes that cut what products of two activations read; they read it quantized."""
-    found: dict[str, Layer] = {}
+    cuts: dict[str, Layer] = {}
     for _, whole in _cuts(graph, layers):
         for node, index in readers(whole):
             if node.op in CUTS:
-                found[node.name] = Layer(node.name, node.op, {index: whole.name})
-    return list(found.values())
+                cuts[node.name] = Layer(node.name, node.op, {index: whole.name})
+    return list(cuts.values())
 
 
 def cut_sources(graph: gs.Graph, layers: Iterable[Layer]) -> dict[str, str]:
@@ -212,15 +214,15 @@ def _cuts(graph: gs.Graph, layers: Iterable[Layer]) -> Iterator[tuple[str, gs.Te
 
 def _products_of_parts(whole: gs.Tensor) -> set[str]:
     """Return the heavy nodes that multiply parts of a tensor, straight or moved."""
-    found: set[str] = set()
+    products: set[str] = set()
     parts = [tensor for node, _ in readers(whole) if node.op in CUTS for tensor in node.outputs]
     while parts:
         for node, _ in readers(parts.pop()):
             if node.op in MULTIPLIES:
-                found.add(node.name)
+                products.add(node.name)
             elif node.op in MOVES:
                 parts.extend(node.outputs)
-    return found
+    return products
 
 
 def _cut_from(tensor: gs.Tensor) -> gs.Tensor | None:

@@ -16,9 +16,9 @@ import onnx_graphsurgeon as gs
 from trtcal.documents import canonical_json
 from trtcal.errors import InputError
 from trtcal.formats import BY_OPERATOR, FORMATS, NARROW, WEIGHTS_ONLY
-from trtcal.model import Model, checked, unique
+from trtcal.model import Model, checked
 from trtcal.model.files import OnnxFile, write_onnx
-from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
+from trtcal.model.graph import GraphWriter, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Overrides
 from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
@@ -89,7 +89,9 @@ def quantize(
     decisions = decide(plan, graph, placement)
     writer = _Writer(graph, ranges, placement, plan, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
-    unused = {one.name: why for one, asked in chosen if (why := writer.unfit(one, asked))}
+    unused = {
+        layer.name: why for layer, precision in chosen if (why := writer.unfit(layer, precision))
+    }
     writer.overrides = model.overrides.without(unused)
     for layer, precision in chosen:
         writer.write(layer, precision)
@@ -97,14 +99,19 @@ def quantize(
     fp16_subgraphs = Fp16Subgraphs()
     if "fp16" in plan.asked:
         observed = {name: item.observed_amax for name, item in ranges.ranges.items()}
-        quantized = [name for name, one in names.items() if one not in WEIGHTS_ONLY]
+        quantized = [name for name, precision in names.items() if precision not in WEIGHTS_ONLY]
         fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, observed, plan.floats)
         skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
     done |= names
-    excluded = _excluded(placement, decisions)
+    choices = {layer.name: decisions[layer.name] for layer in placement.layers}
+    excluded = {
+        name: str(decision)
+        for name, decision in choices.items()
+        if decision.precision not in NARROW and not decision.is_default
+    }
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    asked = {name: done.get(name, one) for name, one in asked_precisions(proto).items()}
+    asked = {name: done.get(name, precision) for name, precision in asked_precisions(proto).items()}
     result = QuantizedModel(proto, asked, skipped, excluded, fp16_subgraphs, unused)
     _describe(result, ranges, plan, done, model.overrides.moved)
     return result
@@ -131,21 +138,23 @@ def _choose(
 
     Light nodes follow the INT8 layers around them unless the plan decides on them.
     """
-    asked = {name: one.precision for name, one in decisions.items() if one.precision in NARROW}
-    skipped = {name: why for name, why in placement.refused.items() if name in asked}
-    wanted = [layer for layer in placement.layers if layer.name in asked]
-    wanted = [one for one in wanted if asked[one.name] == "int8" or one.op in MULTIPLIES]
-    wanted += [one for one in placement.optional if one.name in asked and _named(one, decisions)]
-    reasons = {one.name: why for one in wanted if (why := writer.missing(one, asked[one.name]))}
+    precisions = {name: decision.precision for name, decision in decisions.items()}
+    narrow = {name: form for name, form in precisions.items() if form in NARROW}
+    skipped = {name: why for name, why in placement.refused.items() if name in narrow}
+    layers = [layer for layer in placement.layers if layer.name in narrow]
+    layers = [layer for layer in layers if narrow[layer.name] == "int8" or layer.op in MULTIPLIES]
+    optional = [layer for layer in placement.optional if layer.name in narrow]
+    layers += [layer for layer in optional if not decisions[layer.name].is_default]
+    pairs = [(layer.name, writer.missing(layer, narrow[layer.name])) for layer in layers]
+    reasons = {name: why for name, why in pairs if why}
     _check_wishes(reasons, decisions)
-    skipped |= reasons | _stems(graph, wanted, decisions)
-    chosen = [layer for layer in wanted if layer.name not in skipped]
-    int8 = [layer for layer in chosen if asked[layer.name] == "int8"]
-    more = [one for one in propagate(graph, int8) if not writer.missing(one, "int8")]
-    follow = [one for one in more if _named(one, decisions) <= (asked.get(one.name) == "int8")]
-    return [(layer, asked[layer.name]) for layer in chosen] + [
-        (one, "int8") for one in follow
-    ], skipped
+    skipped |= reasons | _stems(graph, layers, decisions)
+    chosen = [(layer, narrow[layer.name]) for layer in layers if layer.name not in skipped]
+    for layer in propagate(graph, [layer for layer, precision in chosen if precision == "int8"]):
+        is_free = decisions[layer.name].is_default or narrow.get(layer.name) == "int8"
+        if is_free and not writer.missing(layer, "int8"):
+            chosen.append((layer, "int8"))
+    return chosen, skipped
 
 
 def _check_wishes(reasons: Mapping[str, str], decisions: Mapping[str, Decision]) -> None:
@@ -171,7 +180,7 @@ def _stems(
     """
     inputs = {tensor.name for tensor in graph.inputs}
     nodes = {node.name: node for node in graph.nodes}
-    found = {}
+    reasons = {}
     for layer in layers:
         node, decision = nodes[layer.name], decisions[layer.name]
         is_first = node.op == "Conv" and node.inputs[0].name in inputs
@@ -179,21 +188,10 @@ def _stems(
         if form.needs_ranges and form.is_float and decision.is_default and is_first:
             channels = node.inputs[1].shape[1]
             if channels < NARROW_STEM:
-                found[layer.name] = (
+                reasons[layer.name] = (
                     f"{form.label} loses much and saves little on {channels} input channels"
                 )
-    return found if len(found) < len(layers) else {}
-
-
-def _named(layer: Layer, decisions: Mapping[str, Decision]) -> bool:
-    return not decisions[layer.name].is_default
-
-
-def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[str, str]:
-    pairs = ((layer.name, decisions[layer.name]) for layer in placement.layers)
-    return {
-        name: str(one) for name, one in pairs if one.precision not in NARROW and not one.is_default
-    }
+    return reasons if len(reasons) < len(layers) else {}
 
 
 def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Calibration:
@@ -225,7 +223,7 @@ def _check_same_model(model: Model, calibration: Calibration) -> None:
         )
 
 
-class _Writer:
+class _Writer(GraphWriter):
     """Puts Q/DQ pairs into one graph and remembers those that it has."""
 
     def __init__(
@@ -236,11 +234,10 @@ class _Writer:
         plan: Plan,
         overrides: Overrides,
     ) -> None:
-        self.graph, self.calibration = graph, calibration
-        self.overrides = overrides
+        super().__init__(graph)
+        self.calibration, self.overrides = calibration, overrides
         self.placement, self.plan = placement, plan
         self.nodes = {node.name: node for node in graph.nodes}
-        self.names = all_names(graph)
         self.pairs: dict[tuple[str, bool, str], gs.Variable] = {}  # by tensor; is it the second one
         self.weights: dict[tuple[Any, ...], gs.Variable] = {}
 
@@ -320,7 +317,7 @@ class _Writer:
         node = self.nodes[layer.name]
         second = precision == "int8" and layer.name in self.plan.second_qdq
         if (bias := self.overrides.biases.get(layer.name)) is not None:
-            set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
+            set_bias(node, self.new_constant(f"{node.name}/bias", bias))
         for index in layer.activations if precision not in WEIGHTS_ONLY else ():
             node.inputs[index] = self._activation(node.inputs[index], second, precision)
         if layer.op == "AveragePool" and is_unpadded(node):
@@ -343,20 +340,21 @@ class _Writer:
             scale = _scale_above(tensor.name, scale) if second else scale
             dtype = FORMATS[precision].dtype
             parameters = self._parameters(tensor.name, scale, dtype)
-            quantized = self._variable(f"{tensor.name}/quantized", dtype, tensor)
-            self._node("QuantizeLinear", [before, *parameters], quantized, {})
+            quantized = self.new_variable(f"{tensor.name}/quantized", dtype, tensor)
+            name = f"{quantized.name.rpartition('/')[0]}/quantize"
+            self.new_node("QuantizeLinear", name, [before, *parameters], quantized)
             self.pairs[key] = self._dequantized(tensor, quantized, parameters, {})
         return self.pairs[key]
 
     def _weight(self, node: gs.Node, layer: Layer, place: Weight, precision: str) -> gs.Variable:
-        tensor, found = node.inputs[place.index], self.overrides.weights.get(layer.name)
+        tensor, optimized = node.inputs[place.index], self.overrides.weights.get(layer.name)
         size = self._block(layer, precision)
         axis = place.axis if FORMATS[precision].by_channel else block_axis(node) if size else None
-        key = (tensor.name, precision, axis, id(found) if found else None)
+        key = (tensor.name, precision, axis, id(optimized) if optimized else None)
         if key not in self.weights:
             values = np.asarray(constant(tensor))
-            grid = found or nearest(values, precision, axis, size)
-            stored = gs.Constant(unique(f"{tensor.name}/{precision}", self.names), grid.values)
+            grid = optimized or nearest(values, precision, axis, size)
+            stored = self.new_constant(f"{tensor.name}/{precision}", grid.values)
             attributes = {} if axis is None else {"axis": axis}
             if size is None:
                 parameters = self._parameters(tensor.name, grid.scale, grid.values.dtype)
@@ -370,18 +368,18 @@ class _Writer:
         self, tensor: gs.Constant, scales: Scale, precision: str, dtype: Any
     ) -> gs.Tensor:
         """Return the scales of blocks: constants, or quantized and dequantized themselves."""
-        name, form = unique(f"{tensor.name}/scale", self.names), FORMATS[precision]
+        name, form = f"{tensor.name}/scale", FORMATS[precision]
         if form.scales is None:
-            return gs.Constant(name, scales.astype(dtype))
+            return self.new_constant(name, scales.astype(dtype))
         step = np.asarray(scale_step(scales, form), dtype)
-        stored = gs.Constant(name, FORMATS[form.scales].rounded(scales / np.float32(step)))
-        given = gs.Constant(unique(f"{tensor.name}/scale_step", self.names), step)
-        return self._dequantized(stored, stored, [given], {})
+        stored = self.new_constant(name, FORMATS[form.scales].rounded(scales / np.float32(step)))
+        parameters = [self.new_constant(f"{tensor.name}/scale_step", step)]
+        return self._dequantized(stored, stored, parameters, {})
 
     def _parameters(self, name: str, scale: Scale, dtype: Any) -> list[gs.Constant]:
         return [
-            gs.Constant(unique(f"{name}/scale", self.names), scale),
-            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros(scale.shape, dtype)),
+            self.new_constant(f"{name}/scale", scale),
+            self.new_constant(f"{name}/zero_point", np.zeros(scale.shape, dtype)),
         ]
 
     def _dequantized(
@@ -391,18 +389,9 @@ class _Writer:
         parameters: list[gs.Tensor],
         attributes: Any,
     ) -> gs.Variable:
-        dtype = parameters[0].dtype
-        result = self._variable(f"{tensor.name}/dequantized", dtype, tensor)
-        self._node("DequantizeLinear", [quantized, *parameters], result, attributes)
-        return result
-
-    def _variable(self, name: str, dtype: Any, like: gs.Tensor) -> gs.Variable:
-        return gs.Variable(unique(name, self.names), dtype, like.shape)
-
-    def _node(self, op: str, inputs: list[gs.Tensor], output: gs.Variable, attributes: Any) -> None:
-        suffix = "quantize" if op == "QuantizeLinear" else "dequantize"
-        name = unique(f"{output.name.rpartition('/')[0]}/{suffix}", self.names)
-        self.graph.nodes.append(gs.Node(op, name, attributes, inputs, [output]))
+        result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, tensor)
+        name = f"{result.name.rpartition('/')[0]}/dequantize"
+        return self.new_node("DequantizeLinear", name, [quantized, *parameters], result, attributes)
 
 
 def _scale_above(tensor: str, scale: Scale) -> Scale:
@@ -465,9 +454,9 @@ def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     fp16 = _fp16_tensors(proto.graph)
 
     def precision(node: onnx.NodeProto) -> str:
-        found = [dequantized[name] for name in node.input[:2] if name in dequantized]
-        if found:
-            return found[-1]  # the weight's, where only that is in four bits
+        narrow = [dequantized[name] for name in node.input[:2] if name in dequantized]
+        if narrow:
+            return narrow[-1]  # the weight's, where only that is in four bits
         return "fp32" if fp16.isdisjoint((*node.input, *node.output)) else "fp16"
 
     heavy = (node for node in proto.graph.node if node.op_type in MULTIPLIES)
@@ -480,7 +469,7 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
     Weights in four bits may be cast or moved before they are multiplied, as other tools write them.
     """
     types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-    found: dict[str, str] = {}
+    precisions: dict[str, str] = {}
     for node in proto.graph.node:
         if node.op_type == "QuantizeLinear":
             named = next(
@@ -489,12 +478,12 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
             zero = node.input[2] if len(node.input) > 2 else ""
             types[node.output[0]] = types.get(zero, named)
         elif node.op_type == "DequantizeLinear":
-            found[node.output[0]] = BY_TYPE.get(types.get(node.input[0], 0), "int8")
+            precisions[node.output[0]] = BY_TYPE.get(types.get(node.input[0], 0), "int8")
         elif node.op_type in BY_OPERATOR:
-            found[node.output[0]] = BY_OPERATOR[node.op_type]
-        elif node.op_type in CARRIES and found.get(node.input[0]) in WEIGHTS_ONLY:
-            found[node.output[0]] = found[node.input[0]]
-    return found
+            precisions[node.output[0]] = BY_OPERATOR[node.op_type]
+        elif node.op_type in CARRIES and precisions.get(node.input[0]) in WEIGHTS_ONLY:
+            precisions[node.output[0]] = precisions[node.input[0]]
+    return precisions
 
 
 def _fp16_tensors(graph: onnx.GraphProto) -> set[str]:

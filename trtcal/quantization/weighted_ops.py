@@ -39,8 +39,8 @@ def bias_of(node: gs.Node) -> Bias | None:
     channels = _channels(node)
     if channels is None:
         return None
-    given = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
-    values = np.zeros(channels, np.float32) if given is None else constant(given)
+    bias = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+    values = np.zeros(channels, np.float32) if bias is None else constant(bias)
     return _bias(node, 2, values, channels)
 
 
@@ -69,12 +69,12 @@ def _of_add(node: gs.Node) -> Bias | None:
 
 
 def _bias(node: gs.Node, index: int, values: object, channels: int) -> Bias | None:
-    found = np.asarray(values) if values is not None else None
-    if found is None or found.dtype != np.float32 or found.size not in (1, channels):
+    bias = np.asarray(values) if values is not None else None
+    if bias is None or bias.dtype != np.float32 or bias.size not in (1, channels):
         return None
-    if found.ndim and found.shape[-1] != found.size:
+    if bias.ndim and bias.shape[-1] != bias.size:
         return None
-    return Bias(node, index, np.broadcast_to(found.reshape(-1), (channels,)))
+    return Bias(node, index, np.broadcast_to(bias.reshape(-1), (channels,)))
 
 
 def _channels(node: gs.Node) -> int | None:
@@ -219,9 +219,11 @@ def without_kernel(node: gs.Node, form: Precision) -> str | None:
 
 def _quantized_already(node: gs.Node) -> str | None:
     """Return why a node with dequantized operands is none to quantize, None if it has none."""
-    far = [one for one in map(_dequantizer, node.inputs[:2]) if one is not None]
-    near = [one for one in far if one.outputs[0] in node.inputs]
-    kinds = [kind for one in far if (kind := format_of(one))]
+    far = [
+        node_before for node_before in map(_dequantizer, node.inputs[:2]) if node_before is not None
+    ]
+    near = [dequantizer for dequantizer in far if dequantizer.outputs[0] in node.inputs]
+    kinds = [kind for dequantizer in far if (kind := format_of(dequantizer))]
     packed = [kind.name for kind in kinds if kind.weights_only]
     if len(far) == 2 and (near or packed):
         return "it is already quantized"

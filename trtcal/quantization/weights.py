@@ -34,10 +34,10 @@ def as_scale(exact: npt.ArrayLike, dtype: npt.DTypeLike) -> Scale:
     """
     if np.dtype(dtype) != np.float16:
         return np.asarray(exact, np.float32)
-    wanted = np.clip(np.asarray(exact, np.float64), *FP16_SCALES)
-    near = wanted.astype(np.float16)
+    clipped = np.clip(np.asarray(exact, np.float64), *FP16_SCALES)
+    near = clipped.astype(np.float16)
     above = np.nextafter(near, np.float16(FP16_SCALES[1]))
-    return np.asarray(np.where(near < wanted, above, near))
+    return np.asarray(np.where(near < clipped, above, near))
 
 
 def step_above(scale: Scale) -> Scale | None:
@@ -78,14 +78,14 @@ def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, S
         if key in _known:
             _known.move_to_end(key)
             return _known[key]
-    found = _quantized(values, axis)
-    for array in found:
+    arrays = _quantized(values, axis)
+    for array in arrays:
         array.flags.writeable = False
     with _lock:
-        _known[key] = found
+        _known[key] = arrays
         while sum(steps.nbytes for steps, _ in _known.values()) > ROOM and len(_known) > 1:
             _known.popitem(last=False)
-    return found
+    return arrays
 
 
 def _quantized(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]:
@@ -129,8 +129,8 @@ def balanced(exact: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
     channels = np.moveaxis(exact, axis, 0)
     rows = np.ascontiguousarray(channels).reshape(len(channels), -1)
     steps: npt.NDArray[Any] = np.rint(rows)
-    for wanted, rounded in zip(rows, steps, strict=True):
-        error = (rounded - wanted).astype(np.float64)
+    for row, rounded in zip(rows, steps, strict=True):
+        error = (rounded - row).astype(np.float64)
         side = np.sign(error.sum())
         excess = int(np.rint(np.abs(error.sum())))
         rounded[_least(-side * error, excess)] -= side

@@ -71,10 +71,10 @@ def sound(graph: gs.Graph) -> str | None:
     """Hold if whatever is read or returned is an input, a constant, or one node's output."""
     parts = (graph, *graph.subgraphs(recursive=True))
     inputs = {id(tensor) for part in parts for tensor in part.inputs}
-    made = [id(tensor) for part in parts for node in part.nodes for tensor in node.outputs]
-    if len(made) != len(set(made)):
+    results = [id(tensor) for part in parts for node in part.nodes for tensor in node.outputs]
+    if len(results) != len(set(results)):
         return "two nodes write the same tensor"
-    known = inputs.union(made)
+    known = inputs.union(results)
     for tensor in _read(parts):
         there = isinstance(tensor, gs.Constant) or id(tensor) in known
         if not there and not tensor.is_empty():

@@ -113,7 +113,7 @@ def _normalizing(node: gs.Node, channels: int) -> tuple[Array, Array] | None:
     gamma, beta, mean, variance = (
         _wide(np.asarray(constant(tensor))) for tensor in node.inputs[1:5]
     )
-    if any(one.shape != (channels,) for one in (gamma, beta, mean, variance)):
+    if any(values.shape != (channels,) for values in (gamma, beta, mean, variance)):
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
         factor = gamma / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))

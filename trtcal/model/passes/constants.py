@@ -76,8 +76,12 @@ def _is_too_large(node: gs.Node) -> bool:
 
 def is_constant(node: gs.Node) -> bool:
     """Tell whether a node depends on constants alone and could be computed here."""
-    given = [tensor for tensor in node.inputs if not tensor.is_empty()]
-    return bool(given) and all(isinstance(one, gs.Constant) for one in given) and not _stays(node)
+    inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
+    return (
+        bool(inputs)
+        and all(isinstance(tensor, gs.Constant) for tensor in inputs)
+        and not _stays(node)
+    )
 
 
 def _state(node: gs.Node) -> None:
@@ -168,12 +172,14 @@ def _fits(node: gs.Node, graph: gs.Graph) -> bool:
     if branch is None or any(tensor.is_empty() for tensor in node.outputs):
         return False
     outer = graph.tensors()
-    own = {name: one for name, one in branch.tensors().items() if outer.get(name) is not one}
-    made = {id(tensor) for inner in branch.nodes for tensor in inner.outputs}
+    own = {
+        name: tensor for name, tensor in branch.tensors().items() if outer.get(name) is not tensor
+    }
+    inner_results = {id(tensor) for inner in branch.nodes for tensor in inner.outputs}
     returned = {id(tensor) for tensor in branch.outputs}
-    others = (part for one in graph.nodes if one is not node for part in one.subgraphs())
+    others = (part for holder in graph.nodes if holder is not node for part in holder.subgraphs())
     used = set(outer).union(*map(tensor_names, others))
-    return len(returned) == len(node.outputs) and returned <= made and used.isdisjoint(own)
+    return len(returned) == len(node.outputs) and returned <= inner_results and used.isdisjoint(own)
 
 
 def _unfold(node: gs.Node, graph: gs.Graph) -> None:
@@ -186,10 +192,10 @@ def _unfold(node: gs.Node, graph: gs.Graph) -> None:
         for reader in list(inner.outputs):
             reader.inputs = [result if tensor is inner else tensor for tensor in reader.inputs]
     node.inputs.clear()
-    taken = {one.name for one in graph.nodes}
-    for one in branch.nodes:
-        one.name = unique(one.name or one.op, taken)
-    place = next(index for index, one in enumerate(graph.nodes) if one is node)
+    taken = {other.name for other in graph.nodes}
+    for inner in branch.nodes:
+        inner.name = unique(inner.name or inner.op, taken)
+    place = next(index for index, other in enumerate(graph.nodes) if other is node)
     graph.nodes[place : place + 1] = list(branch.nodes)
 
 

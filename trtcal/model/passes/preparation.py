@@ -95,9 +95,9 @@ def prepare_with_record(
     graph = read_graph(model)
     records, before = [], fingerprint(graph)
     see(graph, None)
-    for one in passes:
-        wanted = one.name not in skip and (one.name in add or not one.on_request)
-        record = replace(_run(one, graph, before, wanted), version=one.version)
+    for stage in passes:
+        is_wanted = stage.name not in skip and (stage.name in add or not stage.on_request)
+        record = replace(_run(stage, graph, before, is_wanted), version=stage.version)
         records.append(record)
         see(graph, record)
         before = record.after
@@ -109,8 +109,8 @@ def prepare_with_record(
     notes = notes_on(graph, model)
     proto = export_model(graph, model.proto)
     with _blaming(passes, records):
-        made = checked(replace(model, proto=proto))
-    return Prepared(made, tuple(records), notes)
+        prepared = checked(replace(model, proto=proto))
+    return Prepared(prepared, tuple(records), notes)
 
 
 @contextmanager
@@ -139,58 +139,58 @@ def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:
             raise InputError(f"{name!r} is not a preparation pass", hint)
 
 
-def _run(one: Pass, graph: gs.Graph, before: str, wanted: bool) -> PassRecord:
-    why = one.before(graph) if wanted else _unwanted(one)
+def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassRecord:
+    why = stage.before(graph) if is_wanted else _unwanted(stage)
     if why is not None:
-        return PassRecord(one.name, before, before, 0, why)
+        return PassRecord(stage.name, before, before, 0, why)
     seen = interface(graph)
     try:
-        changes = one.apply(graph)
+        changes = stage.apply(graph)
     except NotApplicable as reason:
         _hold(
-            one,
+            stage,
             None if fingerprint(graph) == before else "it reported a skip and changed the graph",
         )
-        return PassRecord(one.name, before, before, 0, str(reason))
+        return PassRecord(stage.name, before, before, 0, str(reason))
     graph.toposort()
     after = fingerprint(graph)
-    _hold(one, None if interface(graph) == seen else "an input or output of the graph changed")
+    _hold(stage, None if interface(graph) == seen else "an input or output of the graph changed")
     _hold(
-        one,
+        stage,
         None if changes or after == before else "it changed the graph and counted no change",
     )
-    _hold(one, sound(graph))
-    _hold(one, one.after(graph))
-    return PassRecord(one.name, before, after, changes)
+    _hold(stage, sound(graph))
+    _hold(stage, stage.after(graph))
+    return PassRecord(stage.name, before, after, changes)
 
 
 ON_REQUEST, AS_ASKED = "only on request", "skipped on request"
 """Why a pass was skipped that nobody asked for, or that somebody asked to skip."""
 
 
-def _unwanted(one: Pass) -> str:
-    return ON_REQUEST if one.on_request else AS_ASKED
+def _unwanted(stage: Pass) -> str:
+    return ON_REQUEST if stage.on_request else AS_ASKED
 
 
-def _hold(one: Pass, broken: str | None) -> None:
+def _hold(stage: Pass, broken: str | None) -> None:
     if broken is None:
         return
-    if one.script:
-        raise InputError(f"pass {one.name!r} of {one.script}: {broken}", "correct the pass")
-    raise BrokenPassError(f"pass {one.name!r} broke its contract: {broken}")
+    if stage.script:
+        raise InputError(f"pass {stage.name!r} of {stage.script}: {broken}", "correct the pass")
+    raise BrokenPassError(f"pass {stage.name!r} broke its contract: {broken}")
 
 
-def notes_on(graph: gs.Graph, given: Model) -> tuple[str, ...]:
+def notes_on(graph: gs.Graph, source: Model) -> tuple[str, ...]:
     """Return one sentence for each kind of thing in a prepared graph that was left alone."""
-    called = {(function.domain, function.name) for function in given.proto.functions}
+    called = {(function.domain, function.name) for function in source.proto.functions}
     nodes: dict[str, list[str]] = {}
     for node in graph.nodes:
         why = _why_kept(node, called)
         if why:
             nodes.setdefault(why, []).append(node.name)
     notes = [_sentence("node", names, why) for why, names in nodes.items()]
-    if given.defaults:
-        notes.append(_sentence("input", given.defaults, "its default value is used as a constant"))
+    if source.defaults:
+        notes.append(_sentence("input", source.defaults, "its default value is used as a constant"))
     if graph.opset < MIN_OPSET:
         notes.append(f"opset {graph.opset} stays as it is, and Q/DQ need {MIN_OPSET}")
     return tuple(notes)

@@ -94,8 +94,8 @@ def _normalize(small: onnx.ModelProto, nodes: Iterable[NodeProto]) -> None:
     _name_domain_once(small)
     for node in nodes:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name in NUMBERS:
-            made = onnx.helper.make_attribute("value", held_by(node.attribute[0]))
-            node.attribute[0].CopyFrom(made)
+            attribute = onnx.helper.make_attribute("value", held_by(node.attribute[0]))
+            node.attribute[0].CopyFrom(attribute)
     drop_other_types(small)
     name_nodes(small)
     _name_inner_nodes(small, nodes)

@@ -117,7 +117,7 @@ def _keeps_shape(added: tuple[int, ...], shape: Sequence[int | str | None] | Non
         return True
     if shape is None or len(added) > len(shape):
         return False
-    return all(one in (1, other) for one, other in zip(added[::-1], shape[::-1], strict=False))
+    return all(size in (1, other) for size, other in zip(added[::-1], shape[::-1], strict=False))
 
 
 IDENTITIES = removal(
@@ -162,18 +162,18 @@ def _chain(node: gs.Node, op: str) -> Iterator[gs.Node]:
 def _transposed_back(node: gs.Node) -> gs.Tensor | None:
     """Return the tensor whose axes a chain of Transposes puts back in their order."""
     chain = list(_chain(node, "Transpose"))
-    ranks = {len(axes) for one in chain for axes in _sized(one)}
+    ranks = {len(axes) for transpose in chain for axes in _sized(transpose)}
     if len(ranks) > 1:
         return None
     rank = ranks.pop() if ranks else 2  # whatever it is: each of them turns all axes round
     order = np.arange(rank)
-    for one in chain:
-        axes = one.attrs.get("perm", range(rank)[::-1])
+    for transpose in chain:
+        axes = transpose.attrs.get("perm", range(rank)[::-1])
         if sorted(axes) != list(range(rank)):
             return None
         order = np.asarray(axes)[order]
         if np.array_equal(order, np.arange(rank)):
-            return one.inputs[0]
+            return transpose.inputs[0]
     return None
 
 
@@ -191,12 +191,12 @@ def _cast_back(node: gs.Node, rounding: bool = False) -> gs.Tensor | None:
     """
     if not is_op(node, "Cast"):
         return None
-    wanted = node.attrs["to"]
-    for one in _chain(node, "Cast"):
-        kind = type_of(one.inputs[0])
-        if kind == wanted:
-            return one.inputs[0]
-        if kind in HOLDING.get(wanted, ()) or (rounding and {kind, wanted} <= FLOATS):
+    target = node.attrs["to"]
+    for cast in _chain(node, "Cast"):
+        kind = type_of(cast.inputs[0])
+        if kind == target:
+            return cast.inputs[0]
+        if kind in HOLDING.get(target, ()) or (rounding and {kind, target} <= FLOATS):
             continue
         return None
     return None

@@ -106,8 +106,10 @@ def infer_types(graph: gs.Graph) -> int:
 
 def _known(graph: gs.Graph) -> dict[tuple[int, str], tuple[str, str]]:
     parts = enumerate((graph, *graph.subgraphs(recursive=True)))
-    tensors = ((place, one) for place, part in parts for one in part.tensors().values())
-    return {(place, one.name): (str(one.dtype), str(one.shape)) for place, one in tensors}
+    tensors = ((place, tensor) for place, part in parts for tensor in part.tensors().values())
+    return {
+        (place, tensor.name): (str(tensor.dtype), str(tensor.shape)) for place, tensor in tensors
+    }
 
 
 OPSET = Pass(
