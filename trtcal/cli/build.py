@@ -208,7 +208,7 @@ def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
 
     def watch(data: bytes) -> None:
         live.feed(data)
-        show_state(live.found())
+        show_state(live.findings())
 
     return watch
 

@@ -27,7 +27,7 @@ from trtcal.errors import INTERRUPTED, GateFailed
 from trtcal.formats import PLANNED, PRECISIONS
 
 if TYPE_CHECKING:
-    from trtcal.evidence.log.states import Found
+    from trtcal.evidence.log.recognition import UnplacedEvent
     from trtcal.evidence.log.summary import LogWriter
 
 STANDARD_INPUT = "-"
@@ -230,7 +230,7 @@ def _follow(file: str, as_json: bool) -> list[str]:
     """
     from trtcal.evidence.log.reader import Live
 
-    live = Live(lambda found, line: _print_found(found, line, as_json))
+    live = Live(lambda event, line: _print_finding(event, line, as_json))
     status = StatusLine()
     try:
         for lines in _growing_portions(file):
@@ -252,11 +252,11 @@ def _growing_portions(file: str) -> Iterable[bytes]:
     return _portions(file) if file == STANDARD_INPUT else portions_of_growing_file(Path(file))
 
 
-def _print_found(found: Found, line: int, as_json: bool) -> None:
-    event = found.event
+def _print_finding(unplaced: UnplacedEvent, line: int, as_json: bool) -> None:
+    event = unplaced.event
     if as_json:
         with json_printer() as show:
-            show(f'{{"line":{line}{found.tail}\n')
+            show(f'{{"line":{line}{unplaced.tail}\n')
     else:
         what = f"{line}: {event.severity} {named(event.fields.get('rule'), event.category)}"
         text = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)

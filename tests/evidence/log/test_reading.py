@@ -13,7 +13,7 @@ import pytest
 from benchmarks import log_fuzz
 from tests.evidence.log.lines import parse_lines
 from trtcal.evidence.layers.listing import MAX_LAYERS
-from trtcal.evidence.log import reader
+from trtcal.evidence.log import reader, recognition
 from trtcal.evidence.log.files import blocks_of, portions, portions_of_growing_file
 from trtcal.evidence.log.reader import Live, parse_file
 from trtcal.evidence.log.recognition import RULES
@@ -60,26 +60,21 @@ def events(text):
 def test_what_is_remembered_of_lines_changes_nothing(seed, monkeypatch):
     text = "\n".join([splice(seed, 60)] * 3)
     remembered = events(text)
-    monkeypatch.setattr(reader, "MEMORY_BYTES", 5_000)
-    forgetful = events(text)
-    monkeypatch.setattr(reader, "MAX_REMEMBERED_BYTES", -1)
-    assert remembered == forgetful == events(text)
+    for cached in ("known_event", "joined"):
+        monkeypatch.setattr(reader, cached, getattr(reader, cached).__wrapped__)
+    monkeypatch.setattr("trtcal.evidence.log.lines.CACHED_LENGTH", -1)
+    assert remembered == events(text)
 
 
-def test_a_line_seen_before_is_not_read_again(monkeypatch):
+def test_a_message_seen_before_is_not_read_again(monkeypatch):
     read = []
-    recognise = reader.recognise
-    monkeypatch.setattr(reader, "recognise", lambda *given: read.append(given) or recognise(*given))
-    found = list(parse_lines([SKIPPED, "[V] quiet"] * 5_000))
-    assert [event.line for event in found] == list(range(1, 10_001, 2))
+    recognise = recognition.recognise
+    monkeypatch.setattr(
+        recognition, "recognise", lambda *args: read.append(args) or recognise(*args)
+    )
+    placed = list(parse_lines([SKIPPED, "[V] quiet"] * 5_000))
+    assert [event.line for event in placed] == list(range(1, 10_001, 2))
     assert len(read) < 10
-
-
-def test_memory_for_lines_seen_is_bounded(monkeypatch):
-    monkeypatch.setattr(reader, "MEMORY_BYTES", 100_000)
-    kept = reader.Reader(reader.Listing())
-    for _ in kept.feed(b"".join(b"[W] Odd thing %d\n" % number for number in range(5_000))):
-        assert sum(len(state.steps) for state in kept._states.values()) < 100
 
 
 def test_a_listing_without_end_is_bounded_and_says_so(tmp_path):
@@ -133,7 +128,7 @@ def test_any_bytes_may_come_while_a_builder_prints(seed):
     live = Live()
     live.feed(log_fuzz.mutated(random.Random(seed)))  # noqa: S311
     live.close()
-    assert live.found()
+    assert live.findings()
 
 
 def test_a_line_of_ten_megabytes(tmp_path):

@@ -1,13 +1,18 @@
-"""Takes a line apart: what a logger or a terminal put before the message, and the message."""
+"""A line's parts: what a logger or a terminal put before the message, the message, a table's cells."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import lru_cache
 
 from trtcal.evidence.log.recognition import MESSAGES
+from trtcal.evidence.log.rules import Value
 
 # A line is searched up to here.
 SEARCHED = 1 << 16
+CACHED_LINES = 4096  # lines seen before: logs repeat themselves
+CACHED_LENGTH = 2048
 MAX_PIECES = 12
 
 PREFIX, WORDS = MESSAGES.prefix, MESSAGES.severities
@@ -42,6 +47,10 @@ def strip_decoration(text: str) -> str:
 
 def split_line(text: str) -> tuple[str | None, str, bool]:
     """Return severity, message, and whether there was any prefix at all."""
+    return _split_short(text) if len(text) <= CACHED_LENGTH else _split(text)
+
+
+def _split(text: str) -> tuple[str | None, str, bool]:
     if plain := PLAIN.match(text):
         return WORDS[plain[1].lower()], text[plain.end() :].rstrip(), True
     text = strip_decoration(text)
@@ -62,6 +71,55 @@ def split_line(text: str) -> tuple[str | None, str, bool]:
     return severity, PLACE_BEHIND.sub("", message), position > start
 
 
+_split_short = lru_cache(maxsize=CACHED_LINES)(_split)
+
+
 def _skip_space(text: str, position: int) -> int:
     match = SPACE.match(text, position)
     return match.end() if match else position
+
+
+MAX_COLUMNS = 6
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table being read: how many number columns it has, and on which side the layer stands.
+
+    `columns` is 0 outside of a table. Two layouts exist: layer last (TensorRT 8.6 and later) and
+    layer first, padded to the longest name (before).
+    """
+
+    columns: int = 0
+    layer_first: bool = False
+
+    def read_row(self, message: str) -> tuple[str | None, dict[str, Value]] | None:
+        """Return a row's layer (None for the total) and its numbers, or None if it is no row."""
+        split = message.rsplit if self.layer_first else message.split
+        cells = split(None, self.columns)
+        if len(cells) != self.columns + 1:
+            return None
+        name = cells.pop(0 if self.layer_first else -1).strip()
+        try:
+            numbers = [float(cell) for cell in cells]
+        except ValueError:
+            return None
+        values: dict[str, Value] = {"rule": "time_layer", "total_ms": numbers[0]}
+        values.update(average_ms=numbers[1], percent=numbers[-1])
+        if len(numbers) > 3:
+            values["median_ms"] = numbers[2]
+        return (None if name == "Total" else name), values
+
+
+NO_TABLE = Table()
+
+
+def table_headed(message: str) -> Table:
+    """Return the table that a message is the heading of, or `NO_TABLE`."""
+    if "Time" not in message:
+        return NO_TABLE
+    place = message.find("Layer")
+    time = max(message.find("Time(ms)"), message.find("Time (ms)"))
+    columns = message.count("(ms)") + message.count("(%)") + message.count("Time %")
+    is_heading = place >= 0 and time >= 0 and 3 <= columns <= MAX_COLUMNS
+    return Table(columns, place < time) if is_heading else NO_TABLE

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -25,40 +25,61 @@ from trtcal.evidence.layers.listing import (
 )
 from trtcal.evidence.log.facts import Facts
 from trtcal.evidence.log.files import MAX_LINE_BYTES, portions_of_file
-from trtcal.evidence.log.lines import SEARCHED, split_line
+from trtcal.evidence.log.lines import NO_TABLE, SEARCHED, Table, split_line, table_headed
 from trtcal.evidence.log.prefilter import has_prefix, quiet_lines
-from trtcal.evidence.log.recognition import CATEGORIES, Event, belongs, recognise, with_next
-from trtcal.evidence.log.states import NO_TABLE, WHOLE, Found, Repeats, State, table_headed
+from trtcal.evidence.log.recognition import (
+    CATEGORIES,
+    Event,
+    Repeats,
+    UnplacedEvent,
+    belongs,
+    joined,
+    known_event,
+)
 from trtcal.evidence.log.wrappers import Line, Unwrapper
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
 # How lines of a traceback begin, which do not count as such, nor do those behind them.
 FRAME = ('File "', "^", "~")
-# What is remembered of lines already seen: how long one may be, and about how much in all.
-MAX_REMEMBERED_BYTES = 1 << 16
-MEMORY_BYTES = 8 << 20
-STEP_BYTES = 200
-STATE_BYTES = 2500
-UNSEEN = State()
-
-
 MAX_STREAMS = 64
+Placed = tuple[UnplacedEvent, int]
 
 
 @dataclass
 class _Stream:
-    """What one process printed so far: its state, where its event stands, its listing of layers."""
+    """What one process printed so far.
 
-    state: State
+    `event`, of a line, may not be complete: up to `following` lines without a prefix of their own
+    belong to it. `has_dla` stands for a list of layers on an accelerator, `is_open` for a listing of
+    layers; `is_broken` says that the last layer goes on with the next line.
+    """
+
     listing: Listing
+    event: UnplacedEvent | None = None
     line: int = 0
+    following: int = 0
+    table: Table = NO_TABLE
+    has_dla: bool = False
+    is_open: bool = False
+    is_broken: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next line matters whatever it says."""
+        return self.following > 0 or self.table.columns > 0 or self.is_open
+
+    def turn(self, event: UnplacedEvent | None, line: int, following: int = 0) -> Placed | None:
+        """Begin what a line says; return the event that is complete by that."""
+        complete = None if self.event is None else (self.event, self.line)
+        self.event, self.line, self.following = event, line, following
+        return complete
 
 
 class Reader:
     """Reads the lines of one log, given in portions, into events.
 
     `number` counts the lines, and `recognised` those of them that a known logger or a known message
-    begins. `listing` is the last one. Events come as found and line, each when it is complete: with
+    begins. `listing` is the last one. Events come with their line, each when it is complete: with
     the next line that is not part of it, or at `flush`. Without `is_live` the first lines are held
     back until what stands around them is known.
     """
@@ -67,27 +88,23 @@ class Reader:
         self.listing = listing
         self.number = 0
         self.recognised = 0
-        self._start = State()
-        self._streams: dict[bytes, _Stream] = {b"": _Stream(self._start, listing)}
-        self._states: dict[Hashable, State] = {}
-        self._room = MEMORY_BYTES
+        self._streams: dict[bytes, _Stream] = {b"": _Stream(listing)}
         self._unwrapper = Unwrapper(is_live)
 
-    def feed(self, text: bytes) -> Iterator[tuple[Found, int]]:
+    def feed(self, text: bytes) -> Iterator[Placed]:
         """Read whole lines, of which the last may lack its end; yield the events that are complete."""
         if text and not text.endswith(b"\n"):
             text += b"\n"
         return self._read_all(self._unwrapper.feed(text, self.number))
 
-    def flush(self) -> Iterator[tuple[Found, int]]:
+    def flush(self) -> Iterator[Placed]:
         """Yield the events that were waiting for lines that belong to them."""
         yield from self._read_all(self._unwrapper.flush(self.number))
         for stream in sorted(self._streams.values(), key=attrgetter("line")):
-            if stream.state.found is not None:
-                yield stream.state.found, stream.line
-            stream.state = stream.state.after()
+            if complete := stream.turn(None, stream.line):
+                yield complete
 
-    def _read_all(self, runs: Iterable[Line]) -> Iterator[tuple[Found, int]]:
+    def _read_all(self, runs: Iterable[Line]) -> Iterator[Placed]:
         for number, name, text in runs:
             self.number = number - 1
             yield from self._read(self._stream(name), text)
@@ -98,33 +115,24 @@ class Reader:
         if stream is None:
             if len(self._streams) >= MAX_STREAMS:
                 return self._streams[b""]
-            stream = self._streams[name] = _Stream(self._start, Listing(self.listing.is_kept))
+            stream = self._streams[name] = _Stream(Listing(self.listing.is_kept))
         return stream
 
-    def _read(self, stream: _Stream, text: bytes) -> Iterator[tuple[Found, int]]:
+    def _read(self, stream: _Stream, text: bytes) -> Iterator[Placed]:
         """Read lines of one process that follow each other."""
-        listing, self.listing = self.listing, stream.listing
         place, end = 0, len(text)
-        is_near = False  # to a line that matters: so may the next one, as it did before
         while place < end:
-            if not is_near and not stream.state.is_busy:
+            if not stream.is_busy:
                 place = self._pass_over(text, place)
                 if place >= end:
                     break
             stop = text.find(b"\n", place)
-            raw = text[place:stop]
-            after = stream.state.steps.get(raw, UNSEEN)
-            if after is UNSEEN and is_near and not stream.state.is_busy:
-                is_near = False
-                continue
-            place, is_near = stop + 1, True
+            raw, place = text[place:stop], stop + 1
             self.number += 1
-            if after is UNSEEN:
-                after = self._learn(stream.state, raw)
-            if found := self._step(stream, after, raw):
-                yield found
-        if not stream.listing.texts:
-            self.listing = listing
+            if complete := self._take(stream, raw[:MAX_LINE_BYTES]):
+                yield complete
+        if stream.listing.texts:
+            self.listing = stream.listing
 
     def _pass_over(self, text: bytes, place: int) -> int:
         quiet = quiet_lines(text, place)
@@ -132,108 +140,71 @@ class Reader:
         self.recognised += quiet.tagged
         return quiet.end
 
-    def _step(self, stream: _Stream, after: State | None, raw: bytes) -> tuple[Found, int] | None:
-        """Go where a line leads; return the event that is complete by that."""
-        if after is None:
+    def _take(self, stream: _Stream, raw: bytes) -> Placed | None:
+        """Read a line; return the event that is complete by it."""
+        if begins_layer(raw, stream.is_open):
+            return self._take_layer(stream, raw)
+        severity, message, is_prefixed = split_line(_text(raw))
+        if is_prefixed:
+            if begins_layer(layer := message.encode(), stream.is_open):
+                return self._take_layer(stream, layer)
+        elif _goes_on(stream, raw, message):
             self.recognised += 1
             return None
-        self.recognised += after.is_known
-        found, stream.state = stream.state.found, after
-        if after.goes_on:
-            return None
-        line, stream.line = stream.line, self.number
-        if after.listed is not None:
-            self.listing.take(raw if after.listed is WHOLE else after.listed)
-        return None if found is None else (found, line)
-
-    def _learn(self, state: State, raw: bytes) -> State | None:
-        """Return where a line leads that was not seen in this state before."""
-        if _is_plain_layer(raw, state.is_open):
-            return state.steps.get(WHOLE) or self._take_layer(state)
-        after = self._after(state, raw[:MAX_LINE_BYTES])
-        if after is not None:
-            after.is_known = after.says_something or has_prefix(raw)
-            after = self._known(after)
-        if not state.is_broken:  # what a broken layer takes depends on all of its lines
-            self._remember(state, raw, after)
-        return after
-
-    def _take_layer(self, state: State) -> State:
-        after = self._known(state.after(listed=WHOLE, is_broken=False, is_known=True))
-        self._remember(state, WHOLE, after)
-        return after
-
-    def _known(self, state: State) -> State:
-        """Return the state that reads on as this one does and was there first."""
-        return self._states.setdefault(state.identity, state)
-
-    def _remember(self, state: State, raw: bytes, after: State | None) -> None:
-        """Keep a step, in bounded memory: when that is full, all is forgotten."""
-        if len(raw) > MAX_REMEMBERED_BYTES:
-            return
-        self._room -= len(raw) + (STEP_BYTES if after is None else STATE_BYTES)
-        if self._room < 0:
-            for known in self._states.values():
-                known.steps.clear()
-            self._states.clear()
-            self._room = MEMORY_BYTES
-        state.steps[raw] = after
-
-    def _after(self, state: State, raw: bytes) -> State | None:
-        """Return where a line leads, or None if nothing changes."""
-        if begins_layer(raw, state.is_open):
-            return self._after_layer(state, raw)
-        text = raw[:SEARCHED].decode("utf-8", "backslashreplace")
-        severity, message, prefixed = split_line(text)
-        if prefixed:
-            if begins_layer(layer := message.encode(), state.is_open):
-                return self._after_layer(state, layer)
-        elif state.is_broken and self.listing.extend(raw):
-            return None
-        elif state.following and state.found and message and belongs(state.found.event, message):
-            return _continued(state, state.found.event, message)
         if message.strip() in HEADINGS:
-            return State(table=NO_TABLE, has_dla=state.has_dla, is_open=True, listed=b"")
-        is_open = state.is_open and not ends_listing(message, prefixed)
-        return self._after_message(state, is_open, severity, message, prefixed)
+            stream.table, stream.is_open, stream.is_broken = NO_TABLE, True, False
+            stream.listing.take(b"")
+            self.recognised += 1
+            return stream.turn(None, self.number)
+        stream.is_open = stream.is_open and not ends_listing(message, is_prefixed)
+        stream.is_broken = False
+        event, following = _read_message(stream, severity, message, is_prefixed)
+        self.recognised += bool(event or stream.table.columns) or has_prefix(raw)
+        return stream.turn(event, self.number, following)
 
-    def _after_layer(self, state: State, raw: bytes) -> State:
+    def _take_layer(self, stream: _Stream, raw: bytes) -> Placed | None:
         """Read a layer; only one that copies between formats is an event too."""
-        found = None
-        if b"Reformat" in raw:
-            message = raw[:SEARCHED].decode("utf-8", "backslashreplace")
-            event = recognise(self.number, None, message.rstrip())
-            found = Found(event) if event else None
-        is_broken = state.is_open and not is_complete(raw)
-        return state.after(found=found, listed=raw, is_broken=is_broken)
-
-    def _after_message(
-        self, state: State, is_open: bool, severity: str | None, message: str, prefixed: bool
-    ) -> State:
-        if state.table.columns and (row := state.table.read_row(message)):
-            level, (subject, values) = severity or "info", row
-            event = Event(self.number, level, "timing", subject, message, values)
-            return State(Found(event), table=state.table, has_dla=state.has_dla, is_open=is_open)
-        if (table := table_headed(message)).columns:
-            return State(table=table, has_dla=state.has_dla, is_open=is_open)
-        has_dla = _has_dla(state.has_dla, message)
-        found = recognise(self.number, severity, message)
-        if found is None or (found.fields.get("rule") == "gpu_layer" and not has_dla):
-            return State(has_dla=has_dla, is_open=is_open)
-        has_more = prefixed or not {"foremost", "encloses"}.isdisjoint(found.tags)
-        following = FOLLOWING_LINES.get(found.severity, 0) if has_more else 0
-        return State(Found(found), following, has_dla=has_dla, is_open=is_open)
+        stream.listing.take(raw)
+        stream.is_broken = stream.is_open and not is_complete(raw)
+        self.recognised += 1
+        event = known_event(None, _text(raw).rstrip()) if b"Reformat" in raw else None
+        return stream.turn(event, self.number)
 
 
-def _is_plain_layer(raw: bytes, is_open: bool) -> bool:
-    """Whether a line is a whole layer and nothing else."""
-    return begins_layer(raw, is_open) and b"Reformat" not in raw and is_complete(raw)
+def _text(raw: bytes) -> str:
+    return raw[:SEARCHED].decode("utf-8", "backslashreplace")
 
 
-def _continued(state: State, event: Event, message: str) -> State:
-    found = Found(with_next(event, message))
-    is_framed = message.startswith(FRAME) or event.message.rpartition("\n")[2].startswith(FRAME)
-    return state.after(found=found, following=state.following - (not is_framed), goes_on=True)
+def _goes_on(stream: _Stream, raw: bytes, message: str) -> bool:
+    """Whether a line without a prefix belongs to the layer or the event before it; if so, join it."""
+    if stream.is_broken and stream.listing.extend(raw):
+        return True
+    event = stream.event
+    if not (event and stream.following and message and belongs(event.event, message)):
+        return False
+    is_framed = event.event.message.rpartition("\n")[2].startswith(FRAME)
+    stream.event = joined(event, message)
+    stream.following -= not (is_framed or message.startswith(FRAME))
+    return True
+
+
+def _read_message(
+    stream: _Stream, severity: str | None, message: str, is_prefixed: bool
+) -> tuple[UnplacedEvent | None, int]:
+    """Return what a message says, and how many lines may belong to it."""
+    if stream.table.columns and (row := stream.table.read_row(message)):
+        subject, values = row
+        event = Event(0, severity or "info", "timing", subject, message, values)
+        return UnplacedEvent(event), 0
+    stream.table = table_headed(message)
+    if stream.table.columns:
+        return None, 0
+    stream.has_dla = _has_dla(stream.has_dla, message)
+    known = known_event(severity, message)
+    if known is None or (known.event.fields.get("rule") == "gpu_layer" and not stream.has_dla):
+        return None, 0
+    has_more = is_prefixed or not {"foremost", "encloses"}.isdisjoint(known.event.tags)
+    return known, FOLLOWING_LINES.get(known.event.severity, 0) if has_more else 0
 
 
 def _has_dla(before: bool, message: str) -> bool:
@@ -281,12 +252,12 @@ def parse_file(path: Path) -> ParsedLog:
 
 def _events(reader: Reader, portions: Iterable[bytes]) -> Iterator[Event]:
     repeats = Repeats()
-    found_so_far = chain.from_iterable(map(reader.feed, portions))
-    for found, line in chain(found_so_far, reader.flush()):
-        yield found.at(line, repeats.first_line(found, line))
+    placed = chain.from_iterable(map(reader.feed, portions))
+    for event, line in chain(placed, reader.flush()):
+        yield event.at(line, repeats.first_line(event, line))
 
 
-SHOWN = 60
+MAX_SUBJECT = 60
 
 
 class Live:
@@ -297,7 +268,7 @@ class Live:
 
     def __init__(
         self,
-        show: Callable[[Found, int], object] | None = None,
+        show: Callable[[UnplacedEvent, int], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts: Counter[str] = Counter()
@@ -323,24 +294,28 @@ class Live:
         self._count(self._reader.flush())
         self._rest = b""
 
-    def _count(self, events: Iterable[tuple[Found, int]]) -> None:
-        for found, line in events:
-            self.facts.add(found.event, line)
-            if found.event.is_finding:
-                self.counts[found.event.category] += 1
-                self.latest = found.event
+    def _count(self, events: Iterable[Placed]) -> None:
+        for unplaced, line in events:
+            event = unplaced.event
+            self.facts.add(event, line)
+            if event.is_finding:
+                self.counts[event.category] += 1
+                self.latest = event
                 if self._show:
-                    self._show(found, line)
+                    self._show(unplaced, line)
 
-    def found(self) -> str:
-        """Return in one line what was found how often, and the latest of it."""
-        shown = {name: one.shown for name, one in CATEGORIES.items() if one.shown}
-        parts = [f"{count} {shown[name]}" for name in shown if (count := self.counts[name])]
+    def findings(self) -> str:
+        """Return in one line how many findings there are of each category, and the latest one."""
+        parts = [
+            f"{self.counts[name]} {category.shown}"
+            for name, category in CATEGORIES.items()
+            if category.shown and self.counts[name]
+        ]
         if self.latest is None:
             return "no findings"
         subject = self.latest.subject or self.latest.message.partition("\n")[0]
-        return ", ".join([*parts, f"last: {self.latest.category} {subject[:SHOWN]}"])
+        return ", ".join([*parts, f"last: {self.latest.category} {subject[:MAX_SUBJECT]}"])
 
     def text(self) -> str:
-        """Return the seconds since the start, and what was found."""
-        return f"{self._clock() - self._started:.0f} s, {self.found()}"
+        """Return the seconds since the start, and the findings."""
+        return f"{self._clock() - self._started:.0f} s, {self.findings()}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ MESSAGES = read_messages(Path(__file__).with_name("messages.toml"))
 CATEGORIES, RULES = MESSAGES.categories, MESSAGES.rules
 RULE_NAMED = {rule.name: rule for rule in RULES}
 INDEX = RuleIndex(RULES)
+CACHED_MESSAGES = 4096  # messages seen before: logs repeat themselves
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,18 @@ def belongs(event: Event, message: str) -> bool:
 
     A message that is certain to be TensorRT's does not, unless it repeats that the build failed.
     """
-    body = unwrap(message)
     if "encloses" in event.tags:
         return True
-    found = INDEX.find(body.text, None)
-    if found is None:
-        return "code" not in body.fields
-    return "echo" in found[0].tags and "fatal" in event.tags
+    tags, has_code = _own_tags(message)
+    return not has_code if tags is None else "echo" in tags and "fatal" in event.tags
+
+
+@lru_cache(maxsize=CACHED_MESSAGES)
+def _own_tags(message: str) -> tuple[tuple[str, ...] | None, bool]:
+    """Return the tags of the rule that knows a message, if one does, and if it has an error code."""
+    body = unwrap(message)
+    known = INDEX.find(body.text, None)
+    return known and known[0].tags, "code" in body.fields
 
 
 def with_next(event: Event, message: str) -> Event:
@@ -219,3 +227,83 @@ def _guess_subject(body: Body) -> str | None:
         return name
     match = MENTIONED.search(body.text[:MAX_NAMED]) or ANY_QUOTED.search(body.text[:MAX_NAMED])
     return match["name"] if match else None
+
+
+TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class UnplacedEvent:
+    """An event wherever it stands, made once for equal lines; `event` has no line of its own.
+
+    Two of them are equal only if they are the same object.
+    """
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    @cached_property
+    def tail(self) -> str:
+        """Its JSON behind the value of the first key, `line`."""
+        document = self.event.to_document()
+        del document["line"]
+        return "," + TO_JSON(document)[1:]
+
+    @cached_property
+    def lasting(self) -> bytes:
+        """Canonical JSON of what another build of the same model would print too, if anything."""
+        if not self.event.is_finding:
+            return b""
+        facts = [self.event.category, self.event.severity, self.event.subject]
+        return TO_JSON(facts).encode("utf-8", "surrogatepass")
+
+    @cached_property
+    def failure(self) -> tuple[str, str] | None:
+        """What failed, by an error: the same with and without the place in TensorRT."""
+        if self.event.severity != "error":
+            return None
+        first = self.event.message.partition("\n")[0]
+        return self.event.category, self.event.subject or unwrap(first).text
+
+    def at(self, line: int, repeated: int | None = None) -> Event:
+        """Return the event at a line; `repeated` is the line of the failure that it only repeats."""
+        known, fields = self.event, self.event.fields
+        if repeated is not None:
+            fields = {**fields, "repeats": repeated}
+        return Event(line, known.severity, known.category, known.subject, known.message, fields)
+
+
+@lru_cache(maxsize=CACHED_MESSAGES)
+def known_event(severity: str | None, message: str) -> UnplacedEvent | None:
+    """Return what a message says, as `recognise` does, wherever it stands."""
+    event = recognise(0, severity, message)
+    return UnplacedEvent(event) if event else None
+
+
+@lru_cache(maxsize=CACHED_MESSAGES)
+def joined(event: UnplacedEvent, message: str) -> UnplacedEvent:
+    """Return an event together with the line behind it."""
+    return UnplacedEvent(with_next(event.event, message))
+
+
+NEAR_LINES = 32
+MAX_FAILURES = 64
+
+
+class Repeats:
+    """Remembers where the last errors stand, those with a place and those without."""
+
+    def __init__(self) -> None:
+        self._lines: tuple[dict[tuple[str, str], int], ...] = ({}, {})
+
+    def first_line(self, event: UnplacedEvent, line: int) -> int | None:
+        """Return the line of the error that this one says again in another form, if it does."""
+        failure = event.failure
+        if failure is None:
+            return None
+        is_placed = "where" in event.event.fields
+        same, other = self._lines[is_placed], self._lines[not is_placed]
+        if len(same) >= MAX_FAILURES:
+            same.clear()
+        same[failure] = line
+        first = other.get(failure)
+        return first if first is not None and line - first <= NEAR_LINES else None

@@ -108,13 +108,10 @@ class Rule:
         return re.compile(self.pattern)
 
     def match(self, text: str, severity: str | None) -> re.Match[str] | None:
-        """Find the rule's message in a text, which must be cut to `MAX_TEXT`."""
+        """Find the rule's message in a text that has a needle and is cut to `MAX_TEXT`."""
         if self.levels and (severity or "") not in self.levels:
             return None
-        for needle in self.needles:
-            if needle in text:
-                return self.regex.search(text)
-        return None
+        return self.regex.search(text)
 
 
 @dataclass(frozen=True)
@@ -262,20 +259,22 @@ class RuleIndex:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self.heads = {start[:MIN_HEAD] for rule in self.rules for start in rule.beginnings}
-        self.by_head = {head: self._beginning(head) for head in self.heads}
-        self.others = tuple(rule for rule in self.rules if not rule.beginnings)
+        heads = {start[:MIN_HEAD] for rule in self.rules for start in rule.beginnings}
+        self.by_head = {head: self._beginning_with(head) for head in heads}
+        self.others = self._beginning_with(None)
 
-    def _beginning(self, head: str) -> tuple[Rule, ...]:
+    def _beginning_with(self, head: str | None) -> tuple[tuple[str, Rule], ...]:
+        """Return the rules of messages that may begin so, in order, each with each of its needles."""
         return tuple(
-            rule
+            (needle, rule)
             for rule in self.rules
-            if not rule.beginnings or any(start[:MIN_HEAD] == head for start in rule.beginnings)
+            if not rule.beginnings or head in {start[:MIN_HEAD] for start in rule.beginnings}
+            for needle in rule.needles
         )
 
     def find(self, text: str, severity: str | None) -> tuple[Rule, re.Match[str]] | None:
         """Return the first rule that knows a text, with its match."""
-        for rule in self.by_head.get(text[:MIN_HEAD], self.others):
-            if match := rule.match(text, severity):
+        for needle, rule in self.by_head.get(text[:MIN_HEAD], self.others):
+            if needle in text and (match := rule.match(text, severity)):
                 return rule, match
         return None

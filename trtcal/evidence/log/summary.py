@@ -19,8 +19,7 @@ from trtcal.evidence.layers.listing import Listing
 from trtcal.evidence.log.facts import Facts
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader
-from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event
-from trtcal.evidence.log.states import Found, Repeats
+from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event, Repeats, UnplacedEvent
 
 MAX_GROUPS = 500
 MAX_SUBJECTS = 10_000
@@ -251,31 +250,26 @@ class LogWriter:
         }
         self._text(f"],{_json(self.end)[1:]}\n")
 
-    def _events(self, events: Iterable[tuple[Found, int]]) -> None:
+    def _events(self, events: Iterable[tuple[UnplacedEvent, int]]) -> None:
         parts: list[str] = []
-        seen: list[Found] = []
-        pair: list[Found] = []
-        last: dict[Found, int] = {}
-        for found, line in events:
-            last[found] = line
-            if found.event.category in FACTS:
+        written: list[UnplacedEvent] = []
+        places: dict[UnplacedEvent, list[int]] = {}
+        for event, line in events:
+            first = self._repeats.first_line(event, line) if event.failure else None
+            if not first:
+                places.setdefault(event, []).append(line)
+            if event.event.category in FACTS:
                 continue
-            parts.append(self._head)
-            parts.append(str(line))
-            if found.failure and (first := self._repeats.first_line(found, line)):
-                parts.append(f',"repeats":{first}')
-                pair.append(found)
-            parts.append(found.tail)
-            seen.append(found)
-        counts = Counter(seen) - Counter(pair)
-        for found, line in last.items():
-            if count := counts[found] or found.event.category in FACTS:
-                self.summary.add(found.event, count, line)
-        if not seen:
+            repeats = f',"repeats":{first}' if first else ""
+            parts += (self._head, str(line), repeats, event.tail)
+            written.append(event)
+        for event, lines in places.items():
+            self.summary.add(event.at(lines[0]), len(lines), lines[-1])
+        if not written:
             return
         self._text("".join(parts)[0 if self._has_events else 1 :])
         self._has_events = True
-        self._cover([found.lasting for found in seen if found.lasting])
+        self._cover([event.lasting for event in written if event.lasting])
 
     def _cover(self, lasting: list[bytes]) -> None:
         """Let the digest cover these events."""
