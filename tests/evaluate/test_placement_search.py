@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.slow import SLOW
 from tests.networks import conv_net, samples, save, weight
 from tests.quantization.test_quantize import calibrated
 from trtcal.backends.options import BuildOptions
@@ -162,6 +163,7 @@ def shuffled():
     return nodes, {"w": weight(24, 3, 1, 1), "v": weight(24, 6, 1, 1)}, {"y": [1, 24, 4, 4]}
 
 
+@SLOW
 @needs_rtx
 @pytest.mark.parametrize(
     ("make", "node", "fewer"), [(joined, "concat", 2), (shuffled, "grouped", 1)]

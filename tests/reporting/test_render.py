@@ -10,9 +10,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.examples import examples
 from tests.reporting.samples import (
     EXACT,
     accuracy,
@@ -192,7 +193,7 @@ def test_a_hostile_name_adds_no_element_and_no_attribute(tmp_path, plain, name):
     source.encode()  # no lone surrogate either
 
 
-@settings(max_examples=15)
+@examples(6)
 @given(name=st.text(min_size=1, max_size=12))
 def test_no_name_changes_the_page(tmp_path_factory, plain, name):
     parsed = Page(render(named(tmp_path_factory.mktemp("any"), name)))

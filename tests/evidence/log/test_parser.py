@@ -1,10 +1,11 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.examples import examples
 from trtcal.errors import InputError
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import parse_file
@@ -276,7 +277,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.lists(PIECES, max_size=30).map(b"".join))
 def test_no_bytes_make_it_raise_and_both_readers_agree(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.log"

@@ -5,11 +5,12 @@ import re
 
 import pytest
 import re2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evidence.log.test_prefixes import SHAPES
 from tests.evidence.log.test_wrappers import BLOCKS, log
+from tests.fixtures.examples import examples
 from trtcal.evidence.log import reader
 from trtcal.evidence.log.lines import PREFIX
 from trtcal.evidence.log.prefilter import Quiet, _alternatives, loosened, quiet_lines
@@ -84,7 +85,7 @@ def test_lines_without_a_tag_are_passed_over_and_not_counted_as_tagged():
     assert quiet_lines(text, 0) == Quiet(text.index(b"[W]"), 6, 2)
 
 
-@settings(max_examples=300)
+@examples(120)
 @given(st.text(alphabet="[]() :-#|0123456789/.,TRWEINFOVarning", max_size=80))
 def test_a_loosened_prefix_matches_wherever_the_prefix_does(text):
     for piece in _alternatives(PREFIX.pattern):

@@ -5,15 +5,16 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.examples import examples
 from tests.model.passes.graphs import alone, branch, changes, make, ops, prepared_alike
 from tests.networks import rng, weight
 from trtcal.model.passes import prepare_with_record
 
-few = settings(max_examples=25)
+few = examples(10)
 node = helper.make_node
 FLOAT, DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 FP16, BRAIN = TensorProto.FLOAT16, TensorProto.BFLOAT16
