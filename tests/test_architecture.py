@@ -4,10 +4,9 @@ import ast
 import importlib
 from pathlib import Path
 
-import pytest
-
 import calibrators
 import trtcal
+from tests.fixtures.tables import each
 
 HOUSE = [
     {"errors"},
@@ -54,7 +53,7 @@ def room(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@each("path", MODULES)
 def test_imports_point_downwards(path):
     here = room(path)
     for name in imports(path):
@@ -63,7 +62,7 @@ def test_imports_point_downwards(path):
             assert parts[1] == here or RANK[parts[1]] < RANK[here], f"{here} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@each("path", MODULES)
 def test_only_backends_import_runtimes(path):
     runtimes = {"onnxruntime", "tensorrt", "tensorrt_rtx", "pycuda", "polygraphy"}
     used = {name.split(".")[0] for name in imports(path)} & runtimes
@@ -96,6 +95,6 @@ def test_only_documents_writes_files():
         assert not called & writers or room(path) in ("documents", "backends"), path
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")))
+@each("path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")))
 def test_every_benchmark_can_be_started(path):
     importlib.import_module(f"benchmarks.{path.stem}")

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.cli.test_commands import run
+from tests.fixtures.tables import each
 from tests.test_architecture import MODULES, PACKAGE
 from trtcal.cli.main import COMMANDS
 from trtcal.cli.pages import PAGES, page_of, page_of_module
@@ -24,7 +25,7 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", sorted({page for page in PAGES.values() if page}))
+@each("page", sorted({page for page in PAGES.values() if page}))
 def test_every_page_and_anchor_exists(page):
     path, _, anchor = f"docs/{page}".partition("#")
     assert (ROOT / path).is_file()
@@ -35,13 +36,13 @@ def test_every_entry_is_a_module():
     assert [name for name in PAGES if name not in NAMES and name != "calibrators"] == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "trtcal"])
+@each("name", [name for name in NAMES if name != "trtcal"])
 def test_every_module_has_a_page_or_leaves_it_to_its_caller(name):
     above = [name.rsplit(".", cut)[0] if cut else name for cut in range(name.count("."))]
     assert any(one in PAGES for one in above)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_every_command_has_a_page(name):
     assert page_of_module(f"trtcal.cli.{name.replace('-', '_')}")
 

@@ -21,6 +21,7 @@ import yaml
 from tests.conftest import SAMPLES
 from tests.docs.pages import PAGES, ROOT, Block, commands_of, differs, name_of, read_blocks
 from tests.fixtures.slow import slow_but
+from tests.fixtures.tables import each
 from trtcal.config import read_toml
 
 LONGEST_S = 1200
@@ -141,7 +142,7 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
         session.run(block, f"{name_of(page)}:{block.line}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each("page", PAGES)
 def test_the_blocks_of_a_page_are_fenced_and_name_their_language(page):
     wrong = [
         one.line
@@ -151,8 +152,8 @@ def test_the_blocks_of_a_page_are_fenced_and_name_their_language(page):
     assert wrong == [], f"indented, or of an unknown language, in {name_of(page)}, lines {wrong}"
 
 
-@pytest.mark.parametrize(
-    ("expected", "printed", "is_other"),
+@each(
+    "expected, printed, is_other",
     [
         ("a\nb", "a\nb\n", False),
         ("a\nb", "a\nc\n", True),

@@ -8,6 +8,7 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.docs.reference import configuration, write_reference
 from tests.docs.reference.repository import relinked
+from tests.fixtures.tables import each
 from trtcal import config
 from trtcal.cli.main import COMMANDS, cli
 from trtcal.evidence.explanations import CATEGORY, MESSAGE, explanations
@@ -28,7 +29,7 @@ def leaves():
             yield pytest.param(one, id=f"{name} {inner}".strip())
 
 
-@pytest.mark.parametrize("command", [*leaves()])
+@each("command", [*leaves()])
 def test_every_option_has_a_help_and_every_command_an_example(command):
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert [one.opts for one in options if not (one.help or "").strip()] == []
@@ -36,7 +37,7 @@ def test_every_option_has_a_help_and_every_command_an_example(command):
     assert "trtcal " in (command.epilog or "")
 
 
-@pytest.mark.parametrize(("section", "item"), KEYS, ids=lambda one: getattr(one, "name", one))
+@each("section, item", KEYS)
 def test_every_key_has_a_meaning_a_type_and_a_default(section, item):
     assert item.metadata["about"].endswith(".")
     if configuration.section_of(item) is None and item.name != "suppress":
@@ -47,7 +48,7 @@ def test_every_key_has_a_meaning_a_type_and_a_default(section, item):
         )
 
 
-@pytest.mark.parametrize("one", KNOWN, ids=lambda one: f"{one.about} {one.name}")
+@each("one", KNOWN)
 def test_every_message_and_finding_has_a_meaning_and_a_remedy(one):
     assert one.meaning.endswith((".", "!", ")", "`"))
     assert one.fix or one.about == CATEGORY

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from trtcal.documents.streams import visible
 from trtcal.reporting.charts import Point, accuracy_against_latency, pareto_front
 from trtcal.reporting.svg import SVG, Box, place
@@ -65,7 +66,7 @@ def test_it_carries_no_style_no_link_and_no_metadata():
     assert "metadata" not in source
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_name_is_text_and_nothing_else(name):
     plain = [element.tag for element in draw([point(0, "fp32"), point(1, "plain")]).iter()]
     root = draw([point(0, "fp32"), point(1, name)])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
 from trtcal.cli.main import run_command
 from trtcal.documents.streams import visible
@@ -105,7 +106,7 @@ def plain(tmp_path_factory):
     return shape(to_markdown(named(tmp_path_factory.mktemp("plain"), "plain")))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_hostile_name_adds_no_markup_and_is_shown(tmp_path, plain, name):
     source = to_markdown(named(tmp_path, name or "plain" if not name.strip() else name))
     assert shape(source) == plain

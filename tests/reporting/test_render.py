@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from tests.reporting.samples import (
     EXACT,
     accuracy,
@@ -181,7 +182,7 @@ def plain(tmp_path_factory):
     return Page(render(named(tmp_path_factory.mktemp("plain"), "plain"))).shape
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_hostile_name_adds_no_element_and_no_attribute(tmp_path, plain, name):
     source = render(named(tmp_path, name))
     parsed = Page(source)

@@ -3,7 +3,6 @@
 import random
 import re
 
-import pytest
 import re2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from tests.evidence.log.test_prefixes import SHAPES
 from tests.evidence.log.test_wrappers import BLOCKS, log
 from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from trtcal.evidence.log import reader
 from trtcal.evidence.log.lines import PREFIX
 from trtcal.evidence.log.prefilter import Quiet, _alternatives, loosened, quiet_lines
@@ -60,7 +60,7 @@ def mixed(chooser, count):
     return "\n".join(lines).encode() + b"\n"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_events_are_those_of_reading_every_line(seed, monkeypatch):
     text = mixed(random.Random(seed), 300)  # noqa: S311
     assert events(text) == unfiltered(text, monkeypatch)
@@ -68,7 +68,7 @@ def test_events_are_those_of_reading_every_line(seed, monkeypatch):
     assert events(text) == unfiltered(text, monkeypatch)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@each("rule", RULES)
 def test_no_rule_is_passed_over_behind_any_prefix(rule, monkeypatch):
     text = "".join(f"{prefix}{rule.example[-1]}\n[V] quiet\n" for prefix in PREFIXES).encode()
     assert events(text) == unfiltered(text, monkeypatch)
