@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
+.PHONY: demo test test-all soak test-tensorrt test-cuda test-frameworks test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
@@ -15,11 +15,17 @@ demo: $(READY)
 
 # Browser tests need a Chromium (Debian: chromium); without one they are skipped, and listed as such.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -rs
+	$(BIN)/python -m pytest -n 2 -rs -m "not slow"
 
-# `make test` takes a part of this: all small graphs on three targets, and with three mixed plans each.
-test-zoo: $(READY)
-	WHOLE_ZOO=1 $(BIN)/python -m pytest -n 2 tests/backends/test_zoo.py
+# What `make test` leaves out: all kinds of networks, graphs, pages, browsers, servers, clusters.
+test-all: $(READY)
+	$(BIN)/python -m pytest -n 2 -rs -m slow
+
+# Full counts: every small graph on three targets and with three mixed plans, a model of over 2 GiB, ten
+# times as many examples, and mutated inputs of every format, MINUTES of each. Takes hours.
+soak: $(READY)
+	WHOLE_ZOO=1 TRTCAL_LARGE=1 EXAMPLES=10 $(BIN)/python -m pytest -n 2 -rs
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # TensorRT's own packages, 8.6 (with python3.10) to 11 and RTX: downloads 0.6 GB, needs cc, no GPU.
 test-tensorrt: $(READY)

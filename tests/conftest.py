@@ -1,5 +1,6 @@
 import gc
 import os
+import random
 import tempfile
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.cuda.stand_in import cuda  # noqa: F401  # a fixture
+from tests.fixtures.examples import EXAMPLES
 
 # No deadline: machines are shared, and the first call of a numba kernel compiles it.
 settings.register_profile(
-    "trtcal", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "trtcal", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("trtcal")
 
@@ -24,6 +26,18 @@ os.environ["TRTCAL_NO_PROGRESS"] = "1"
 
 
 SAMPLES = Path(__file__).parent.parent / "samples"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run tests in a random order")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Shuffle modules, and the tests of each, so that what they share is made once."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        chooser = random.Random(seed)  # noqa: S311
+        places = {item.path: chooser.random() for item in items}
+        items.sort(key=lambda item: (places[item.path], chooser.random()))
 
 
 def pytest_collection_finish():

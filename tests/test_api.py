@@ -13,6 +13,7 @@ import pytest
 import calibrators
 import trtcal
 from tests.conftest import SAMPLES
+from tests.fixtures.tables import each
 from tests.networks import conv_net, samples
 from trtcal.backends.registry import BACKENDS
 
@@ -96,7 +97,7 @@ def test_type_checkers_see_the_same_names():
             assert name in imported
 
 
-@pytest.mark.parametrize("name", sorted({*FUNCTIONS, *TYPES}))
+@each("name", sorted({*FUNCTIONS, *TYPES}))
 def test_every_name_is_documented_and_typed(name):
     thing = getattr(trtcal, name)
     assert (thing.__doc__ or "").strip()

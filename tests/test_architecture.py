@@ -5,10 +5,9 @@ import importlib
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import calibrators
 import trtcal
+from tests.fixtures.tables import each
 
 HOUSE = [
     {"errors", "formats", "metrics"},
@@ -203,6 +202,6 @@ def test_only_documents_writes_files():
         assert not called & writers or room(path) in ("documents", "backends"), path
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")))
+@each("path", sorted((ROOT / "benchmarks").glob("*.py")))
 def test_every_benchmark_can_be_started(path):
     importlib.import_module(f"benchmarks.{path.stem}")

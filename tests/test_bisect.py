@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.tables import each
 from trtcal.backends.registry import BACKENDS
 from trtcal.config import parse_config
 from trtcal.errors import InputError
@@ -45,7 +46,7 @@ def planned(*floats, default="int8"):
     return config(more=PLAN.format(default=default, layers=layers))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 28, 40, 64, 100])
+@each("count", [1, 2, 3, 7, 28, 40, 64, 100])
 def test_the_search_takes_at_most_the_logarithm_of_steps(count):
     for cause in range(1, count + 1):
         asked = []

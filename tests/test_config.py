@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import SAMPLES
+from tests.fixtures.tables import each
 from trtcal.config import CostConfig, read_config, read_tags
 from trtcal.errors import InputError
 
@@ -44,8 +45,8 @@ def test_paths_start_from_the_files_folder(tmp_path):
     assert config.run_folder == tmp_path / "reports"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("model = ", "cannot be read"),
         ("modle = 'x'", "unknown key 'modle'"),
@@ -75,8 +76,8 @@ def test_mistakes_are_named(tmp_path, text, says):
         read_config(written(tmp_path, text))
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "hint"),
+@each(
+    "text, line, hint",
     [
         ('[build]\n\ntargets = "sm89"', '(line 3: targets = "sm89")', 'targets = ["cpu", "sm89"]'),
         ("[calibration]\nbatch = 0", "(line 2: batch = 0)", "batch = 32"),
@@ -142,7 +143,7 @@ def test_tags_and_what_serves_a_model_are_read(tmp_path):
     assert read_config(written(tmp_path, "[cost]\nprices = 'p.toml'")).cost.to_document() == {}
 
 
-@pytest.mark.parametrize(
+@each(
     "pair",
     [
         ("", "x"),

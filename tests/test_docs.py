@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 
 import click
-import pytest
 
 from tests.docs.pages import PAGES, ROOT, name_of, read_blocks
 from tests.docs.reference import pages
+from tests.fixtures.tables import each
 from trtcal.cli.main import cli, commands
 
 REFERENCE = {ROOT / "docs" / "reference" / name for name, _ in pages()}
@@ -45,7 +45,7 @@ def test_the_architecture_answers_every_question():
     assert len(rows) == 14
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each("path", PAGES)
 def test_links_and_files_named_in_documents_exist(path):
     text = path.read_text()
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
@@ -68,7 +68,7 @@ def commands_in(path):
     ]
 
 
-@pytest.mark.parametrize(("page", "line"), [pair for path in PAGES for pair in commands_in(path)])
+@each("page, line", [pair for path in PAGES for pair in commands_in(path)])
 def test_commands_in_documents_have_only_options_that_exist(page, line):
     words = shlex.split(line, comments=True)[1:]
     command, context, place = cli, click.Context(cli, info_name="trtcal"), 0

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.documents import (
     Sealed,
     digest_document,
@@ -31,8 +32,8 @@ def test_what_was_measured_is_outside_the_digest():
     assert digest_document(DOCUMENT) != digest_document({**DOCUMENT, "value": []})
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("{", "not JSON"),
         ("[]", "not a trtcal thing"),
@@ -133,8 +134,8 @@ def test_a_dataclass_comes_back_from_its_document(tmp_path):
     assert written["digest"] == THING.digest
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
+@each(
+    "change, says",
     [
         ({"inner": None}, "Inner is an object"),
         ({"inner": {"name": 3}}, "3 is no"),

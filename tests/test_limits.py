@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import each
 from trtcal.errors import GateFailed, InputError
 from trtcal.limits import (
     BROKEN,
@@ -54,7 +55,7 @@ def test_any_other_text_is_refused(text):
         assert parse_limit(str(found)) == found
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

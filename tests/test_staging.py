@@ -190,7 +190,9 @@ def test_temporary_folders_of_killed_processes_go_with_the_next_command(tmp_path
         assert not list(tmp_path.iterdir())
 
 
-def test_eight_processes_on_one_folder_lose_nothing(tmp_path):
+def test_eight_processes_on_one_folder_lose_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("trtcal.documents.staging.LOCK_S", 600.0)
+
     def write(number):
         for turn in range(5):
             with replacing_entries(tmp_path / "out", ["a", "b", "c"]) as place:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from tests.fixtures.tables import each
 from trtcal.stats import (
     Interval,
     holm_levels,
@@ -21,8 +22,8 @@ from trtcal.stats import (
 )
 
 
-@pytest.mark.parametrize(("lost", "won"), [(0.05, 0.0), (0.1, 0.05), (0.3, 0.1), (0.2, 0.2)])
-@pytest.mark.parametrize("level", [0.95, 0.995])
+@each("lost, won", [(0.05, 0.0), (0.1, 0.05), (0.3, 0.1), (0.2, 0.2)])
+@each("level", [0.95, 0.995])
 def test_paired_differences_cover_the_truth_by_exact_enumeration(lost, won, level):
     samples, covered, beyond = 20, 0.0, 0.0
     law = stats.multinomial(samples, [lost, won, 1 - lost - won])
@@ -120,8 +121,8 @@ def test_samples_needed_halve_the_interval_at_four_times_as_many():
     assert samples_needed((-0.5, -np.inf, 0.5), -1.0, 100) is None
 
 
-@pytest.mark.parametrize("truth", [0.005, 0.01, 0.05, 0.3])
-@pytest.mark.parametrize("samples", [20, 200])
+@each("truth", [0.005, 0.01, 0.05, 0.3])
+@each("samples", [20, 200])
 def test_each_end_of_the_share_lost_errs_as_seldom_as_its_level_says(samples, truth):
     chances = stats.binom.pmf(range(samples + 1), samples, truth)
     found = [share_lost(lost, samples, one_sided(0.95)) for lost in range(samples + 1)]

@@ -3,9 +3,8 @@
 import re
 from importlib import import_module
 
-import pytest
-
 from tests.conftest import SAMPLES
+from tests.fixtures.tables import each
 from tests.fuzz.formats import FORMATS
 
 ROOT = SAMPLES.parent
@@ -28,7 +27,7 @@ def test_every_format_that_is_fuzzed_has_a_row_and_every_row_is_fuzzed():
     assert sorted(named) == sorted(FORMATS)
 
 
-@pytest.mark.parametrize("row", INPUTS, ids=lambda row: row[0])
+@each("row", INPUTS)
 def test_a_row_says_all_and_names_tests_and_bounds_that_there_are(row):
     assert len(row) == 6
     assert all(row)
@@ -37,7 +36,7 @@ def test_a_row_says_all_and_names_tests_and_bounds_that_there_are(row):
     assert set(row[3].split(", ")) <= {bound for bound, *_ in BOUNDS}
 
 
-@pytest.mark.parametrize("row", BOUNDS, ids=lambda row: row[0])
+@each("row", BOUNDS)
 def test_bounds_are_those_of_the_code(row):
     _, value, _, constant = row
     number, unit = value.split()

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -25,14 +26,32 @@ def state(tmp_path, monkeypatch):
     return tmp_path / "state"
 
 
-@pytest.fixture
-def build(tmp_path, state):
-    return made(load_model(conv_net(tmp_path / "net.onnx")), "cpu", tmp_path / "build")
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return what copies a build for a target into a folder; each is built once."""
+    kept = {}
+
+    def copied(target, folder):
+        if target not in kept:
+            place = tmp_path_factory.mktemp("built")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("XDG_STATE_HOME", str(place / "state"))
+                made(load_model(conv_net(place / "net.onnx")), target, place / "build")
+            kept[target] = place
+        shutil.copytree(kept[target], folder, dirs_exist_ok=True)
+        return read_build(folder / "build")
+
+    return copied
 
 
 @pytest.fixture
-def rtx(tmp_path, state):
-    return made(load_model(conv_net(tmp_path / "net.onnx")), "sm86,sm120", tmp_path / "build")
+def build(built, tmp_path, state):
+    return built("cpu", tmp_path)
+
+
+@pytest.fixture
+def rtx(built, tmp_path, state):
+    return built("sm86,sm120", tmp_path)
 
 
 def forged(build, **changes):

@@ -4,6 +4,7 @@ import pytest
 from onnx import helper
 
 from tests.backends.test_build import int8, made, needs_rtx
+from tests.fixtures.tables import each
 from tests.networks import conv_net, save, weight
 from trtcal.backends.options import BuildOptions, parse_profiles
 from trtcal.backends.registry import targets_here
@@ -36,8 +37,8 @@ def test_targets_are_read():
             parse_target(wrong)
 
 
-@pytest.mark.parametrize(
-    ("name", "target"),
+@each(
+    "name, target",
     [
         ("T4", "sm75"),
         ("NVIDIA A100-SXM4-40GB", "sm80"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.calibrators.bindings import CACHE, Builder, HostMemory, calls
+from tests.fixtures.tables import each
 from tests.networks import conv_net, samples
 from tests.tensorrt.stand_in import Layer, Network, Tensor, chain, module, ranges_of
 from trtcal.backends.options import ROUTES, Route
@@ -92,8 +93,8 @@ def test_only_floats_that_are_executed_need_a_range():
     assert (found.given, found.missing) == (("x",), ())
 
 
-@pytest.mark.parametrize(
-    ("amax", "says"),
+@each(
+    "amax, says",
     [
         (0.0, "is 0"),
         (float("inf"), "infinite"),
@@ -104,7 +105,7 @@ def test_only_floats_that_are_executed_need_a_range():
         (True, "not a number"),
     ],
 )
-@pytest.mark.parametrize("work", [set_dynamic_ranges, match_ranges])
+@each("work", [set_dynamic_ranges, match_ranges])
 def test_a_range_that_is_none_is_refused_and_nothing_is_set(amax, says, work):
     network = chain("x", "y")
     with pytest.raises(InputError, match=f"'y': .*{says}"):

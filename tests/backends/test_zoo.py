@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 from tests.backends.listing import precisions
+from tests.fixtures.slow import SLOW, slow_but
 from tests.zoo import ZOO
 from tests.zoo_scene import HEAVY, scene
 from trtcal.backends.base import build
@@ -27,9 +28,10 @@ OTHER_TARGETS = ("sm86", "sm120")
 ON_ALL_TARGETS = ("residual", "conv3d", "depthwise", "unet", "encoder_layer", "half")
 AGREEMENT, FLOOR_DB = 0.995, 20.0
 CHECKED = 400  # samples: two may disagree
-WHOLE = bool(os.environ.get("WHOLE_ZOO"))  # as `make test-zoo` sets it
+WHOLE = bool(os.environ.get("WHOLE_ZOO"))  # as `make soak` sets it
 MIXED = [(name, first) for name in sorted(ZOO) for first in range(3)]
 SOME_MIXED = [*((name, 0) for name in sorted(ZOO)[::6]), ("attention_packed", 2)]
+QUICK = sorted(ZOO)[::10]
 ALL, NONE = (
     onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
     onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -45,12 +47,13 @@ def test_the_zoo_names_every_heavy_node_once():
 
 
 @needs_rtx
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", slow_but(ZOO, *QUICK))
 def test_the_compiler_gives_int8_and_the_report_is_true(name, tmp_path):
     check(ZOO[name], "sm89", tmp_path)
 
 
 @needs_rtx
+@SLOW
 @pytest.mark.parametrize("target", OTHER_TARGETS)
 @pytest.mark.parametrize("name", ZOO if WHOLE else ON_ALL_TARGETS)
 def test_other_targets_give_the_same(name, target, tmp_path):
@@ -77,7 +80,7 @@ def why(node, outcome, skipped):
     return skipped.get(node) or (outcome and outcome.reason) or "nothing"
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", slow_but(ZOO, *QUICK))
 def test_onnxruntime_agrees_with_itself_and_with_the_float_model(name, tmp_path):
     made = scene(ZOO[name], tmp_path)
     feeds = ZOO[name].make().samples(CHECKED, seed=1)
@@ -130,7 +133,9 @@ def sqnr_db(expected, said):
 
 
 @needs_rtx
-@pytest.mark.parametrize(("name", "first"), MIXED if WHOLE else SOME_MIXED)
+@pytest.mark.parametrize(
+    ("name", "first"), slow_but(MIXED if WHOLE else SOME_MIXED, *SOME_MIXED[::6])
+)
 def test_mixed_plans_build_strongly_typed_and_are_obeyed(name, first, tmp_path):
     made = scene(ZOO[name], tmp_path, 32)
     prepared = prepare(made.given)

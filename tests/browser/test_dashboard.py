@@ -7,10 +7,13 @@ import json
 import pytest
 
 from tests.browser.conftest import Viewer
+from tests.fixtures.slow import SLOW
 from tests.runs.runs import report, timed_report
 from trtcal.runs.history import History
 from trtcal.wings.fleet.dashboard import write_dashboard
 from trtcal.wings.fleet.prices import named_price, with_costs
+
+pytestmark = SLOW
 
 PHONE_PX = 390
 RUNS = 14

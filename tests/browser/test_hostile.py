@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.browser.conftest import Opened, Viewer
+from tests.fixtures.slow import SLOW
 from tests.reporting.hostile import NASTY, write_hostile_run
 from tests.reporting.samples import write_report
 from trtcal.runs.history import History
 from trtcal.wings.fleet.dashboard import write_dashboard
+
+pytestmark = SLOW
 
 HARMLESS = ["name"]
 RECORDABLE = [text for text in NASTY if "\ud800" not in text]

@@ -12,6 +12,9 @@ from filelock import FileLock
 
 from tests.browser.conftest import Viewer
 from tests.docs.pages import ROOT
+from tests.fixtures.slow import SLOW
+
+pytestmark = SLOW
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -20,6 +20,7 @@ from calibrators.cuda_histogram import BINS, WORDS, DeviceHistogram, PyCudaDevic
 from calibrators.device_memory import DeviceError, DeviceMemoryError
 from tests.calibrators.bindings import HostMemory
 from tests.cuda.stand_in import offer_nvcc
+from tests.fixtures.examples import examples
 
 ARGUMENTS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
 FLAGS = ("-x", "c++", "-std=c++20", "-O1", "-fno-strict-aliasing", "-pthread")
@@ -109,7 +110,7 @@ def kept(request, monkeypatch):
 def test_the_device_counts_what_the_host_counts(kernels, kept, limit, monkeypatch):
     monkeypatch.setattr(cuda_histogram, "COUNT_LIMIT", limit)
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(st.lists(tensors, max_size=3), st.integers(1, 3), st.integers(1, 9), st.integers(0, 3))
     def law(parts, blocks, threads, offset):
         device = HostDevice(kernels, blocks, threads)

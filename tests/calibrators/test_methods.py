@@ -9,6 +9,7 @@ from calibrators import EmptyHistogramError, Histogram, Range, UnknownCalibrator
 from calibrators.histogram import KEPT
 from calibrators.methods import linear_bins
 from calibrators.range import FLOOR
+from tests.fixtures.slow import slow_but
 
 
 def histogram(values: np.ndarray) -> Histogram:
@@ -66,7 +67,7 @@ def test_percentile_is_numpys_within_one_bin(seed, percent):
     assert chosen >= exact * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", slow_but(range(50), *range(5)))
 def test_entropy_of_few_values_is_the_literal_optimum(seed):
     values = draw(seed)
     literal = 128 + int(np.argmin(literal_divergences(values)))
@@ -74,7 +75,7 @@ def test_entropy_of_few_values_is_the_literal_optimum(seed):
     assert abs(create("entropy")(histogram(values)).amax - (literal + 0.5) * width) <= width
 
 
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", slow_but(range(7), 0, 1))
 def test_entropy_of_many_values_loses_hardly_more_than_the_literal_optimum(seed):
     values = draw(seed, 2 * KEPT)
     divergences = literal_divergences(values)
@@ -133,7 +134,7 @@ def squared_error(values: np.ndarray, amax: float) -> float:
     return float(np.square(values.astype(np.float64) - quantized).mean())
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", slow_but(range(14), *range(4)))
 def test_mse_finds_the_least_squared_error(seed):
     values = draw(seed)
     amax = create("mse")(histogram(values)).amax

@@ -23,6 +23,7 @@ from calibrators.tensorrt_builder import (
 )
 from tests.calibrators import bindings
 from tests.calibrators.bindings import BASES, CACHE, Builder, HostMemory
+from tests.fixtures.tables import each
 
 SHAPES = {"x": (4, 3), "ids": (4, 2)}
 SIZES = {"x": 48, "ids": 32}
@@ -402,7 +403,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("data", "message"), WRONG, ids=[message for _, message in WRONG])
+@each("data, message", WRONG)
 def test_data_that_do_not_fit_are_an_error(data, message):
     made = calibrator(list(data))
     Builder(SIZES).build(made)
@@ -431,8 +432,8 @@ def test_an_input_without_a_shape_is_an_error():
         made.finish()
 
 
-@pytest.mark.parametrize(
-    ("kind", "shapes", "options", "message"),
+@each(
+    "kind, shapes, options, message",
     [
         ("percentile", SHAPES, {}, "no calibrator 'percentile'; choose one of"),
         ("legacy", SHAPES, {}, "needed by the kind 'legacy'"),

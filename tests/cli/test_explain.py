@@ -4,10 +4,9 @@ import ast
 import json
 from pathlib import Path
 
-import pytest
-
 import trtcal.evidence
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.tables import each
 from trtcal.cli.main import run_command
 from trtcal.evidence.findings import KINDS
 from trtcal.evidence.log.recognition import CATEGORIES, RULES
@@ -19,7 +18,7 @@ def run(capsys, *arguments):
     return status, " ".join(captured.out.split()), captured.err
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@each("rule", RULES)
 def test_a_rule_is_explained_by_the_name_that_the_log_prints(capsys, rule):
     status, out, _ = run(capsys, rule.name)
     assert status == 0

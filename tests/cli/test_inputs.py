@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from tests.backends.test_build import needs_rtx
 from tests.evaluate.test_states import cell
+from tests.fixtures.slow import SLOW
 from tests.networks import rng, save, weight
 from trtcal.cli.main import run_command
 from trtcal.evidence.manifest import read_build
@@ -65,6 +66,7 @@ def test_sizes_of_samples_go_from_the_data_into_the_quantized_model(place, capsy
     assert "SQNR" in out
 
 
+@SLOW
 @pytest.mark.parametrize(
     "command",
     [
@@ -114,6 +116,7 @@ def test_few_samples_are_enough_to_improve_with_a_warning(place, capsys):
     assert calibration["sizes"]["x"][2] == [1, 3, 8, 16]
 
 
+@SLOW
 def test_a_run_takes_constants_and_sizes_by_itself(place, capsys):
     images = rng(5).standard_normal((24, 3, 8, 12)).astype(np.float32)
     np.savez(place / "images.npz", x=images)
@@ -127,6 +130,7 @@ def test_a_run_takes_constants_and_sizes_by_itself(place, capsys):
     assert "shapes of x, taken from the data: 1x3x8x12:8x3x8x12:32x3x8x12" in err
 
 
+@SLOW
 def test_states_of_trtcal_toml_are_carried_in_every_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     cell(tmp_path / "cell.onnx")
@@ -162,6 +166,7 @@ def one_image(path):
     save(path, nodes, weights, {"x": [3, 8, 8]}, {"y": [5]})
 
 
+@SLOW
 def test_a_model_without_an_axis_for_samples_goes_through_every_command(
     tmp_path, monkeypatch, capsys
 ):

@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from tests.backends.test_build import needs_rtx
+from tests.fixtures.slow import slow_but
 from tests.kinds import COMMANDS, KINDS, write_data
 from trtcal.cli.main import run_command
 
@@ -17,7 +18,7 @@ CUT = {"unknown operator": "model-body.onnx"}
 
 
 @needs_rtx
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", slow_but(KINDS, "classifier"))
 def test_every_command_answers(name, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     kind = KINDS[name]

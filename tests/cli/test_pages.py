@@ -6,6 +6,7 @@ import pytest
 
 from tests.cli.test_commands import run
 from tests.docs.reference.commands import module_of
+from tests.fixtures.tables import each
 from tests.test_architecture import MODULES, PACKAGE
 from trtcal.cli.main import commands
 from trtcal.cli.pages import PAGES, page_of, page_of_module
@@ -25,7 +26,7 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", sorted({page for page in PAGES.values() if page}))
+@each("page", sorted({page for page in PAGES.values() if page}))
 def test_every_page_and_anchor_exists(page):
     path, _, anchor = f"docs/{page}".partition("#")
     assert (ROOT / path).is_file()
@@ -36,13 +37,13 @@ def test_every_entry_is_a_module():
     assert [name for name in PAGES if name not in NAMES and name != "calibrators"] == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "trtcal"])
+@each("name", [name for name in NAMES if name != "trtcal"])
 def test_every_module_has_a_page_or_leaves_it_to_its_caller(name):
     above = [name.rsplit(".", cut)[0] if cut else name for cut in range(name.count("."))]
     assert any(one in PAGES for one in above)
 
 
-@pytest.mark.parametrize("name", commands())
+@each("name", commands())
 def test_every_command_has_a_page(name):
     assert page_of_module(module_of(name))
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.slow import SLOW, slow_but
 from tests.networks import conv_net, samples
 from tests.reporting.samples import build, comparison, write_run
 from tests.runs.runs import report
@@ -95,7 +96,9 @@ def run_unread(place, arguments, stderr=subprocess.PIPE):
     return child.returncode, (err or b"").decode()
 
 
-@pytest.mark.parametrize(("command", "status"), COMMANDS.items())
+@pytest.mark.parametrize(
+    ("command", "status"), slow_but(COMMANDS.items(), ("explain", 0), ("log bad.log --json", 1))
+)
 def test_a_result_that_nobody_reads_is_no_failure(place, command, status):
     found, err = run_unread(place, command.split())
     assert found == status, err
@@ -106,7 +109,11 @@ def test_a_result_that_nobody_reads_is_no_failure(place, command, status):
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "doctor --json", "log bad.log", "no-such-command", "log missing.log"]
+    "command",
+    slow_but(
+        ["--help", "doctor --json", "log bad.log", "no-such-command", "log missing.log"],
+        "log missing.log",
+    ),
 )
 def test_errors_and_notes_that_nobody_reads_are_none_either(place, command):
     assert run_unread(place, command.split(), stderr=None)[0] == COMMANDS[command]
@@ -114,13 +121,16 @@ def test_errors_and_notes_that_nobody_reads_are_none_either(place, command):
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "--help",
+    slow_but(
+        [
+            "--help",
+            "log --explain --json",
+            "log bad.log --json",
+            "plan show plan.json",
+            "log missing.log",
+        ],
         "log --explain --json",
-        "log bad.log --json",
-        "plan show plan.json",
-        "log missing.log",
-    ],
+    ),
 )
 def test_standard_files_that_are_closed_are_no_failure(place, command):
     line = f"{sys.executable} -m trtcal.cli.main {command} <&- >&- 2>&-"
@@ -141,6 +151,7 @@ def test_a_reader_that_leaves_after_a_byte_is_no_failure(place, command):
     assert (child.wait(timeout=600), err) == (0, b"")
 
 
+@SLOW
 def test_work_goes_on_when_nobody_reads_what_is_printed_of_it(place, tmp_path):
     conv_net(tmp_path / "net.onnx")
     samples(tmp_path / "data.npz")

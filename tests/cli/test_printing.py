@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import trtcal
@@ -30,6 +30,8 @@ from tests.cli.hostile_inputs import (
     write_inputs,
 )
 from tests.conftest import SAMPLES
+from tests.fixtures.examples import examples
+from tests.fixtures.slow import SLOW
 from tests.networks import conv_net, samples
 from tests.reporting.hostile import NASTY, TEXTS, WORDS, Names, write_hostile_run
 from tests.runs.runs import report
@@ -48,7 +50,7 @@ def check_harmless(command, status, out, err):
         json.loads(out)
 
 
-@settings(max_examples=8)
+@examples(3)
 @example(list(NASTY))
 @given(TEXTS)
 def test_no_name_in_a_run_disturbs_what_any_command_prints(texts):
@@ -60,7 +62,7 @@ def test_no_name_in_a_run_disturbs_what_any_command_prints(texts):
             check_harmless(command, status, out, err)
 
 
-@settings(max_examples=4)
+@examples(2)
 @example(["plain"])
 @example(list(NASTY))
 @given(TEXTS)
@@ -76,7 +78,7 @@ def test_no_name_in_a_model_or_in_data_does(texts):
             assert refused == ["other.npz", "labelled", "named"]
 
 
-@settings(max_examples=25)
+@examples(10)
 @example("\x1b[31mred\u202e\u2028\x85")
 @given(WORDS.map(lambda text: text.replace("\0", "0")))
 def test_no_argument_does(text):
@@ -102,7 +104,7 @@ HARD = (
 HARD += ("\udcff", "\U000e0001", "=1+1")
 
 
-@settings(max_examples=50)
+@examples(20)
 @example(list(HARD))
 @given(st.lists(st.text(st.one_of(st.characters(), st.sampled_from("".join(HARD)))), unique=True))
 def test_every_name_comes_back_out_of_files_and_out_of_what_json_prints(names):
@@ -134,7 +136,7 @@ def test_a_copy_of_printed_json_is_still_the_document(tmp_path):
     assert read_json(tmp_path / "plan.json") == document
 
 
-@settings(max_examples=20)
+@examples(8)
 @example("\x1b[31m\u202e\x85\ud800")
 @given(WORDS)
 def test_a_log_comes_back_out_of_the_json_that_is_printed_of_it(text):
@@ -165,7 +167,7 @@ FORMULAS = (
 )
 
 
-@settings(max_examples=25)
+@examples(10)
 @example(list(FORMULAS))
 @example(['="x"', '";=1', "a\n=1"])
 @given(st.lists(st.one_of(WORDS, st.sampled_from(FORMULAS)), min_size=1, max_size=5))
@@ -237,6 +239,7 @@ def test_warnings_and_prints_of_others_are_escaped_too(tmp_path):
     assert b"a print\\x1b[31m" in done.stdout
 
 
+@SLOW
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_script_of_the_users_prints_to_standard_error_and_nothing_hidden(tmp_path, workers):
     conv_net(tmp_path / "net.onnx")

@@ -3,6 +3,7 @@ import pytest
 from onnx import helper
 
 from tests.data.pictures import everything
+from tests.fixtures.tables import each
 from tests.networks import conv_net, samples, save
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
@@ -50,8 +51,8 @@ def nan():
     return images
 
 
-@pytest.mark.parametrize(
-    ("arrays", "says"),
+@each(
+    "arrays, says",
     [
         ({"image": IMAGES}, "no array for the model's input 'x'"),
         ({"x": IMAGES.astype(np.float64)}, "is float64, the model expects float32"),

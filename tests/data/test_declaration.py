@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import draw, gallery
+from tests.fixtures.tables import each
 from tests.networks import conv_net
 from trtcal.cli.main import run_command
 from trtcal.config import IMAGES_EXAMPLE, ImagesConfig, read_config
@@ -50,8 +51,8 @@ def test_without_a_table_nothing_is_declared(tmp_path):
     assert configured(tmp_path, "").images is None
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("[images]", "'images.channels' is missing"),
         ('[images]\nchannels = "RGB"\nlayout = "NCHW"', "'images.scale' is missing"),

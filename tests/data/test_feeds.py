@@ -13,6 +13,7 @@ from onnx import TensorProto
 from polygraphy.json import save_json
 
 from tests.data.pictures import everything, model_of
+from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.data.feeds import Cursor
 from trtcal.errors import InputError
@@ -112,8 +113,8 @@ def pickled():
     return base64.b64encode(packed.getvalue()).decode()
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
+@each(
+    "value, says",
     [
         ([], "are empty"),
         ([[1, 2]], "feed 0: the feed is a list"),
@@ -261,8 +262,8 @@ def test_tensors_with_a_numpy_method_are_taken(tmp_path, model):
     assert (everything(open_dataset(script(tmp_path, body), model)) == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
+@each(
+    "body, says",
     [
         ("def load_data():\n    yield 1 / 0", r"loader\.py failed at line 3: ZeroDivisionError"),
         ("def load_data(:", "failed at line 2: SyntaxError"),

@@ -8,6 +8,7 @@ from onnx import TensorProto
 from PIL import Image
 
 from tests.data.pictures import PLAIN, draw, everything, gallery, model_of
+from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 
@@ -35,7 +36,7 @@ def test_images_become_batches_in_the_order_of_their_paths(folder, model):
     assert (len(data), data.inputs, data.name, data.labels) == (4, ("x",), "pictures", None)
 
 
-@pytest.mark.parametrize("ending", ["jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "ppm"])
+@each("ending", ["jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "ppm"])
 def test_the_usual_formats_are_read(folder, model, ending):
     draw(folder / f"one.{ending}")
     assert everything(open_dataset(folder, model, PLAIN)).shape == (1, 3, 8, 8)

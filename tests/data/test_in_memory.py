@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import everything, model_of
+from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 
@@ -125,8 +126,8 @@ def test_data_in_memory_go_to_other_processes(model, data):
     assert (everything(again) == ROWS).all()
 
 
-@pytest.mark.parametrize(
-    ("data", "says", "hint"),
+@each(
+    "data, says, hint",
     [
         (3, "type int cannot be read", "a PyTorch DataLoader"),
         (None, "type NoneType cannot be read", "give a path"),

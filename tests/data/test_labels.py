@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import PLAIN, draw, gallery, model_of
+from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 
@@ -69,8 +70,8 @@ def test_labels_are_part_of_the_fingerprint_as_in_an_npz(folder, model, tmp_path
     assert labelled != opened(folder, model, None).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         (None, r"labels\.csv does not exist"),
         ("", "line 1: it does not have both columns"),

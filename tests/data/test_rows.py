@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import each
 from trtcal.data.arrays import PlainRows, direct, open_npy, open_npz
 from trtcal.errors import InputError
 
@@ -43,8 +44,8 @@ def test_any_rows_in_any_order_are_those_of_the_array(everywhere, places):
             np.testing.assert_array_equal(rows[start:stop], ARRAY[start:stop])
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("kind", ["f2", ">f8", "u1", "i8", "?", "c16", "U3"])
+@each("container", CONTAINERS)
+@each("kind", ["f2", ">f8", "u1", "i8", "?", "c16", "U3"])
 def test_every_plain_type_is_read(tmp_path, container, kind):
     array = np.arange(24).reshape(4, 3, 2).astype(kind)
     rows = written(tmp_path, array, container)
@@ -80,8 +81,8 @@ def test_rising_rows_go_on_with_one_stream_that_is_dropped_at_the_end(tmp_path):
     assert rows._stream is None
 
 
-@pytest.mark.parametrize("container", ["npy", "stored", "deflated"])
-@pytest.mark.parametrize("change", ["touch", "longer", "gone"])
+@each("container", ["npy", "stored", "deflated"])
+@each("change", ["touch", "longer", "gone"])
 def test_a_file_that_is_changed_after_it_was_opened_is_noticed(tmp_path, container, change):
     rows = written(tmp_path, ARRAY, container)
     rows[:3]
@@ -130,8 +131,8 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("container", ["npy", zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize(("data", "says"), HOSTILE)
+@each("container", ["npy", zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@each("data, says", HOSTILE)
 def test_a_header_that_is_none_or_promises_too_much_is_refused(tmp_path, container, data, says):
     path = tmp_path / "x.npy"
     if container == "npy":

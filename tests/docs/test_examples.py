@@ -20,6 +20,8 @@ import yaml
 
 from tests.conftest import SAMPLES
 from tests.docs.pages import PAGES, ROOT, Block, commands_of, differs, name_of, read_blocks
+from tests.fixtures.slow import slow_but
+from tests.fixtures.tables import each
 from trtcal.config import read_toml
 
 LONGEST_S = 1200
@@ -31,6 +33,14 @@ WITH_EXAMPLES = [
     for page in PAGES
     if any(one.language in RUNNING or one.comments for one in read_blocks(page))
 ]
+RUN = ("console", "python")
+QUICK = [
+    page
+    for page in WITH_EXAMPLES
+    if name_of(page) == "docs/tutorial.md"
+    or not any(one.language in RUN or "run" in one.comments for one in read_blocks(page))
+]
+"""The tutorial, and the pages of which nothing is run."""
 
 
 class Session:
@@ -120,7 +130,7 @@ class Session:
         json.loads(block.text)
 
 
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
+@pytest.mark.parametrize("page", slow_but(WITH_EXAMPLES, *QUICK), ids=name_of)
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     (tmp_path / "samples").symlink_to(SAMPLES)
     monkeypatch.chdir(tmp_path)
@@ -132,7 +142,7 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
         session.run(block, f"{name_of(page)}:{block.line}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each("page", PAGES)
 def test_the_blocks_of_a_page_are_fenced_and_name_their_language(page):
     wrong = [
         one.line
@@ -142,8 +152,8 @@ def test_the_blocks_of_a_page_are_fenced_and_name_their_language(page):
     assert wrong == [], f"indented, or of an unknown language, in {name_of(page)}, lines {wrong}"
 
 
-@pytest.mark.parametrize(
-    ("expected", "printed", "is_other"),
+@each(
+    "expected, printed, is_other",
     [
         ("a\nb", "a\nb\n", False),
         ("a\nb", "a\nc\n", True),

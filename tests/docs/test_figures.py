@@ -9,6 +9,7 @@ import pytest
 from docs.compiled import OPERATORS, RECORD, kernels, operator
 from docs.figures import FIGURES, FOLDER, write
 from tests.conftest import SAMPLES
+from tests.fixtures.tables import each
 from trtcal.backends.registry import BACKENDS
 
 CONCEPTS = sorted((SAMPLES.parent / "docs" / "concepts").glob("*.md"))
@@ -42,7 +43,7 @@ def test_figures_are_the_same_bytes_each_time(made, tmp_path):
         assert (tmp_path / f"{name}.svg").read_bytes() == (made / f"{name}.svg").read_bytes()
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@each("name", FIGURES)
 def test_a_figure_is_small_and_its_text_is_text(name):
     path = FOLDER / f"{name}.svg"
     assert path.stat().st_size < MOST_BYTES

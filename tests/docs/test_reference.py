@@ -3,12 +3,12 @@
 from dataclasses import fields
 
 import click
-import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.reference import configuration, write_reference
 from tests.docs.reference.commands import leaves
 from tests.docs.reference.repository import relinked
+from tests.fixtures.tables import each
 from trtcal import config
 from trtcal.cli.main import commands
 from trtcal.evidence.explanations import CATEGORY, MESSAGE, explanations
@@ -23,7 +23,7 @@ KEYS = [
 LEAVES = {context.command_path: context.command for context in leaves()}
 
 
-@pytest.mark.parametrize("command", LEAVES.values(), ids=LEAVES)
+@each("command", [*LEAVES.values()])
 def test_every_option_has_a_help_and_every_command_an_example(command):
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert [one.opts for one in options if not (one.help or "").strip()] == []
@@ -31,7 +31,7 @@ def test_every_option_has_a_help_and_every_command_an_example(command):
     assert "trtcal " in (command.epilog or "")
 
 
-@pytest.mark.parametrize(("section", "item"), KEYS, ids=lambda one: getattr(one, "name", one))
+@each("section, item", KEYS)
 def test_every_key_has_a_meaning_a_type_and_a_default(section, item):
     assert item.metadata["about"].endswith(".")
     if configuration.section_of(item) is None and item.name != "suppress":
@@ -42,7 +42,7 @@ def test_every_key_has_a_meaning_a_type_and_a_default(section, item):
         )
 
 
-@pytest.mark.parametrize("one", KNOWN, ids=lambda one: f"{one.about} {one.name}")
+@each("one", KNOWN)
 def test_every_message_and_finding_has_a_meaning_and_a_remedy(one):
     assert one.meaning.endswith((".", "!", ")", "`"))
     assert one.fix or one.about == CATEGORY

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.evaluate.boxes import Boxes, find_decoder, found_again, overlaps
 
 CORNERS = np.array([[10.0, 20, 60, 90], [200, 40, 260, 100], [300, 300, 340, 390]])
@@ -99,7 +100,7 @@ def as_exported(outputs):
     }
 
 
-@pytest.mark.parametrize("outputs", LAYOUTS.values(), ids=LAYOUTS)
+@each("outputs", LAYOUTS.values())
 def test_every_layout_gives_the_same_boxes(outputs):
     outputs = as_exported(outputs)
     decoder = find_decoder(outputs, 1)
@@ -156,7 +157,7 @@ MATCHES = {
 }
 
 
-@pytest.mark.parametrize(("made", "agreement", "error"), MATCHES.values(), ids=MATCHES)
+@each("made, agreement, error", MATCHES.values())
 def test_boxes_are_found_again_once_each(made, agreement, error):
     assert found_again(BOXES, made) == pytest.approx((agreement, error))
 

@@ -5,6 +5,7 @@ import pytest
 from onnx import helper
 from scipy import special
 
+from tests.fixtures.tables import each
 from tests.networks import save
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
@@ -112,7 +113,7 @@ DECISIONS = {
 }
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@each("kind", SHAPES)
 def test_agreement_cosine_and_sqnr(tmp_path, kind):
     found, answers, a, b = judged(tmp_path, kind)
     accuracy = found.rows[1].accuracy

@@ -12,6 +12,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from tests.fixtures.slow import SLOW, slow_but
 from tests.networks import save
 from trtcal.cli.main import run_command
 from trtcal.config import read_config, tomllib
@@ -157,6 +158,7 @@ def test_the_figures_are_those_of_pycocotools(place):
     )
 
 
+@SLOW
 def test_a_weight_counts_a_sample_as_often(place):
     """As pycocotools gives it for a data set in which images stand twice, and others not at all."""
     heads, document = scene()
@@ -174,6 +176,7 @@ def test_a_weight_counts_a_sample_as_often(place):
     assert mean_precision(found, weights.astype(float)) == pytest.approx(wanted)
 
 
+@SLOW
 def test_the_interval_of_the_difference_is_paired_and_never_of_width_zero(place):
     heads, _ = scene()
     found = collected(place, heads, moved(heads, 0.3), heads)
@@ -214,7 +217,7 @@ def command(capsys, place, name, *options, limit="map >= -3.0", **files):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["compare", "ab"])
+@pytest.mark.parametrize("name", slow_but(["compare", "ab"], "ab"))
 def test_a_limit_on_map_decides(place, capsys, name):
     status, out, err = command(capsys, place, name)
     assert status == 0
@@ -231,6 +234,7 @@ def test_a_limit_on_map_decides(place, capsys, name):
     assert limit["samples"] == IMAGES
 
 
+@SLOW
 def test_map_is_the_default_limit_of_annotated_boxes(place, capsys):
     status, out, _ = command(capsys, place, "compare", limit=None)
     assert status == 0
@@ -371,6 +375,7 @@ def test_a_file_without_an_image_is_refused(run_folder):
         open_dataset(run_folder / "images", load_model(run_folder / "net.onnx"), images, path)
 
 
+@SLOW
 def test_annotations_named_on_the_command_line_are_of_what_is_judged_on(run_folder, capsys):
     config, labels = run_folder / "trtcal.toml", run_folder / "instances.json"
     config.write_text(config.read_text().replace('labels = "instances.json"\n', ""))

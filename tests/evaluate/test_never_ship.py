@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.slow import slow_but
 from tests.networks import save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import open_dataset
@@ -152,14 +153,25 @@ def cases(limits=LIMITS):
     return [(task, limit) for task in HEADS for limit in limits if has_metric(task, limit)]
 
 
+QUICK = ("classification", "tokens")
+
+
+def some(values):
+    """Return parameters that begin with a task, all slow but a few tasks."""
+    return slow_but(values, *(one for one in values if one[0] in QUICK))
+
+
 @pytest.mark.parametrize(
     ("task", "limit", "broken"),
-    [
-        (task, limit, broken)
-        for task, limit in cases()
-        for broken in BROKEN_ONES
-        if (task, broken) != ("regression", "another order of classes")  # one value has no order
-    ],
+    some(
+        [
+            (task, limit, broken)
+            for task, limit in cases()
+            for broken in BROKEN_ONES
+            if (task, broken)
+            != ("regression", "another order of classes")  # one value has no order
+        ]
+    ),
 )
 def test_a_broken_network_never_ships(verdicts, task, limit, broken):
     report, test = verdicts(task, limit, 96, **BROKEN_ONES[broken])
@@ -168,7 +180,9 @@ def test_a_broken_network_never_ships(verdicts, task, limit, broken):
     assert all(one.state != HOLDS for one in test.limits)
 
 
-@pytest.mark.parametrize(("task", "limit"), cases((None, "agreement >= -5", "cosine >= 0.99")))
+@pytest.mark.parametrize(
+    ("task", "limit"), some(cases((None, "agreement >= -5", "cosine >= 0.99")))
+)
 def test_what_is_nearly_the_same_holds_the_same_limits(verdicts, task, limit):
     report, test = verdicts(task, limit, noise=1e-5)
     if limit is None and task in ("regression", "audio"):
@@ -184,7 +198,7 @@ def test_what_is_nearly_the_same_holds_the_same_limits(verdicts, task, limit):
 
 
 @pytest.mark.parametrize("limit", ["sqnr_db >= 30", "relative_error <= 0.01"])
-@pytest.mark.parametrize("task", HAS_DISTANCE)
+@pytest.mark.parametrize("task", slow_but(HAS_DISTANCE, *QUICK))
 def test_a_limit_on_any_metric_of_the_task_can_ship(verdicts, task, limit):
     report, test = verdicts(task, limit, noise=1e-5)
     assert (test.word, report.word) == ("SHIP", "SHIP WITH CARE")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.slow import slow_but
 from tests.networks import rng, save, weight
 from trtcal import SearchOptions, calibrate, compare, load_model, quantize, search
 
@@ -115,7 +116,7 @@ def around(path, middle):
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 5]})
 
 
-@pytest.mark.parametrize("name", MIDDLES)
+@pytest.mark.parametrize("name", slow_but(MIDDLES, *sorted(MIDDLES)[::6]))
 def test_every_operator_is_calibrated_compared_and_searched(tmp_path, name):
     model = load_model(around(tmp_path / "n.onnx", MIDDLES[name]))
     data = {"x": rng(9).standard_normal((24, 3, 8, 8)).astype(np.float32)}

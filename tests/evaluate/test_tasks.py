@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import Contrast
 from trtcal.evaluate.per_sample import compare_rows
@@ -81,13 +82,13 @@ def task_of(outputs, **options):
     return find_task(outputs, SIZE, [(SIZE, 3, 20, 20)], **options)
 
 
-@pytest.mark.parametrize(("values", "name", "kind"), ONE_OUTPUT.values(), ids=ONE_OUTPUT)
+@each("values, name, kind", ONE_OUTPUT.values())
 def test_a_task_is_read_from_shapes_types_and_values(values, name, kind):
     task = task_of({"y": values})
     assert (task.name, [one.kind for one in task.outputs], task.is_given) == (name, [kind], False)
 
 
-@pytest.mark.parametrize(("values", "name", "kind"), ONE_OUTPUT.values(), ids=ONE_OUTPUT)
+@each("values, name, kind", ONE_OUTPUT.values())
 def test_a_model_agrees_with_itself_and_not_with_what_it_gives_for_others(values, name, kind):
     task = task_of({"y": values})
     mine = task.rows({"y": values}, SIZE)
@@ -153,7 +154,7 @@ def test_only_the_outputs_that_count_are_compared():
     assert [one.name for one in task.outputs] == ["a"]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@each("name", KINDS)
 def test_a_given_task_takes_the_place_of_the_guess_or_is_refused(name):
     values = {"detection": heads()}.get(name, logits(7, 12, 16))
     task = task_of({"y": values}, name=name)

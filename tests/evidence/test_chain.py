@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.wings.forensics.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
 
@@ -29,8 +30,8 @@ def test_an_empty_chain_is_a_chain(tmp_path):
     assert read_chain(tmp_path / FILE, "") == ()
 
 
-@pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("field", ["stage", "name", "before", "after", "version", "artifact"])
+@each("number", range(3))
+@each("field", ["stage", "name", "before", "after", "version", "artifact"])
 def test_a_changed_line_is_named(path, number, field):
     lines = path.read_text().splitlines()
     line = json.loads(lines[number])

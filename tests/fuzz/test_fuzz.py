@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixtures.slow import SLOW
 from tests.fuzz.formats import FORMATS, KEPT, WHOLE, cases_of
 from tests.fuzz.pool import run_format
 from tests.fuzz.seeds import write_seeds
@@ -17,6 +18,7 @@ def seeds(tmp_path_factory):
     return folder
 
 
+@SLOW
 def test_mutated_inputs_end_with_a_status_and_one_error(seeds):
     outcomes = run_format(",".join(FORMATS), 0, FEW, seeds)
     assert outcomes.inputs == FEW * len(FORMATS)
@@ -30,6 +32,7 @@ def test_what_once_went_wrong_no_longer_does(seeds):
     assert not outcomes.problems
 
 
+@SLOW
 def test_seeds_reach_the_readers(seeds):
     """A format of which every input is refused at the first glance tests nothing."""
     count = len(cases_of(WHOLE, seeds))

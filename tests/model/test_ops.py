@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 import trtcal
+from tests.fixtures.tables import each
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import ops
 
@@ -128,7 +129,7 @@ def of_images(op, images=IMAGES):
     return run(op, images, *MORE.get(op, []), **OPTIONS.get(op, {}))
 
 
-@pytest.mark.parametrize("op", sorted(ops.BOUNDED))
+@each("op", sorted(ops.BOUNDED))
 def test_bounded_operators_give_no_larger_magnitudes(op):
     assert np.abs(of_images(op)).max() <= np.abs(IMAGES).max()
 
@@ -138,13 +139,13 @@ def test_operators_within_one_give_none_above(op):
     assert np.abs(of_images(op)).max() <= 1.0
 
 
-@pytest.mark.parametrize("op", sorted(ops.SHIFTS))
+@each("op", sorted(ops.SHIFTS))
 def test_a_shift_goes_through(op):
     expected = of_images(op) + 2
     np.testing.assert_allclose(of_images(op, IMAGES + 2), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("op", sorted(ops.SCALES))
+@each("op", sorted(ops.SCALES))
 def test_a_factor_goes_through(op):
     np.testing.assert_allclose(of_images(op, 2 * IMAGES), 2 * of_images(op), rtol=1e-5)
 

@@ -6,6 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.tables import each
 from trtcal.cli.main import run_command
 from trtcal.errors import InputError
 from trtcal.model import load_model
@@ -151,12 +152,12 @@ def with_scale(kind, value):
     return product(ones(kind), scale, **attributes)
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each("name", GOOD)
 def test_what_compilers_take_is_loaded(name):
     assert load_model(GOOD[name]).proto.graph.node
 
 
-@pytest.mark.parametrize("name", BAD)
+@each("name", BAD)
 def test_what_no_compiler_takes_is_one_error_that_names_the_node(name, tmp_path, capsys):
     proto, *said = BAD[name]
     onnx.save(proto, tmp_path / "m.onnx")
@@ -169,9 +170,9 @@ def test_what_no_compiler_takes_is_one_error_that_names_the_node(name, tmp_path,
     assert not (tmp_path / "p.onnx").exists()
 
 
-@pytest.mark.parametrize("kind", [FP8, INT4, FP4, np.int8])
-@pytest.mark.parametrize(
-    ("value", "said"),
+@each("kind", [FP8, INT4, FP4, np.int8])
+@each(
+    "value, said",
     [(0.0, "is 0"), (-0.5, "negative"), (np.nan, "not a number"), (np.inf, "infinite")],
 )
 def test_one_unusable_scale_among_many_is_an_error(kind, value, said):

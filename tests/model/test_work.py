@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.tables import each
 from tests.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
@@ -40,8 +41,8 @@ def one(op, inputs, weights=None, opset=17, domain="", outputs=("y",), **attribu
     return found.nodes[0]
 
 
-@pytest.mark.parametrize(
-    ("op", "inputs", "weights", "attributes", "by_hand"),
+@each(
+    "op, inputs, weights, attributes, by_hand",
     [
         # batch 2, 16 maps of 6 x 6 places, each a sum over 8 maps and 3 x 3
         ("Conv", {"x": (2, 8, 8, 8)}, {"w": (16, 8, 3, 3)}, {}, 2 * 16 * 36 * 8 * 9),
@@ -400,7 +401,7 @@ def test_what_does_not_fit_is_unknown_and_no_traceback():
     assert found.nodes[0].macs is None
 
 
-@pytest.mark.parametrize("name", sorted(ZOO))
+@each("name", sorted(ZOO))
 def test_shapes_are_those_of_a_run(name, monkeypatch):
     """What is inferred for every tensor of the zoo is what ONNX Runtime then makes."""
     net = ZOO[name].make()

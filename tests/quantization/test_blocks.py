@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.formats import FORMATS
 from trtcal.quantization.blocks import quantize_blocks, scale_step
 
@@ -39,8 +40,8 @@ def drawn(kind, shape=(256, 24)):
     return makers[kind](shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("law", ["normal", "laplace", "tails"])
-@pytest.mark.parametrize(("name", "size"), KINDS)
+@each("law", ["normal", "laplace", "tails"])
+@each("name, size", KINDS)
 def test_blocks_lose_little_more_than_the_best_of_many_scales_that_clip_as_little(name, size, law):
     weight, kind = drawn(law), FORMATS[name]
     blocks = quantize_blocks(weight, kind, 0, size)
@@ -53,8 +54,8 @@ def test_blocks_lose_little_more_than_the_best_of_many_scales_that_clip_as_littl
     assert found.sum() <= least.sum() * 1.02
 
 
-@pytest.mark.parametrize("law", ["normal", "laplace", "tails"])
-@pytest.mark.parametrize(("name", "size"), KINDS)
+@each("law", ["normal", "laplace", "tails"])
+@each("name, size", KINDS)
 def test_no_block_loses_more_than_by_its_largest_value(name, size, law):
     weight, kind = drawn(law), FORMATS[name]
     found = quantize_blocks(weight, kind, 0, size)

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 from tests.calibration.formats.tables import calibration
+from tests.fixtures.slow import SLOW
 from tests.kinds import KINDS
 from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.tensorrt import TensorRTRTX
@@ -127,6 +128,7 @@ def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_pa
     )
 
 
+@SLOW
 @needs_rtx
 def test_a_run_holds_its_variants_to_the_share_and_not_the_reference(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from calibrators.floating import floating_amax, floating_error
 from calibrators.histogram import Histogram
+from tests.fixtures.tables import each
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.formats import FORMATS
@@ -136,7 +137,7 @@ def round_trip(name, count, scale):
     return graph_of(nodes, name, scale, values[:1], values[1:])
 
 
-@pytest.mark.parametrize(("name", "scale"), [*itertools.product(NARROW, (1.0, 0.25, 2.0**-9))])
+@each("name, scale", [*itertools.product(NARROW, (1.0, 0.25, 2.0**-9))])
 def test_onnx_reference_gives_the_same(name, scale):
     values = probes(name) * np.float32(scale)
     values = values[np.abs(values) < 2.0**30 * scale]  # its int4 goes by way of int32
@@ -186,9 +187,9 @@ def blocked(found, name, axis, size, dtype):
 BLOCKED = [("int4", 128), ("int4", 64), ("nvfp4", 16)]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize(("name", "size"), BLOCKED)
+@each("dtype", [np.float32, np.float16])
+@each("axis", [0, 1])
+@each("name, size", BLOCKED)
 def test_blocks_on_the_cpu_are_those_of_the_reference(name, size, axis, dtype):
     factors = 10.0 ** np.random.default_rng(1).uniform(-3, 1, (256, 128))
     weight = (np.random.default_rng(0).standard_normal((256, 128)) * factors).astype(np.float32)

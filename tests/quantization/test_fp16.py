@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.tables import each
 from tests.networks import conv_net, rng, samples, save, weight
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
@@ -221,7 +222,7 @@ def test_a_fold_that_would_overflow_is_not_made(tmp_path):
     assert [node.op_type for node in prepared.proto.graph.node] == ["Conv", "Mul"]
 
 
-@pytest.mark.parametrize("exact", [1e-9, 2.0**-24, 3.3e-8, 1.7e-5, 0.1, 1.0, 512.3, 65504.0])
+@each("exact", [1e-9, 2.0**-24, 3.3e-8, 1.7e-5, 0.1, 1.0, 512.3, 65504.0])
 def test_fp16_scales_are_the_next_that_are_not_smaller(exact):
     scale = as_scale(exact, np.float16)
     assert scale.dtype == np.float16

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.tables import each
 from tests.networks import conv_net, rng, samples, save, weight
 from tests.quantization.towers import feeds_for, towers
 from trtcal.backends.base import BuildOptions, build
@@ -100,7 +101,7 @@ def casts_of(side, crossings):
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_no_other_split_has_fewer_casts(seed):
     draw = random.Random(seed)  # noqa: S311
     names = [f"n{number}" for number in range(9)]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.fixtures.tables import each
 from tests.networks import conv_net
 from trtcal.errors import InputError
 from trtcal.model import load_model
@@ -22,8 +23,8 @@ def test_names_come_first_then_rules_in_order_then_the_default():
     assert Plan("fp32", {}, rules[:1]).decide("head[0]", "Gemm").is_default
 
 
-@pytest.mark.parametrize(
-    ("rule", "matched"),
+@each(
+    "rule, matched",
     [
         (Rule("fp32", "*conv"), ["stem/conv", "a/conv"]),
         (Rule("fp32", "conv"), []),
@@ -34,7 +35,6 @@ def test_names_come_first_then_rules_in_order_then_the_default():
         (Rule("fp32", op="Gemm"), ["head[0]"]),
         (Rule("fp32", "a/*", op="Conv"), ["a/conv"]),
     ],
-    ids=str,
 )
 def test_a_rule_matches_whole_names(rule, matched):
     assert [name for name, op in OPS.items() if rule.matches(name, op)] == matched
@@ -48,8 +48,8 @@ def test_no_pattern_takes_for_ever(pattern):
     Rule("fp32", "*a" * 40 + "*b").matches("a" * 200, "Conv")
 
 
-@pytest.mark.parametrize(
-    ("table", "says"),
+@each(
+    "table, says",
     [
         ({"rules": 3}, "'rules' must be a list of tables"),
         ({"default": "fp4"}, "precision 'fp4'"),

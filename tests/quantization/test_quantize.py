@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from tests.fixtures.tables import each
 from tests.networks import conv_net, linear_classifier, samples, save, transposed_net, weight
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
@@ -101,8 +102,8 @@ def test_the_scale_above_leaves_every_integer_as_it_is(dtype, exponent, share):
         assert (np.rint(steps * scale.astype(np.float64) / above) == steps).all()
 
 
-@pytest.mark.parametrize(
-    ("op", "attributes", "shape", "axis", "channels"),
+@each(
+    "op, attributes, shape, axis, channels",
     [
         ("Einsum", {"equation": "ni,ij->nj"}, (8, 6), 1, 6),
         ("Einsum", {"equation": "ni,ji->nj"}, (6, 8), 0, 6),
@@ -388,8 +389,8 @@ def test_an_einsum_that_is_no_product_of_matrices_is_named(tmp_path, equation, s
         find_layers(prepare(load_model(path)))
 
 
-@pytest.mark.parametrize(
-    ("node", "size", "result"),
+@each(
+    "node, size, result",
     [
         (helper.make_node("MatMul", ["w", "x"], ["y"], "m"), (6, 4), (6, 5)),
         (helper.make_node("MatMul", ["x", "w"], ["y"], "m"), (1, 5, 6), (4, 6)),
@@ -402,7 +403,7 @@ def test_an_einsum_that_is_no_product_of_matrices_is_named(tmp_path, equation, s
         (helper.make_node("Einsum", ["x", "x"], ["y"], "m", equation="nij,nkj->nik"), (1,), (4, 4)),
     ],
 )
-@pytest.mark.parametrize("as_it_is", [True, False])
+@each("as_it_is", [True, False])
 def test_products_of_every_form_run_in_int8(tmp_path, node, size, result, as_it_is):
     outputs = {"y": ["n", *result]}
     path = save(tmp_path / "n.onnx", [node], {"w": weight(*size)}, {"x": ["n", 4, 5]}, outputs)

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+from tests.fixtures.slow import SLOW
 from tests.release.lock import ROOT
 
 COVERED = pytest.mark.skipif(
@@ -41,6 +42,7 @@ def lock(tree, version):
     (tree / "requirements.lock").write_text(text)
 
 
+@SLOW
 @COVERED
 @pytest.mark.parametrize("locked", ["", "1"])
 def test_a_package_that_is_not_the_locked_one_stops_everything(tree, locked):
@@ -51,6 +53,7 @@ def test_a_package_that_is_not_the_locked_one_stops_everything(tree, locked):
     assert "no hash is checked" not in run.stderr
 
 
+@SLOW
 @COVERED
 def test_ci_takes_locked_packages_or_none(tree):
     lock(tree, "2.0")

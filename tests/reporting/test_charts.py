@@ -3,9 +3,11 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from trtcal.documents.streams import visible
 from trtcal.reporting.charts import Point, accuracy_against_latency, pareto_front
 from trtcal.reporting.svg import SVG, Box, place
@@ -64,7 +66,7 @@ def test_it_carries_no_style_no_link_and_no_metadata():
     assert "metadata" not in source
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_name_is_text_and_nothing_else(name):
     plain = [element.tag for element in draw([point(0, "fp32"), point(1, "plain")]).iter()]
     root = draw([point(0, "fp32"), point(1, name)])
@@ -104,7 +106,7 @@ def test_many_points_bear_their_numbers():
 near = st.tuples(st.floats(0, 600), st.floats(0, 300))
 
 
-@settings(max_examples=30)
+@examples(12)
 @given(st.lists(near, min_size=1, max_size=12))
 def test_labels_never_overlap(anchors):
     bounds = Box(0, 0, 640, 320)

@@ -10,9 +10,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from selectolax.lexbor import LexborHTMLParser
 
+from tests.fixtures.examples import examples
+from tests.fixtures.slow import SLOW
 from tests.reporting.hostile import NASTY, TEXTS, write_hostile_run
 from tests.reporting.samples import write_report
 from trtcal.cli.main import run_command
@@ -66,7 +68,7 @@ def harmless() -> Shape:
     return report_shape(HARMLESS)[0]
 
 
-@settings(max_examples=25)
+@examples(10)
 @example(list(NASTY))
 @given(TEXTS)
 def test_no_text_adds_an_element_or_an_attribute_to_the_report(harmless, texts):
@@ -101,7 +103,7 @@ def harmless_dashboard() -> list[Shape]:
     return dashboard_shapes(HARMLESS)
 
 
-@settings(max_examples=10)
+@examples(4)
 @example(list(NASTY))
 @example(["-rf"])
 @given(TEXTS)
@@ -131,7 +133,8 @@ def commands(folder: Path, run: Path) -> list[tuple[object, ...]]:
     ]
 
 
-@settings(max_examples=10)
+@SLOW
+@examples(4)
 @example(list(NASTY))
 @given(TEXTS)
 def test_no_text_reaches_the_terminal_as_a_control_code(texts):

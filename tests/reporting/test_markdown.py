@@ -6,10 +6,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
 from trtcal.cli.main import run_command
 from trtcal.documents.streams import visible
@@ -104,7 +106,7 @@ def plain(tmp_path_factory):
     return shape(to_markdown(named(tmp_path_factory.mktemp("plain"), "plain")))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_hostile_name_adds_no_markup_and_is_shown(tmp_path, plain, name):
     source = to_markdown(named(tmp_path, name or "plain" if not name.strip() else name))
     assert shape(source) == plain
@@ -112,7 +114,7 @@ def test_a_hostile_name_adds_no_markup_and_is_shown(tmp_path, plain, name):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e]", source)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(16)
 @given(st.text(st.sampled_from("a1 |\\`*_[](){}<>#+-.!~&$@:/^=\"'\n\r\t\x00\u202e"), min_size=1))
 def test_no_text_is_more_than_text(text):
     page = PARSER.parse(f"| a | b |\n|---|---|\n| <code>{escaped(text)}</code> | {escaped(text)} |")

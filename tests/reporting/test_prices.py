@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import each
 from tests.reporting.samples import EXACT, comparison, row, write_run
 from trtcal.documents import digest_document
 from trtcal.errors import InputError
@@ -83,8 +84,8 @@ def test_the_table_that_comes_along_is_dated_and_sourced():
         assert price.currency == "USD"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("", "'price' is missing"),
         ("price = []", "has no"),

@@ -10,9 +10,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from tests.reporting.samples import (
     EXACT,
     accuracy,
@@ -180,7 +182,7 @@ def plain(tmp_path_factory):
     return Page(render(named(tmp_path_factory.mktemp("plain"), "plain"))).shape
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_hostile_name_adds_no_element_and_no_attribute(tmp_path, plain, name):
     source = render(named(tmp_path, name))
     parsed = Page(source)
@@ -192,7 +194,7 @@ def test_a_hostile_name_adds_no_element_and_no_attribute(tmp_path, plain, name):
     source.encode()  # no lone surrogate either
 
 
-@settings(max_examples=15)
+@examples(6)
 @given(name=st.text(min_size=1, max_size=12))
 def test_no_name_changes_the_page(tmp_path_factory, plain, name):
     parsed = Page(render(named(tmp_path_factory.mktemp("any"), name)))

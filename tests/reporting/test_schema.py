@@ -8,6 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.conftest import SAMPLES
+from tests.fixtures.tables import each
 from tests.reporting.hostile import NASTY, write_hostile_run
 from tests.reporting.large import write_large_run
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
@@ -131,14 +132,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("place", MISSING, ids=str)
+@each("place", MISSING)
 def test_a_missing_field_is_reported(place):
     document = read_json(GALLERY[0])
     del at(document, *place[:-1])[place[-1]]
     assert schema_errors(document)
 
 
-@pytest.mark.parametrize(("place", "value"), WRONG, ids=str)
+@each("place, value", WRONG)
 def test_a_field_of_another_type_is_reported(place, value):
     document = read_json(GALLERY[0])
     at(document, *place[:-1])[place[-1]] = value

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, latency, row, unlabelled
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.limits import Figure, Judgement, parse_limit
@@ -19,8 +20,8 @@ SPEED = (*DROP, "speedup >= 1.5")
 ALIKE = ("agreement >= -1.0", "speedup >= 1.5")
 
 
-@pytest.mark.parametrize(
-    ("figures", "speedup", "limits", "word"),
+@each(
+    "figures, speedup, limits, word",
     [
         (GOOD, 2.0, SPEED, SHIP),
         (GOOD, 2.0, DROP, WITH_CARE),  # speed is not judged, and that is a warning

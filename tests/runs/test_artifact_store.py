@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.fixtures.slow import SLOW, slow_but
 from tests.killing import tree
 from tests.runs.stored import (
     BUCKET,
@@ -60,7 +61,7 @@ def s3(server, monkeypatch):
     return server
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=slow_but(["folder", "memory", "s3"], "folder", "memory"))
 def url(request, tmp_path):
     """Return the address of a new store of each kind."""
     name = f"{tmp_path.name}-{time.monotonic_ns()}"
@@ -87,6 +88,7 @@ def orphan(store, tmp_path, text="of nobody"):
     return digest(text)
 
 
+@pytest.mark.parametrize("url", ["folder", "memory", "s3"], indirect=True)
 def test_a_run_comes_back_as_it_was(url, run, tmp_path):
     store = ArtifactStore.make(url)
     pushed = push(store, run)
@@ -340,6 +342,7 @@ def test_a_large_file_goes_up_in_parts(url, tmp_path):
         objects.read(wanted, 1 << 20)
 
 
+@SLOW
 def test_s3_has_a_large_file_in_as_many_parts_as_were_asked_for(s3, tmp_path):
     import obstore
 
@@ -581,6 +584,7 @@ def unconditional(s3, monkeypatch):
         thread.join()
 
 
+@SLOW
 def test_on_a_server_that_ignores_put_if_absent_a_run_is_there_once(unconditional, run, tmp_path):
     store = ArtifactStore.make(f"s3://{BUCKET}/{tmp_path.name}")
     first, second = push(store, run), push(store, run)
@@ -610,7 +614,7 @@ def start(url, runs, variables, killed_after=None):
     return process
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_many_processes_that_are_killed_between_lose_nothing(kind, server, tmp_path, monkeypatch):
     """Four processes push the same runs; two of them are killed, and pushed again."""
@@ -679,6 +683,7 @@ def test_a_url_that_is_no_store_is_refused_and_no_secret_of_it_shown(url, run, c
     assert "hint:" in text.err
 
 
+@SLOW
 def test_a_bucket_that_is_missing_and_keys_are_errors_of_one_line(s3, run, capsys, monkeypatch):
     assert run_command(["store", "push", str(run), "--store", "s3://no-such-bucket"]) == 2
     assert run_command(["store", "list", "--store", "s3://no-such-bucket/x"]) == 2
@@ -694,6 +699,7 @@ def test_a_bucket_that_is_missing_and_keys_are_errors_of_one_line(s3, run, capsy
     assert "plain HTTP" in capsys.readouterr().err
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -735,6 +741,7 @@ def mounted(place, options, script):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("options", "says"),
     [("size=24k", "No space left on device"), ("ro", "Read-only file system")],

@@ -18,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.cuda.stand_in import build as build_driver
+from tests.fixtures.tables import each
 from tests.runs.conftest import TARGETS, write_keys
 from trtcal.cli.main import run_command
 from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
@@ -113,8 +114,8 @@ def test_the_bundle_has_just_these_files(bundle):
     assert found == {*NAMES, MANIFEST, SIGNATURE}
 
 
-@pytest.mark.parametrize("how", ["bit", "cut", "gone", "longer"])
-@pytest.mark.parametrize("name", NAMES)
+@each("how", ["bit", "cut", "gone", "longer"])
+@each("name", NAMES)
 def test_a_change_in_any_file_is_refused_by_its_name(bundle, wanted, name, how):
     path = bundle / name
     data = bytearray(path.read_bytes())
@@ -127,8 +128,8 @@ def test_a_change_in_any_file_is_refused_by_its_name(bundle, wanted, name, how):
     assert name in refusal(bundle, Options(allow_unsigned=True))
 
 
-@pytest.mark.parametrize("place", [*range(0, 1000, 97), *range(-400, 0, 37)])
-@pytest.mark.parametrize("name", [MANIFEST, SIGNATURE])
+@each("place", [*range(0, 1000, 97), *range(-400, 0, 37)])
+@each("name", [MANIFEST, SIGNATURE])
 def test_a_change_in_the_manifest_or_the_signature_is_refused(bundle, wanted, name, place):
     data = bytearray((bundle / name).read_bytes())
     data[place % len(data)] ^= 1
@@ -233,7 +234,7 @@ NOT_INSIDE = [
 ]
 
 
-@pytest.mark.parametrize("name", NOT_INSIDE)
+@each("name", NOT_INSIDE)
 def test_names_that_leave_the_bundle_are_refused(bundle, wanted, keys, name):
     def change(statement):
         statement["subject"][0]["name"] = name
@@ -253,7 +254,7 @@ def test_an_engine_that_the_manifest_has_no_digest_of_is_refused(bundle, wanted,
 DUPLICATED = b'{"payload": "", "payload": "", "payloadType": "", "signatures": []}'
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         DUPLICATED,
@@ -275,8 +276,8 @@ def test_what_is_no_envelope_is_refused(bundle, wanted, data):
     assert verify(bundle, Options(allow_unsigned=True)).status == 2
 
 
-@pytest.mark.parametrize("key", ["engines", "golden", "sizes"])
-@pytest.mark.parametrize("value", [None, 1, "text", [], {}, [1], {"file": 1}])
+@each("key", ["engines", "golden", "sizes"])
+@each("value", [None, 1, "text", [], {}, [1], {"file": 1}])
 def test_a_manifest_of_another_form_is_refused(bundle, wanted, keys, key, value):
     def change(statement):
         statement["predicate"][key] = value
@@ -382,8 +383,8 @@ def test_the_header_of_a_datacenter_plan_has_its_version(tmp_path):
             verifying._header(tmp_path, plan(tmp_path, version, magic))
 
 
-@pytest.mark.parametrize(
-    ("given", "device", "state", "words"),
+@each(
+    "given, device, state, words",
     [
         ({}, L4, "holds", "for NVIDIA L4"),
         ({}, replace(L4, cuda="12.2"), "holds", ""),

@@ -12,6 +12,7 @@ from onnxruntime.quantization import CalibrationMethod, write_calibration_table
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 
 from tests.calibration.formats.tables import FLOAT32, NAMES, TABLES
+from tests.fixtures.examples import examples
 from trtcal.calibration.formats.onnxruntime_table import (
     read_flatbuffers,
     read_table_json,
@@ -41,7 +42,7 @@ def as_onnxruntime(amaxes):
     return TensorsData(CalibrationMethod.MinMax, {name: data(a) for name, a in amaxes.items()})
 
 
-@settings(deadline=None, max_examples=60)
+@examples(24)
 @given(st.dictionaries(NAMES, FLOAT32, min_size=1, max_size=6))
 def test_our_bytes_are_those_of_onnxruntime_and_we_read_its_files(tmp_path_factory, amaxes):
     folder = tmp_path_factory.mktemp("t")
@@ -121,7 +122,7 @@ def test_a_table_cut_short_is_refused(tmp_path_factory, data):
         read_flatbuffers(path)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(120)
 @given(st.integers(0, len(to_flatbuffers(AMAXES)) - 1), st.integers(0, 255))
 def test_a_table_with_a_wrong_byte_is_read_or_refused(tmp_path_factory, at, byte):
     data = bytearray(to_flatbuffers(AMAXES))

@@ -12,6 +12,7 @@ from onnxruntime.quantization import (
 
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
+from tests.fixtures.tables import each
 from tests.networks import conv_net
 from trtcal.calibration.formats.convert import import_calibration, read_ranges
 from trtcal.calibration.formats.qdq import read_qdq
@@ -42,8 +43,8 @@ def one_pair(path, scale, zero=None, **attributes):
     return model_of(path, nodes, values)
 
 
-@pytest.mark.parametrize(
-    ("scale", "zero", "amax", "note"),
+@each(
+    "scale, zero, amax, note",
     [
         (np.float32(0.5), np.int8(0), 63.5, None),
         (np.float32(0.5), np.uint8(128), 63.5, None),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from calibrators.range import amax_of, scale_of
 from tests.calibration.formats.tables import AMAXES, FLOAT32, TABLES, calibration, float32_of
+from tests.fixtures.tables import each
 from trtcal.calibration.formats.tensorrt_cache import (
     ALGORITHMS,
     cache_of,
@@ -55,8 +56,8 @@ def test_a_zero_is_a_finding_with_its_name_and_no_range(tmp_path):
     assert SHUFFLE not in cache.ranges
 
 
-@pytest.mark.parametrize(
-    ("digits", "says"),
+@each(
+    "digits, says",
     [
         ("0", "is 0"),
         ("7f800000", "infinite"),
@@ -73,9 +74,9 @@ def test_unusable_scales_are_findings(tmp_path, digits, says):
     assert says in read_cache(path).unranged["x"]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(
-    ("version", "header"),
+@each("algorithm", ALGORITHMS)
+@each(
+    "version, header",
     [
         ("8.6.1", "8601"),
         ("8.6.1.6", "8601"),
@@ -99,9 +100,7 @@ def test_headers_of_every_version_and_algorithm(tmp_path, version, header, algor
     assert cache_of(read, header, algorithm) == cache
 
 
-@pytest.mark.parametrize(
-    "version", ["11.0.0", "12.1", "", "8", "eight", "8.6.1-rc", "8.-6.1", "\u0668.6.1"]
-)
+@each("version", ["11.0.0", "12.1", "", "8", "eight", "8.6.1-rc", "8.-6.1", "\u0668.6.1"])
 def test_a_version_without_caches_is_refused(version):
     with pytest.raises(InputError):
         header_version(version)
@@ -112,8 +111,8 @@ def test_an_unknown_algorithm_is_refused():
         cache_of(calibration({"x": 1.0}), "8.6.1", "Magic")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("", "line 1"),
         ("images: 3c010204\n", "line 1"),

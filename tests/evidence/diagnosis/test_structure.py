@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.fixtures.tables import each
 from tests.zoo_net import Net
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
@@ -127,7 +128,7 @@ CASES = {
 IDS = [case.__name__ for case in CASES]
 
 
-@pytest.mark.parametrize(("make", "cause"), CASES.items(), ids=IDS)
+@each("make, cause", CASES.items())
 def test_a_fault_is_named(make, cause):
     faults = find_faults(make().proto())
     assert {node: fault.cause for node, fault in faults.items()} == (

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from tests.evidence.fusion.graphs import GRAPHS, image
+from tests.fixtures.tables import each
 from trtcal.cli.main import run_command
 
 LAYERS = {"Layers": [{"Name": name, "LayerType": "kgen"} for name in ("bn", "act")]}
@@ -122,8 +123,8 @@ def test_nothing_to_fix_writes_nothing(place, capsys):
     assert not (place / "b.onnx").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@each(
+    "arguments, said",
     [
         (["none.onnx"], "does not exist"),
         (["layers.json"], "cannot be read as ONNX"),

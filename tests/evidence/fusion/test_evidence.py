@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
+from tests.fixtures.slow import slow_but
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
@@ -56,7 +57,7 @@ def built(model, folder):
 
 
 @needs_rtx
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", slow_but(GRAPHS, *sorted(GRAPHS)[::8]))
 def test_the_layers_of_every_graph(name, tmp_path):
     """Counted a second time in the log; agreements and differences are those that are recorded."""
     found = built(GRAPHS[name].save(tmp_path), tmp_path / "build")
@@ -81,7 +82,7 @@ def test_the_layers_of_every_graph(name, tmp_path):
 
 
 @needs_rtx
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", slow_but(STORIES, *sorted(STORIES)[::8]))
 def test_the_stories_are_one_layer_before_and_after_fixing(name, tmp_path):
     given = GRAPHS[name].save(tmp_path)
     before = built(given, tmp_path / "before")

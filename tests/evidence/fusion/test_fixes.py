@@ -3,6 +3,7 @@
 import pytest
 
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
+from tests.fixtures.tables import each
 from trtcal.data.feeds import draw_batches
 from trtcal.errors import GateFailed, InputError
 from trtcal.evaluate.equality import check_equal
@@ -35,7 +36,7 @@ def fixed(name, folder, add=()):
     return given, fix_fusions(given, check_fusions(given), add)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_what_changes_no_value_goes_and_the_outputs_stay(name, tmp_path):
     given, made = fixed(name, tmp_path)
     (answer,) = GRAPHS[name].answers

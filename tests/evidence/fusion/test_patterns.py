@@ -4,6 +4,7 @@ import pytest
 
 from tests.evidence.fusion.graphs import GRAPHS, has
 from tests.evidence.fusion.test_prediction import answers
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.fusion.check import check_fusions
 from trtcal.evidence.fusion.patterns import read_patterns
@@ -64,8 +65,8 @@ def test_operators_of_other_domains_can_be_named(tmp_path):
 PATTERN = '[[pattern]]\nname = "p"\nis = '
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@each(
+    "text, said",
     [
         ("[[", "cannot be read"),
         ("other = 1", "unknown key 'other'"),

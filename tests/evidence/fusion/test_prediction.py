@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.evidence.fusion.graphs import GRAPHS, Answer, has, image, tokens
+from tests.fixtures.tables import each
 from trtcal.evidence.fusion.check import check_fusions
 from trtcal.evidence.fusion.matching import find_matches
 from trtcal.evidence.fusion.patterns import read_patterns
@@ -36,7 +37,7 @@ def test_there_are_forty_graphs_of_every_kind():
     assert sum(bool(one.breakers) for one in given) >= 15
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@each("name", GRAPHS)
 def test_every_pattern_is_found_and_nothing_else(name, tmp_path):
     """Precision and recall are 1.0 on every graph: the sets are equal, breaking nodes included."""
     found = check_fusions(GRAPHS[name].save(tmp_path))
@@ -44,7 +45,7 @@ def test_every_pattern_is_found_and_nothing_else(name, tmp_path):
     assert len(found.matches) == len(GRAPHS[name].answers)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@each("name", GRAPHS)
 def test_every_broken_pattern_is_a_finding_that_names_its_node_and_its_bytes(name, tmp_path):
     graph = GRAPHS[name]
     findings = check_fusions(graph.save(tmp_path)).findings

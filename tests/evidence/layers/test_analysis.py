@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tests.evidence.layers.engines import ELEMENTS, WEIGHTS, float_residual, int8_residual, write
+from tests.fixtures.tables import each
 from trtcal.evidence.layers.costs import counted_precision, share_by_kind, share_by_precision
 from trtcal.evidence.layers.findings import examine, find_reformats, find_unfused, layout_of
 from trtcal.evidence.layers.flow import depths, find_chains, follow
@@ -49,8 +50,8 @@ def test_without_times_shares_are_of_bytes(engine):
     assert sum(one.share for one in shares.values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("layer", "precision"),
+@each(
+    "layer, precision",
     [
         (kernel("__myl_CastMulAddRoun_myl0_1", ("a",), ("b",), dtype="int8", weights=None), "int8"),
         (
@@ -109,8 +110,8 @@ def test_left_over_steps_say_what_keeps_them(engine):
     assert "reads in fp16" in unfused["QuantizeLinear_40"].reason
 
 
-@pytest.mark.parametrize(
-    ("layer", "step"),
+@each(
+    "layer, step",
     [
         (Layer("__myl_MulMinMaxRounCast_myl0_4", "kgen", nodes=("conv", "x/quantize")), True),
         (Layer("__myl_CastMulTran_myl0_4", "kgen", nodes=("conv",)), True),

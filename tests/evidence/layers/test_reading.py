@@ -8,6 +8,7 @@ import pytest
 
 from tests.evidence.layers.engines import float_residual, inspected, profiled, write
 from tests.evidence.log.test_layers import described
+from tests.fixtures.tables import each
 from trtcal.documents import seal
 from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import Layer
@@ -118,7 +119,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@each("name", BAD)
 def test_what_is_no_layer_list_is_an_input_error(name, tmp_path):
     (tmp_path / name).write_text(BAD[name])
     with pytest.raises(InputError):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import Target, estimate, find_target, target_names
 from trtcal.evidence.layers.layer import Layer, TensorInfo
@@ -66,7 +67,7 @@ def test_a_file_of_ones_own(tmp_path):
     assert find_target(str(path)) == Target("mine", 100, 4, 2, 1)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.documents import from_fields
 from trtcal.evidence.layers.costs import count_operands
 from trtcal.evidence.layers.inspector import read_inspector
@@ -83,8 +84,8 @@ def test_what_is_unknown_is_none(fields):
     assert read([2, 8, 10, 10], [2, 16, 5, 5], **fields).macs is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "operands", "output", "macs"),
+@each(
+    "kind, operands, output, macs",
     [
         ("correlation", [(1, 8, 6, 6), (16, 8, 3, 3)], (1, 16, 6, 6), 16 * 36 * 8 * 9),
         ("correlation", [(-1, 8, 6, 6), (8, 1, 3, 3)], (-1, 8, 6, 6), 8 * 36 * 9),

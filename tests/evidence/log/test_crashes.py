@@ -3,6 +3,7 @@
 import pytest
 
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.tables import each
 from trtcal.evidence.log.reader import ParsedLog
 
 
@@ -18,7 +19,7 @@ def is_failed(text):
     return ParsedLog(0, tuple(events(text)), ()).is_failed
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "terminate called after throwing an instance of 'nvinfer1::OddError'",
@@ -60,7 +61,7 @@ def test_what_ends_a_program_is_an_error_and_the_build_failed(line):
     assert is_failed(line)
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "Killed layers: 4",

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import each
 from trtcal.documents import from_fields
 from trtcal.errors import InputError
 from trtcal.evidence.layers.inspector import read_inspector
@@ -56,7 +57,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_a_hostile_node_name_is_read_back_and_misleads_nobody(name):
     layer = read_layer(described(name=f"{name}_myl0_1", nodes=(name, "other")))
     assert layer is not None
@@ -101,8 +102,8 @@ def test_a_layer_out_of_sequence_keeps_its_name_and_nodes():
     assert layer == Layer(name="odd", kind="unknown", nodes=("n",))
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "inputs", "constants", "precision"),
+@each(
+    "kind, name, inputs, constants, precision",
     [
         ("correlation", "c", ("Int8",), ("Int8", "Float"), "int8"),
         ("correlation", "c", ("Float",), ("Float",), "fp32"),
@@ -128,8 +129,8 @@ def test_precision_is_what_the_product_is_taken_in(kind, name, inputs, constants
     assert layer.precision == precision
 
 
-@pytest.mark.parametrize(
-    ("kind", "heavy"),
+@each(
+    "kind, heavy",
     [
         ("correlation", True),
         ("deconv", True),

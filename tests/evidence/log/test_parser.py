@@ -1,10 +1,12 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import parse_file
@@ -28,7 +30,7 @@ def facts(text):
     return [(e.line, e.category, e.subject) for e in events(text)]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@each("rule", RULES)
 def test_a_rule_recognises_its_example_and_explains_it(rule):
     level = rule.severity if rule.severity in (rule.levels or SEVERITIES) else None
     for example in rule.example:
@@ -45,10 +47,8 @@ def test_a_rule_recognises_its_example_and_explains_it(rule):
 EXAMPLES = [(rule, example) for rule in RULES for example in rule.example]
 
 
-@pytest.mark.parametrize(
-    ("rule", "example"), EXAMPLES, ids=[f"{rule.name} {len(example)}" for rule, example in EXAMPLES]
-)
-@pytest.mark.parametrize("shape", ["[{}] {}", "[03/04/2031-05:06:07] [{}] [TRT] {}", "{1}"])
+@each("rule, example", EXAMPLES)
+@each("shape", ["[{}] {}", "[03/04/2031-05:06:07] [{}] [TRT] {}", "{1}"])
 def test_no_filter_hides_a_rule(rule, example, shape):
     if rule.levels and rule.severity not in rule.levels:
         pytest.skip("the rule asks for a severity")
@@ -126,8 +126,8 @@ def test_spellings_of_a_skipped_tactic(start, end, category):
     assert one(f"[W] {start}Skipping tactic 1 due to {end}").category == f"tactic_{category}"
 
 
-@pytest.mark.parametrize(
-    ("text", "category", "subject"),
+@each(
+    "text, category, subject",
     [
         (
             "[TensorRT] ERROR: ../builder/x.cpp (42) - Misc Error in createScales: -1 (Could not find "
@@ -276,7 +276,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.lists(PIECES, max_size=30).map(b"".join))
 def test_no_bytes_make_it_raise_and_both_readers_agree(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.log"

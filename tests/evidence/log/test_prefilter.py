@@ -3,13 +3,14 @@
 import random
 import re
 
-import pytest
 import re2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evidence.log.test_prefixes import SHAPES
 from tests.evidence.log.test_wrappers import BLOCKS, log
+from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from trtcal.evidence.log import reader
 from trtcal.evidence.log.lines import PREFIX
 from trtcal.evidence.log.prefilter import Quiet, _alternatives, loosened, quiet_lines
@@ -59,7 +60,7 @@ def mixed(chooser, count):
     return "\n".join(lines).encode() + b"\n"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_events_are_those_of_reading_every_line(seed, monkeypatch):
     text = mixed(random.Random(seed), 300)  # noqa: S311
     assert events(text) == unfiltered(text, monkeypatch)
@@ -67,7 +68,7 @@ def test_events_are_those_of_reading_every_line(seed, monkeypatch):
     assert events(text) == unfiltered(text, monkeypatch)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@each("rule", RULES)
 def test_no_rule_is_passed_over_behind_any_prefix(rule, monkeypatch):
     text = "".join(f"{prefix}{rule.example[-1]}\n[V] quiet\n" for prefix in PREFIXES).encode()
     assert events(text) == unfiltered(text, monkeypatch)
@@ -84,7 +85,7 @@ def test_lines_without_a_tag_are_passed_over_and_not_counted_as_tagged():
     assert quiet_lines(text, 0) == Quiet(text.index(b"[W]"), 6, 2)
 
 
-@settings(max_examples=300)
+@examples(120)
 @given(st.text(alphabet="[]() :-#|0123456789/.,TRWEINFOVarning", max_size=80))
 def test_a_loosened_prefix_matches_wherever_the_prefix_does(text):
     for piece in _alternatives(PREFIX.pattern):

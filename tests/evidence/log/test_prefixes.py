@@ -1,7 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import each
 from trtcal.evidence.log.lines import split_line
 
 SHAPES = [
@@ -77,8 +77,8 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-@pytest.mark.parametrize(("shape", "severity"), SHAPES)
+@each("message", MESSAGES)
+@each("shape, severity", SHAPES)
 def test_every_prefix_comes_off(shape, severity, message):
     assert split_line(shape.format(message))[:2] == (severity, message)
 

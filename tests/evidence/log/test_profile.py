@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.evidence.layers.engines import entry_text
 from tests.evidence.log.lines import parse_lines
 from tests.evidence.log.test_layers import HOSTILE
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.layers.inspector import join_times, profile_in_log, read_profile
 from trtcal.evidence.layers.layer import Layer
@@ -42,7 +43,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_name_that_nobody_escaped_gets_its_own_time(name):
     text = document(entry_text("first", 1), entry_text(name, 2), entry_text("last", 4))
     timed = join_times(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from tests.backends.test_build import needs_rtx
+from tests.fixtures.tables import each
 from tests.zoo import ZOO
 from tests.zoo_scene import scene
 from trtcal.backends.base import build
@@ -108,7 +109,7 @@ def test_a_program_in_a_name_is_none(read):
     assert layers[0].nodes == (inner,)
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"",
@@ -168,8 +169,8 @@ def described(layer, names):
 
 
 @needs_rtx
-@pytest.mark.parametrize("form", ["int8", "float"])
-@pytest.mark.parametrize("name", ["residual", "unet", "encoder_layer", "perceptron"])
+@each("form", ["int8", "float"])
+@each("name", ["residual", "unet", "encoder_layer", "perceptron"])
 def test_an_engine_tells_the_layers_of_its_own_listing(name, form, tmp_path):
     entry = ZOO[name]
     made = scene(entry, tmp_path, 32)

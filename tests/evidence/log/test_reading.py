@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import log_fuzz
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.tables import each
 from trtcal.evidence.layers.listing import MAX_LAYERS
 from trtcal.evidence.log import reader, recognition
 from trtcal.evidence.log.files import blocks_of, portions, portions_of_growing_file
@@ -56,7 +57,7 @@ def events(text):
     return [event.to_document() for event in parse_lines(text.split("\n"))]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_what_is_remembered_of_lines_changes_nothing(seed, monkeypatch):
     text = "\n".join([splice(seed, 60)] * 3)
     remembered = events(text)
@@ -123,7 +124,7 @@ def test_mutated_logs_neither_raise_nor_lose_events(seed, monkeypatch):
     assert ends["fine"] > 100
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_any_bytes_may_come_while_a_builder_prints(seed):
     live = Live()
     live.feed(log_fuzz.mutated(random.Random(seed)))  # noqa: S311
@@ -170,7 +171,7 @@ def _is_rest(items):
 REST = str(_parser.parse("."))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@each("rule", RULES)
 def test_no_pattern_can_be_tried_in_too_many_ways(rule):
     pattern = _parser.parse(rule.pattern)
     places = 1 if str(pattern[0][0]) == "AT" else MAX_TEXT

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.tables import each
 from trtcal.evidence.log.summary import summarize
 
 
@@ -13,9 +14,7 @@ def facts(text):
 PROVIDERS = "['CUDAExecutionProvider', 'CPUExecutionProvider']"
 
 
-@pytest.mark.parametrize(
-    ("line", "category", "subject"),
-    [
+@each("line, category, subject", [
         (f"EP Error /o/a.cc:9 void f() Please install x when using {PROVIDERS}", "error", None),
         (f"Falling back to {PROVIDERS} and retrying.", "fallback", None),
         ("2031-03-04 05:06:07.1 [W:onnxruntime:Default, state.cc:5 Create] Failed to create "
@@ -59,15 +58,12 @@ PROVIDERS = "['CUDAExecutionProvider', 'CPUExecutionProvider']"
         ("[TensorRT] INTERNAL ERROR: Assertion failed: d.nbDims >= 1", "error", None),
         ("[TRT]    INVALID_STATE: std::exception", "error", None),
         ("x/archive.h(271) - Serialization Error in read:0(Type mismatch)", "error", None),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_lines_of_the_tools_around_tensorrt(line, category, subject):
     assert facts(line) == [(category, subject)]
 
 
-@pytest.mark.parametrize(
-    ("line", "category", "subject"),
-    [
+@each("line, category, subject", [
         ("onnx2trt_utils.cpp:9: Your ONNX model has been generated with INT64 weights, while",
          "other_warning", None),
         ("While parsing node number 7 [Resize]:", "error", None),
@@ -108,8 +104,7 @@ def test_lines_of_the_tools_around_tensorrt(line, category, subject):
         ("[E] IBuilder::build: Error Code 10: Internal Error (Could not find any implementation for "
          "node {ForeignNode[a_1...b_2]}.) <br/>",
          "no_implementation", "{ForeignNode[a_1...b_2]}"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_messages_of_the_importer_and_of_old_versions(line, category, subject):
     assert facts(line) == [(category, subject)]
 
@@ -135,7 +130,7 @@ HARMLESS += ["logits", "/n/ArgMax_output_0", "(Unnamed Layer* 3) [Constant]_outp
 COSTLY = ["stem_1", "/m/conv/Conv_output_0", "biased/Add_output_0", "onnx::Conv_12", "outputs/x"]
 
 
-@pytest.mark.parametrize("name", HARMLESS + COSTLY)
+@each("name", HARMLESS + COSTLY)
 def test_a_scale_that_no_layer_needs_is_harmless(name):
     line = f"[W] Missing scale and zero-point for tensor {name}, expect fall back to x"
     (event,) = parse_lines([line])

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.evidence.log.files import portions
 from trtcal.evidence.log.reader import Live
 from trtcal.evidence.log.recognition import RULES
@@ -194,8 +195,8 @@ def facts(document, with_lines):
     return events, document["layers"], document["summary"]
 
 
-@pytest.mark.parametrize("seed", range(22))
-@pytest.mark.parametrize("name", WRAPPERS)
+@each("seed", range(22))
+@each("name", WRAPPERS)
 def test_the_findings_are_those_of_the_bare_log(name, seed):
     lines = log(seed)
     with_lines = not any(word in name for word in OTHER_NUMBERS)
@@ -247,7 +248,7 @@ def test_a_line_cut_at_the_end_of_the_log_is_read(name):
     assert read(cut)["events"][0]["message"].startswith("Odd thing thing")
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@each("name", WRAPPERS)
 def test_a_wrapped_log_is_followed_line_by_line(name):
     lines = log(1)
     found = []

@@ -5,15 +5,17 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.examples import examples
+from tests.fixtures.tables import each
 from tests.model.passes.graphs import alone, branch, changes, make, ops, prepared_alike
 from tests.networks import rng, weight
 from trtcal.model.passes import prepare_with_record
 
-few = settings(max_examples=25)
+few = examples(10)
 node = helper.make_node
 FLOAT, DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 FP16, BRAIN = TensorProto.FLOAT16, TensorProto.BFLOAT16
@@ -68,9 +70,9 @@ def fitting():
             yield i, j, np.broadcast_shapes(SHAPES[i], SHAPES[j])
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize(("op", "value"), [("Mul", 1), ("Div", 1), ("Add", 0), ("Sub", 0)])
+@each("dynamic", [False, True])
+@each("left", [False, True])
+@each("op, value", [("Mul", 1), ("Div", 1), ("Add", 0), ("Sub", 0)])
 def test_neutral(op, value, left, dynamic):
     """One path for each pair of shapes: a neutral node goes if the shape is sure to stay the same."""
     nodes = [node("Neg", [f"x{i}"], [f"a{i}"], f"neg{i}") for i in range(len(SHAPES))]
@@ -311,7 +313,7 @@ def test_branches(chosen, clash):
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("opset", range(9, 25))
+@each("opset", range(9, 25))
 def test_opsets(opset):
     old = opset < 13
     nodes = [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from tests.fixtures.tables import each
 from tests.model.passes.graphs import ALL, alone, changes, make, ops
 from tests.networks import rng, weight
 from trtcal.errors import InputError
@@ -59,7 +60,7 @@ def test_fingerprints_are_of_the_content(model):
     assert prepare_with_record(other).records[0].before != first[0].before
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL) - {"rounding-casts"}))
+@each("name", sorted(set(ALL) - {"rounding-casts"}))
 def test_a_skipped_pass_does_nothing(model, name):
     records = prepare_with_record(model, skip=[name]).records
     skipped = [record for record in records if record.name == name]
