@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +10,7 @@ import click
 
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.diagnose import show as show_diagnosis
-from trtcal.cli.options import ConfigOptions, LimitOptions, argument, config_here, option
+from trtcal.cli.options import JudgingOptions, argument, config_here, option
 from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes, warning
 from trtcal.errors import BackendError, ResourceError
 
@@ -28,8 +27,7 @@ NODES_SHOWN = 30
 
 
 class BuildEngine(
-    ConfigOptions,
-    LimitOptions,
+    JudgingOptions,
     example="trtcal build model-int8.onnx --target sm89 "
     "--shapes image=1x1x8x8:8x1x8x8:64x1x8x8 -o builds/sm89",
 ):
@@ -131,9 +129,7 @@ def _build_one(
 
     backend, target = place
     wanted = _with_sizes(options, _build_options(options, model, target), model)
-    settings = replace(
-        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_builds)
-    )
+    settings = options.config_of_builds
     diagnoses: list[Diagnosis] = []
 
     def examine(made: Build) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
-from trtcal.cli.options import ConfigOptions, LimitOptions, argument, option
+from trtcal.cli.options import JudgingOptions, argument, option
 from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage
 from trtcal.errors import InputError
 
@@ -27,9 +26,7 @@ COUNTED_AS = {
 }
 
 
-class Diagnose(
-    ConfigOptions, LimitOptions, example="trtcal diagnose builds/sm89 --log replayed.log"
-):
+class Diagnose(JudgingOptions, example="trtcal diagnose builds/sm89 --log replayed.log"):
     """Show what is wrong with the build in FOLDER, the most severe first, with evidence and fix.
 
     --layers, --log and --model, in any combination, describe engines built by other tools. The
@@ -75,9 +72,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.model import load_model
 
-    config = replace(
-        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_builds)
-    )
+    config = options.config_of_builds
     others = options.layers or options.logs or options.model
     if options.layers if options.folder else not others:
         raise InputError(

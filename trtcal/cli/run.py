@@ -21,7 +21,7 @@ from trtcal.cli.options import (
 from trtcal.cli.output import note, print_limits, progress, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.documents.streams import command_line
-from trtcal.errors import GateFailed, TrtcalError
+from trtcal.errors import TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
@@ -114,13 +114,13 @@ class Run(
         verdict = result.report["measured"]["verdict"]
         for target, reason in result.missing_builds.items():
             note(f"note: no engine: {target}: {reason}")
-        sentence = f"{verdict['word']}: {verdict['sentence']}"
 
         def show_all() -> None:
-            found = Comparison.read(result.folder / "comparison.json")
-            show(found, with_times=not (found.is_rough and gpu_targets(result.report)))
+            comparison = Comparison.read(result.folder / "comparison.json")
+            is_rough = comparison.is_rough and gpu_targets(result.report)
+            show(comparison, with_times=not is_rough)
             print_limits(result.limits, "limits on builds, data and costs")
-            say(sentence)
+            say(f"{verdict['word']}: {verdict['sentence']}")
             _say_why(verdict)
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):
@@ -128,7 +128,8 @@ class Run(
 
         self.present(result.report, show_all)
         if verdict["word"] == "DO NOT SHIP":
-            raise GateFailed(sentence, "the report lists what to change")
+            hint = "the report lists what to change"
+            raise self.refusal(verdict["word"], verdict["sentence"], hint)
         require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
 
 
@@ -137,14 +138,14 @@ command = Run.command()
 
 def _say_why(verdict: Document) -> None:
     """Print the estimated speed of the verdict's variant, and what it is shipped with care for."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in verdict["estimates"]:
-        ratio = f"{one['ratio']:.2f} times the speed of {one['against']}"
-        found.setdefault((one["target"], one["gpu"].upper()), []).append(ratio)
-    for (target, gpu), ratios in found.items():
+    by_target: dict[tuple[str, str], list[str]] = {}
+    for estimate in verdict["estimates"]:
+        ratio = f"{estimate['ratio']:.2f} times the speed of {estimate['against']}"
+        by_target.setdefault((estimate["target"], estimate["gpu"].upper()), []).append(ratio)
+    for (target, gpu), ratios in by_target.items():
         say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
     for reason in verdict["reasons"]:
-        say(f"care: {reason}")
+        say(f"warning: {reason}")
 
 
 def _tagged(config: Config, tags: dict[str, str]) -> Config:
