@@ -237,7 +237,7 @@ def test_map_is_the_default_limit_of_annotated_boxes(place, capsys):
     assert status == 0
     assert "map >= -1.0" in out
     assert {"mAP", "mAP50"} <= set(out.split())
-    status, out, err = command(capsys, place, "ab", limit=None)
+    status, out, _ = command(capsys, place, "ab", limit=None)
     assert status == 1  # 200 samples cannot show a loss of less than 1 point
     assert "INCONCLUSIVE: Undecided: map is " in out
 

@@ -63,8 +63,8 @@ def _show_shares(document: Row) -> None:
             title: "{name}",
             "layers": "{layers}",
             "ms": "{time_ms:.4g}",
-            "MB": lambda one: _mb(one["moved_bytes"]),
-            f"share of {document['shares_of']}": lambda one: _percent(one["share"], ".1f"),
+            "MB": lambda row: _mb(row["moved_bytes"]),
+            f"share of {document['shares_of']}": lambda row: _percent(row["share"], ".1f"),
         }
         print_table(document[f"by_{title}"], columns)
 
@@ -108,17 +108,14 @@ def _moved(layer: Row) -> int | None:
 
 
 def _say_totals(document: Row) -> None:
-    origins: dict[str, list[Row]] = defaultdict(list)
-    for one in document["reformats"]:
-        origins["free" if one["is_free"] else one["origin"] or "unknown"].append(one)
-    for origin, found in origins.items():
-        times = [one["time_ms"] for one in found if one["time_ms"] is not None]
-        cost = (
-            f"{sum(times):.4g} ms"
-            if times
-            else f"{_mb(sum(o['moved_bytes'] or 0 for o in found))} MB"
-        )
-        say(f"copies, origin {origin}: {len(found)}, {cost}")
+    by_origin: dict[str, list[Row]] = defaultdict(list)
+    for copy in document["reformats"]:
+        by_origin["free" if copy["is_free"] else copy["origin"] or "unknown"].append(copy)
+    for origin, copies in by_origin.items():
+        times = [copy["time_ms"] for copy in copies if copy["time_ms"] is not None]
+        moved = _mb(sum(copy["moved_bytes"] or 0 for copy in copies))
+        cost = f"{sum(times):.4g} ms" if times else f"{moved} MB"
+        say(f"copies, origin {origin}: {len(copies)}, {cost}")
     total = "no times" if document["total_ms"] is None else f"{document['total_ms']:.4g} ms"
     say(
         f"{len(document['layers'])} layers, {total}, {_mb(document['moved_bytes'])} MB moved, "

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import ModelOptions, PassOptions, TrustOptions, option, required
+from trtcal.cli.options import ModelOptions, PassOptions, TrustOptions, option
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import GateFailed
 
@@ -39,7 +39,9 @@ class Prepare(
         "rest wherever the model's own outputs are judged.",
         metavar="NAME,NAME",
     )
-    output: Path | None = option("ONNX file for the prepared model.", "-o")
+    output: Path | None = option(
+        "ONNX file for the prepared model.  [default: MODEL-prepared.onnx]", "-o"
+    )
     checkpoints: Path | None = option(
         "Folder for the record of each pass: checkpoints.jsonl and graphs.npz, as in a run's "
         "folder.",
@@ -58,8 +60,9 @@ class Prepare(
 
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)
-        path, with_graphs = required(self.output, "the output", "-o"), self.checkpoints is not None
+        with_graphs = self.checkpoints is not None
         loaded = self.load_model()
+        path = self.output or Path(f"{Path(str(loaded.path)).stem}-prepared.onnx")
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
         prepared = prepare_with_record(
             body, [*settings.skip, *self.skip], [*settings.add, *self.add], passes, with_graphs
@@ -93,11 +96,11 @@ def _list_passes(options: Prepare) -> None:
 
     passes = [
         {
-            "name": one.name,
-            "purpose": one.purpose,
-            "runs": "on request" if one.on_request else "always",
+            "name": step.name,
+            "purpose": step.purpose,
+            "runs": "on request" if step.on_request else "always",
         }
-        for one in dict.fromkeys(PASSES)
+        for step in dict.fromkeys(PASSES)
     ]
     columns = {"pass": "{name}", "what it is for": "{purpose}", "runs": "{runs}"}
     options.present({"passes": passes}, lambda: print_table(passes, columns))
@@ -131,8 +134,8 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
     columns: Columns = {
         "pass": "{name}",
         "changes": "{changes}",
-        "before": lambda one: one.before[7:19],
-        "after": lambda one: one.after[7:19],
+        "before": lambda record: record.before[7:19],
+        "after": lambda record: record.after[7:19],
         "skipped": "{skipped}",
     }
     print_table(prepared.records, columns)
