@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trtcal.model import Model
     from trtcal.ranges import Calibration, Parameters
 
-FEW = 32  # samples, below which ranges hang on which ones they are
+FEW = 32  # samples, below which ranges depend on which ones they are
 
 
 def note_if_few(samples: int) -> None:
@@ -31,10 +31,10 @@ def note_if_few(samples: int) -> None:
 
 def refuse(options: Mapping[str, object]) -> None:
     """Raise `InputError` for options that have no part in a learning curve."""
-    given = [name for name, value in options.items() if value]
-    if given:
+    name = next((name for name, value in options.items() if value), None)
+    if name is not None:
         raise InputError(
-            f"--how-many and --{given[0]} exclude each other",
+            f"--how-many and --{name} exclude each other",
             "--how-many reads the data in its own chunks, and keeps no histograms",
         )
 
@@ -60,20 +60,20 @@ def choose(
     observation: Observation,
     select: Dataset | None,
     method: str,
-    given: Parameters,
+    values: Parameters,
 ) -> Calibration:
     """Return a method's ranges, with samples to judge by those of the method that loses least."""
     from trtcal.calibration import calibrate
     from trtcal.evaluate.judging import METHODS, choose_method
 
     if select is None:
-        return calibrate(observation, method, given)
+        return calibrate(observation, method, values)
     with progress("judging ranges", len(METHODS), "methods") as advance:
-        choice = choose_method(model, observation, select, given, advance)
+        choice = choose_method(model, observation, select, values, advance)
     columns: Columns = {
-        "method": lambda one: "auto, by tensor" if one[0] == "auto" else one[0],
-        "SQNR, mean dB": lambda one: f"{-one[1].value:.2f}",
-        "": lambda one: "chosen" if one[0] == choice.calibration.method else "",
+        "method": lambda row: "auto, by tensor" if row[0] == "auto" else row[0],
+        "SQNR, mean dB": lambda row: f"{-row[1].value:.2f}",
+        "": lambda row: "chosen" if row[0] == choice.calibration.method else "",
     }
     if not options.as_json:
         title = f"on {len(select)} samples held back; the first, unless another is clearly better"
@@ -82,7 +82,7 @@ def choose(
 
 
 def show_curve(
-    options: Calibrate, model: Model, dataset: Dataset, method: str, given: Parameters
+    options: Calibrate, model: Model, dataset: Dataset, method: str, values: Parameters
 ) -> None:
     """Measure the curve of a prepared model and print it; write it only where `-o` says."""
     from trtcal.documents import write_document
@@ -91,24 +91,24 @@ def show_curve(
 
     subsets = choose_subsets(model, dataset)
     with progress("observing and judging", subsets.work, "samples") as advance:
-        curve = learning_curve(model, dataset, method, given, subsets, advance)
+        curve = learning_curve(model, dataset, method, values, subsets, advance)
     document = curve.to_document()
     if options.output is not None:
         write_document(options.output, document)
     for line in curve.warnings:
-        warning(f"{line}")
+        warning(line)
     options.present(document, lambda: _print(curve, dataset.name), options.output)
 
 
 def _print(curve: LearningCurve, name: str) -> None:
     columns: Columns = {
         "samples": "{samples}",
-        "subsets": lambda one: f"{len(one.losses)}{'' if one.disjoint else ' overlapping'}",
+        "subsets": lambda row: f"{len(row.losses)}{'' if row.disjoint else ' overlapping'}",
         "loss": "{loss.value:.4g}",
         "95 %": "{loss.low:.4g} to {loss.high:.4g}",
         "one subset ±": "{deviation:.2g}",
-        f"against {curve.most}": lambda one: _relative(curve, one, "{value:+.1%}"),
-        "95 % of that": lambda one: _relative(curve, one, "{low:+.1%} to {high:+.1%}"),
+        f"against {curve.most}": lambda row: _relative(curve, row, "{value:+.1%}"),
+        "95 % of that": lambda row: _relative(curve, row, "{low:+.1%} to {high:+.1%}"),
     }
     what = "KL divergence in nats" if curve.measure == "kl" else "error power over signal power"
     title = (
@@ -120,5 +120,5 @@ def _print(curve: LearningCurve, name: str) -> None:
 
 
 def _relative(curve: LearningCurve, point: Point, form: str) -> str:
-    """Return what a point loses more than the one of the most samples, which has nothing there."""
+    """Return how much more a point loses than the one of the most samples, "" for that one."""
     return "" if point.samples == curve.most else form.format_map(vars(point.excess))
