@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 SECONDS = 5.0  # of a calibration, below which it hardly read a data set
 BACKGROUND = ("memory", "timing", "calibration_progress")
-SHOWN = 40
+KINDS_SHOWN = 40
 LONGEST_NAME = 60
 LONGEST_MESSAGE = 200
 FEW = 0.2  # of the lines recognised, below which it is hardly a build log
@@ -115,8 +115,8 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
             writes.append(stack.enter_context(temporary.open("wb")).write)
 
         def write(data: bytes) -> None:
-            for one in writes:
-                one(data)
+            for write_to in writes:
+                write_to(data)
 
         yield write
 
@@ -135,9 +135,9 @@ def show(file: str, writer: LogWriter) -> None:
     kinds = document["findings"]
     say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {_counts(writer)}")
     say_wrapped("  ", "; ".join(_facts(document)))
-    for kind in kinds[: most(SHOWN)]:
+    for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
-    say_more(len(kinds), most(SHOWN), "kinds")
+    say_more(len(kinds), most(KINDS_SHOWN), "kinds")
     say("")
     say("; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
@@ -176,7 +176,7 @@ def _facts(document: dict[str, Any]) -> list[str]:
     memory = [f"{where} {size:,} MiB" for where, size in peaks.items() if size is not None]
     parts += [f"peak memory {', '.join(memory)}"] if memory else []
     layers = document["precisions"]
-    shown = [f"{layers[one]} {words}" for one, words in PRECISIONS.items() if one in layers]
+    shown = [f"{layers[name]} {words}" for name, words in PRECISIONS.items() if name in layers]
     return parts + ([f"layers: {', '.join(shown)}"] if shown else [])
 
 
@@ -226,7 +226,7 @@ def _follow(file: str, as_json: bool) -> list[str]:
     """
     from trtcal.evidence.log.reader import Live
 
-    live = Live(lambda found, line: _print_found(found, line, as_json))
+    live = Live(lambda finding, line: _print_finding(finding, line, as_json))
     status = StatusLine()
     try:
         for lines in _growing_portions(file):
@@ -248,11 +248,11 @@ def _growing_portions(file: str) -> Iterable[bytes]:
     return _portions(file) if file == STANDARD_INPUT else portions_of_growing_file(Path(file))
 
 
-def _print_found(found: Found, line: int, as_json: bool) -> None:
-    event = found.event
+def _print_finding(finding: Found, line: int, as_json: bool) -> None:
+    event = finding.event
     if as_json:
         with json_printer() as show:
-            show(f'{{"line":{line}{found.tail}\n')
+            show(f'{{"line":{line}{finding.tail}\n')
     else:
         what = f"{line}: {event.severity} {named(event.fields.get('rule'), event.category)}"
         text = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)

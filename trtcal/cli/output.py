@@ -109,7 +109,7 @@ def print_csv(rows: Iterable[Sequence[object]]) -> None:
     stream = output()
     writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     for row in rows:
-        writer.writerow([visible_cell(one) if isinstance(one, str) else one for one in row])
+        writer.writerow([visible_cell(cell) if isinstance(cell, str) else cell for cell in row])
     stream.flush()
 
 
@@ -162,8 +162,8 @@ def print_table(
     rows = None if shown is None else most(shown)
     for thing in every[:rows]:
         row = [
-            filled(one, thing, missing) if isinstance(one, str) else one(thing)
-            for one in columns.values()
+            filled(cell, thing, missing) if isinstance(cell, str) else cell(thing)
+            for cell in columns.values()
         ]
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
     stream = output(AS_IS)  # all texts in it are printable; the rest is the terminal's own
@@ -336,7 +336,7 @@ def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None
         columns: Columns = {
             "limit": "{limit}",
             "of": "{subject}",
-            "measured": lambda one: one.reason if one.figure is None else one.measured,
+            "measured": lambda row: row.reason if row.figure is None else row.measured,
             "margin": "{margin:+.4g}",
             "samples needed": "{samples_needed:,}",
             "state": "{state}",
@@ -355,22 +355,22 @@ def parameters(
     pairs: Sequence[str], example: str = "percentile=99.9"
 ) -> dict[str, int | float | str]:
     """Read `NAME=VALUE` options; numbers become numbers."""
-    found: dict[str, int | float | str] = {}
+    values: dict[str, int | float | str] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not (name and separator):
             raise InputError(f"{pair!r} is not NAME=VALUE", f"write it like {example}")
-        found[name] = _number(text)
-    return found
+        values[name] = _number(text)
+    return values
 
 
 def size_in_bytes(text: str) -> int:
     """Read a size like 512MB, 4GB or 1.5GiB; `InputError` if it is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
-    if not found:
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if not parts:
         raise InputError(f"{text!r} is not a size", "write it like 512MB or 4GB")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
+    base = 1024 if parts[3] else 1000
+    return int(float(parts[1]) * base ** " KMGT".index(parts[2].upper() or " "))
 
 
 def _number(text: str) -> int | float | str:

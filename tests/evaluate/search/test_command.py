@@ -120,7 +120,7 @@ def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp
         == 1
     )
     printed = capsys.readouterr().err
-    assert "differ by more than chance" in printed
+    assert "loses significantly more" in printed
     assert "breaks sqnr_db" in printed
     assert "error: the recommended plan breaks a limit" in printed
 
