@@ -235,16 +235,16 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
                 self.tier,
             ),
         )
-        self.present(result.to_document(), lambda: _show_result(result))
+
+        def show() -> None:
+            for check in result.checks:
+                say(f"{check.what}: {check.state}: {check.found}")
+            if not result.status:
+                say(result.verdict)
+
+        self.present(result.to_document(), show)
         if result.status:
             raise (GateFailed if result.status == 1 else InputError)(result.verdict, _hint(result))
-
-
-def _show_result(result: Result) -> None:
-    for check in result.checks:
-        say(f"{check.what}: {check.state}: {check.found}")
-    if not result.status:
-        say(result.verdict)
 
 
 def _hint(result: Result) -> str:

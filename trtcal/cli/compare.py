@@ -34,7 +34,10 @@ def show_details(comparison: Comparison) -> None:
     from trtcal.evaluate.groups import SUSPECT, WORSE
 
     for row in comparison.rows:
-        _show_own(row)
+        for figure in row.own:
+            low, high = figure.interval
+            drop = f", {figure.drop:+.3g} lower (95 % interval {low:.3g} to {high:.3g})"
+            say(f"{row.name}: {figure.name} {figure.variant:.5g}{drop if figure.drop else ''}")
     for row in comparison.rows[1:]:
         _show_simulation(row)
         for breakdown in row.breakdowns:
@@ -44,13 +47,6 @@ def show_details(comparison: Comparison) -> None:
             _show_worst(row.name, row.worst)
             _show_layers(row.name, row.layers)
     _show_throughput(comparison)
-
-
-def _show_own(row: Row) -> None:
-    for figure in row.own:
-        low, high = figure.interval
-        drop = f", {figure.drop:+.3g} lower (95 % interval {low:.3g} to {high:.3g})"
-        say(f"{row.name}: {figure.name} {figure.variant:.5g}{drop if figure.drop else ''}")
 
 
 def _show_simulation(row: Row) -> None:

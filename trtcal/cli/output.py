@@ -32,6 +32,7 @@ from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
     from trtcal.limits import Judgement
     from trtcal.quantization.coverage import Coverage
@@ -267,17 +268,15 @@ def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int],
     from rich.markup import escape
     from rich.progress import Progress
 
-    console, every, done = _console(errors(AS_IS)), Every(), 0
+    done = 0
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
         bars.advance(task, count)
-        if not console.is_terminal:
-            every.show(f"{title}: {done:,} of {total:,} {unit}".rstrip())
+        show_line(f"{title}: {done:,} of {total:,} {unit}".rstrip())
 
-    disable = is_quiet() or not console.is_terminal
-    with Progress(console=console, transient=True, disable=disable) as bars, guarded():
+    with _bars(*Progress.get_default_columns()) as (bars, show_line):
         task = bars.add_task(escape(printable(title)), total=total)
         yield advance
 
@@ -285,20 +284,27 @@ def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int],
 @contextlib.contextmanager
 def clock(title: str) -> Iterator[Callable[[str], None]]:
     """Show the elapsed time and the latest message on standard error, without a terminal every 10 s."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console, every = _console(errors(AS_IS)), Every()
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     def show(text: str) -> None:
         bars.update(task, description=printable(f"{title}: {text}"))
-        if not console.is_terminal:
-            every.show(f"{title}: {text}")
+        show_line(f"{title}: {text}")
 
-    disable = is_quiet() or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bars, guarded():
+    message = TextColumn("{task.description}", markup=False)
+    with _bars(SpinnerColumn(), TimeElapsedColumn(), message) as (bars, show_line):
         task = bars.add_task(printable(title), total=None)
         yield show
+
+
+@contextlib.contextmanager
+def _bars(*columns: ProgressColumn) -> Iterator[tuple[Progress, Callable[[str], None]]]:
+    """Yield bars on a terminal's standard error, and what prints a line every 10 s on another one."""
+    from rich.progress import Progress
+
+    console, every = _console(errors(AS_IS)), Every()
+    disable = is_quiet() or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bars, guarded():
+        yield bars, (lambda text: None) if console.is_terminal else every.show
 
 
 class StatusLine:

@@ -12,7 +12,6 @@ from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
-    from trtcal.model.cut import Tail
     from trtcal.model.passes import Prepared
 
 
@@ -84,7 +83,10 @@ class Prepare(
         kind = "random" if self.random_samples else ""
         self.present_onnx(path, written, document, lambda: _show(prepared, equality, kind))
         if tail and not self.as_json:
-            _show_cut(path, tail)
+            cut_off = ", ".join(f"{count} {op}" for op, count in tail.operators.items())
+            say(f"{path} ends at {', '.join(tail.cut)}; cut off: {cut_off}")
+            names = ", ".join(tail.outputs)
+            say(f"ONNX Runtime computes {names} from them in compare, ab, search and run")
 
 
 command = Prepare.command()
@@ -104,13 +106,6 @@ def _list_passes(options: Prepare) -> None:
     ]
     columns = {"pass": "{name}", "what it is for": "{purpose}", "runs": "{runs}"}
     options.present({"passes": passes}, lambda: print_table(passes, columns))
-
-
-def _show_cut(path: Path, tail: Tail) -> None:
-    """Print what the cut part is, and who computes it."""
-    counted = ", ".join(f"{count} {op}" for op, count in tail.operators.items())
-    say(f"{path} ends at {', '.join(tail.cut)}; cut off: {counted}")
-    say(f"ONNX Runtime computes {', '.join(tail.outputs)} from them in compare, ab, search and run")
 
 
 def _check(equality: Equality) -> None:

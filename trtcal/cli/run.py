@@ -106,7 +106,8 @@ class Run(
         from trtcal.reporting.views import gpu_targets
 
         settings, guessed = self._settings()
-        settings = self.with_passes(_tagged(settings, tags_of(self.tags)))
+        tags = read_tags({**settings.cost.tags, **tags_of(self.tags)})
+        settings = self.with_passes(replace(settings, cost=replace(settings.cost, tags=tags)))
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, _note, history, warn, guessed)
         if history is not None:
@@ -146,12 +147,6 @@ def _say_why(verdict: Document) -> None:
         say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
     for reason in verdict["reasons"]:
         say(f"warning: {reason}")
-
-
-def _tagged(config: Config, tags: dict[str, str]) -> Config:
-    """Return the configuration with tags put before its own; `InputError` if there are too many."""
-    own = read_tags({**config.cost.tags, **tags})
-    return replace(config, cost=replace(config.cost, tags=own))
 
 
 def _note(message: str) -> None:

@@ -43,7 +43,13 @@ def show(document: dict[str, Any], folder: Path) -> None:
     from trtcal.quantization.coverage import Coverage
 
     is_mixed = document["precisions"] != ["int8"] or document["goal"] == "smallest"
-    of_mixed: Columns = {"other": lambda row: _narrow(row["narrow_layers"]), "MB": "{size_mb:.3g}"}
+    of_mixed: Columns = {
+        "other": lambda row: ", ".join(
+            f"{count} {name}"
+            for name, count in Counter(row["narrow_layers"].values()).most_common()
+        ),
+        "MB": "{size_mb:.3g}",
+    }
     columns: Columns = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
@@ -133,12 +139,6 @@ def _named(layers: list[str]) -> str:
     return f"{len(layers)}: {some(layers, LAYERS_SHOWN)}" if layers else "none"
 
 
-def _narrow(layers: dict[str, str]) -> str:
-    """Return how many layers are in which other precision than INT8."""
-    counts = Counter(layers.values())
-    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
-
-
 def _drop(loss: dict[str, Any]) -> str:
     """Return by how much top-1 falls, or without labels the disagreement."""
     value = loss["disagreement"] if loss["top1_drop"] is None else loss["top1_drop"]
@@ -225,7 +225,8 @@ class Search(
         path, chosen = self.ranges, None
         if self.methods:
             chosen = _chosen(prepared, dataset, self.methods.split(","), self, cache)
-            _note_methods(chosen)
+            losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
+            note(f"noise of all INT8 by method: {losses}; chosen: {chosen.calibration.method}")
             path = self.output / "calibration.json"
         table = chosen.calibration if chosen else Calibration.read(path)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
@@ -377,11 +378,6 @@ def _chosen(
         )
     settings = MethodSettings(methods, options.samples, options.evaluate, options.task_reader)
     return choose_methods(model, observation, dataset, cache, settings)
-
-
-def _note_methods(chosen: Chosen) -> None:
-    losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
-    note(f"noise of all INT8 by method: {losses}; chosen: {chosen.calibration.method}")
 
 
 def _advice(document: dict[str, Any]) -> str:
