@@ -70,7 +70,9 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
     """
 
     reports: tuple[Path, ...] = argument()
-    name: str | None = option("Project of these runs.  [default: their reference model]")
+    project: str | None = option(
+        "Project of these runs.  [default: their reference model]", formerly="--name"
+    )
     tags: tuple[str, ...] = option(
         "A tag of these runs, which replaces one with the same key in a report; may be repeated.",
         "--tag",
@@ -88,7 +90,7 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
         history = self.open()
         for path, report in reports:
             folder = path if path.is_dir() else path.parent
-            say(f"run {history.record(report, self.name, str(folder), tags)}: {path}")
+            say(f"run {history.record(report, self.project, str(folder), tags)}: {path}")
 
 
 def _report_at(path: Path) -> Document:
@@ -114,10 +116,10 @@ def _report_at(path: Path) -> Document:
     return report
 
 
-class List(HistoryOptions, JsonOptions, example="trtcal history list --name resnet50"):
+class List(HistoryOptions, JsonOptions, example="trtcal history list --project resnet50"):
     """List the last runs."""
 
-    name: str | None = option("Only runs of this name.")
+    project: str | None = option("Only runs of this project.", formerly="--name")
     tags: tuple[str, ...] = option(
         "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
@@ -125,9 +127,9 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --name resn
 
     def _run(self) -> None:
         history = self.open()
-        entries = history.entries(self.name, self.last, tags=tags_of(self.tags))
+        entries = history.entries(self.project, self.last, tags=tags_of(self.tags))
         if not entries:
-            _say_empty(history, self.name, self.tags)
+            _say_empty(history, self.project, self.tags)
         columns: Columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
         columns = {**columns, "verdict": "{verdict}", "variant": "{variant}"}
         if any(entry.tags for entry in entries):
@@ -211,14 +213,14 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
     A STORE is the address of a tracking server, or a database such as sqlite:///mlflow.db.
     """
 
-    name: str | None = option("Only runs of this name.")
+    project: str | None = option("Only runs of this project.", formerly="--name")
     form: Literal["json", "csv"] = option("What to print.", "--format", default="json")
     mlflow: str | None = option(
         "MLflow store that receives the runs it does not have yet.", metavar="URI"
     )
 
     def _run(self) -> None:
-        entries = self.open().entries(self.name)
+        entries = self.open().entries(self.project)
         if self.mlflow is not None:
             _send(entries, self.mlflow)
             return
@@ -272,7 +274,9 @@ class Check(
 ):
     """Check the last run against limits on figures and changes; the status is 1 if one is broken."""
 
-    name: str | None = option("Name whose last run is checked.  [default: that of the last run]")
+    project: str | None = option(
+        "Project whose last run is checked.  [default: that of the last run]", formerly="--name"
+    )
     against: int | None = option("Number of the baseline run.  [default: the run before]")
 
     def _run(self) -> None:
@@ -280,7 +284,7 @@ class Check(
         from trtcal.runs.diff import judge_run
 
         required(self.limits or None, "a limit", "--limit")
-        before, after = _pair(self.open(), self.name, self.against)
+        before, after = _pair(self.open(), self.project, self.against)
         judged = judge_run(parse_limits(self.limits), before, after)
         document = _alert_document(before, after, judged)
         self.present(document, lambda: print_limits(judged, f"run {after.number} of {after.name}"))

@@ -21,7 +21,7 @@ def command() -> None:
     """Show what an engine spends its time on, and explain how two engines differ."""
 
 
-class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --target t4"):
+class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --gpu t4"):
     """Show shares by precision, copies, remaining Q/DQ and the costliest layers of an engine.
 
     FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
@@ -31,9 +31,10 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
     profile: Path | None = option(
         "Layer times from trtexec --exportProfile.  [default: the ones in the build's folder]"
     )
-    target: str | None = option(
+    gpu: str | None = option(
         "GPU to estimate limits for: a name such as t4 or l4, or a TOML file of datasheet numbers.",
         metavar="NAME|FILE",
+        formerly="--target",
     )
     top: int = option("Number of rows to show.", default=15, least=0)
 
@@ -42,7 +43,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         from trtcal.evidence.layers.findings import examine
         from trtcal.evidence.layers.reading import engine_document, read_engine
 
-        gpu = find_target(self.target) if self.target else None
+        gpu = find_target(self.gpu) if self.gpu else None
         engine = read_engine(self.file, self.profile)
         document = engine_document(engine, gpu)
 

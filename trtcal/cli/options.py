@@ -69,7 +69,7 @@ def option(about: str, *names: str, **settings: Any) -> Any:
     """Return a field that is an option: its help, and what click takes besides.
 
     `names` stand in place of `--field-name`, or beside it where all are short. `least` is the smallest
-    number allowed.
+    number allowed, `formerly` the name that the option had.
     """
     return field(metadata={"names": names, "click": {"help": about, **settings}})
 
@@ -159,7 +159,24 @@ def _parameters(options: Any) -> list[click.Parameter]:
     ordered = sorted(
         fields(options), key=lambda item: LAST.index(item.name) if item.name in LAST else -1
     )
-    return [_parameter(item.name, kinds[item.name], item.metadata) for item in ordered]
+    parameters = [_parameter(item.name, kinds[item.name], item.metadata) for item in ordered]
+    former = {item.metadata["click"].get("formerly"): item.name for item in ordered}
+    return parameters + [
+        _former(old, next(known for known in parameters if known.name == name))
+        for old, name in former.items()
+        if old is not None
+    ]
+
+
+def _former(old: str, parameter: click.Parameter) -> click.Option:
+    """Return a hidden option of a former name: it ends with an error that gives the name of today."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            name = parameter.opts[-1]
+            raise InputError(f"{old} is now {name}", f"write `{name} {shell_word(value)}`")
+
+    return click.Option([old], hidden=True, expose_value=False, callback=refuse)
 
 
 def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Parameter:
@@ -168,7 +185,7 @@ def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Param
     plain = get_args(kind)[0] if is_optional else kind
     items = get_args(plain) if get_origin(plain) is tuple else (plain,)
     repeats, is_flag = items[-1] is Ellipsis, plain is bool
-    settings = dict(declared["click"])
+    settings = {name: value for name, value in declared["click"].items() if name != "formerly"}
     settings["type"] = settings.get("type") or _type(items[0], settings.pop("least", None))
     required = not (is_optional or "default" in settings)
     if "names" not in declared:
@@ -486,14 +503,18 @@ class ModelOptions(ConfigOptions):
         return load_model(required(self.model or self.config.model, "the model", "MODEL"))
 
 
-class PreparedOptions(DataOptions, ModelOptions):
-    """The options of a command that makes a model ready for Q/DQ first."""
+class SkipOptions(Options):
+    """The option of a command that runs the preparation passes."""
 
     skipped: tuple[str, ...] = option(
         "Preparation pass to skip (`trtcal prepare --list` lists them); may be repeated.",
         "--skip-pass",
         metavar="NAME",
     )
+
+
+class PreparedOptions(DataOptions, ModelOptions, SkipOptions):
+    """The options of a command that makes a model ready for Q/DQ first."""
 
     def prepare(self, model: Model, optimizations: Path | None = None) -> Model:
         """Return a model made ready for Q/DQ, with optimizations if there are any."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import ModelOptions, PassOptions, TrustOptions, option
+from trtcal.cli.options import ModelOptions, PassOptions, SkipOptions, TrustOptions, option
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import GateFailed
 
@@ -19,8 +19,9 @@ class Prepare(
     ModelOptions,
     EqualityOptions,
     PassOptions,
+    SkipOptions,
     TrustOptions,
-    example="trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx",
+    example="trtcal prepare model.onnx --data images.npz --skip-pass scales -o prepared.onnx",
 ):
     """Prepare MODEL for Q/DQ by passes that do not change its outputs, and write the result.
 
@@ -29,7 +30,6 @@ class Prepare(
     """
 
     listed: bool = option("List the passes, and do nothing else.", "--list")
-    skip: tuple[str, ...] = option("Pass to skip; may be repeated.", metavar="NAME")
     add: tuple[str, ...] = option(
         "Pass that runs only on request; may be repeated.", metavar="NAME"
     )
@@ -64,7 +64,7 @@ class Prepare(
         path = self.output or Path(f"{Path(str(loaded.path)).stem}-prepared.onnx")
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
         prepared = prepare_with_record(
-            body, [*settings.skip, *self.skip], [*settings.add, *self.add], passes, with_graphs
+            body, [*settings.skip, *self.skipped], [*settings.add, *self.add], passes, with_graphs
         )
         tail = tail_of(metadata_of(prepared.model.proto))
         equality = self.run_both(loaded, prepared.model, self.config)
@@ -113,7 +113,7 @@ def _check(equality: Equality) -> None:
         raise GateFailed(
             f"the outputs of the prepared model differ ({_difference(equality)}): nothing was "
             "written",
-            "find the pass with --skip, and report it as a defect",
+            "find the pass with --skip-pass, and report it as a defect",
         )
 
 

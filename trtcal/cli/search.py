@@ -94,7 +94,7 @@ def _show_unfit(document: dict[str, Any]) -> None:
         names = _named(document["beyond_float16"])
         warning(
             f"float16 is too small for values of these layers, which stay in INT8: {names}",
-            "--float fp32 can leave these layers out of INT8",
+            "--rest fp32 can leave these layers out of INT8",
         )
     unfit = [row["float_layers"] for row in document["measured_plans"] if not row["finite"]]
     for layers in unfit[:LAYERS_SHOWN]:
@@ -156,7 +156,7 @@ class Search(
     TaskOptions,
     LimitOptions,
     example="trtcal search model.onnx --calibration calibration.json --data test.npz "
-    "--limit 'top1 >= -0.3' --build sm89 -o search",
+    "--limit 'top1 >= -0.3' --target sm89 -o search",
 ):
     """Find which layers of MODEL to quantize, and to what: plans from fastest to most accurate.
 
@@ -171,13 +171,13 @@ class Search(
     smallest file within the limits, or within half a point of accuracy if no limit is about it.
     """
 
-    data: Path | None = option("Figure that plans are judged by.")
+    data: Path | None = option("Data that plans are judged on.")
     precision: Literal["fp16", "fp32"] = option(
-        "Precision of layers that are not quantized.", "--float", default="fp16"
+        "Precision of what stays in float.", "--rest", default="fp16", formerly="--float"
     )
     precisions: str = option(
         "Precisions to choose from, besides float: of int8, fp8, int4 and nvfp4, or all that the "
-        "target of --build, else the --gpu, has.",
+        "--target, else the --gpu, has.",
         default="int8",
         metavar="A,B,...|all",
     )
@@ -187,7 +187,7 @@ class Search(
     )
     gpu: str | None = option(
         "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
-        "--build, else t4]",
+        "--target, else t4]",
         metavar="NAME|FILE",
     )
     times: tuple[Path, Path] | None = option(
@@ -197,7 +197,9 @@ class Search(
     )
     batch: int = option("Batch size for times.", default=1, least=1)
     target: str | None = option(
-        "Target to build each plan for: sm89, rtx4090 and similar.", "--build", metavar="TARGET"
+        "Target to build each plan for: sm89, rtx4090 and similar.",
+        metavar="TARGET",
+        formerly="--build",
     )
     methods: str | None = option(
         "Calibrators of which the best one for each tensor is chosen first.", metavar="A,B,..."
@@ -319,7 +321,7 @@ def _precisions(options: Search) -> tuple[str, ...]:
     if options.times and precisions != ("int8",):
         raise InputError(
             "--times gives times in INT8 and in float only",
-            "leave --precisions out, or use --build",
+            "leave --precisions out, or use --target",
         )
     check_precisions(precisions, [target] if target else [])
     return precisions
