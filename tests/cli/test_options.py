@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from trtcal.cli import output
 from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import filled, note, print_table, progress, warning
+from trtcal.errors import InputError
 
 
 class Sample(JsonOptions, example="trtcal sample net.onnx"):

@@ -176,7 +176,8 @@ def _former(old: str, parameter: click.Parameter) -> click.Option:
             name = parameter.opts[-1]
             raise InputError(f"{old} is now {name}", f"write `{name} {shell_word(value)}`")
 
-    return click.Option([old], hidden=True, expose_value=False, callback=refuse)
+    about = f"Now {parameter.opts[-1]}."
+    return click.Option([old], hidden=True, expose_value=False, callback=refuse, help=about)
 
 
 def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Parameter:
