@@ -179,7 +179,7 @@ def argument_commands(folder: Path, text: str) -> list[Command]:
         ("compare", path, path, "--limit", text),
         ("calibrate", path, "--data", path, "-p", text),
         ("calibrate", path, "--batch", text),
-        ("history", "list", "--db", folder / "h.sqlite", "--name", text),
+        ("history", "list", "--db", folder / "h.sqlite", "--project", text),
         ("history", text),
         ("report", path),
         ("verify", path),

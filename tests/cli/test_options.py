@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from trtcal.cli import output
 from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import filled, note, print_table, progress, warning
+from trtcal.errors import InputError
 
 
 class Sample(JsonOptions, example="trtcal sample net.onnx"):
@@ -130,3 +131,20 @@ def test_a_template_shows_fields_places_and_what_is_missing():
     assert filled("{size:.1f}", Thing(None), "-") == "-"
     assert filled("{0}: {1.size:g}", ("{x}", Thing(3.0))) == "{x}: 3"
     assert filled("{loss[kl]:.2g}", {"loss": {"kl": 0.25}}) == "0.25"
+
+
+class Renamed(JsonOptions, example="trtcal renamed"):
+    """Show what was given."""
+
+    target: str | None = option("A target.", formerly="--build")
+
+    def _run(self):
+        click.echo(self.target)
+
+
+def test_a_former_name_of_an_option_ends_with_the_one_of_today():
+    assert CliRunner().invoke(Renamed.command(), ["--target", "a"]).stdout == "a\n"
+    error = CliRunner().invoke(Renamed.command(), ["--build", "a b"]).exception
+    assert isinstance(error, InputError)
+    assert error.hint == "write `--target 'a b'`"
+    assert "--build" not in CliRunner().invoke(Renamed.command(), ["--help"]).stdout

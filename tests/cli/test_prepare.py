@@ -39,7 +39,9 @@ def test_the_prepared_model_is_written_after_it_was_run(place, capsys):
 
 
 def test_without_data_it_says_that_nothing_was_run(place, capsys):
-    status, out, _ = run(capsys, "prepare", "net.onnx", "-o", "out.onnx", "--skip", "identities")
+    status, out, _ = run(
+        capsys, "prepare", "net.onnx", "-o", "out.onnx", "--skip-pass", "identities"
+    )
     assert status == 0
     assert "not run: give --data" in out
     assert "Identity" in operators("out.onnx")

@@ -64,7 +64,7 @@ def two_runs() -> None:
         folder = Path("reports") / name
         folder.mkdir(parents=True)
         shutil.copy(ROOT / "reports" / f"{source}.json", folder / "report.json")
-    _trtcal("history add reports/before --name digits")
+    _trtcal("history add reports/before --project digits")
 
 
 @maker

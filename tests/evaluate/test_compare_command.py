@@ -50,7 +50,7 @@ def test_a_drop_in_one_slice_that_the_mean_hides_is_reported(place, capsys):
     options = ("--slices", place / "slices.csv", "--metric-file", place / "metric.py")
     status, out, err = run(capsys, place, *options, "--batch-sizes", "1,16", "--per-layer")
     assert status == 0, err
-    assert "care: int8: top1 fell more than in the other groups in tier=dim\\x1b[31m by" in out
+    assert "warning: int8: top1 fell more than in the other groups in tier=dim\\x1b[31m by" in out
     assert "tier=bright by" not in out
     assert "\x1b[31m" not in out
     for text in ("margin", "Q/DQ computed in float", "samples/s", "error enters most at"):

@@ -158,7 +158,7 @@ def test_the_command_writes_the_test_and_ends_with_1_if_it_must_not_ship(place, 
     arguments = ["ab", *models, "--data", str(place / "data.npz"), "-o", str(out)]
     assert run_command([*arguments, "--slices", str(place / "slices.csv")]) == 1
     captured = capsys.readouterr()
-    assert "DO NOT SHIP: B fails: top1" in captured.err
+    assert "DO NOT SHIP: B fails: top1" in captured.out
     assert "tier=low" in captured.out
     assert json.loads(out.read_text())["measured"]["verdict"]["word"] == BACK
     arguments[2] = models[0]

@@ -11,8 +11,8 @@ import trtcal
 from tests.frameworks.conftest import needs
 from trtcal.cli.main import run_command as main
 from trtcal.errors import InputError, ResourceError
+from trtcal.model.loaders import source_of
 from trtcal.wings.frameworks import conversion
-from trtcal.wings.frameworks.source import source_of
 
 pytestmark = [needs("tensorflow", "tf2onnx", "keras"), pytest.mark.slow]
 

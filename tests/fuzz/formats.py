@@ -323,7 +323,7 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         m.of_json,
         (
             "layers show {} -q",
-            "layers show {} --target t4 --profile profile.json -q",
+            "layers show {} --gpu t4 --profile profile.json -q",
             "layers diff {} good.json -q",
             "diagnose --layers {} -q",
         ),
@@ -357,7 +357,7 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("digits.onnx",),
     ),
     "target": Format(
-        ("target.toml",), m.of_toml, ("layers show graph.json --target {} -q",), ("graph.json",)
+        ("target.toml",), m.of_toml, ("layers show graph.json --gpu {} -q",), ("graph.json",)
     ),
     "toml": Format(
         ("trtcal.toml",),

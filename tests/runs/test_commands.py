@@ -47,7 +47,7 @@ def test_an_empty_history_says_how_runs_come_into_it(db, tmp_path, capsys):
     empty = ["history", "list", "--db", str(tmp_path / "new.sqlite")]
     assert run_command(empty) == 0
     assert "`trtcal history add FOLDER`" in capsys.readouterr().err
-    assert run_command(["history", "list", "--db", str(db), "--name", "other"]) == 0
+    assert run_command(["history", "list", "--db", str(db), "--project", "other"]) == 0
     assert "its projects: digits" in capsys.readouterr().err
 
 
@@ -66,7 +66,7 @@ def test_a_folder_made_stage_by_stage_is_recorded_once(tmp_path, monkeypatch, ca
     conv_net(tmp_path / "net.onnx")
     samples(tmp_path / "data.npz")
     (tmp_path / "work").mkdir()
-    add = ["history", "add", "work", "--db", "h.sqlite", "--name", "mine"]
+    add = ["history", "add", "work", "--db", "h.sqlite", "--project", "mine"]
     assert run_command(add) == 2
     assert "neither a comparison nor a build" in capsys.readouterr().err
     for words in (
@@ -118,7 +118,7 @@ def test_wrong_input_is_one_error(db, capsys):
     assert run_command(["history", "check", "--db", str(db), "--limit", "tops <= 1"]) == 2
     assert "known: " in capsys.readouterr().err
     assert (
-        run_command(["history", "check", "--db", str(db), "--limit", "top1 >= 1", "--name", "x"])
+        run_command(["history", "check", "--db", str(db), "--limit", "top1 >= 1", "--project", "x"])
         == 2
     )
 

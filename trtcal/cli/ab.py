@@ -6,15 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, advise_on_loss, advise_samples
-from trtcal.cli.options import (
-    DataOptions,
-    LimitOptions,
-    TaskOptions,
-    argument,
-    option,
-)
+from trtcal.cli.options import EvaluationOptions, argument, option
 from trtcal.cli.output import Columns, print_limits, print_table, progress, say
-from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
     from trtcal.evaluate.ab import ABTest
@@ -22,9 +15,7 @@ if TYPE_CHECKING:
 
 
 class Ab(
-    DataOptions,
-    TaskOptions,
-    LimitOptions,
+    EvaluationOptions,
     example="trtcal ab int8.onnx mixed.onnx --data test.npz "
     "--limit 'top1 >= -0.5' --limit 'speedup >= 1.3'",
 ):
@@ -44,22 +35,14 @@ class Ab(
         "Metric that decides: top1, top5, map, agreement, cosine, relative_error, sqnr_db, or a "
         "name from --metric-file.  [default: that of the first limit, else the task's]"
     )
-    metric_file: Path | None = option(
-        "A Python file with metric(outputs, labels) -> {name: value}, called for each sample."
-    )
-    slices: Path | None = option(
-        "CSV file of slices: a header of attributes, then one row for each sample."
-    )
     reference: Path | None = option(
         "Model that agreement, cosine and KL are measured against.  [default: BASELINE]"
     )
     alpha: float = option("Error rate of all limits together.", default=0.05)
     sequential: bool = option("Look at the data five times, and stop when the test is decided.")
-    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
     output: Path = option("JSON file for the test.", "-o", default=Path("ab.json"))
 
     def _run(self) -> None:
-        from trtcal.data.dataset import batch_for
         from trtcal.data.slices import read_slices
         from trtcal.documents import write_document
         from trtcal.evaluate.ab import ABOptions, Question, ab_test
@@ -70,15 +53,15 @@ class Ab(
 
         model = load_model(self.baseline)
         dataset = self.open_data(model, self.config.evaluation)
-        wanted = self.limits_of(self.limits, is_tested)
-        one, other = (
+        question = Question(self.limits_of(is_tested), self.metric, self.alpha)
+        baseline, candidate = (
             open_variant(path, f"{letter} {path.stem}", self.trust, model)
             for letter, path in (("A", self.baseline), ("B", self.candidate))
         )
         slices, against = self.slices, self.reference
         with progress("testing", len(dataset), "samples") as advance:
             settings = ABOptions(
-                batch_for(model, self.batch or self.config.evaluation.batch),
+                self.batch_of(model),
                 read_slices(slices, len(dataset), dataset.files) if slices else None,
                 open_variant(against, trust=self.trust, reference=model) if against else None,
                 load_metric(self.metric_file) if self.metric_file else None,
@@ -87,13 +70,12 @@ class Ab(
                 self.chosen_task,
                 self.chosen_outputs,
             )
-            question = Question(wanted, self.metric, self.alpha)
-            result = ab_test(one, other, dataset, question, settings)
+            result = ab_test(baseline, candidate, dataset, question, settings)
         document = write_document(self.output, result.to_document())
         self.present(document, lambda: show(result), self.output)
         _advise(self, result)
         if not result.verdict.is_good:
-            raise GateFailed(f"{result.verdict.word}: {result.verdict.sentence}", _hint(result))
+            raise self.refusal(result.verdict.word, result.verdict.sentence, _hint(result))
 
 
 command = Ab.command()
@@ -110,10 +92,10 @@ def _advise(options: Ab, result: ABTest) -> None:
 
 def _hint(result: ABTest) -> str:
     if result.verdict.samples_needed is not None:
-        return f"about {result.verdict.samples_needed:,} samples in total would decide the test"
-    if any(one.figure is not None and one.reason for one in result.verdict.limits):
+        return f"about {result.verdict.samples_needed:,} samples in total would settle it"
+    if any(limit.figure is not None and limit.reason for limit in result.verdict.limits):
         return "give a limit that decides, or more data: docs/statistics.md, Tasks"
-    return "keep BASELINE, or leave the layers that lose most in float"
+    return "keep BASELINE, or run `trtcal search`"
 
 
 def show(result: ABTest) -> None:
@@ -126,17 +108,17 @@ def show(result: ABTest) -> None:
         result.candidate: "{candidate:.5g}",
         "B against A": _difference,
         "interval": "{difference.low:.3g} to {difference.high:.3g}",
-        "p": lambda one: f"{one.p if one.adjusted_p is None else one.adjusted_p:.2g}",
+        "p": lambda row: f"{row.p if row.adjusted_p is None else row.adjusted_p:.2g}",
         "mid-p": "{mid_p:.2g}",
     }
     print_table(result.verdict.answers, columns, title)
-    for one in result.interim:
-        say(f"look at {one['samples']} samples, error rate {one['alpha']:.2g}: {one['word']}")
+    for look in result.interim:
+        say(f"look at {look['samples']} samples, error rate {look['alpha']:.2g}: {look['word']}")
     print_limits(
         result.verdict.limits, f"limits, error rate {result.verdict.rule.alpha:g} for all together"
     )
     for warning in result.verdict.warnings:
-        say(f"care: {warning}")
+        say(f"warning: {warning}")
     say(f"{result.verdict.word}: {result.verdict.sentence}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +10,7 @@ import click
 
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.diagnose import show as show_diagnosis
-from trtcal.cli.options import ConfigOptions, LimitOptions, argument, config_here, option
+from trtcal.cli.options import JudgingOptions, argument, config_here, option
 from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes, warning
 from trtcal.errors import BackendError, ResourceError
 
@@ -28,8 +27,7 @@ NODES_SHOWN = 30
 
 
 class BuildEngine(
-    ConfigOptions,
-    LimitOptions,
+    JudgingOptions,
     example="trtcal build model-int8.onnx --target sm89 "
     "--shapes image=1x1x8x8:8x1x8x8:64x1x8x8 -o builds/sm89",
 ):
@@ -85,7 +83,10 @@ class BuildEngine(
     )
     layer_times: bool = option("Time every layer on the GPU after the build.")
     time_limit: float = option("Time limit of the build in seconds.", default=1800.0)
-    output: Path = option("Folder for the engine, build.log, build.jsonl and build.json.", "-o")
+    output: Path | None = option(
+        "Folder for the engine, build.log, build.jsonl and build.json.  [default: builds/TARGET]",
+        "-o",
+    )
 
     def _run(self) -> None:
         from trtcal.backends.capabilities import check_precisions
@@ -95,26 +96,27 @@ class BuildEngine(
         from trtcal.quantization.qdq import asked_precisions
 
         named = self.targets or (() if self.backend else self.config.build.targets)
-        places = [find_backend(self.backend, one) for one in named or (None,)]
+        places = [find_backend(self.backend, target) for target in named or (None,)]
         model = load_model(self.model)
-        asked = set(asked_precisions(model.proto).values())
-        check_precisions(asked, named or [target for _, target in places])
-        folders = [self.output / target if len(places) > 1 else self.output for _, target in places]
-        made = [
-            _build_one(self, model, place, folder)
-            for place, folder in zip(places, folders, strict=True)
-        ]
-        documents = [result.to_document() for result, _, _ in made]
+        precisions = set(asked_precisions(model.proto).values())
+        check_precisions(precisions, named or [target for _, target in places])
+        builds, folders = [], []
+        for backend, target in places:
+            is_alone = self.output is not None and len(places) == 1
+            folder = self.output or Path("builds")
+            folders.append(folder if is_alone else folder / target)
+            builds.append(_build_one(self, model, (backend, target), folders[-1]))
+        documents = [result.to_document() for result, _, _ in builds]
 
         def show_all() -> None:
-            for result, by_hand, diagnosis in made:
-                _show(result, by_hand, diagnosis)
+            for result, command, diagnosis in builds:
+                _show(result, command, diagnosis)
 
         self.present(documents[0] if len(documents) == 1 else {"builds": documents}, show_all)
         for folder in folders:
             remember(folder, **recall(self.model), quantized=self.model)
         advise(self, "diagnose", folders[0], "--model", self.model)
-        for _, _, diagnosis in made:
+        for _, _, diagnosis in builds:
             hold(diagnosis)
 
 
@@ -124,33 +126,31 @@ command = BuildEngine.command()
 def _build_one(
     options: BuildEngine, model: Model, place: tuple[Backend, str], folder: Path
 ) -> tuple[Build, str | None, Diagnosis]:
-    """Build for one target; return what was made, the same by hand, and what is wrong with it."""
+    """Build for one target; return the build, the backend's own command, and the diagnosis."""
     from trtcal.backends.base import build
     from trtcal.backends.child import watching
     from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 
     backend, target = place
-    wanted = _with_sizes(options, _build_options(options, model, target), model)
-    settings = replace(
-        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_builds)
-    )
+    build_options = _with_sizes(options, _build_options(options, model, target), model)
+    settings = options.config_of_builds
     diagnoses: list[Diagnosis] = []
 
-    def examine(made: Build) -> None:
-        diagnoses.append(check_build(made, settings, model))
-        write_diagnosis(made.folder, diagnoses[0])
+    def examine(result: Build) -> None:
+        diagnoses.append(check_build(result, settings, model))
+        write_diagnosis(result.folder, diagnoses[0])
 
     state = f"building for {target} with {backend.name}"
     with clock(state) as show_state, watching(_watcher(show_state)):
         try:
-            result = build(model, backend, wanted, folder, examine)
+            result = build(model, backend, build_options, folder, examine)
         except (BackendError, ResourceError):
             _show_failure(folder, settings)
             raise
     if why := result.measured.get("unrecorded"):
         note(f"this machine has no record of building it, so loading it needs --trust: {why}")
-    by_hand = backend.command(model, wanted, str(options.model), str(result.engine))
-    return result, by_hand, diagnoses[0]
+    command = backend.command(model, build_options, str(options.model), str(result.engine))
+    return result, command, diagnoses[0]
 
 
 def _build_options(options: BuildEngine, model: Model, target: str) -> BuildOptions:
@@ -171,7 +171,7 @@ def _build_options(options: BuildEngine, model: Model, target: str) -> BuildOpti
     )
 
 
-def _with_sizes(options: BuildEngine, wanted: BuildOptions, model: Model) -> BuildOptions:
+def _with_sizes(options: BuildEngine, settings: BuildOptions, model: Model) -> BuildOptions:
     """Return the options with the sizes of the data, or those recorded in the model, and say so."""
     from trtcal.backends.options import with_sizes, write_range
     from trtcal.data import open_dataset, size_ranges
@@ -180,11 +180,11 @@ def _with_sizes(options: BuildEngine, wanted: BuildOptions, model: Model) -> Bui
     if options.data and options.route != "calibrator":
         dataset = open_dataset(options.data, model, config.images, settings=config.data)
         sizes = size_ranges(model, dataset)
-    made = with_sizes(wanted, model, sizes)
-    for name, shapes in made.shapes.items():
-        if name not in wanted.shapes:
+    sized = with_sizes(settings, model, sizes)
+    for name, shapes in sized.shapes.items():
+        if name not in settings.shapes:
             note(f"shapes of {name}, taken from the data: {write_range(shapes)}")
-    return made
+    return sized
 
 
 def _show_failure(folder: Path, settings: Config) -> None:
@@ -193,15 +193,14 @@ def _show_failure(folder: Path, settings: Config) -> None:
     from trtcal.evidence.layers.reading import Engine
     from trtcal.evidence.manifest import LOG
 
-    failed = [folder / name for name in (f"failed-{LOG}", LOG)]
-    log = next((path for path in failed if path.exists()), None)
-    found = check_engine(Engine(str(folder), ()), settings, [log] if log else []).findings
-    for finding in found[:SHOWN_OF_FAILURE]:
+    logs = [path for name in (f"failed-{LOG}", LOG) if (path := folder / name).exists()][:1]
+    findings = check_engine(Engine(str(folder), ()), settings, logs).findings
+    for finding in findings[:SHOWN_OF_FAILURE]:
         warning(f"{finding.kind}: {finding.what}; fix: {finding.fix}")
 
 
 def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
-    """Return what shows after every piece of a running build's log what was found so far."""
+    """Return what shows the findings of a running build's log after every piece of it."""
     from trtcal.evidence.log.reader import Live
 
     live = Live()
@@ -218,7 +217,7 @@ def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
     title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
     columns |= {"engine layer": "{layer}", "why": "{reason}"}
-    lost_first = sorted(result.outcomes, key=lambda one: not one.is_lost)
+    lost_first = sorted(result.outcomes, key=lambda outcome: not outcome.is_lost)
     print_table(lost_first, columns, title, shown=NODES_SHOWN)
     lost = sum(outcome.is_lost for outcome in result.outcomes)
     say(f"{len(result.layers)} engine layers; {lost} nodes did not get the precision asked for")
@@ -257,5 +256,5 @@ def _precisions(model: Model, path: Path | None) -> dict[str, str]:
 
     prepared = prepare(model)
     names = {layer.name for layer in find_layers(prepared).layers}
-    found = resolve(read_plan(path) if path else Plan(), prepared)
-    return {one.node: one.precision for one in found if one.node in names and not one.follows}
+    nodes = resolve(read_plan(path) if path else Plan(), prepared)
+    return {row.node: row.precision for row in nodes if row.node in names and not row.follows}

@@ -89,10 +89,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.runs.bundle.building import check_place, make_bundle
 
         check_place(self.output)
-        made = make_bundle(self._request(), self.output)
-        for line in made.notes:
+        bundle = make_bundle(self._request(), self.output)
+        for line in bundle.notes:
             note(f"note: {line}")
-        self.present(_document(made), lambda: _show_made(made))
+        self.present(_document(bundle), lambda: _show_bundle(bundle))
         if self.key is not None:
             check = command_line("bundle", "verify", self.output, public_key="FILE")
             note(f"note: `{check}` checks the signature")
@@ -106,12 +106,12 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         config, signer = self.config, read_signer(self.key) if self.key else None
         quantized = self.run / "models" / f"{Path(self.variant).name}.onnx"
         if not quantized.is_file():
-            made = sorted(path.stem for path in quantized.parent.glob("*.onnx"))
+            names = sorted(path.stem for path in quantized.parent.glob("*.onnx"))
             raise InputError(
-                f"{self.run} has no variant {self.variant!r}", f"its variants: {', '.join(made)}"
+                f"{self.run} has no variant {self.variant!r}", f"its variants: {', '.join(names)}"
             )
-        given = config.model
-        model = load_model(given if given is not None and given.is_file() else quantized)
+        has_model = config.model is not None and config.model.is_file()
+        model = load_model(config.model if has_model and config.model else quantized)
         return Request(
             self.run,
             self.variant,
@@ -139,51 +139,50 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.runs.bundle.docker import export_docker
         from trtcal.runs.bundle.triton import export_triton
 
-        asked = {
-            export_triton: self.triton,
-            export_deepstream: self.deepstream,
-            export_docker: self.docker,
-        }
-        return [export for export, is_asked in asked.items() if is_asked]
+        exports = (
+            (export_triton, self.triton),
+            (export_deepstream, self.deepstream),
+            (export_docker, self.docker),
+        )
+        return [export for export, is_on in exports if is_on]
 
 
-def _document(made: Bundle) -> Document:
-    """Return what was made as JSON."""
-    about = made.manifest["predicate"]
+def _document(bundle: Bundle) -> Document:
+    """Return a new bundle as JSON."""
+    about = bundle.manifest["predicate"]
     return {
-        "output": str(made.folder),
-        "digest": made.digest,
+        "output": str(bundle.folder),
+        "digest": bundle.digest,
         "variant": about["variant"],
         "engines": about["engines"],
         "tolerances": about["golden"]["tolerances"],
-        "notes": list(made.notes),
-        **made.result.to_document(),
+        "notes": list(bundle.notes),
+        **bundle.result.to_document(),
     }
 
 
-def _show_made(made: Bundle) -> None:
+def _show_bundle(bundle: Bundle) -> None:
     columns: Columns = {
         "engine for": "{target}",
         "product": "{product}",
         "version": "{version}",
-        "MACs": lambda one: _shares(one["precision"]["narrow_macs_percent"]),
-        "nodes lost": lambda one: str(len(one["precision"]["lost"])),
-        "smallest driver": lambda one: (one["smallest_driver"] or {}).get("linux", "-"),
+        "MACs": lambda engine: _shares(engine["precision"]["narrow_macs_percent"]),
+        "nodes lost": lambda engine: str(len(engine["precision"]["lost"])),
+        "smallest driver": lambda engine: (engine["smallest_driver"] or {}).get("linux", "-"),
     }
-    about = made.manifest["predicate"]
+    about = bundle.manifest["predicate"]
     print_table(about["engines"], columns, f"bundle of {about['variant']}")
     golden = about["golden"]
-    allowed = ", ".join(f"{name} {one:.4g}" for name, one in golden["tolerances"].items())
+    allowed = ", ".join(f"{name} {value:.4g}" for name, value in golden["tolerances"].items())
     say(f"{golden['samples']} golden inputs; tolerances: {allowed}")
-    say(made.result.verdict)
-    say_written(made.folder, made.digest)
+    say(bundle.result.verdict)
+    say_written(bundle.folder, bundle.digest)
 
 
 def _shares(shares: dict[str, float] | None) -> str:
     """Return which part of the compute is in which narrow format."""
-    if shares is None:
-        return "-"
-    return ", ".join(f"{share:.0f} % {name.upper()}" for name, share in shares.items()) or "0 %"
+    parts = [f"{share:.0f} % {name.upper()}" for name, share in (shares or {}).items()]
+    return "-" if shares is None else ", ".join(parts) or "0 %"
 
 
 class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key public.pem --device"):
@@ -222,16 +221,16 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
                 self.tier,
             ),
         )
-        self.present(result.to_document(), lambda: _show_result(result))
+
+        def show() -> None:
+            for check in result.checks:
+                say(f"{check.what}: {check.state}: {check.found}")
+            if not result.status:
+                say(result.verdict)
+
+        self.present(result.to_document(), show)
         if result.status:
             raise (GateFailed if result.status == 1 else InputError)(result.verdict, _hint(result))
-
-
-def _show_result(result: Result) -> None:
-    for check in result.checks:
-        say(f"{check.what}: {check.state}: {check.found}")
-    if not result.status:
-        say(result.verdict)
 
 
 def _hint(result: Result) -> str:
@@ -271,12 +270,12 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
         from trtcal.evidence.layers.costs import find_target, target_names
         from trtcal.runs.bundle.devices import matrix
 
-        described = [find_target(one) for one in self.devices or target_names()]
-        found = matrix(self.bundle, described)
+        described = [find_target(name) for name in self.devices or target_names()]
+        rows = matrix(self.bundle, described)
         names = ("device", "target", "engine", "state", "reason")
         columns: Columns = {name: f"{{{name}}}" for name in names}
-        self.present([vars(one) for one in found], lambda: print_table(found, columns))
-        refused = [one for one in found if one.is_refused]
+        self.present([vars(row) for row in rows], lambda: print_table(rows, columns))
+        refused = [row for row in rows if row.is_refused]
         if self.devices and refused:
             raise GateFailed(
                 f"the bundle does not load on {refused[0].device}: {refused[0].reason}",

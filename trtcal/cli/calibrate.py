@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trtcal.model import Model
     from trtcal.ranges import Calibration, TensorRange
 
-NAMED = 10  # arrays or files that a note names, at most
+NAMES_SHOWN = 10  # arrays, or doubtful ranges
 CLIPPED = 0.01
 """Share of a tensor's values beyond its range above which the range is doubtful."""
 STRETCHED = 0.1
@@ -95,17 +95,17 @@ class Calibrate(
             refuse({name.replace("_", "-"): getattr(self, name) for name in ALONE})
         settings = self.config.calibration
         chosen = self.method or settings.method
-        given = {**settings.parameters.get(chosen, {}), **parameters(self.pairs)}
-        create_calibrator(chosen, given)  # a wrong name is refused before the work, not after
+        values = {**settings.parameters.get(chosen, {}), **parameters(self.pairs)}
+        create_calibrator(chosen, values)  # a wrong name is refused before the work, not after
         loaded = self.load_model()
         prepared = self.prepare(loaded)
         phases.lap("model")
         tensors = tensors_to_observe(find_layers(prepared))
         dataset = self.open_data(loaded, settings)
         if dataset.unused:
-            note(f"note: arrays of the data that are not used: {some(dataset.unused, NAMED)}")
+            note(f"note: arrays of the data that are not used: {some(dataset.unused, NAMES_SHOWN)}")
         if self.how_many:
-            show_curve(self, prepared, dataset, chosen, given)
+            show_curve(self, prepared, dataset, chosen, values)
             return
         note_if_few(len(dataset))
         observed, select = split_for_auto(prepared, dataset, chosen)
@@ -117,22 +117,22 @@ class Calibrate(
             checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
             warn(checks[0].issues)
             phases.lap("data check")
-            wanted = _observe_options(self, loaded, unfinished(self.histograms or output))
+            how = _observe_options(self, loaded, unfinished(self.histograms or output))
             with progress(f"observing {len(tensors)} tensors", len(observed), "samples") as advance:
                 return observe(
-                    prepared, observed, tensors, wanted, advance, lambda text: note(f"note: {text}")
+                    prepared, observed, tensors, how, advance, lambda text: note(f"note: {text}")
                 )
 
         observation = cached(self.histograms, loaded, observed, tensors, make)
         phases.lap("observation")
-        result = choose(self, prepared, observation, select, chosen, given)
+        result = choose(self, prepared, observation, select, chosen, values)
         result = replace(result, sizes=size_ranges(loaded, dataset))
         phases.lap("ranges")
         title = f"{result.method} over {result.samples} samples of {observed.name}"
         note(f"note: {result.samples:,} samples in {sum(phases.seconds.values()):.1f} s")
         with together():
-            for one in checks:
-                one.write(output.with_suffix(".data-check.json"))
+            for check in checks:
+                check.write(output.with_suffix(".data-check.json"))
             document = result.write(output)
         self.present(document, lambda: _show(result, title), output)
         remember(output, model=loaded.path, data=self.data or settings.data)
@@ -148,7 +148,7 @@ command = Calibrate.command()
 def _advise(options: Calibrate, output: Path) -> None:
     model = options.model or options.config.model
     if model is not None:
-        skipped = [word for one in options.skipped for word in ("--skip-pass", one)]
+        skipped = [word for name in options.skipped for word in ("--skip-pass", name)]
         quantized = output.with_name(f"{model.stem}-int8.onnx")
         advise(options, "quantize", model, *skipped, "--calibration", output, "-o", quantized)
 
@@ -177,11 +177,11 @@ def _show(result: Calibration, title: str) -> None:
         say(title)
     say(_summary(result))
     doubtful = {
-        name: why for name, one in result.ranges.items() if (why := _doubt(one, result.method))
+        name: why for name, row in result.ranges.items() if (why := _doubt(row, result.method))
     }
-    for name, reason in [*doubtful.items()][: most(NAMED)]:
+    for name, reason in [*doubtful.items()][: most(NAMES_SHOWN)]:
         say(f"doubtful: {name}: {reason}")
-    say_more(len(doubtful), most(NAMED), "doubtful ranges")
+    say_more(len(doubtful), most(NAMES_SHOWN), "doubtful ranges")
     for name, reason in result.unranged.items():
         say(f"no range for {name}: {reason}")
 
@@ -189,7 +189,7 @@ def _show(result: Calibration, title: str) -> None:
 def _summary(result: Calibration) -> str:
     """Return how many ranges there are, how many of them clip, and how much."""
     every = f"{len(result.ranges)} tensors have a range"
-    clipped = {name: 100 * one.clipped for name, one in result.ranges.items() if one.clipped > 0}
+    clipped = {name: 100 * row.clipped for name, row in result.ranges.items() if row.clipped > 0}
     if not clipped:
         return f"{every}; none clips an observed value"
     worst = max(clipped, key=lambda name: clipped[name])
@@ -199,16 +199,16 @@ def _summary(result: Calibration) -> str:
     )
 
 
-def _doubt(one: TensorRange, method: str) -> str | None:
+def _doubt(row: TensorRange, method: str) -> str | None:
     """Return why a range may be wrong, None if nothing says so; what `auto` chose is no doubt."""
-    known = one.note or ""
+    known = row.note or ""
     if what := known.partition("; ")[2] if method == "auto" else known:
         return what
-    if one.amax < STRETCHED * one.observed_amax:
-        times = one.observed_amax / one.amax
+    if row.amax < STRETCHED * row.observed_amax:
+        times = row.observed_amax / row.amax
         return f"its largest value is {times:.0f} times its range: check for outliers"
-    if one.clipped > CLIPPED:
-        return f"{one.clipped:.2%} of its values are clipped"
+    if row.clipped > CLIPPED:
+        return f"{row.clipped:.2%} of its values are clipped"
     return None
 
 

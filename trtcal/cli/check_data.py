@@ -32,29 +32,27 @@ class CheckData(
 
         model = self.load_model()
         dataset = self.open_data(model, self.config.calibration)
-        found = check_data(model, dataset, self.samples)
-        self.present(found.to_document(), lambda: _show(found))
-        if found.issues:
-            source = self.data or self.config.calibration.data
-            kinds = ", ".join(issue.kind for issue in found.issues)
-            raise GateFailed(
-                f"data {source} do not fit the model: {kinds}", "do what the fix of each issue says"
-            )
+        result = check_data(model, dataset, self.samples)
+        self.present(result.to_document(), lambda: _show(result))
         data = self.data or self.config.calibration.data
+        if result.issues:
+            kinds = ", ".join(issue.kind for issue in result.issues)
+            raise GateFailed(
+                f"data {data} do not fit the model: {kinds}", "do what the fix of each issue says"
+            )
         advise(self, "calibrate", self.model or self.config.model, "--data", data)
 
 
 command = CheckData.command()
 
 
-def _show(found: DataCheck) -> None:
-    for issue in found.issues:
+def _show(check: DataCheck) -> None:
+    for issue in check.issues:
         say(f"{issue.kind}: {issue.sentence}")
         say(f"  {issue.fix}")
-    if not found.issues:
-        say(
-            f"no issue with {found.dataset_name} ({found.checked} of {found.samples} samples checked)"
-        )
+    if not check.issues:
+        checked = f"{check.checked} of {check.samples} samples checked"
+        say(f"no issue with {check.dataset_name} ({checked})")
 
 
 def warn(issues: Iterable[DataIssue]) -> None:

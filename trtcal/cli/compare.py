@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from trtcal.cli.advice import advise, advise_on_loss, advise_samples
-from trtcal.cli.options import (
-    DataOptions,
-    LimitOptions,
-    TaskOptions,
-    argument,
-    option,
-)
+from trtcal.cli.options import EvaluationOptions, argument, option
 from trtcal.cli.output import Columns, filled, most, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
@@ -35,12 +29,15 @@ TENSORS_SHOWN = 30
 
 
 def show_details(comparison: Comparison) -> None:
-    """Print what was asked beside the means, variant by variant; classes only if one got worse."""
+    """Print figures beside the means, variant by variant; classes only if one got worse."""
     from trtcal.evaluate.collectors import SLICES
     from trtcal.evaluate.groups import SUSPECT, WORSE
 
     for row in comparison.rows:
-        _show_own(row)
+        for figure in row.own:
+            low, high = figure.interval
+            drop = f", {figure.drop:+.3g} lower (95 % interval {low:.3g} to {high:.3g})"
+            say(f"{row.name}: {figure.name} {figure.variant:.5g}{drop if figure.drop else ''}")
     for row in comparison.rows[1:]:
         _show_simulation(row)
         for breakdown in row.breakdowns:
@@ -52,42 +49,32 @@ def show_details(comparison: Comparison) -> None:
     _show_throughput(comparison)
 
 
-def _show_own(row: Row) -> None:
-    for one in row.own:
-        low, high = one.interval
-        drop = f", {one.drop:+.3g} lower (95 % interval {low:.3g} to {high:.3g})"
-        say(f"{row.name}: {one.name} {one.variant:.5g}{drop if one.drop else ''}")
-
-
 def _show_simulation(row: Row) -> None:
-    found = row.simulation
-    if found is None:
+    simulation = row.simulation
+    if simulation is None:
         if row.quantization:
             say(f"{row.name}: not compared with a simulation in float")
         return
-    known = ", ".join(filled(one, found) for one in SIMULATED if _is_known(one, found))
-    same = filled("; integer kernels agree with it on {same:.2f} %", found, "")
-    say(f"{row.name}: Q/DQ computed in float: {known}{same if found.same is not None else ''}")
-
-
-def _is_known(template: str, thing: Any) -> bool:
-    """Tell whether the field that a template has is there."""
-    return MISSING not in filled(template, thing, MISSING)
+    figures = (filled(template, simulation, MISSING) for template in OF_SIMULATION)
+    known = ", ".join(figure for figure in figures if MISSING not in figure)
+    same = filled("; integer kernels agree with it on {same:.2f} %", simulation)
+    shown = same if simulation.same is not None else ""
+    say(f"{row.name}: Q/DQ computed in float: {known}{shown}")
 
 
 MISSING = "\0"
-SIMULATED = (
+OF_SIMULATION = (
     "top-1 {accuracy.top1:.2f} %",
     "agreement {accuracy.agreement:.2f} %",
     "SQNR {accuracy.sqnr_db:.1f} dB",
 )
-"""What is said of a simulation, as far as it is known."""
+"""Figures of a simulation, of which those are shown that are known."""
 
 
-def _show_groups(name: str, found: Breakdown) -> None:
-    shown = found.groups[: most(GROUPS_SHOWN)]
+def _show_groups(name: str, breakdown: Breakdown) -> None:
+    groups = breakdown.groups[: most(GROUPS_SHOWN)]
     columns: Columns = {
-        found.by: "{name}",
+        breakdown.by: "{name}",
         "samples": "{samples}",
         "reference": "{reference:.4g}",
         "variant": "{variant:.4g}",
@@ -96,17 +83,18 @@ def _show_groups(name: str, found: Breakdown) -> None:
         "p": "{p:.2g}",
         "adjusted p": "{adjusted_p:.2g}",
     }
-    rest = found.rest + len(found.groups) - len(shown)
+    rest = breakdown.rest + len(breakdown.groups) - len(groups)
     more = f", {rest} more not shown" if rest else ""
-    print_table(shown, columns, f"{name}: {found.figure} by {found.by}, the worst first{more}", "-")
+    title = f"{name}: {breakdown.figure} by {breakdown.by}, the worst first{more}"
+    print_table(groups, columns, title, "-")
 
 
 def _show_worst(name: str, samples: Sequence[Sample]) -> None:
     columns: Columns = {
-        "sample": lambda one: one.name or f"sample {one.index}",
+        "sample": lambda sample: sample.name or f"sample {sample.index}",
         "index": "{index}",
-        "l2": lambda one: f"{one.l2:.4g}",
-        "cosine": lambda one: f"{one.cosine:.5f}",
+        "l2": "{l2:.4g}",
+        "cosine": "{cosine:.5f}",
         "label": "{label}",
         "reference": "{reference}",
         "variant": "{variant}",
@@ -116,44 +104,45 @@ def _show_worst(name: str, samples: Sequence[Sample]) -> None:
         print_table(samples[: most(SAMPLES_SHOWN)], columns, title, "-")
 
 
-def _show_layers(name: str, found: Layerwise) -> None:
+def _show_layers(name: str, layers: Layerwise) -> None:
     """Show the worst tensors in the graph's order, and where the error enters and grows."""
-    if found.unknown:
-        say(f"{name}: {found.unknown} quantized tensors were not found in both models")
-    if not found.figures:
+    figures = layers.figures
+    if layers.unknown:
+        say(f"{name}: {layers.unknown} quantized tensors were not found in both models")
+    if not figures:
         return
-    known = [one for one in found.figures if one.leaves_db is not None or one.own_db is not None]
-    worst = sorted(known, key=_least)[: most(TENSORS_SHOWN)]
-    shown = [one for one in found.figures if one in worst]
+    known = [tensor for tensor in figures if {tensor.leaves_db, tensor.own_db} != {None}]
+    worst = sorted(known, key=_lowest_db)[: most(TENSORS_SHOWN)]
+    shown = [tensor for tensor in figures if tensor in worst]
     columns: Columns = {
         "tensor": "{tensor}",
-        "read by": lambda one: one.nodes[0] if one.nodes else "",
-        "arrives dB": lambda one: "-" if one.arrives_db is None else f"{one.arrives_db:.1f}",
+        "read by": lambda tensor: next(iter(tensor.nodes), ""),
+        "arrives dB": "{arrives_db:.1f}",
         "own dB": "{own_db:.1f}",
         "leaves dB": "{leaves_db:.1f}",
         "growth dB": "{growth_db:.1f}",
         "clipped %": "{clipped:.3g}",
     }
-    rest = len(found.figures) - len(shown)
+    rest = len(figures) - len(shown)
     more = f"; {rest} better ones not shown" if rest else ""
     title = f"{name}: SQNR of quantized tensors, in the graph's order{more}"
     print_table(shown, columns, title, "-")
-    entries = "; ".join(f"{_place(one)} ({one.own_db:.1f} dB)" for one in found.enters())
-    growth = "; ".join(f"{one.tensor} (+{one.growth_db:.1f} dB)" for one in found.grows())
+    entries = "; ".join(f"{_place(tensor)} ({tensor.own_db:.1f} dB)" for tensor in layers.enters())
+    growth = "; ".join(f"{tensor.tensor} (+{tensor.growth_db:.1f} dB)" for tensor in layers.grows())
     say(f"{name}: error enters most at {entries}; it grows most before {growth or 'none'}")
 
 
-def _place(figure: LayerFigure) -> str:
-    named = figure.is_weight and figure.nodes
-    return f"the weights of {figure.nodes[0]}" if named else figure.tensor
+def _place(tensor: LayerFigure) -> str:
+    is_named = tensor.is_weight and tensor.nodes
+    return f"the weights of {tensor.nodes[0]}" if is_named else tensor.tensor
 
 
-def _least(figure: LayerFigure) -> float:
-    return min(one for one in (figure.leaves_db, figure.own_db) if one is not None)
+def _lowest_db(tensor: LayerFigure) -> float:
+    return min(value for value in (tensor.leaves_db, tensor.own_db) if value is not None)
 
 
 def _show_throughput(comparison: Comparison) -> None:
-    rows = [(row.name, one) for row in comparison.rows for one in row.latency.throughput]
+    rows = [(row.name, rate) for row in comparison.rows for rate in row.latency.throughput]
     columns = {"variant": "{0}", "batch": "{1.batch}", "p50 ms": "{1.p50_ms:.3f}"}
     columns |= {"samples/s": "{1.samples_per_s:.0f}", "speed-up": "{1.speedup:.2f}"}
     if rows:
@@ -161,9 +150,7 @@ def _show_throughput(comparison: Comparison) -> None:
 
 
 class Compare(
-    DataOptions,
-    TaskOptions,
-    LimitOptions,
+    EvaluationOptions,
     example="trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0'",
 ):
     """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
@@ -174,7 +161,6 @@ class Compare(
 
     reference: Path = argument()
     variants: tuple[Path, ...] = argument()
-    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
     rounds: int | None = option(
         "Number of timed runs of each model.  [default: 60 if a limit is about times, else a few]",
         least=2,
@@ -189,12 +175,6 @@ class Compare(
     )
     batch_sizes: str | None = option(
         "Batch sizes at which throughput is measured as well, such as 1,8,32.", metavar="N,N"
-    )
-    slices: Path | None = option(
-        "CSV file of slices: a header of attributes, then one row for each sample."
-    )
-    metric_file: Path | None = option(
-        "A Python file with metric(outputs, labels) -> {name: value}, higher is better."
     )
     per_layer: bool = option("Show SQNR and clipping of every quantized tensor.")
     layer_samples: int | None = option(
@@ -216,33 +196,30 @@ class Compare(
 
         model = load_model(self.reference)
         dataset = self.open_data(model, self.config.evaluation)
-        given = (self.reference, *self.variants, *([self.beside] if self.beside else []))
-        first, *others = (open_variant(one, trust=self.trust, reference=model) for one in given)
-        limits = self.limits_of(self.limits, is_compared)
+        paths = (self.reference, *self.variants, *([self.beside] if self.beside else []))
+        first, *others = (open_variant(path, trust=self.trust, reference=model) for path in paths)
         settings = _settings(self, model, dataset)
         settings = replace(settings, alternative=others[-1].name if self.beside else None)
+        limits = self.limits_of(is_compared)
         with progress("comparing", len(dataset), "samples") as advance:
             result = compare(first, others, dataset, limits, settings, advance)
         if self.per_layer:
-            seen = min(self.layer_samples or len(dataset), len(dataset))
-            with progress("layer by layer", seen * len(others), "samples") as advance:
-                result = with_layers(result, model, others, dataset, advance, seen)
+            samples = min(self.layer_samples or len(dataset), len(dataset))
+            with progress("layer by layer", samples * len(others), "samples") as advance:
+                result = with_layers(result, model, others, dataset, advance, samples)
         document = result.write(self.output)
         self.present(document, lambda: show_all(result), self.output)
         if self.as_json:
             _say_warnings(result, note)
-        found = judge_variants(result)
-        _advise(
-            self,
-            {
-                path: found.get(one.name, ())
-                for path, one in zip(self.variants, others, strict=False)
-            },
-            len(dataset),
-        )
+        by_name = judge_variants(result)
+        names = (variant.name for variant in others)
+        judged = {
+            path: by_name.get(name, ()) for path, name in zip(self.variants, names, strict=False)
+        }
+        _advise(self, judged, len(dataset))
         if result.limits:
-            judged = [one for several in found.values() for one in several]
-            require(judged, "choose another method, or leave the layers that lose most in float")
+            every = [judgement for several in by_name.values() for judgement in several]
+            require(every, "choose another method, or run `trtcal search`")
 
 
 command = Compare.command()
@@ -252,11 +229,11 @@ def _advise(options: Compare, judged: Mapping[Path, Sequence[Judgement]], sample
     """Advise what a loss or an open verdict calls for, else the test whether a variant can replace."""
     from trtcal.limits import BROKEN
 
-    needed = [one.samples_needed for several in judged.values() for one in several]
-    if known := [one for one in needed if one is not None and one > samples]:
-        advise_samples(max(known), samples)
-    for path, several in judged.items():
-        if any(one.state == BROKEN for one in several):
+    needed = [limit.samples_needed or 0 for limits in judged.values() for limit in limits]
+    if max(needed, default=0) > samples:
+        advise_samples(max(needed), samples)
+    for path, limits in judged.items():
+        if any(limit.state == BROKEN for limit in limits):
             advise_on_loss(options, options.reference, path)
             return
     data = options.data or options.config.evaluation.data
@@ -264,7 +241,6 @@ def _advise(options: Compare, judged: Mapping[Path, Sequence[Judgement]], sample
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
-    from trtcal.data.dataset import batch_for
     from trtcal.evaluate.collectors import read_wanted
     from trtcal.evaluate.comparison import CompareSettings
 
@@ -272,7 +248,7 @@ def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettin
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
     options.config.check_trusted(metric)
     return CompareSettings(
-        batch_for(model, options.batch or config.batch),
+        options.batch_of(model),
         options.rounds or config.rounds,
         read_wanted(
             dataset,
@@ -296,7 +272,7 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def show_all(comparison: Comparison) -> None:
-    """Print all that was compared: what was asked beside the means, then the table."""
+    """Print all that was compared: figures beside the means, then the table."""
     show_details(comparison)
     show(comparison)
 
@@ -315,9 +291,8 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(comparison.rows, columns, title, "-")
     _show_outputs(comparison)
-    judged = [one for found in judge_variants(comparison).values() for one in found]
-    if judged:
-        print_limits(judged)
+    by_variant = judge_variants(comparison).values()
+    print_limits([judgement for several in by_variant for judgement in several])
     _say_warnings(comparison, say, with_times)
 
 
@@ -330,7 +305,7 @@ OF_TIMES: Columns = {
 
 def _show_outputs(comparison: Comparison) -> None:
     """Show each output's own figures, where there are several."""
-    rows = [(row.name, one) for row in comparison.rows[1:] for one in row.outputs]
+    rows = [(row.name, output) for row in comparison.rows[1:] for output in row.outputs]
     if len(rows) <= len(comparison.rows[1:]):
         return
     columns: Columns = {
@@ -351,4 +326,4 @@ def _say_warnings(
     from trtcal.evaluate.comparison import warnings
 
     for warning in warnings(comparison, with_times):
-        print_line(f"care: {warning}")
+        print_line(f"warning: {warning}")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
-from trtcal.cli.options import ConfigOptions, LimitOptions, argument, option
+from trtcal.cli.options import JudgingOptions, argument, option
 from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
-    from trtcal.evidence.findings import Finding
+    from trtcal.evidence.findings import Evidence, Finding
 
-SHOWN = 10
+FINDINGS_SHOWN = 10
 EVIDENCE_SHOWN = 2
 COUNTED_AS = {
     "asked": "convolutions and products",
@@ -27,9 +26,7 @@ COUNTED_AS = {
 }
 
 
-class Diagnose(
-    ConfigOptions, LimitOptions, example="trtcal diagnose builds/sm89 --log replayed.log"
-):
+class Diagnose(JudgingOptions, example="trtcal diagnose builds/sm89 --log replayed.log"):
     """Show what is wrong with the build in FOLDER, the most severe first, with evidence and fix.
 
     --layers, --log and --model, in any combination, describe engines built by other tools. The
@@ -58,12 +55,8 @@ class Diagnose(
         if self.folder:
             files, test = recall(self.folder), self.config.evaluation.data
             words = ("compare", files.get("model"), files.get("quantized"), "--data")
-            known = (
-                ""
-                if test
-                else "data that calibration did not see would be better, but none are known"
-            )
-            advise(self, *words, test or files.get("data"), why=known)
+            why = "data that calibration did not see would be better, but none are known"
+            advise(self, *words, test or files.get("data"), why="" if test else why)
         hold(diagnosis)
 
 
@@ -75,9 +68,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.model import load_model
 
-    config = replace(
-        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_builds)
-    )
+    config = options.config_of_builds
     others = options.layers or options.logs or options.model
     if options.layers if options.folder else not others:
         raise InputError(
@@ -101,12 +92,12 @@ def show(diagnosis: Diagnosis) -> None:
 
     if diagnosis.coverage is not None:
         show_coverage(diagnosis.coverage)
-    show_findings(diagnosis.findings, most(SHOWN))
+    show_findings(diagnosis.findings, most(FINDINGS_SHOWN))
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
-    for one in diagnosis.unused:
-        note(f"note: [[suppress]] accepts no finding: {one}")
+    for entry in diagnosis.unused:
+        note(f"note: [[suppress]] accepts no finding: {entry}")
     counts = ", ".join(
         f"{number} {COUNTED_AS.get(name, name)}" for name, number in diagnosis.counts.items()
     )
@@ -119,29 +110,27 @@ def show(diagnosis: Diagnosis) -> None:
 def show_findings(findings: Sequence[Finding], count: int | None) -> None:
     """Print the first findings, and how many there are more."""
     for number, finding in enumerate(findings[:count], 1):
-        _show_one(number, finding)
+        say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
+        say(f"   why: {finding.why}")
+        say(f"   fix: {finding.fix}")
+        for evidence in finding.evidence[: most(EVIDENCE_SHOWN)]:
+            _show_evidence(evidence)
     say_more(len(findings), count, "findings")
 
 
-def _show_one(number: int, finding: Finding) -> None:
-    say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
-    say(f"   why: {finding.why}")
-    say(f"   fix: {finding.fix}")
-    for one in finding.evidence[: most(EVIDENCE_SHOWN)]:
-        lines = one.text.splitlines() or [""]
-        first = f": {lines[0][:200]}" if lines[0] else ""
-        say(f"   {one.source} {one.place}{first}")
-        for line in lines[1:]:
-            say(f"       {line[:200]}")
+def _show_evidence(evidence: Evidence) -> None:
+    first, *others = evidence.text.splitlines() or [""]
+    say(f"   {evidence.source} {evidence.place}{f': {first[:200]}' if first else ''}")
+    for line in others:
+        say(f"       {line[:200]}")
 
 
 def _cost(finding: Finding) -> str:
     cost = finding.cost
-    parts = []
-    if cost.time_ms is not None:
-        parts.append(f"{cost.time_ms:.3g} ms")
-    if cost.moved_bytes is not None:
-        parts.append(f"{cost.moved_bytes / 1e6:.3g} MB moved")
-    if cost.risk != "none":
-        parts.append(f"{cost.risk} risk for accuracy")
-    return f" [{', '.join(parts)}]" if parts else ""
+    parts = [
+        "" if cost.time_ms is None else f"{cost.time_ms:.3g} ms",
+        "" if cost.moved_bytes is None else f"{cost.moved_bytes / 1e6:.3g} MB moved",
+        "" if cost.risk == "none" else f"{cost.risk} risk for accuracy",
+    ]
+    shown = ", ".join(filter(None, parts))
+    return f" [{shown}]" if shown else ""

@@ -28,8 +28,8 @@ class Doctor(JsonOptions, example="trtcal doctor --json"):
             "backends": {name: vars(state) for name, state in states.items()},
             "cuda": vars(find_device()),
             "targets": {
-                one: {"gpus": GPUS.get(one, "").split(), "backend": here.get(one)}
-                for one in dict.fromkeys([*here, *GPUS])
+                target: {"gpus": GPUS.get(target, "").split(), "backend": here.get(target)}
+                for target in dict.fromkeys([*here, *GPUS])
             },
             "calibrators": calibrators.names(),
         }
@@ -58,8 +58,8 @@ def _show(document: dict[str, Any]) -> None:
     }
     print_table(document["targets"].items(), columns, "--target")
     say("calibrators: " + ", ".join(document["calibrators"]))
-    found = document["packages"].items()
-    say("packages: " + ", ".join(f"{name} {version or '-'}" for name, version in found))
+    packages = document["packages"].items()
+    say("packages: " + ", ".join(f"{name} {version or '-'}" for name, version in packages))
 
 
 def _device(cuda: dict[str, str | None]) -> str:

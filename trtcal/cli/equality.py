@@ -32,7 +32,7 @@ class EqualityOptions(Options):
         metavar="N",
     )
 
-    def run_both(self, given: Model, other: Model, config: Config) -> Equality | None:
+    def run_both(self, model: Model, other: Model, config: Config) -> Equality | None:
         """Return the difference of two models' outputs on data or random samples; None with neither."""
         from trtcal.data import open_dataset
         from trtcal.data.dataset import batch_for
@@ -43,14 +43,14 @@ class EqualityOptions(Options):
         if self.data and self.random_samples:
             raise click.UsageError("--data and --random exclude each other")
         if self.data:
-            dataset = open_dataset(self.data, given, config.images, settings=config.data)
-            dataset = carry(given, dataset, config.data.states)
-            batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
+            dataset = open_dataset(self.data, model, config.images, settings=config.data)
+            dataset = carry(model, dataset, config.data.states)
+            batches, samples = dataset.batches(batch_for(model, BATCH)), len(dataset)
         elif self.random_samples:
             note("note: random inputs show less than data: a network never sees most of them")
             samples = self.random_samples
-            batches = draw_batches(given, samples, BATCH)
+            batches = draw_batches(model, samples, BATCH)
         else:
             return None
         with progress("running both models", samples, "samples") as advance:
-            return check_equal(given, other, batches, advance)
+            return check_equal(model, other, batches, advance)

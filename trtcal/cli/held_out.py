@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trtcal.model import Model
     from trtcal.ranges import Calibration, Parameters
 
-FEW = 32  # samples, below which ranges hang on which ones they are
+FEW = 32  # samples, below which ranges depend on which ones they are
 
 
 def note_if_few(samples: int) -> None:
@@ -32,10 +32,10 @@ def note_if_few(samples: int) -> None:
 
 def refuse(options: Mapping[str, object]) -> None:
     """Raise `InputError` for options that have no part in a learning curve."""
-    given = [name for name, value in options.items() if value]
-    if given:
+    name = next((name for name, value in options.items() if value), None)
+    if name is not None:
         raise InputError(
-            f"--how-many and --{given[0]} exclude each other",
+            f"--how-many and --{name} exclude each other",
             "--how-many reads the data in its own chunks, and keeps no histograms",
         )
 
@@ -61,20 +61,20 @@ def choose(
     observation: Observation,
     select: Dataset | None,
     method: str,
-    given: Parameters,
+    values: Parameters,
 ) -> Calibration:
     """Return a method's ranges, with samples to judge by those of the method that loses least."""
     from trtcal.calibration import calibrate
     from trtcal.evaluate.judging import METHODS, choose_method
 
     if select is None:
-        return calibrate(observation, method, given)
+        return calibrate(observation, method, values)
     with progress("judging ranges", len(METHODS), "methods") as advance:
-        choice = choose_method(model, observation, select, given, advance)
+        choice = choose_method(model, observation, select, values, advance)
     columns: Columns = {
-        "method": lambda one: "auto, by tensor" if one[0] == "auto" else one[0],
-        "SQNR, mean dB": lambda one: f"{-one[1].value:.2f}",
-        "": lambda one: "chosen" if one[0] == choice.calibration.method else "",
+        "method": lambda row: "auto, by tensor" if row[0] == "auto" else row[0],
+        "SQNR, mean dB": lambda row: f"{-row[1].value:.2f}",
+        "": lambda row: "chosen" if row[0] == choice.calibration.method else "",
     }
     if not options.as_json:
         title = f"on {len(select)} samples held back; the first, unless another is clearly better"
@@ -83,13 +83,13 @@ def choose(
 
 
 def show_curve(
-    options: Calibrate, model: Model, dataset: Dataset, method: str, parameters: Parameters
+    options: Calibrate, model: Model, dataset: Dataset, method: str, values: Parameters
 ) -> None:
     """Measure the curve of a prepared model and print it; write it only where `-o` says."""
     from trtcal.documents import write_document
     from trtcal.evaluate.learning_curve import learning_curve
 
-    curve = learning_curve(model, dataset, method, parameters, progress)
+    curve = learning_curve(model, dataset, method, values, progress)
     document = curve.to_document()
     if options.output is not None:
         write_document(options.output, document)

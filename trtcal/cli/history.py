@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trtcal.runs.diff import RunDifference
     from trtcal.runs.history import Entry, History
 
-SHOWN = 20
+RUNS_SHOWN = 20
 FIGURES_SHOWN = 40
 
 
@@ -71,7 +71,9 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
     """
 
     reports: tuple[Path, ...] = argument()
-    name: str | None = option("Project of these runs.  [default: their reference model]")
+    project: str | None = option(
+        "Project of these runs.  [default: their reference model]", formerly="--name"
+    )
     tags: tuple[str, ...] = option(
         "A tag of these runs, which replaces one with the same key in a report; may be repeated.",
         "--tag",
@@ -83,13 +85,13 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
         from trtcal.runs.history import entry_of
 
         tags = tags_of(self.tags)
-        found = [(path, _report_at(path)) for path in self.reports]
-        for path, report in found:  # before a history is made for them
+        reports = [(path, _report_at(path)) for path in self.reports]
+        for path, report in reports:  # before a history is made for them
             parsing(path, partial(entry_of, report))
         history = self.open()
-        for path, report in found:
+        for path, report in reports:
             folder = path if path.is_dir() else path.parent
-            say(f"run {history.record(report, self.name, str(folder), tags)}: {path}")
+            say(f"run {history.record(report, self.project, str(folder), tags)}: {path}")
 
 
 def _report_at(path: Path) -> Document:
@@ -98,14 +100,14 @@ def _report_at(path: Path) -> Document:
     from trtcal.documents.streams import command_line
     from trtcal.reporting.document import KIND, VERSION, assemble
 
-    made = path / "report.json"
-    if path.is_dir() and not made.exists():
+    file = path / "report.json"
+    if path.is_dir() and not file.exists():
         report = assemble(path)
         latest = max(file.stat().st_mtime for file in path.rglob("*.json"))
         when = datetime.fromtimestamp(latest, timezone.utc).isoformat(timespec="seconds")
         report["measured"]["made_at"] = when  # so that it is the same run whenever it is added
     else:
-        report = read_document(made if path.is_dir() else path, KIND, VERSION)
+        report = read_document(file if path.is_dir() else path, KIND, VERSION)
     if report["comparison"] is None:
         words = ("compare", "MODEL.onnx", "INT8.onnx")
         again = command_line(*words, data="DATA", o=path / "comparison.json")
@@ -115,20 +117,20 @@ def _report_at(path: Path) -> Document:
     return report
 
 
-class List(HistoryOptions, JsonOptions, example="trtcal history list --name resnet50"):
+class List(HistoryOptions, JsonOptions, example="trtcal history list --project resnet50"):
     """List the last runs."""
 
-    name: str | None = option("Only runs of this name.")
+    project: str | None = option("Only runs of this project.", formerly="--name")
     tags: tuple[str, ...] = option(
         "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
-    last: int = option("Number of runs to list.", default=SHOWN, least=1)
+    last: int = option("Number of runs to list.", default=RUNS_SHOWN, least=1)
 
     def _run(self) -> None:
         history = self.open()
-        entries = history.entries(self.name, self.last, tags=tags_of(self.tags))
+        entries = history.entries(self.project, self.last, tags=tags_of(self.tags))
         if not entries:
-            _say_empty(history, self.name, self.tags)
+            _say_empty(history, self.project, self.tags)
         columns: Columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
         columns = {**columns, "verdict": "{verdict}", "variant": "{variant}"}
         if any(entry.tags for entry in entries):
@@ -180,29 +182,29 @@ class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
         from trtcal.runs.diff import compare_runs
 
         history = self.open()
-        found = compare_runs(history.entry(self.before), history.entry(self.after))
-        self.present(found.to_document(), lambda: show_diff(found))
+        difference = compare_runs(history.entry(self.before), history.entry(self.after))
+        self.present(difference.to_document(), lambda: show_diff(difference))
 
 
-def show_diff(found: RunDifference) -> None:
+def show_diff(difference: RunDifference) -> None:
     """Print what differs between two runs."""
     columns: Columns = {
         "variant": "{variant}",
         "figure": "{figure}",
         "before": "{before:.6g}",
         "after": "{after:.6g}",
-        "change": lambda one: "" if one.share is None else f"{100 * one.share:+.2f} %",
-        "for": lambda one: {True: "better", False: "worse"}.get(
-            one.is_better, "noise" if one.is_noise else ""
+        "change": lambda row: "" if row.share is None else f"{100 * row.share:+.2f} %",
+        "for": lambda row: {True: "better", False: "worse"}.get(
+            row.is_better, "noise" if row.is_noise else ""
         ),
     }
-    print_table(found.changed, columns, shown=FIGURES_SHOWN)
-    for what, names in (("gone", found.gone), ("new", found.new)):
+    print_table(difference.changed, columns, shown=FIGURES_SHOWN)
+    for what, names in (("gone", difference.gone), ("new", difference.new)):
         if names:
             say(f"{what}: {', '.join(names)}")
-    for name, (was, now) in found.inputs.items():
+    for name, (was, now) in difference.inputs.items():
         say(f"changed: {name}: {was or 'none'} to {now or 'none'}")
-    if not found.inputs:
+    if not difference.inputs:
         say("no recorded input changed")
 
 
@@ -212,14 +214,14 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
     A STORE is the address of a tracking server, or a database such as sqlite:///mlflow.db.
     """
 
-    name: str | None = option("Only runs of this name.")
+    project: str | None = option("Only runs of this project.", formerly="--name")
     form: Literal["json", "csv"] = option("What to print.", "--format", default="json")
     mlflow: str | None = option(
         "MLflow store that receives the runs it does not have yet.", metavar="URI"
     )
 
     def _run(self) -> None:
-        entries = self.open().entries(self.name)
+        entries = self.open().entries(self.project)
         if self.mlflow is not None:
             _send(entries, self.mlflow)
             return
@@ -261,7 +263,9 @@ class Check(
 ):
     """Check the last run against limits on figures and changes; the status is 1 if one is broken."""
 
-    name: str | None = option("Name whose last run is checked.  [default: that of the last run]")
+    project: str | None = option(
+        "Project whose last run is checked.  [default: that of the last run]", formerly="--name"
+    )
     against: int | None = option("Number of the baseline run.  [default: the run before]")
 
     def _run(self) -> None:
@@ -269,11 +273,11 @@ class Check(
         from trtcal.runs.diff import judge_run
 
         required(self.limits or None, "a limit", "--limit")
-        before, after = _pair(self.open(), self.name, self.against)
+        before, after = _pair(self.open(), self.project, self.against)
         judged = judge_run(parse_limits(self.limits), before, after)
         document = _alert_document(before, after, judged)
         self.present(document, lambda: print_limits(judged, f"run {after.number} of {after.name}"))
-        if any(one.state == BROKEN for one in judged):
+        if any(judgement.state == BROKEN for judgement in judged):
             self.send_alerts(document)
         first = before.number if before else after.number
         require(judged, f"see `trtcal history diff {first} {after.number}`")
@@ -300,7 +304,7 @@ def _alert_document(
         "name": after.name,
         "verdict": after.verdict,
         "baseline": before.number if before else None,
-        "limits": [one.to_document() for one in judged],
+        "limits": [judgement.to_document() for judgement in judged],
         "inputs": compare_runs(before, after).inputs if before else {},
     }
 

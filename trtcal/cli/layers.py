@@ -22,7 +22,7 @@ def command() -> None:
     """Show what an engine spends its time on and which fusions it has; compare two engines."""
 
 
-class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --target t4"):
+class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --gpu t4"):
     """Show shares by precision, copies, remaining Q/DQ and the costliest layers of an engine.
 
     FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
@@ -32,9 +32,10 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
     profile: Path | None = option(
         "Layer times from trtexec --exportProfile.  [default: the ones in the build's folder]"
     )
-    target: str | None = option(
+    gpu: str | None = option(
         "GPU to estimate limits for: a name such as t4 or l4, or a TOML file of datasheet numbers.",
         metavar="NAME|FILE",
+        formerly="--target",
     )
     top: int = option("Number of rows to show.", default=15, least=0)
 
@@ -43,7 +44,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         from trtcal.evidence.layers.findings import examine
         from trtcal.evidence.layers.reading import engine_document, read_engine
 
-        gpu = find_target(self.target) if self.target else None
+        gpu = find_target(self.gpu) if self.gpu else None
         engine = read_engine(self.file, self.profile)
         document = engine_document(engine, gpu)
 
@@ -64,8 +65,8 @@ def _show_shares(document: Row) -> None:
             title: "{name}",
             "layers": "{layers}",
             "ms": "{time_ms:.4g}",
-            "MB": lambda one: _mb(one["moved_bytes"]),
-            f"share of {document['shares_of']}": lambda one: _percent(one["share"], ".1f"),
+            "MB": lambda row: _mb(row["moved_bytes"]),
+            f"share of {document['shares_of']}": lambda row: _percent(row["share"], ".1f"),
         }
         print_table(document[f"by_{title}"], columns)
 
@@ -109,17 +110,14 @@ def _moved(layer: Row) -> int | None:
 
 
 def _say_totals(document: Row) -> None:
-    origins: dict[str, list[Row]] = defaultdict(list)
-    for one in document["reformats"]:
-        origins["free" if one["is_free"] else one["origin"] or "unknown"].append(one)
-    for origin, found in origins.items():
-        times = [one["time_ms"] for one in found if one["time_ms"] is not None]
-        cost = (
-            f"{sum(times):.4g} ms"
-            if times
-            else f"{_mb(sum(o['moved_bytes'] or 0 for o in found))} MB"
-        )
-        say(f"copies, origin {origin}: {len(found)}, {cost}")
+    by_origin: dict[str, list[Row]] = defaultdict(list)
+    for copy in document["reformats"]:
+        by_origin["free" if copy["is_free"] else copy["origin"] or "unknown"].append(copy)
+    for origin, copies in by_origin.items():
+        times = [copy["time_ms"] for copy in copies if copy["time_ms"] is not None]
+        moved = _mb(sum(copy["moved_bytes"] or 0 for copy in copies))
+        cost = f"{sum(times):.4g} ms" if times else f"{moved} MB"
+        say(f"copies, origin {origin}: {len(copies)}, {cost}")
     total = "no times" if document["total_ms"] is None else f"{document['total_ms']:.4g} ms"
     say(
         f"{len(document['layers'])} layers, {total}, {_mb(document['moved_bytes'])} MB moved, "

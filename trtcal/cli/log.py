@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 SECONDS = 5.0  # of a calibration, below which it hardly read a data set
 BACKGROUND = ("memory", "timing", "calibration_progress")
-SHOWN = 40
+KINDS_SHOWN = 40
 LONGEST_NAME = 60
 LONGEST_MESSAGE = 200
 FEW = 0.2  # of the lines recognised, below which it is hardly a build log
@@ -119,8 +119,8 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
             writes.append(stack.enter_context(temporary.open("wb")).write)
 
         def write(data: bytes) -> None:
-            for one in writes:
-                one(data)
+            for write_to in writes:
+                write_to(data)
 
         yield write
 
@@ -139,9 +139,9 @@ def show(file: str, writer: LogWriter) -> None:
     kinds = document["findings"]
     say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {_counts(writer)}")
     say_wrapped("  ", "; ".join(_facts(document)))
-    for kind in kinds[: most(SHOWN)]:
+    for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
-    say_more(len(kinds), most(SHOWN), "kinds")
+    say_more(len(kinds), most(KINDS_SHOWN), "kinds")
     say("")
     say("; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
@@ -180,7 +180,7 @@ def _facts(document: dict[str, Any]) -> list[str]:
     memory = [f"{where} {size:,} MiB" for where, size in peaks.items() if size is not None]
     parts += [f"peak memory {', '.join(memory)}"] if memory else []
     layers = document["precisions"]
-    shown = [f"{layers[one]} {words}" for one, words in COMPUTED.items() if one in layers]
+    shown = [f"{layers[name]} {words}" for name, words in COMPUTED.items() if name in layers]
     return parts + ([f"layers: {', '.join(shown)}"] if shown else [])
 
 

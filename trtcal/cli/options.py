@@ -42,7 +42,7 @@ from trtcal.config import (
 from trtcal.documents import clear_places
 from trtcal.documents.streams import shell_word
 from trtcal.documents.trust import trusting
-from trtcal.errors import MODEL, InputError, TrtcalError
+from trtcal.errors import MODEL, GateFailed, InputError, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
@@ -57,22 +57,26 @@ DB = (
     f"SQLite file of the history.  [default: `history` in {FILE} of this folder, else "
     "trtcal/history.sqlite in the user's data folder]"
 )
+METRIC_FILE = (
+    "Python file with metric(outputs, labels) -> {name: value}, called for each sample; higher is "
+    "better."
+)
 LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
 
-def option(about: str, *names: str, **given: Any) -> Any:
+def option(about: str, *names: str, **settings: Any) -> Any:
     """Return a field that is an option: its help, and what click takes besides.
 
     `names` stand in place of `--field-name`, or beside it where all are short. `least` is the smallest
-    number allowed.
+    number allowed, `formerly` the name that the option had.
     """
-    return field(metadata={"names": names, "given": {"help": about, **given}})
+    return field(metadata={"names": names, "click": {"help": about, **settings}})
 
 
-def argument(**given: Any) -> Any:
-    """Return a field that is an argument; of one that may be repeated at least one is wanted."""
-    return field(metadata={"given": given})
+def argument(**settings: Any) -> Any:
+    """Return a field that is an argument; of one that may be repeated at least one is required."""
+    return field(metadata={"click": settings})
 
 
 class Options:
@@ -103,10 +107,9 @@ class Options:
             raise
 
     def _with_file(self, hint: str) -> str:
-        names = ("model", "reference", "baseline")
-        path = next((one for name in names if (one := getattr(self, name, None))), MODEL)
-        stem = str(path).removesuffix(".onnx")
-        return re.sub(rf"\b{MODEL}([\w-]*\.onnx)", lambda one: shell_word(stem + one[1]), hint)
+        models = (getattr(self, name, None) for name in ("model", "reference", "baseline"))
+        stem = str(next(filter(None, models), MODEL)).removesuffix(".onnx")
+        return re.sub(rf"\b{MODEL}([\w-]*\.onnx)", lambda name: shell_word(stem + name[1]), hint)
 
     @classmethod
     def command(cls) -> click.Command:
@@ -116,19 +119,15 @@ class Options:
             callback=partial(_start, cls),
             params=[*_parameters(cls), *_verbosities()],
             help=inspect.getdoc(cls),
-            short_help=_first_paragraph(cls),
+            short_help=" ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split()),
             epilog=f"Example: {cls.example}",
         )
 
 
-def _first_paragraph(options: type[Options]) -> str:
-    return " ".join((inspect.getdoc(options) or "").split("\n\n")[0].split())
-
-
-def _start(options: type[Options], *, quiet: bool, verbose: bool, **given: Any) -> None:
-    clear_places(_paths(given.values()))
-    with verbosity(quiet, verbose), trusting(given.get("trust", False)):
-        options(**given)._start()
+def _start(options: type[Options], *, quiet: bool, verbose: bool, **values: Any) -> None:
+    clear_places(_paths(values.values()))
+    with verbosity(quiet, verbose), trusting(values.get("trust", False)):
+        options(**values)._start()
 
 
 def _paths(values: Iterable[object]) -> Iterator[Path]:
@@ -140,7 +139,7 @@ def _paths(values: Iterable[object]) -> Iterator[Path]:
 
 
 def _verbosities() -> list[click.Parameter]:
-    """Return the options of every command."""
+    """Return the options that every command has."""
     return [
         click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),
         click.Option(
@@ -158,9 +157,27 @@ def add_commands(group: click.Group, *kinds: type[Options]) -> None:
 def _parameters(options: Any) -> list[click.Parameter]:
     kinds = get_type_hints(options)
     ordered = sorted(
-        fields(options), key=lambda one: LAST.index(one.name) if one.name in LAST else -1
+        fields(options), key=lambda item: LAST.index(item.name) if item.name in LAST else -1
     )
-    return [_parameter(one.name, kinds[one.name], one.metadata) for one in ordered]
+    parameters = [_parameter(item.name, kinds[item.name], item.metadata) for item in ordered]
+    former = {item.metadata["click"].get("formerly"): item.name for item in ordered}
+    return parameters + [
+        _former(old, next(known for known in parameters if known.name == name))
+        for old, name in former.items()
+        if old is not None
+    ]
+
+
+def _former(old: str, parameter: click.Parameter) -> click.Option:
+    """Return a hidden option of a former name: it ends with an error that gives the name of today."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            name = parameter.opts[-1]
+            raise InputError(f"{old} is now {name}", f"write `{name} {shell_word(value)}`")
+
+    about = f"Now {parameter.opts[-1]}."
+    return click.Option([old], hidden=True, expose_value=False, callback=refuse, help=about)
 
 
 def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Parameter:
@@ -169,19 +186,22 @@ def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Param
     plain = get_args(kind)[0] if is_optional else kind
     items = get_args(plain) if get_origin(plain) is tuple else (plain,)
     repeats, is_flag = items[-1] is Ellipsis, plain is bool
-    given = dict(declared["given"])
-    given["type"] = given.get("type") or _type(items[0], given.pop("least", None))
-    required = given.pop("required", not (is_optional or "default" in given))
+    settings = {name: value for name, value in declared["click"].items() if name != "formerly"}
+    settings["type"] = settings.get("type") or _type(items[0], settings.pop("least", None))
+    required = settings.pop("required", not (is_optional or "default" in settings))
     if "names" not in declared:
-        return click.Argument([name], required=required, nargs=-1 if repeats else 1, **given)
+        return click.Argument([name], required=required, nargs=-1 if repeats else 1, **settings)
+    names = declared["names"]
+    if not any(flag.startswith("--") for flag in names):
+        names = (*names, f"--{name.replace('_', '-')}")
     return click.Option(
-        [name, *_flags(name, declared["names"])],
+        [name, *names],
         required=required and not (is_flag or repeats),
-        is_flag=given.pop("is_flag", is_flag or None),  # False: its value may be left out
+        is_flag=settings.pop("is_flag", is_flag or None),  # False: its value may be left out
         multiple=repeats,
         nargs=1 if repeats else len(items),
-        show_default="default" in given,
-        **given,
+        show_default="default" in settings,
+        **settings,
     )
 
 
@@ -193,12 +213,6 @@ def _type(kind: Any, least: float | None) -> Any:
     return click.IntRange(int(least)) if kind is int else click.FloatRange(least)
 
 
-def _flags(name: str, given: Sequence[str]) -> Sequence[str]:
-    if any(one.startswith("--") for one in given):
-        return given
-    return (*given, f"--{name.replace('_', '-')}")
-
-
 def config_here(path: Path | None = None) -> Config:
     """Return the given configuration, or that of the current folder, or an empty one."""
     if path is not None:
@@ -207,11 +221,11 @@ def config_here(path: Path | None = None) -> Config:
     return read_config(default) if default.is_file() else Config(default)
 
 
-def history_path(given: Path | None) -> Path:
-    """Return which history is meant: the one given, that of trtcal.toml here, or the user's own."""
+def history_path(path: Path | None) -> Path:
+    """Return which history is meant: this one, that of trtcal.toml here, or the user's own."""
     from trtcal.runs.history import default_path
 
-    return given or config_here().history or default_path()
+    return path or config_here().history or default_path()
 
 
 def required(value: Any, what: str, option: str) -> Any:
@@ -226,9 +240,9 @@ def tags_of(pairs: Sequence[str]) -> dict[str, str]:
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
         raise InputError(f"{wrong[0]!r} is not KEY=VALUE", "write it like --tag team=vision")
-    found = {name: one for name, _, one in (pair.partition("=") for pair in pairs)}
+    tags = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
     with naming("--tag"):
-        return read_tags(found)
+        return read_tags(tags)
 
 
 def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
@@ -256,6 +270,10 @@ class JsonOptions(Options):
         show()
         if path is not None:
             say_written(path, document["digest"])
+
+    def refusal(self, word: str, sentence: str, hint: str) -> GateFailed:
+        """Return the error of a verdict, with the sentence that no printed result has."""
+        return GateFailed(f"{word}: {sentence}" if self.as_json else f"the verdict is {word}", hint)
 
     def present_onnx(
         self, path: Path, written: OnnxFile, facts: dict[str, Any], show: Callable[[], object]
@@ -349,7 +367,11 @@ class ConfigOptions(JsonOptions):
         """The configuration given, or that of the current folder, or an empty one."""
         return config_here(self.config_path)
 
-    def limits_of(self, given: Sequence[str], known: Callable[[Limit], bool]) -> tuple[Limit, ...]:
+
+class JudgingOptions(ConfigOptions, LimitOptions):
+    """The options of a command that holds what it measures to limits: given here or in trtcal.toml."""
+
+    def limits_of(self, known: Callable[[Limit], bool]) -> tuple[Limit, ...]:
         """Return the limits given, and those of trtcal.toml that they leave.
 
         Of trtcal.toml only those count that are about what this command measures (`known`).
@@ -357,16 +379,22 @@ class ConfigOptions(JsonOptions):
         from trtcal.limits import joined, parse_limits
         from trtcal.metrics import check_known
 
-        asked = parse_limits(given)
+        own = parse_limits(self.limits)
         has_own = getattr(self, "metric_file", None) or self.config.evaluation.metric
-        check_known([one.metric for one in (*asked, *self.config.limits)], None if has_own else ())
-        for limit in asked:
+        metrics = [limit.metric for limit in (*own, *self.config.limits)]
+        check_known(metrics, None if has_own else ())
+        for limit in own:
             if not known(limit):
                 raise InputError(
                     f"this command does not measure the metric of the limit {limit}",
                     "see --help for the metrics of this command",
                 )
-        return joined([limit for limit in self.config.limits if known(limit)], asked)
+        return joined([limit for limit in self.config.limits if known(limit)], own)
+
+    @property
+    def config_of_builds(self) -> Config:
+        """The configuration with the limits on builds."""
+        return replace(self.config, limits=self.limits_of(lambda limit: limit.is_of_builds))
 
 
 class DataOptions(ConfigOptions, TrustOptions):
@@ -413,12 +441,12 @@ class DataOptions(ConfigOptions, TrustOptions):
         from trtcal.pipeline.inputs import open_section, split
 
         whole = open_section(model, self.config, self.config.calibration, "calibration.data")
-        held = split(model, whole)[1]
+        part = split(model, whole)[1]
         note(
-            f"note: judging on {len(held)} of {len(whole)} samples of {whole.name}, which `trtcal "
+            f"note: judging on {len(part)} of {len(whole)} samples of {whole.name}, which `trtcal "
             "run` holds back"
         )
-        return held
+        return part
 
 
 class TaskOptions(ConfigOptions):
@@ -448,8 +476,24 @@ class TaskOptions(ConfigOptions):
     @property
     def chosen_outputs(self) -> tuple[str, ...]:
         """The outputs that count, given here or in trtcal.toml; none means all."""
-        given = [name.strip() for one in self.outputs for name in one.split(",")]
-        return tuple(dict.fromkeys(given)) or self.config.outputs
+        names = [name.strip() for words in self.outputs for name in words.split(",")]
+        return tuple(dict.fromkeys(names)) or self.config.outputs
+
+
+class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions):
+    """The options of a command that compares models on data."""
+
+    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
+    slices: Path | None = option(
+        "CSV file of slices: a header of attributes, then one row for each sample."
+    )
+    metric_file: Path | None = option(METRIC_FILE)
+
+    def batch_of(self, model: Model) -> int:
+        """Return the size of a batch, which a model may fix."""
+        from trtcal.data.dataset import batch_for
+
+        return batch_for(model, self.batch or self.config.evaluation.batch)
 
 
 class ModelOptions(ConfigOptions):
@@ -464,14 +508,18 @@ class ModelOptions(ConfigOptions):
         return load_model(required(self.model or self.config.model, "the model", "MODEL"))
 
 
-class PreparedOptions(DataOptions, ModelOptions):
-    """The options of a command that makes a model ready for Q/DQ first."""
+class SkipOptions(Options):
+    """The option of a command that runs the preparation passes."""
 
     skipped: tuple[str, ...] = option(
         "Preparation pass to skip (`trtcal prepare --list` lists them); may be repeated.",
         "--skip-pass",
         metavar="NAME",
     )
+
+
+class PreparedOptions(DataOptions, ModelOptions, SkipOptions):
+    """The options of a command that makes a model ready for Q/DQ first."""
 
     def prepare(self, model: Model, optimizations: Path | None = None) -> Model:
         """Return a model made ready for Q/DQ, with optimizations if there are any."""

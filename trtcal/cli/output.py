@@ -33,6 +33,7 @@ from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
     from trtcal.limits import Judgement
     from trtcal.quantization.coverage import Coverage
@@ -112,7 +113,7 @@ def print_csv(rows: Iterable[Sequence[object]]) -> None:
     stream = output()
     writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     for row in rows:
-        writer.writerow([visible_cell(one) if isinstance(one, str) else one for one in row])
+        writer.writerow([visible_cell(cell) if isinstance(cell, str) else cell for cell in row])
     stream.flush()
 
 
@@ -165,8 +166,8 @@ def print_table(
     rows = None if shown is None else most(shown)
     for thing in every[:rows]:
         row = [
-            filled(one, thing, missing) if isinstance(one, str) else one(thing)
-            for one in columns.values()
+            filled(cell, thing, missing) if isinstance(cell, str) else cell(thing)
+            for cell in columns.values()
         ]
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
     stream = output(AS_IS)  # all texts in it are printable; the rest is the terminal's own
@@ -275,17 +276,15 @@ def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int],
     from rich.markup import escape
     from rich.progress import Progress
 
-    console, every, done = _console(errors(AS_IS)), Every(), 0
+    done = 0
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
         bars.advance(task, count)
-        if not console.is_terminal:
-            every.show(f"{title}: {done:,} of {total:,} {unit}".rstrip())
+        show_line(f"{title}: {done:,} of {total:,} {unit}".rstrip())
 
-    disable = is_quiet() or not console.is_terminal
-    with Progress(console=console, transient=True, disable=disable) as bars, guarded():
+    with _bars(*Progress.get_default_columns()) as (bars, show_line):
         task = bars.add_task(escape(printable(title)), total=total)
         yield advance
 
@@ -293,20 +292,27 @@ def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int],
 @contextlib.contextmanager
 def clock(title: str) -> Iterator[Callable[[str], None]]:
     """Show the elapsed time and the latest message on standard error, without a terminal every 10 s."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console, every = _console(errors(AS_IS)), Every()
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     def show(text: str) -> None:
         bars.update(task, description=printable(f"{title}: {text}"))
-        if not console.is_terminal:
-            every.show(f"{title}: {text}")
+        show_line(f"{title}: {text}")
 
-    disable = is_quiet() or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bars, guarded():
+    message = TextColumn("{task.description}", markup=False)
+    with _bars(SpinnerColumn(), TimeElapsedColumn(), message) as (bars, show_line):
         task = bars.add_task(printable(title), total=None)
         yield show
+
+
+@contextlib.contextmanager
+def _bars(*columns: ProgressColumn) -> Iterator[tuple[Progress, Callable[[str], None]]]:
+    """Yield bars on a terminal's standard error, and what prints a line every 10 s on another one."""
+    from rich.progress import Progress
+
+    console, every = _console(errors(AS_IS)), Every()
+    disable = is_quiet() or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bars, guarded():
+        yield bars, (lambda text: None) if console.is_terminal else every.show
 
 
 class StatusLine:
@@ -344,7 +350,7 @@ def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None
         columns: Columns = {
             "limit": "{limit}",
             "of": "{subject}",
-            "measured": lambda one: one.reason if one.figure is None else one.measured,
+            "measured": lambda row: row.reason if row.figure is None else row.measured,
             "margin": "{margin:+.4g}",
             "samples needed": "{samples_needed:,}",
             "state": "{state}",
@@ -363,22 +369,22 @@ def parameters(
     pairs: Sequence[str], example: str = "percentile=99.9"
 ) -> dict[str, int | float | str]:
     """Read `NAME=VALUE` options; numbers become numbers."""
-    found: dict[str, int | float | str] = {}
+    values: dict[str, int | float | str] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not (name and separator):
             raise InputError(f"{pair!r} is not NAME=VALUE", f"write it like {example}")
-        found[name] = _number(text)
-    return found
+        values[name] = _number(text)
+    return values
 
 
 def size_in_bytes(text: str) -> int:
     """Read a size like 512MB, 4GB or 1.5GiB; `InputError` if it is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
-    if not found:
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if not parts:
         raise InputError(f"{text!r} is not a size", "write it like 512MB or 4GB")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
+    base = 1024 if parts[3] else 1000
+    return int(float(parts[1]) * base ** " KMGT".index(parts[2].upper() or " "))
 
 
 def _number(text: str) -> int | float | str:

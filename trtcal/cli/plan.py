@@ -34,14 +34,14 @@ class Show(ModelOptions, example="trtcal plan show mixed.json --model model.onnx
     def _run(self) -> None:
         from trtcal.quantization import read_plan
 
-        found, title = read_plan(self.plan), str(self.plan)
+        plan, title = read_plan(self.plan), str(self.plan)
         if self.model is None:
             columns = {"entry": "{0}", "precision": "{1}"}
-            rows = [*_entries(found).items()]
-            self.present({"plan": found.to_document()}, lambda: print_table(rows, columns, title))
+            rows = [*_entries(plan).items()]
+            self.present({"plan": plan.to_document()}, lambda: print_table(rows, columns, title))
             return
-        nodes = _nodes(found, self.model)
-        document = {"plan": found.to_document(), "nodes": [node.to_document() for node in nodes]}
+        nodes = _nodes(plan, self.model)
+        document = {"plan": plan.to_document(), "nodes": [node.to_document() for node in nodes]}
         self.present(document, lambda: _show_nodes(nodes, title))
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import ModelOptions, PassOptions, TrustOptions, option, required
+from trtcal.cli.options import ModelOptions, PassOptions, SkipOptions, TrustOptions, option
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
-    from trtcal.model.cut import Tail
     from trtcal.model.passes import Prepared
 
 
@@ -20,8 +19,9 @@ class Prepare(
     ModelOptions,
     EqualityOptions,
     PassOptions,
+    SkipOptions,
     TrustOptions,
-    example="trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx",
+    example="trtcal prepare model.onnx --data images.npz --skip-pass scales -o prepared.onnx",
 ):
     """Prepare MODEL for Q/DQ by passes that do not change its outputs, and write the result.
 
@@ -30,7 +30,6 @@ class Prepare(
     """
 
     listed: bool = option("List the passes, and do nothing else.", "--list")
-    skip: tuple[str, ...] = option("Pass to skip; may be repeated.", metavar="NAME")
     add: tuple[str, ...] = option(
         "Pass that runs only on request; may be repeated.", metavar="NAME"
     )
@@ -39,7 +38,9 @@ class Prepare(
         "rest wherever the model's own outputs are judged.",
         metavar="NAME,NAME",
     )
-    output: Path | None = option("ONNX file for the prepared model.", "-o")
+    output: Path | None = option(
+        "ONNX file for the prepared model.  [default: MODEL-prepared.onnx]", "-o"
+    )
     checkpoints: Path | None = option(
         "Folder for the record of each pass: checkpoints.jsonl and graphs.npz, as in a run's "
         "folder.",
@@ -58,13 +59,14 @@ class Prepare(
 
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)
-        path, folder = required(self.output, "the output", "-o"), self.checkpoints
+        folder = self.checkpoints
         follower = (
             Follower(config) if folder is None else find("checkpoints", "checkpoints")(config)
         )
         loaded = self.load_model()
+        path = self.output or Path(f"{Path(str(loaded.path)).stem}-prepared.onnx")
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
-        skip, add = [*settings.skip, *self.skip], [*settings.add, *self.add]
+        skip, add = [*settings.skip, *self.skipped], [*settings.add, *self.add]
         prepared = prepare_with_record(body, skip, add, passes, follower.see_graph)
         tail = tail_of(metadata_of(prepared.model.proto))
         equality = self.run_both(loaded, prepared.model, self.config)
@@ -84,7 +86,10 @@ class Prepare(
         kind = "random" if self.random_samples else ""
         self.present_onnx(path, written, document, lambda: _show(prepared, equality, kind))
         if tail and not self.as_json:
-            _show_cut(path, tail)
+            cut_off = ", ".join(f"{count} {op}" for op, count in tail.operators.items())
+            say(f"{path} ends at {', '.join(tail.cut)}; cut off: {cut_off}")
+            names = ", ".join(tail.outputs)
+            say(f"ONNX Runtime computes {names} from them in compare, ab, search and run")
 
 
 command = Prepare.command()
@@ -96,21 +101,14 @@ def _list_passes(options: Prepare) -> None:
 
     passes = [
         {
-            "name": one.name,
-            "purpose": one.purpose,
-            "runs": "on request" if one.on_request else "always",
+            "name": step.name,
+            "purpose": step.purpose,
+            "runs": "on request" if step.on_request else "always",
         }
-        for one in dict.fromkeys(PASSES)
+        for step in dict.fromkeys(PASSES)
     ]
     columns = {"pass": "{name}", "what it is for": "{purpose}", "runs": "{runs}"}
     options.present({"passes": passes}, lambda: print_table(passes, columns))
-
-
-def _show_cut(path: Path, tail: Tail) -> None:
-    """Print what the cut part is, and who computes it."""
-    counted = ", ".join(f"{count} {op}" for op, count in tail.operators.items())
-    say(f"{path} ends at {', '.join(tail.cut)}; cut off: {counted}")
-    say(f"ONNX Runtime computes {', '.join(tail.outputs)} from them in compare, ab, search and run")
 
 
 def _check(equality: Equality) -> None:
@@ -118,7 +116,7 @@ def _check(equality: Equality) -> None:
         raise GateFailed(
             f"the outputs of the prepared model differ ({_difference(equality)}): nothing was "
             "written",
-            "find the pass with --skip, and report it as a defect",
+            "find the pass with --skip-pass, and report it as a defect",
         )
 
 
@@ -134,8 +132,8 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
     columns: Columns = {
         "pass": "{name}",
         "changes": "{changes}",
-        "before": lambda one: one.before[7:19],
-        "after": lambda one: one.after[7:19],
+        "before": lambda record: record.before[7:19],
+        "after": lambda record: record.after[7:19],
         "skipped": "{skipped}",
     }
     print_table(prepared.records, columns)

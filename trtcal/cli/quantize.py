@@ -11,7 +11,7 @@ import click
 
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.check_data import warn
-from trtcal.cli.options import OptimizedOptions, option
+from trtcal.cli.options import METRIC_FILE, OptimizedOptions, option, required
 from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
 from trtcal.errors import some
 from trtcal.formats import NARROW, RANGED, WEIGHTS_ONLY
@@ -25,62 +25,62 @@ if TYPE_CHECKING:
     from trtcal.ranges import Calibration
 
 
-SHOWN = 5
+NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A prepared model with optimizations, its ranges, and what found them if that was here."""
+    """A prepared model with optimizations, its ranges, and the result of `--improve`."""
 
     model: Model
     calibration: Calibration | None
-    found: Improved | None = None
+    improved: Improved | None = None
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """The record of the optimizations found here."""
-        return None if self.found is None else self.found.optimizations.document
+        """The record of the optimizations of `--improve`."""
+        return None if self.improved is None else self.improved.optimizations.document
 
 
 def _subject(options: Quantize, plan: Plan) -> Subject:
     """Return the prepared model and its ranges: read, found by `--improve`, or none if none count."""
     from trtcal.ranges import Calibration
 
-    given = options.load_model()
-    prepared = options.prepare(given, options.optimizations)
+    model = options.load_model()
+    prepared = options.prepare(model, options.optimizations)
     if options.improve:
-        return _improved(given, prepared, options, plan)
+        return _improved(model, prepared, options, plan)
     path = options.chosen_ranges(plan)
     return Subject(prepared, None if path is None else Calibration.read(path))
 
 
-def _improved(given: Model, prepared: Model, options: Quantize, plan: Plan) -> Subject:
+def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> Subject:
     """Find optimizations for what the plan quantizes."""
     from trtcal.check.check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
     from trtcal.ptq.optimizations import ImproveOptions
 
-    metric = load_metric(options.metric) if options.metric else None
+    metric = load_metric(options.metric_file) if options.metric_file else None
     effort = options.improve or "fast"
-    wanted = ImproveOptions(effort, options.time_limit, options.objective, metric, plan=plan)
-    dataset = options.open_data(given, options.config.calibration)
-    warn(check_data(given, dataset).issues)
-    found = improve(prepared, dataset, wanted, given, progress)
-    for line in found.warnings:
-        warning(f"{line}")
-    return Subject(found.optimized, found.calibration if plan.ranged else None, found)
+    settings = ImproveOptions(effort, options.time_limit, options.objective, metric, plan=plan)
+    dataset = options.open_data(model, options.config.calibration)
+    warn(check_data(model, dataset).issues)
+    result = improve(prepared, dataset, settings, model, progress)
+    for line in result.warnings:
+        warning(line)
+    return Subject(result.optimized, result.calibration if plan.ranged else None, result)
 
 
-def _write_improved(found: Improved, options: Quantize) -> None:
+def _write_improved(result: Improved, options: Quantize) -> None:
     """Write optimizations, their record and the ranges beside the output."""
     endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
-    optimizations, record, ranges = (options.output.with_suffix(one) for one in endings)
-    found.write(optimizations, record, ranges)
-    names = [optimizations, record, *([ranges] if found.plan.ranged else [])]
+    optimizations, record, ranges = (options.output_path.with_suffix(one) for one in endings)
+    result.write(optimizations, record, ranges)
+    names = [optimizations, record, *([ranges] if result.plan.ranged else [])]
     note(f"wrote {', '.join(map(str, names))}")
     if options.float_output:
-        _write_floats(options.float_output, found.optimized, found.calibration)
+        _write_floats(options.float_output, result.optimized, result.calibration)
 
 
 def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
@@ -99,14 +99,14 @@ def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
 
 
 def show_tries(document: dict[str, Any]) -> None:
-    """Print what was tried, and what each brought."""
+    """Print the optimizations that were tried, and the loss with each."""
     loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(document["objective"], "-metric")
     columns: Columns = {
         "optimization": "{name}",
         loss: "{value:.4g}",
-        "SQNR dB": lambda one: _decibels(one["loss"]["noise"]),
+        "SQNR dB": lambda row: _decibels(row["loss"]["noise"]),
         "disagreement %": "{loss[disagreement]:.2f}",
-        "": lambda one: "kept" if one["kept"] else "not kept",
+        "": lambda row: "kept" if row["kept"] else "not kept",
     }
     title = f"on {document['samples']['selection']} samples held back"
     print_table(document["tries"], columns, title, "-")
@@ -154,7 +154,11 @@ class Quantize(
         f"if the plan asks for {' or '.join(RANGED)}]",
         "--calibration",
     )
-    output: Path = option("ONNX file for the quantized model.", "-o")
+    output: Path | None = option(
+        "ONNX file for the quantized model.  [default: MODEL-PLAN.onnx, without --plan "
+        "MODEL-PRECISION.onnx]",
+        "-o",
+    )
     keep_float: tuple[str, ...] = option("Node to leave in fp32; may be repeated.", metavar="GLOB")
     only: tuple[str, ...] = option(
         "Node to quantize, and no others; may be repeated.", metavar="GLOB"
@@ -172,10 +176,7 @@ class Quantize(
     objective: Literal["sqnr", "kl"] = option(
         "Figure that an optimization must improve.", default="sqnr"
     )
-    metric: Path | None = option(
-        "Python file with metric(outputs, labels), which optimizations must increase, in place "
-        "of --objective."
-    )
+    metric_file: Path | None = option(f"In place of --objective: {METRIC_FILE}")
     float_output: Path | None = option(
         "ONNX file for the optimized model in float, for TensorRT up to 10 with a cache."
     )
@@ -186,12 +187,21 @@ class Quantize(
             raise click.UsageError(
                 "--improve and --optimizations exclude each other: leave --optimizations out"
             )
-        if not self.improve and (self.data or self.metric or self.float_output):
-            raise click.UsageError("--data, --metric and --float-output need --improve")
+        if not self.improve and (self.data or self.metric_file or self.float_output):
+            raise click.UsageError("--data, --metric-file and --float-output need --improve")
         if self.only and self.plan:
             raise click.UsageError("--only and --plan exclude each other: leave --plan out")
         if self.precision and self.plan:
             raise click.UsageError("--precision and --plan exclude each other: leave --plan out")
+
+    @property
+    def output_path(self) -> Path:
+        """The file of the quantized model: as given, else beside the model, named after the plan."""
+        if self.output is not None:
+            return self.output
+        model = required(self.model or self.config.model, "the model", "MODEL")
+        plan = self.plan.stem if self.plan else self.precision or "int8"
+        return Path(f"{model.stem}-{plan}.onnx")
 
     @property
     def _suited(self) -> tuple[str, ...]:
@@ -216,9 +226,9 @@ class Quantize(
         subject = _subject(self, plan)
         quantized = quantize(subject.model, subject.calibration, plan)
         with together():
-            if subject.found:
-                _write_improved(subject.found, self)
-            written = write_quantized(self.output, quantized)
+            if subject.improved:
+                _write_improved(subject.improved, self)
+            written = write_quantized(self.output_path, quantized)
         coverage = asked_coverage(replace(subject.model, proto=quantized.proto))
         document = {
             "coverage": coverage.to_document(),
@@ -230,25 +240,25 @@ class Quantize(
             "improvement": subject.record,
         }
         self.present_onnx(
-            self.output, written, document, lambda: _show(quantized, coverage, subject.record)
+            self.output_path, written, document, lambda: _show(quantized, coverage, subject.record)
         )
         self._advise(plan)
 
     def _advise(self, plan: Plan) -> None:
         from trtcal.backends.registry import targets_here
 
-        made = self.output.with_suffix
+        beside = self.output_path.with_suffix
         ranges = self.chosen_ranges(plan)
         if self.improve:
-            ranges = made(".calibration.json") if plan.ranged else None
-        changed = made(".optimizations.npz") if self.improve else self.optimizations
+            ranges = beside(".calibration.json") if plan.ranged else None
+        optimizations = beside(".optimizations.npz") if self.improve else self.optimizations
         data = self.data or (self.config.calibration.data if self.improve else None)
         known = {"data": data} if data or ranges is None else recall(ranges)
         sources = {"model": self.model or self.config.model, "data": known.get("data")}
-        remember(self.output, **sources, ranges=ranges, optimizations=changed)
-        given, here = self._suited, targets_here()
-        target = given[0] if given else "sm89" if "sm89" in here else next(iter(here))
-        advise(self, "build", self.output, "--target", target, "-o", Path("builds", target))
+        remember(self.output_path, **sources, ranges=ranges, optimizations=optimizations)
+        here = targets_here()
+        target = next(iter((*self._suited, *(["sm89"] if "sm89" in here else here))))
+        advise(self, "build", self.output_path, "--target", target, "-o", Path("builds", target))
 
 
 command = Quantize.command()
@@ -285,14 +295,12 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
         _show_fp16(quantized.fp16_subgraphs)
 
 
-def _show_fp16(found: Fp16Subgraphs) -> None:
+def _show_fp16(part: Fp16Subgraphs) -> None:
     """Print how much is in float16, and which of its tensors have no known bound."""
-    say(f"{len(found.nodes)} nodes are in fp16, with {found.casts} casts around them")
-    if found.subnormal:
-        count, named = sum(found.subnormal.values()), some(tuple(found.subnormal), SHOWN)
-        say(f"{count:,} constants are subnormal in fp16 and lose digits: in {named}")
-    if found.unknown:
-        say(
-            "values of these tensors may exceed the range of fp16: no bound is known: "
-            f"{some(found.unknown, SHOWN)}"
-        )
+    say(f"{len(part.nodes)} nodes are in fp16, with {part.casts} casts around them")
+    if part.subnormal:
+        count, names = sum(part.subnormal.values()), some(part.subnormal, NAMES_SHOWN)
+        say(f"{count:,} constants are subnormal in fp16 and lose digits: in {names}")
+    if part.unknown:
+        names = some(part.unknown, NAMES_SHOWN)
+        say(f"values of these tensors may exceed the range of fp16: no bound is known: {names}")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from trtcal.documents import Document
 
 PAGE = Path("report.html")
-KEPT = ("against", "costs")
+OF_RUN = ("against", "costs")
+"""What only `trtcal run` could know."""
 
 
 def _print_schema(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
@@ -89,7 +90,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
 
 
 def _kept(document: Document, run: Path) -> Document:
-    """Return a report with what only `trtcal run` could know, if the folder has its report."""
+    """Return a report with what its run wrote into the report of the folder, if that fits."""
     from trtcal.reporting.document import read_report
 
     try:
@@ -97,7 +98,7 @@ def _kept(document: Document, run: Path) -> Document:
     except InputError:
         return document
     measured, then = document["measured"], before["measured"]
-    kept = {key: then[key] for key in KEPT if key in then}
+    kept = {key: then[key] for key in OF_RUN if key in then}
     same = all(before.get(part) == document[part] for part in ("comparison", "builds"))
     timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
     return {**document, "measured": {**measured, **kept}} if same and timed else document

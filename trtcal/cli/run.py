@@ -21,7 +21,7 @@ from trtcal.cli.options import (
 from trtcal.cli.output import note, print_limits, progress, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.documents.streams import command_line
-from trtcal.errors import GateFailed, TrtcalError
+from trtcal.errors import TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
@@ -106,7 +106,8 @@ class Run(
         from trtcal.reporting.views import gpu_targets
 
         settings, guessed = self._settings()
-        settings = self.with_passes(_tagged(settings, tags_of(self.tags)))
+        tags = read_tags({**settings.cost.tags, **tags_of(self.tags)})
+        settings = self.with_passes(replace(settings, cost=replace(settings.cost, tags=tags)))
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, _note, history, warn, guessed)
         if history is not None:
@@ -114,13 +115,13 @@ class Run(
         verdict = result.report["measured"]["verdict"]
         for target, reason in result.missing_builds.items():
             note(f"note: no engine: {target}: {reason}")
-        sentence = f"{verdict['word']}: {verdict['sentence']}"
 
         def show_all() -> None:
-            found = Comparison.read(result.folder / "comparison.json")
-            show(found, with_times=not (found.is_rough and gpu_targets(result.report)))
+            comparison = Comparison.read(result.folder / "comparison.json")
+            is_rough = comparison.is_rough and gpu_targets(result.report)
+            show(comparison, with_times=not is_rough)
             print_limits(result.limits, "limits on builds, data and costs")
-            say(sentence)
+            say(f"{verdict['word']}: {verdict['sentence']}")
             _say_why(verdict)
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):
@@ -128,7 +129,8 @@ class Run(
 
         self.present(result.report, show_all)
         if verdict["word"] == "DO NOT SHIP":
-            raise GateFailed(sentence, "the report lists what to change")
+            hint = "the report lists what to change"
+            raise self.refusal(verdict["word"], verdict["sentence"], hint)
         require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
 
 
@@ -137,20 +139,14 @@ command = Run.command()
 
 def _say_why(verdict: Document) -> None:
     """Print the estimated speed of the verdict's variant, and what it is shipped with care for."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in verdict["estimates"]:
-        ratio = f"{one['ratio']:.2f} times the speed of {one['against']}"
-        found.setdefault((one["target"], one["gpu"].upper()), []).append(ratio)
-    for (target, gpu), ratios in found.items():
+    by_target: dict[tuple[str, str], list[str]] = {}
+    for estimate in verdict["estimates"]:
+        ratio = f"{estimate['ratio']:.2f} times the speed of {estimate['against']}"
+        by_target.setdefault((estimate["target"], estimate["gpu"].upper()), []).append(ratio)
+    for (target, gpu), ratios in by_target.items():
         say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
     for reason in verdict["reasons"]:
-        say(f"care: {reason}")
-
-
-def _tagged(config: Config, tags: dict[str, str]) -> Config:
-    """Return the configuration with tags put before its own; `InputError` if there are too many."""
-    own = read_tags({**config.cost.tags, **tags})
-    return replace(config, cost=replace(config.cost, tags=own))
+        say(f"warning: {reason}")
 
 
 def _note(message: str) -> None:

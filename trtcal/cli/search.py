@@ -32,20 +32,27 @@ if TYPE_CHECKING:
     from trtcal.model import Model
 
 
-SHOWN = 4
+LAYERS_SHOWN = 4
+"""Layers that are named of many, and plans that are out for infinite values."""
 
 
 def show(document: dict[str, Any], folder: Path) -> None:
-    """Print the front, the recommended plan and why."""
+    """Print the plans from fastest to most accurate, the recommended one and why."""
     from trtcal.documents import from_fields
     from trtcal.quantization.coverage import Coverage
 
     is_mixed = document["precisions"] != ["int8"] or document["goal"] == "smallest"
-    others: Columns = {"other": lambda row: _narrow(row["narrow_layers"]), "MB": "{size_mb:.3g}"}
+    of_mixed: Columns = {
+        "other": lambda row: ", ".join(
+            f"{count} {name}"
+            for name, count in Counter(row["narrow_layers"].values()).most_common()
+        ),
+        "MB": "{size_mb:.3g}",
+    }
     columns: Columns = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
-        **(others if is_mixed else {}),
+        **(of_mixed if is_mixed else {}),
         "INT8 MACs %": "{int8_macs:.3g}",
         "ms": "{cost_ms:.4g}",
         "speed-up": "{speedup:.3g}",
@@ -66,14 +73,18 @@ def show(document: dict[str, Any], folder: Path) -> None:
     if not document["complete"]:
         cut = "; ".join(document["missing"])
         note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
-    for one in document["front"]:
-        if one["recommended"]:
-            say(f"recommended: {one['plan']}: {document['reason']}")
-            say(f"the same with quantize: {one['command']}")
+    for plan in _recommended(document):
+        say(f"recommended: {plan['plan']}: {document['reason']}")
+        say(f"to apply it: {plan['command']}")
     _show_tested(document)
     if document["held_back"] is not None or document["complete"]:
         _show_held_back(document)
     say_written(folder / "search.json", document["digest"])
+
+
+def _recommended(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the recommended plan, none if none meets the limits."""
+    return [plan for plan in document["front"] if plan["recommended"]]
 
 
 def _show_unfit(document: dict[str, Any]) -> None:
@@ -82,56 +93,49 @@ def _show_unfit(document: dict[str, Any]) -> None:
         names = _named(document["beyond_float16"])
         warning(
             f"float16 is too small for values of these layers, which stay in INT8: {names}",
-            "--float fp32 can leave these layers out of INT8",
+            "--rest fp32 can leave these layers out of INT8",
         )
     unfit = [row["float_layers"] for row in document["measured_plans"] if not row["finite"]]
-    for layers in unfit[:SHOWN]:
+    for layers in unfit[:LAYERS_SHOWN]:
         where = f"with {document['float_precision']} for {_named(layers)}"
         warning(f"values are infinite or NaN {where}; that plan is not used")
-    if len(unfit) > SHOWN:
-        warning(f"and those of {len(unfit) - SHOWN} more plans")
+    if len(unfit) > LAYERS_SHOWN:
+        warning(f"and those of {len(unfit) - LAYERS_SHOWN} more plans")
 
 
 def _show_held_back(document: dict[str, Any]) -> None:
     """Print what INT8 and the recommended plan lose on samples that had no part in the search."""
-    held = document["held_back"]
-    if held is None:
+    check = document["held_back"]
+    if check is None:
         note(
             "note: no samples were left to check the plans on: a smaller --evaluate, or more "
             "data, leaves some"
         )
         return
-    checks = [
+    losses = [
         (row["float_layers"], name, row[key])
-        for row in held["plans"]
+        for row in check["plans"]
         for name, key in (("the search's samples", "chosen_on"), ("held-back samples", "held_back"))
     ]
     columns: Columns = {
-        "left in float": lambda one: _named(one[0]),
+        "left in float": lambda loss: _named(loss[0]),
         "judged on": "{1}",
         "SQNR dB": "{2[sqnr_db]:.3g}",
         "KL": "{2[loss][kl]:.3g}",
-        "drop": lambda one: _drop(one[2]["loss"]),
+        "drop": lambda loss: _drop(loss[2]["loss"]),
     }
-    print_table(checks, columns, f"checked on {held['samples']} samples held back")
-    for row in held["plans"]:
-        name = _named(row["float_layers"])
+    print_table(losses, columns, f"checked on {check['samples']} samples held back")
+    for row in check["plans"]:
+        floats = row["float_layers"]
+        plan = f"the plan with {_named(floats)} in float" if floats else "all-INT8"
         if row["differs"]:
-            warning(f"float {name}: held-back samples differ by more than chance")
-        if row["broken_limits"] and row is held["plans"][-1] and document["recommended"]:
-            warning(
-                f"float {name}: breaks {', '.join(row['broken_limits'])} on the held-back samples"
-            )
+            warning(f"{plan} loses significantly more on held-out samples")
+        if row["broken_limits"] and row is check["plans"][-1] and document["recommended"]:
+            warning(f"{plan} breaks {', '.join(row['broken_limits'])} on held-out samples")
 
 
 def _named(layers: list[str]) -> str:
-    return f"{len(layers)}: {some(layers, SHOWN)}" if layers else "none"
-
-
-def _narrow(layers: dict[str, str]) -> str:
-    """Return how many layers are in which other precision than INT8."""
-    counts = Counter(layers.values())
-    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    return f"{len(layers)}: {some(layers, LAYERS_SHOWN)}" if layers else "none"
 
 
 def _drop(loss: dict[str, Any]) -> str:
@@ -151,7 +155,7 @@ class Search(
     TaskOptions,
     LimitOptions,
     example="trtcal search model.onnx --calibration calibration.json --data test.npz "
-    "--limit 'top1 >= -0.3' --build sm89 -o search",
+    "--limit 'top1 >= -0.3' --target sm89 -o search",
 ):
     """Find which layers of MODEL to quantize, and to what: plans from fastest to most accurate.
 
@@ -166,22 +170,23 @@ class Search(
     smallest file within the limits, or within half a point of accuracy if no limit is about it.
     """
 
-    data: Path | None = option("Figure that plans are judged by.")
+    data: Path | None = option("Data that plans are judged on.")
     precision: Literal["fp16", "fp32"] = option(
-        "Precision of layers that are not quantized.", "--float", default="fp16"
+        "Precision of what stays in float.", "--rest", default="fp16", formerly="--float"
     )
     precisions: str = option(
         f"Precisions to choose from, besides float: of {', '.join(NARROW)}, or all that the "
-        "target of --build, else the --gpu, has.",
+        "--target, else the --gpu, has.",
         default="int8",
         metavar="A,B,...|all",
     )
     goal: Literal["fastest", "smallest"] = option(
-        "What the limits leave free: the time, or the size of the file.", default="fastest"
+        "What to optimize within the limits: the time, or the size of the file.",
+        default="fastest",
     )
     gpu: str | None = option(
         "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
-        "--build, else t4]",
+        "--target, else t4]",
         metavar="NAME|FILE",
     )
     times: tuple[Path, Path] | None = option(
@@ -191,7 +196,9 @@ class Search(
     )
     batch: int = option("Batch size for times.", default=1, least=1)
     target: str | None = option(
-        "Target to build each plan for: sm89, rtx4090 and similar.", "--build", metavar="TARGET"
+        "Target to build each plan for: sm89, rtx4090 and similar.",
+        metavar="TARGET",
+        formerly="--build",
     )
     methods: str | None = option(
         "Calibrators of which the best one for each tensor is chosen first.", metavar="A,B,..."
@@ -219,7 +226,8 @@ class Search(
         path, chosen = self.ranges, None
         if self.methods:
             chosen = _chosen(prepared, dataset, self.methods.split(","), self, cache)
-            _note_methods(chosen)
+            losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
+            note(f"noise of all INT8 by method: {losses}; chosen: {chosen.calibration.method}")
             path = self.output / "calibration.json"
         table = chosen.calibration if chosen else Calibration.read(path)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
@@ -229,9 +237,8 @@ class Search(
             ranges = (path, table, self.optimizations)
             document = write_search(self.output, result, settings, loaded, ranges, dataset, chosen)
         self.present(document, lambda: show(document, self.output))
-        for one in document["front"]:
-            if one["recommended"]:
-                advise(self, *shlex.split(one["command"])[1:])
+        for plan in _recommended(document):
+            advise(self, *shlex.split(plan["command"])[1:])
         _require(document)
 
 
@@ -251,7 +258,7 @@ def _require(document: dict[str, Any]) -> None:
         raise GateFailed(document["reason"], f"build the network in {precision}, without INT8")
     if document["limits"] and tested["word"] == BACK:
         raise GateFailed(
-            f"the recommended plan breaks a limit: {tested['sentence']}",
+            "the recommended plan breaks a limit on the samples of the A/B test",
             "use a stricter --limit, which leaves a margin, or more samples (--evaluate)",
         )
 
@@ -261,8 +268,8 @@ def _show_tested(document: dict[str, Any]) -> None:
     tested = document["tested"]
     if tested is not None:
         where = "held-back samples" if tested["held_back"] else "the samples that chose it"
-        found = f"{tested['word']}: {tested['sentence']}"
-        say(f"A/B test against the limits on {tested['samples']} {where}: {found}")
+        verdict = f"{tested['word']}: {tested['sentence']}"
+        say(f"A/B test against the limits on {tested['samples']} {where}: {verdict}")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
         from trtcal.documents import from_fields
@@ -302,20 +309,20 @@ def _precisions(options: Search) -> tuple[str, ...]:
     gpu = find_target(options.gpu or _gpu_of(options.target)).capability
     target = options.target or gpu or ""
     if options.precisions == "all":
-        return tuple(one for one in NARROW if has(target, one))
-    found = tuple(dict.fromkeys(one.strip() for one in options.precisions.split(",")))
-    unknown = [one for one in found if one not in NARROW]
+        return tuple(name for name in NARROW if has(target, name))
+    precisions = tuple(dict.fromkeys(name.strip() for name in options.precisions.split(",")))
+    unknown = [name for name in precisions if name not in NARROW]
     if unknown:
         raise InputError(
             f"--precisions has {unknown[0]!r}", f"choose from {', '.join(NARROW)}, or give all"
         )
-    if options.times and found != ("int8",):
+    if options.times and precisions != ("int8",):
         raise InputError(
             "--times gives times in INT8 and in float only",
-            "leave --precisions out, or use --build",
+            "leave --precisions out, or use --target",
         )
-    check_precisions(found, [target] if target else [])
-    return found
+    check_precisions(precisions, [target] if target else [])
+    return precisions
 
 
 def _gpu_of(target: str | None) -> str:
@@ -373,18 +380,11 @@ def _chosen(
     return choose_methods(model, observation, dataset, cache, settings)
 
 
-def _note_methods(chosen: Chosen) -> None:
-    losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
-    note(f"noise of all INT8 by method: {losses}; chosen: {chosen.calibration.method}")
-
-
 def _advice(document: dict[str, Any]) -> str:
-    found = [
-        f"{one['limit']} to {one['needed']:.4g} {one['unit']}".strip()
-        for one in document["reliefs"]
+    reliefs = [
+        f"{relief['limit']} to {relief['needed']:.4g} {relief['unit']}".strip()
+        for relief in document["reliefs"]
     ]
-    if not found:
-        return (
-            "no single limit is enough to relax: relax several, or use another calibration method"
-        )
-    return f"a single limit to relax: {', or '.join(found)}"
+    if reliefs:
+        return f"a single limit to relax: {', or '.join(reliefs)}"
+    return "no single limit is enough to relax: relax several, or use another calibration method"

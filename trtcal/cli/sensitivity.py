@@ -43,18 +43,17 @@ class Sensitivity(
         tolerance = 0.0 if self.exact else TOLERANCE
         sampling = Sampling(self.samples, tolerance, reader=self.task_reader)
         with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
-            seen = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
-        of = {
+            result = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
+        inputs = {
             "model": loaded.fingerprint,
             "calibration": table.digest,
             "dataset": dataset.fingerprint,
             "tolerance": sampling.tolerance,
         }
-        of |= sampling.reader.key
-        document = seal(seen.to_document(of))
+        document = seal(result.to_document({**inputs, **sampling.reader.key}))
         if self.output:
             document = write_document(self.output, document)
-        self.present(document, lambda: show(seen), self.output)
+        self.present(document, lambda: show(result), self.output)
         words = ("search", self.model or self.config.model, "--calibration", self.ranges, "--data")
         advise(self, *words, self.data or self.config.evaluation.data)
 
@@ -62,19 +61,19 @@ class Sensitivity(
 command = Sensitivity.command()
 
 
-def show(seen: Sensitivities) -> None:
+def show(result: Sensitivities) -> None:
     """Print the layers, those with the largest share first."""
-    whole, measure = seen.whole, seen.measure
+    whole, measure = result.whole, result.measure
     name = "KL" if measure == "kl" else "noise"
     columns: Columns = {
         "layer": "{layer}",
         "op": "{op}",
-        "share": lambda one: f"{one.share(measure) / (whole.of(measure) or 1.0):.1%}",
-        f"{name} alone": lambda one: f"{one.alone.of(measure):.3g}",
-        f"{name} with the layer in float": lambda one: f"{one.left.of(measure):.3g}",
+        "share": lambda row: f"{row.share(measure) / (whole.of(measure) or 1.0):.1%}",
+        f"{name} alone": lambda row: f"{row.alone.of(measure):.3g}",
+        f"{name} with the layer in float": lambda row: f"{row.left.of(measure):.3g}",
         "SQNR dB alone": "{alone.sqnr_db:.2f}",
         "SQNR dB, layer in float": "{left.sqnr_db:.2f}",
         "samples": "{left.samples}",
     }
     title = f"all INT8: {name} {whole.of(measure):.3g}, SQNR {whole.sqnr_db:.2f} dB"
-    print_table(seen.ranked, columns, f"{title}, {whole.samples} samples")
+    print_table(result.ranked, columns, f"{title}, {whole.samples} samples")

@@ -58,6 +58,7 @@ COMMANDS = {
     "drift": "bundle drift",
     "explain": "log --explain",
     "fusion": "layers fusions",
+    "store trace": "store origin",
 }
 """Commands that have another name now."""
 OLD_COMMAND = re.compile(rf"\btrtcal ({'|'.join(COMMANDS)})\b")

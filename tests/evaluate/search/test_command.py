@@ -33,7 +33,7 @@ def searched(capsys, words):
 
 
 def test_plans_can_be_made_again_by_the_command_that_is_given(files, tmp_path, capsys):
-    status, document = searched(capsys, [*files, "--float", "fp32"])
+    status, document = searched(capsys, [*files, "--rest", "fp32"])
     assert status == 0
     assert read_document(tmp_path / "search" / "search.json", "search") == document
     assert [row["recommended"] for row in document["front"]].count(True) == 1
@@ -120,9 +120,9 @@ def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp
         == 1
     )
     printed = capsys.readouterr().err
-    assert "differ by more than chance" in printed
+    assert "loses significantly more" in printed
     assert "breaks sqnr_db" in printed
-    assert "error: the recommended plan breaks a limit: B fails: " in printed
+    assert "error: the recommended plan breaks a limit" in printed
 
 
 def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
@@ -141,7 +141,7 @@ def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 def test_the_front_is_built_and_counted(files, capsys):
-    status, document = searched(capsys, [*files, "--build", "sm89", "--plans", "4"])
+    status, document = searched(capsys, [*files, "--target", "sm89", "--plans", "4"])
     assert status == 0
     assert "the compiler lists" in document["costs"]
     for row in document["front"]:
