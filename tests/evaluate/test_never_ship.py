@@ -214,4 +214,4 @@ def test_labels_of_pixels_and_of_values_decide(task, data, tmp_path):
     assert states == {"b": {metric: HOLDS}, "c": {metric: BROKEN}}
     question, options = Question(parse_limits(limits)), ABOptions(outputs=("y1",))
     words = [ab_test(reference, one, dataset, question, options).verdict.word for one in others]
-    assert words == ["SHIP", "ROLL BACK"]
+    assert words == ["SHIP", "DO NOT SHIP"]

@@ -400,7 +400,7 @@ def ab_test(
     `limits` are strings like "top1 >= -0.5". Without a limit, top-1 (agreement, if the data have
     no labels) may fall by 1 point; docs/statistics.md has the limits of other tasks. `task` and
     `outputs` are guessed from the baseline's outputs if not given. The verdict is SHIP, SHIP WITH
-    CARE, ROLL BACK or INCONCLUSIVE.
+    CARE, DO NOT SHIP or INCONCLUSIVE.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))

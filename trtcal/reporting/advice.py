@@ -9,11 +9,11 @@ from pathlib import Path
 from trtcal.config import FILE
 from trtcal.documents import Document
 from trtcal.evaluate.search.limits import FIGURES as SEARCHED
-from trtcal.limits import BROKEN, parse_limit
+from trtcal.limits import BROKEN, DO_NOT, INCONCLUSIVE, parse_limit
 from trtcal.metrics import OUTPUTS
 from trtcal.quantization.formats import spelled
 from trtcal.reporting.engines import CPU, formats_of
-from trtcal.reporting.verdict import COMMAND, DO_NOT, INCONCLUSIVE
+from trtcal.reporting.verdict import COMMAND
 
 CUT = "trtcal prepare "
 

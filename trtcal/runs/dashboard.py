@@ -15,12 +15,12 @@ import jinja2
 
 from trtcal.documents import together, write_text
 from trtcal.errors import InputError
+from trtcal.limits import DO_NOT
 from trtcal.metrics import METRICS, OUTPUTS, metric_of
 from trtcal.reporting.prices import load_prices
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
 from trtcal.reporting.text import count, money, visible
-from trtcal.reporting.verdict import DO_NOT
 from trtcal.reporting.views import CLASSES
 from trtcal.runs.cost_views import cost_of_project, costs_by_tag, tags_of_last
 from trtcal.runs.costs import Pricing, RunCost, read_runs
