@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.errors import GateFailed, InputError
-from trtcal.metrics import COVERAGE, FINDINGS, Metric, metric_of
+from trtcal.metrics import COVERAGE, FINDINGS, HIGHER, TIMES, Metric, metric_of
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
+SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
+"""The words of a verdict."""
 SLICES = "@slices"
 EXAMPLES = '"top1 >= -1.0", "int8: speedup >= 1.3", "latency_p50 <= +5%" or "silent_fallbacks == 0"'
 
@@ -235,6 +237,35 @@ class Judgement:
         if self.figure.low == self.figure.high:
             return f"{value}{unit}"
         return f"{value}{unit}, {100 * self.figure.level:.4g} % interval {low} to {high}"
+
+    @property
+    def predicate(self) -> str:
+        """What the subject does: `loses 0.6 points of top-1 (95 % interval ...); the limit is 1`.
+
+        Where that is undecided, it ends with the number of samples that would settle it.
+        """
+        limit, figure, title = self.limit, self.figure, self.limit.about.title
+        where = f" on {self.subject}" if limit.in_slices and self.subject else ""
+        if figure is None:
+            return f"was not judged by the limit {limit}{where}: {self.reason}"
+        unit = f" {limit.unit}".rstrip() if limit.unit != "x" else " times"
+        sign = "+" if limit.is_change else ""
+        amount, bound = f"{abs(figure.value):.4g}{unit}", f"{limit.bound:{sign}.4g}{unit}"
+        if not limit.is_change:
+            text, bound = f"has {title} {figure.value:.4g}{unit}", f"{limit.relation} {bound}"
+        elif limit.about.better != HIGHER:
+            text = f"has {title} {'lower' if figure.value < 0 else 'higher'} by {amount}"
+        else:
+            text = f"{'loses' if figure.value <= 0 else 'gains'} {amount} of {title}"
+            bound = f"{-limit.bound:.4g}" if figure.value <= 0 and limit.bound <= 0 else bound
+        if figure.low != figure.high:
+            ends = f"{figure.low + 0.0:{sign}.4g} to {figure.high + 0.0:{sign}.4g}"
+            where += f" ({100 * figure.level:.4g} % interval {ends})"
+        needed = self.samples_needed
+        unit = "blocks of runs" if limit.about.of == TIMES else "samples"
+        settled = f"about {needed:,} {unit} would settle it" if needed else ""
+        parts = (f"{text}{where}", f"the limit is {bound}", settled, self.reason)
+        return "; ".join(filter(None, parts))
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""

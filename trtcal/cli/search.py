@@ -247,8 +247,8 @@ command = Search.command()
 
 def _require(document: dict[str, Any]) -> None:
     """`GateFailed` if no plan is recommended, or the one that is breaks a limit that was given."""
-    from trtcal.evaluate.ab_rule import BACK
     from trtcal.evaluate.search.exchange import NONE_HOLDS
+    from trtcal.limits import DO_NOT
 
     tested = document["tested"]
     if document["recommended"] is None:
@@ -256,7 +256,7 @@ def _require(document: dict[str, Any]) -> None:
             raise GateFailed("no measured plan meets all limits", _advice(document))
         precision = document["float_precision"]
         raise GateFailed(document["reason"], f"build the network in {precision}, without INT8")
-    if document["limits"] and tested["word"] == BACK:
+    if document["limits"] and tested["word"] == DO_NOT:
         raise GateFailed(
             "the recommended plan breaks a limit on the samples of the A/B test",
             "use a stricter --limit, which leaves a margin, or more samples (--evaluate)",

@@ -21,7 +21,6 @@ from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.errors import __version__
 from trtcal.evaluate.ab_rule import (
-    OPEN,
     Figures,
     Rule,
     Slices,
@@ -35,7 +34,7 @@ from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.tasks import Task, TaskRecord, check_limits
 from trtcal.evaluate.variants import Variant, check_variants
-from trtcal.limits import Limit
+from trtcal.limits import INCONCLUSIVE, Limit
 from trtcal.metrics import check_known
 from trtcal.stats import ALPHA, sequential_levels
 
@@ -178,7 +177,7 @@ def ab_test(
         if not analyses.is_due(found.samples):
             continue
         contrast = found.contrasts()
-        if analyses.judge(found.samples, found.whole(), contrast) != OPEN:
+        if analyses.judge(found.samples, found.whole(), contrast) != INCONCLUSIVE:
             break
     if analyses.verdict is None:
         raise AssertionError("give a dataset with samples")

@@ -26,7 +26,11 @@ from trtcal.evaluate.tasks import (
 )
 from trtcal.limits import (
     BROKEN,
+    DO_NOT,
+    INCONCLUSIVE,
+    SHIP,
     UNDECIDED,
+    WITH_CARE,
     Figure,
     Judgement,
     Limit,
@@ -37,7 +41,6 @@ from trtcal.metrics import METRICS, OUTPUTS, PERCENT, SQNR, TIMES, WORST, metric
 from trtcal.stats import (
     ALPHA,
     LEAST_SLICE,
-    Corpus,
     Interval,
     Mask,
     Moments,
@@ -55,7 +58,6 @@ from trtcal.stats import (
     share_lost,
 )
 
-SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 CLASSES: Kinds = {"output": "classes"}
 SPEED, TIMES_UNIT = "speed-up", "times"
 DROP = "-1.0"  # points, where no limit is given
@@ -153,10 +155,26 @@ class Answer:
         """Whether there is a difference at all, all comparisons counted."""
         return (self.p if self.adjusted_p is None else self.adjusted_p) < ALPHA
 
+    @property
+    def warning(self) -> str:
+        """What to know before shipping: that B is really lower, where that is worse; else empty.
+
+        Two models are never one: a distance from another model, or the agreement of a baseline with
+        itself, is lower of any candidate.
+        """
+        metric = self.name.partition(" of ")[0]
+        is_alone = metric == "agreement" and self.baseline >= 100.0
+        if self.unit == TIMES_UNIT or metric_of(metric).is_distance or is_alone:
+            return ""
+        if not self.is_change or self.difference.high >= 0:
+            return ""
+        lower = f"{self.name} is lower by {-self.difference.value:.3g} {self.unit}".rstrip()
+        return f"{lower} (p {self.adjusted_p:.2g}, {self.samples:,} samples)"
+
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""
         ends = {
-            name: one if math.isfinite(one) else None for name, one in vars(self.difference).items()
+            name: end if math.isfinite(end) else None for name, end in vars(self.difference).items()
         }
         return {**asdict(self), "difference": ends, "is_change": self.is_change}
 
@@ -188,7 +206,7 @@ class Verdict:
     @property
     def is_good(self) -> bool:
         """Whether B may ship."""
-        return self.word in (SHIP, CARE)
+        return self.word in (SHIP, WITH_CARE)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -223,56 +241,57 @@ class _Data:
     @property
     def level_of_slices(self) -> float:
         """The level of slices, which share the error also where no limit is about them."""
-        return (
-            min(1 - self.rule.alpha / max(len(self.slices), 1), 1.0) if self.slices else self.level
-        )
+        alpha = self.rule.alpha / max(len(self.slices), 1)
+        return min(1 - alpha, 1.0) if self.slices else self.level
 
-    def change(self, metric: str, where: Mask | None) -> tuple[Paired, float]:
-        """Return the change of a metric for a limit, and the level of its interval.
-
-        Means of figures that are not right or wrong keep the wider interval: theirs is no exact one.
-        """
-        found = self.compared(metric, where, self.level)
-        if found.mid_p is None:
-            return found, self.level
-        level = one_sided(self.level)
-        lost, won = self.discordant(metric, where)
-        if self.is_against_itself(metric):
-            return replace(found, difference=share_lost(lost, found.samples, level)), level
-        strict = paired_difference(won, lost, found.samples, level, strict=True)
-        return replace(found, difference=strict), level
-
-    def of_many(self, metric: str, where: Mask | None) -> Corpus | None:
-        """Return a figure that is of all samples together, or of a slice; None of one of each."""
-        found = self.figures[metric]
-        return None if isinstance(found, tuple) else found(where)
+    def is_against_itself(self, metric: str) -> bool:
+        """Tell whether the baseline has the best value that there is, since it is the reference."""
+        return self.rule.alone and WORST.get(metric) == "least"
 
     def of_each(self, metric: str, where: Mask | None) -> tuple[Values, Values]:
         """Return A's and B's figures of each sample, in a slice or of all."""
         before, after = cast("tuple[Values, Values]", self.figures[metric])
         return (before, after) if where is None else (before[where], after[where])
 
-    def discordant(self, metric: str, where: Mask | None) -> tuple[int, int]:
-        """Return how many samples only A has right, and how many only B."""
-        before, after = self.of_each(metric, where)
-        differences = after - before
-        return int((differences < 0).sum()), int((differences > 0).sum())
-
-    def is_against_itself(self, metric: str) -> bool:
-        """Tell whether the baseline has the best value that there is, since it is the reference."""
-        return self.rule.alone and WORST.get(metric) == "least"
-
     def compared(self, metric: str, where: Mask | None, level: float) -> Paired:
         """Compare a metric, in a slice or in all samples."""
-        reach = metric_of(metric).reach
-        if (corpus := self.of_many(metric, where)) is not None:
-            paired = corpus.compare(level, reach or math.inf)
-        else:
+        reach, figure = metric_of(metric).reach, self.figures[metric]
+        if isinstance(figure, tuple):
             pair = self.of_each(metric, where)
             paired = compare_means(*pair, level, reach, self.is_against_itself(metric))
+        else:
+            paired = figure(where).compare(level, reach or math.inf)
         if metric not in PERCENT:
             return paired
         return replace(paired, difference=paired.difference.within(-1.0, 1.0))
+
+    def change(self, metric: str, where: Mask | None) -> tuple[Paired, float]:
+        """Return the change of a metric for a limit, and the level of its interval.
+
+        Means of figures that are not right or wrong keep the wider interval: theirs is no exact one.
+        """
+        paired = self.compared(metric, where, self.level)
+        if paired.mid_p is None:
+            return paired, self.level
+        level = one_sided(self.level)
+        before, after = self.of_each(metric, where)
+        lost, won = int((after < before).sum()), int((after > before).sum())
+        if self.is_against_itself(metric):
+            return replace(paired, difference=share_lost(lost, paired.samples, level)), level
+        strict = paired_difference(won, lost, paired.samples, level, strict=True)
+        return replace(paired, difference=strict), level
+
+    def of_candidate(self, metric: str, where: Mask | None) -> Interval:
+        """Return B's figure with its interval."""
+        reach, level, figure = metric_of(metric).reach, self.level, self.figures[metric]
+        if not isinstance(figure, tuple):
+            return figure(where).candidate.interval(level, reach or math.inf).within(0.0, 1.0)
+        values = self.of_each(metric, where)[1]
+        if is_binary(values):
+            return proportion(int(values.sum()), len(values), level)
+        seen = float(np.ptp(values)) or float(np.abs(values).max()) or math.inf
+        interval = mean_interval(values, level, reach or seen)
+        return interval.within(-1.0, 1.0) if metric == "cosine" else interval
 
 
 def ask(
@@ -289,74 +308,62 @@ def ask(
     were seen; `times` are the blocks' times of both, `contrast` the figures of what shows nothing, see
     `trtcal.evaluate.collectors.Contrast`. `InputError` if a limit is about no figure.
     """
-    known = [*figures, *(one.name for one in METRICS.values() if one.of == TIMES and one.is_tested)]
-    for name in (rule.metric, *(limit.metric for limit in rule.limits)):
-        if name not in known:
-            hint = f"known: {', '.join(sorted(known))}; top-1 needs labels and class scores"
-            raise InputError(f"the metric {name!r} is not known for these outputs", hint)
+    _check_figures(rule, figures)
     slices = slices or {}
     final = sizes or {name: int(where.sum()) for name, where in slices.items()}
     large = {name: where for name, where in slices.items() if final[name] >= LEAST_SLICE}
     data = _Data(rule, figures, large, times, contrast or {})
-    names = [rule.metric, *(name for name in figures if name != rule.metric)]
-    names = [name for name in names if name in figures and name != SQNR]
-    made = [_answer(name, name, data.compared(name, None, data.level)) for name in names]
+    names = [name for name in dict.fromkeys((rule.metric, *figures)) if name in figures]
+    answers = [
+        _answer(name, name, data.compared(name, None, data.level)) for name in names if name != SQNR
+    ]
     if rule.metric in figures and rule.metric != SQNR:
-        made += [
-            _answer(
-                f"{rule.metric} of {name}",
-                rule.metric,
-                data.compared(rule.metric, where, data.level_of_slices),
-            )
-            for name, where in slices.items()
-            if where.any()
-        ]
+        for name, where in slices.items():
+            if where.any():
+                paired = data.compared(rule.metric, where, data.level_of_slices)
+                answers.append(_answer(f"{rule.metric} of {name}", rule.metric, paired))
     if times is not None:
-        made.append(_speed(times, data.level))
-    judged = [one for limit in rule.limits for one in _judge(limit, data)]
+        ratio, p = ratio_of_blocks(*times, data.level)
+        before, after = (float(np.median(each)) for each in times)
+        answers.append(Answer(SPEED, TIMES_UNIT, len(times[0]), before, after, ratio, p))
+    adjusted = holm([answer.p for answer in answers])
+    judgements = [judgement for limit in rule.limits for judgement in _judge(limit, data)]
     reason = no_usual_limit(rule.without)
     for limit in rule.suggested:
-        judged += [replace(one, reason=reason) for one in _judge(limit, data)]
-    small = tuple(set(slices) - set(large)) if rule.judges_slices else ()
-    return Answers(_adjusted(made), tuple(judged), tuple(sorted(small)))
-
-
-def _answer(name: str, metric: str, found: Paired) -> Answer:
-    unit, factor = ("points" if metric in PERCENT else "", metric_of(metric).factor)
-    return Answer(
-        name,
-        unit,
-        found.samples,
-        factor * found.baseline,
-        factor * found.candidate,
-        found.difference.scaled(factor),
-        found.p,
-        found.mid_p,
+        judgements += [replace(judgement, reason=reason) for judgement in _judge(limit, data)]
+    return Answers(
+        tuple(replace(one, adjusted_p=p) for one, p in zip(answers, adjusted, strict=True)),
+        tuple(judgements),
+        tuple(sorted(set(slices) - set(large))) if rule.judges_slices else (),
     )
 
 
-def _speed(times: tuple[Values, Values], level: float) -> Answer:
-    ratio, p = ratio_of_blocks(*times, level)
-    before, after = (float(np.median(one)) for one in times)
-    return Answer(SPEED, TIMES_UNIT, len(times[0]), before, after, ratio, p)
+def _check_figures(rule: Rule, figures: Figures) -> None:
+    times = (metric.name for metric in METRICS.values() if metric.of == TIMES and metric.is_tested)
+    known = {*figures, *times}
+    for name in (rule.metric, *(limit.metric for limit in rule.limits)):
+        if name not in known:
+            hint = f"known: {', '.join(sorted(known))}; top-1 needs labels and class scores"
+            raise InputError(f"the metric {name!r} is not known for these outputs", hint)
 
 
-def _adjusted(answers: Sequence[Answer]) -> tuple[Answer, ...]:
-    ps = holm([answer.p for answer in answers])
-    return tuple(replace(one, adjusted_p=p) for one, p in zip(answers, ps, strict=True))
+def _answer(name: str, metric: str, paired: Paired) -> Answer:
+    unit, factor = "points" if metric in PERCENT else "", metric_of(metric).factor
+    means = (factor * paired.baseline, factor * paired.candidate)
+    difference = paired.difference.scaled(factor)
+    return Answer(name, unit, paired.samples, *means, difference, paired.p, paired.mid_p)
 
 
 def _judge(limit: Limit, data: _Data) -> list[Judgement]:
     """Hold B to one limit; to one about slices in every slice that is large enough to be judged."""
     if not limit.about.has_baseline and (limit.is_change or limit.in_slices):
-        return [
-            Judgement(limit, "", None, "it is a figure of B alone: give the bound without a sign")
-        ]
+        reason = "it is a figure of B alone: give the bound without a sign"
+        return [Judgement(limit, "", None, reason)]
     if limit.in_slices:
         return [
             _contrasted(Judgement(limit, name, _figure(limit, data, where)), data)
             if where.any()
-            else Judgement(limit, name, None, UNSEEN)
+            else Judgement(limit, name, None, "none of its samples were evaluated yet")
             for name, where in data.slices.items()
         ]
     if limit.about.of != TIMES:
@@ -366,16 +373,13 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
     return [Judgement(limit, "", _time(limit, data.times, data.level))]
 
 
-def _contrasted(one: Judgement, data: _Data) -> Judgement:
+def _contrasted(judgement: Judgement, data: _Data) -> Judgement:
     """Return a judgement that decides nothing where the outputs for other samples would hold too."""
-    metric = one.limit.metric
-    if metric not in data.contrast or one.state == BROKEN:
-        return one
+    metric = judgement.limit.metric
+    if metric not in data.contrast or judgement.state == BROKEN:
+        return judgement
     base = 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
-    return replace(one, reason=blind(one.limit, data.contrast[metric], base))
-
-
-UNSEEN = "none of its samples were evaluated yet"
+    return replace(judgement, reason=blind(judgement.limit, data.contrast[metric], base))
 
 
 def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
@@ -384,111 +388,70 @@ def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
         noise = Moments.of(data.of_each(SQNR, None)[1])
         ends = sqnr_interval(noise, data.level)
         return Figure(ends.value, ends.low, ends.high, noise.count, data.level)
-    factor = limit.about.factor
+    factor, level = limit.about.factor, data.level
     if limit.is_change:
-        found, level = data.change(limit.metric, where)
-        change = found.difference
+        paired, level = data.change(limit.metric, where)
         if limit.is_relative:
-            factor = 100.0 / found.baseline if found.baseline else math.nan
-        ends = change.scaled(factor)
+            factor = 100.0 / paired.baseline if paired.baseline else math.nan
+        ends = paired.difference.scaled(factor)
     else:
-        found, level = data.compared(limit.metric, where, data.level), data.level
-        ends = _own(data, limit.metric, where).scaled(factor)
-    return Figure(ends.value, ends.low, ends.high, found.samples, level)
-
-
-def _own(data: _Data, metric: str, where: Mask | None) -> Interval:
-    """Return B's figure with its interval."""
-    level = data.level
-    if (many := data.of_many(metric, where)) is not None:
-        return many.candidate.interval(level, metric_of(metric).reach or math.inf).within(0.0, 1.0)
-    values = data.of_each(metric, where)[1]
-    if is_binary(values):
-        return proportion(int(values.sum()), len(values), level)
-    seen = float(np.ptp(values)) or float(np.abs(values).max()) or math.inf
-    found = mean_interval(values, level, metric_of(metric).reach or seen)
-    return found.within(-1.0, 1.0) if metric == "cosine" else found
+        paired = data.compared(limit.metric, where, level)
+        ends = data.of_candidate(limit.metric, where).scaled(factor)
+    return Figure(ends.value, ends.low, ends.high, paired.samples, level)
 
 
 def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
     """Return the speed-up, or the change of the median latency."""
     ratio, _ = ratio_of_blocks(*times, level)
-    before, after = (float(np.median(one)) for one in times)
+    before, after = (float(np.median(each)) for each in times)
     if limit.metric == "speedup":
         step = 1.0 if limit.is_change else 0.0
-        ends = [one - step for one in (ratio.value, ratio.low, ratio.high)]
+        ends = [end - step for end in (ratio.value, ratio.low, ratio.high)]
     else:
-        slower = [_inverse(one) for one in (ratio.value, ratio.high, ratio.low)]
+        slower = [
+            math.inf if end == 0.0 else 1.0 / end for end in (ratio.value, ratio.high, ratio.low)
+        ]
         start, scale = float(limit.is_change), 1.0 if limit.is_relative else before
-        ends = [(one - start) * scale for one in slower]
+        ends = [(end - start) * scale for end in slower]
         ends[0] = ends[0] if limit.is_change else after
-    factor = 100.0 if limit.is_relative else 1.0
-    value, low, high = (factor * one for one in ends)
+    value, low, high = (100.0 * end if limit.is_relative else end for end in ends)
     return Figure(value, low, high, len(times[0]), level)
-
-
-def _inverse(ratio: float) -> float:
-    return math.inf if ratio == 0.0 else 1.0 / ratio
 
 
 def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdict:
     """Return the verdict that follows from the limits; `warnings` make it one with care."""
-    judged = answers.judgements
-    warnings = (*_warnings(answers.comparisons), *map(_untested, answers.untested), *warnings)
+    judgements = answers.judgements
+    warnings = (
+        *(answer.warning for answer in answers.comparisons if answer.warning),
+        *map(_untested, answers.untested),
+        *warnings,
+    )
     if rule.without and not rule.suggested:
         warnings = (*warnings, no_limit_on(rule.without))
-    verdict = Verdict(OPEN, "", rule, answers.comparisons, judged, warnings)
-    broken = [one for one in judged if one.state == BROKEN]
-    undecided = [one for one in judged if one.state == UNDECIDED]
+    verdict = Verdict(INCONCLUSIVE, "", rule, answers.comparisons, judgements, warnings)
+    broken = [judgement for judgement in judgements if judgement.state == BROKEN]
+    undecided = [judgement for judgement in judgements if judgement.state == UNDECIDED]
     if broken:
-        return replace(verdict, word=BACK, sentence=f"B fails: {_listed(broken)}.")
+        return replace(verdict, word=DO_NOT, sentence=_sentence(broken))
     if not any(limit.metric == rule.metric for limit in (*rule.limits, *rule.suggested)):
-        return replace(verdict, sentence=_without_limit(rule.metric))
+        sentence = (
+            f"{rule.metric!r} decides the test but has no limit. Give one in its unit, such as "
+            f'--limit "{rule.metric} >= -0.01" (at most 0.01 lower than A).'
+        )
+        return replace(verdict, sentence=sentence)
     if undecided:
-        needed = [one.samples_needed for one in undecided]
-        total = None if None in needed else max(one for one in needed if one is not None)
-        sentence = f"Undecided: {_listed(undecided)}.{_advice(undecided, total)}"
-        return replace(verdict, sentence=sentence, samples_needed=total)
-    word = CARE if warnings else SHIP
-    return replace(verdict, word=word, sentence=f"B holds every limit: {_listed(judged)}.")
-
-
-def _without_limit(metric: str) -> str:
-    return (
-        f"{metric!r} decides the test but has no limit. Give one in its unit, such as "
-        f'--limit "{metric} >= -0.01" (at most 0.01 lower than A).'
+        needed = [judgement.samples_needed for judgement in undecided]
+        total = None if None in needed else max(filter(None, needed))
+        return replace(verdict, sentence=_sentence(undecided), samples_needed=total)
+    word = WITH_CARE if warnings else SHIP
+    return replace(
+        verdict, word=word, sentence=f"B holds every limit: {'; '.join(map(str, judgements))}."
     )
 
 
-def _listed(judgements: Sequence[Judgement]) -> str:
-    return "; ".join(map(str, judgements))
-
-
-def _advice(undecided: Sequence[Judgement], needed: int | None) -> str:
-    if all(one.reason for one in undecided):
-        return ""
-    if needed is None:
-        return " More samples may not decide."
-    what = "blocks of runs" if undecided[0].limit.about.of == TIMES else "samples"
-    return f" About {needed:,} {what} in total decide, if the figure stays where it is."
+def _sentence(judgements: Sequence[Judgement]) -> str:
+    return f"B {', and '.join(judgement.predicate for judgement in judgements)}."
 
 
 def _untested(name: str) -> str:
     return f"slice {name} has fewer than {LEAST_SLICE} samples, so no limit was judged on it"
-
-
-def _warnings(answers: Sequence[Answer]) -> list[str]:
-    """Return what to know before shipping: what is really lower, within its limit or without one."""
-    return [
-        f"{answer.name} is lower by {-answer.difference.value:.3g} {answer.unit}".rstrip()
-        + f" (p {answer.adjusted_p:.2g}, {answer.samples:,} samples)"
-        for answer in answers
-        if answer.is_change and answer.difference.high < 0 and _is_telling(answer)
-    ]
-
-
-def _is_telling(answer: Answer) -> bool:
-    """Tell whether to be lower is worse, and more than that two models are not one."""
-    metric = answer.name.partition(" of ")[0]
-    alone = metric == "agreement" and answer.baseline >= 100.0  # the baseline agrees with itself
-    return answer.unit != TIMES_UNIT and not metric_of(metric).is_distance and not alone

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -281,7 +282,7 @@ class _Means:
             return None
         return rounded(metric_of(name).factor * self.sums[name] / self.samples)
 
-    def of(self, kind: type) -> dict[str, float | None]:
+    def of(self, kind: type) -> dict[str, Any]:
         """Return the means of the figures that a dataclass has a field for."""
         names = (one.name for one in fields(kind))
         return {name: self.mean(name) for name in names if name in self.counts}
@@ -347,7 +348,7 @@ class AccuracyMeter:
     def result(self) -> Accuracy:
         """Return the figures so far."""
         ratios = [one.sqnr_db for one in self.by_output() if one.sqnr_db is not None]
-        empty = {one.name: None for one in fields(Accuracy)}
+        empty: dict[str, Any] = {one.name: None for one in fields(Accuracy)}
         accuracy = Accuracy(**{**empty, **self.means.of(Accuracy), "samples": self.samples})
         accuracy = replace(
             accuracy,

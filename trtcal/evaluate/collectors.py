@@ -36,7 +36,7 @@ from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.per_sample import WHAT, Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, find_task
-from trtcal.evaluate.variants import Variant, open_simulation
+from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST
 from trtcal.model import Model
 from trtcal.model.graph import sigmoid_outputs
@@ -405,7 +405,7 @@ def evaluate(
     runs = [one.runner(names) for one in everyone]
     collected, contrast = [], Contrast(task)
     for place, one in enumerate(everyone):
-        simulation = open_simulation(one, names) if wanted.simulate else None
+        simulation = one.simulation(names) if wanted.simulate else None
         accumulators = {SLICES: GroupAccumulator(wanted.attributes if place else ())}
         labels = class_labels(dataset.labels)
         if labels is not None and place:

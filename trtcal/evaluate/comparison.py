@@ -27,12 +27,13 @@ from trtcal.evaluate.variant_limits import (
     judge_variants,
     without_limit,
 )
-from trtcal.evaluate.variants import Variant, check_variants, literal_model
+from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric, check_known
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.structure import structure_of
+from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage
 
 MEASURED = ("latency", "size_bytes")
@@ -252,7 +253,8 @@ def compare(
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
-    structure = "" if reference.graph is None else structure_of(reference.graph.proto)
+    source = reference.source
+    structure = "" if source is None else structure_of(weightless(source).proto)
     return Comparison(*data, batch, record, limits, rows, where, structure)
 
 
@@ -328,7 +330,7 @@ def with_layers(
     found = {
         one.name: compare_layers(reference, model, dataset, progress, samples)
         for one in variants
-        if (model := literal_model(one)) is not None
+        if (model := one.literal) is not None
     }
     rows = tuple(replace(row, layers=found.get(row.name)) for row in comparison.rows)
     return replace(comparison, rows=rows)

@@ -11,10 +11,10 @@ from trtcal.documents import Document
 from trtcal.documents.streams import command_line
 from trtcal.evaluate.search.limits import FIGURES as SEARCHED
 from trtcal.formats import spelled
-from trtcal.limits import BROKEN, parse_limit
+from trtcal.limits import BROKEN, DO_NOT, INCONCLUSIVE, parse_limit
 from trtcal.metrics import OUTPUTS
 from trtcal.reporting.engines import CPU, formats_of
-from trtcal.reporting.verdict import COMMAND, DO_NOT, INCONCLUSIVE
+from trtcal.reporting.verdict import COMMAND
 
 CUT = "trtcal prepare "
 

@@ -21,13 +21,22 @@ from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
-from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, overall
+from trtcal.limits import (
+    BROKEN,
+    DO_NOT,
+    HOLDS,
+    INCONCLUSIVE,
+    SHIP,
+    UNDECIDED,
+    WITH_CARE,
+    Judgement,
+    overall,
+)
 from trtcal.metrics import OUTPUTS, PERCENT, TIMES, labelled, metric_of
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.estimates import PAYS, Estimate, estimates
 
-SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
 LONGEST = 400  # characters of what was found in data
 ON_LIMIT = 0.05  # of the interval's width
@@ -372,53 +381,29 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
 
 
 def _undecided_sentence(row: Row, one: Judgement) -> str:
-    name = one.limit.about.title
-    if one.figure is None:
-        return f"The limit {one.limit} cannot be judged for {row.name}: {one.reason}."
-    if one.reason:
-        return (
-            f"The limit {one.limit} is undecided for {row.name}: its {name} is {one.measured}; "
-            f"{one.reason}."
-        )
+    """Return what is not decided, and what would decide it."""
+    sentence = f"{row.name} {one.predicate}."
+    if one.figure is None or one.reason or one.samples_needed is not None:
+        return sentence
     if one.limit.about.of != OUTPUTS:
-        return (
-            f"The times do not decide whether {row.name} holds {one.limit}: the {name} is "
-            f"{one.measured}. Measure more rounds on an idle machine (--rounds)."
-        )
+        return f"{sentence} Measure more rounds on an idle machine (--rounds)."
     width = one.figure.high - one.figure.low
-    advice = "Add samples: if the figure stays where it is, they decide."
-    if one.samples_needed is not None:
-        advice = f"About {one.samples_needed:,} samples decide, if the figure stays where it is."
-    elif abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
-        advice = "The figure lies on the limit, so more samples may not decide."
-    samples = text.count(row.accuracy.samples, "sample")
-    return (
-        f"{samples} do not decide whether {row.name} holds {one.limit}: the "
-        f"{_change(one)}{name} is "
-        f"{one.measured}. {advice}"
-    )
-
-
-def _change(one: Judgement) -> str:
-    return "change of " if one.limit.is_change else ""
+    if abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
+        return f"{sentence} The figure lies on the limit, so more samples may not decide."
+    return f"{sentence} More samples would decide it, if the figure stays where it is."
 
 
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    failing = [one for one in best.limits if one.state == BROKEN]
-    one = f"The only variant, {best.row.name}, fails"
+    name = best.row.name
+    subject = f"{name} "
     if len(comparison.candidates) > 1:
-        one = f"No variant holds the limits. The closest, {best.row.name}, fails"
-    parts = " and ".join([*map(_failure, failing), *best.breaches])
-    sentence = f"{one}: {parts}."
+        subject = f"No variant holds the limits. The best, {name}, "
+    failures = ", and ".join(one.predicate for one in best.limits if one.state == BROKEN)
+    sentences = ([f"{subject}{failures}"] if failures else []) + [
+        f"{breach} ({name})" for breach in best.breaches
+    ]
     rule = _rule(comparison, best)
-    return Verdict(DO_NOT, best.row.name, sentence, rule, reasons, best.limits)
-
-
-def _failure(one: Judgement) -> str:
-    name = f"its {_change(one)}{one.limit.about.title}"
-    unit = f" {one.limit.unit}".rstrip()
-    missing = f"{text.margin(_excess(one))}{unit}"
-    return f"{name} is {one.measured}, which misses the limit {one.limit} by {missing}"
+    return Verdict(DO_NOT, name, f"{'; '.join(sentences)}.", rule, reasons, best.limits)
 
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:

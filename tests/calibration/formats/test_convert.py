@@ -15,7 +15,7 @@ from trtcal.calibration.formats.convert import (
     import_calibration,
     read_ranges,
 )
-from trtcal.cli import calibration as cli
+from trtcal.cli import ranges as cli
 from trtcal.errors import InputError
 from trtcal.model import load_model
 

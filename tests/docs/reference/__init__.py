@@ -15,11 +15,12 @@ from tests.docs.reference import (
     documents,
     errors,
     messages,
+    metrics,
     repository,
 )
 from tests.docs.reference.markdown import contents
 
-PARTS = (commands, configuration, messages, documents, api, errors, repository)
+PARTS = (commands, configuration, messages, metrics, documents, api, errors, repository)
 
 INDEX = """\
 # Reference
@@ -32,6 +33,7 @@ These pages are made from the code of this version.
 | [`trtcal.toml`](configuration.md) | every key: what it takes, its default, what it means |
 | [Messages of build logs](messages/index.md) | every message that trtcal knows: meaning and remedy |
 | [Findings](messages/findings.md) | every kind of finding: meaning and remedy |
+| [Metrics](metrics.md) | every figure that a limit can be about |
 | [JSON documents](documents.md) | every file that commands write for other programs |
 | [Python](python/index.md) | every name of `import trtcal` |
 | [Exit statuses](exit-statuses.md) | what a program's end says |
@@ -45,6 +47,7 @@ def pages() -> Iterator[tuple[str, str]]:
         "configuration",
         "messages/index",
         "messages/findings",
+        "metrics",
         "documents",
         "python/index",
         "exit-statuses",

@@ -15,11 +15,11 @@ import jinja2
 
 from trtcal.documents import together, write_text
 from trtcal.errors import InputError
+from trtcal.limits import DO_NOT
 from trtcal.metrics import METRICS, OUTPUTS, metric_of
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
 from trtcal.reporting.text import count, money, visible
-from trtcal.reporting.verdict import DO_NOT
 from trtcal.reporting.views import CLASSES
 from trtcal.runs.history import Entry, History
 from trtcal.wings.fleet.cost_views import cost_of_project, costs_by_tag, tags_of_last

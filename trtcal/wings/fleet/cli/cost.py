@@ -199,7 +199,7 @@ def _show(found: CostTable) -> None:
 
 def _variant(line: CostLine) -> str:
     """Return what the cost is of, with the verdict where it must not ship."""
-    from trtcal.reporting.verdict import DO_NOT
+    from trtcal.limits import DO_NOT
 
     latest = line.latest
     must_not = f" ({DO_NOT})" if latest.entry.verdict == DO_NOT else ""
