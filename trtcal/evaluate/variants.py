@@ -72,7 +72,7 @@ class Variant:
             return None
         proto = self.literal.proto
         quantizers = [one for one in import_graph(proto).nodes if one.op == "QuantizeLinear"]
-        if all(map(is_narrow, quantizers)):
+        if all(map(is_literal, quantizers)):
             return None
         return runner(open_session(adapted(proto), as_it_is=True), names)
 
