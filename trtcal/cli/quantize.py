@@ -65,7 +65,7 @@ def _improved(given: Model, prepared: Model, options: Quantize, plan: Plan) -> S
     wanted = ImproveOptions(effort, options.time_limit, options.objective, metric, plan=plan)
     dataset = options.open_data(given, options.config.calibration)
     warn(check_data(given, dataset).issues)
-    found = improve(prepared, dataset, wanted, given, progress)
+    found = improve(prepared, dataset, wanted, progress)
     for line in found.warnings:
         warning(f"{line}")
     return Subject(found.optimized, found.calibration if plan.ranged else None, found)

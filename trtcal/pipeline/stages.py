@@ -511,7 +511,7 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
         journal.step("improve", file, given, to_fields(options)) as record,
         data.reading_for("optimizations"),
     ):
-        found = improve(inputs.prepared, data, options, inputs.model, journal.progress)
+        found = improve(inputs.prepared, data, options, journal.progress)
         digests = write_improved(journal.folder, file, found)
         record(digests.pop(file))
     journal.lineage.steps += [Step("improve", *item) for item in digests.items()]
