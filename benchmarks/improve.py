@@ -192,7 +192,7 @@ class Bench:
 
     def _with(self, label: str, dataset: Dataset, options: ImproveOptions) -> list[str]:
         """Print the gain of improvement with these options; return the optimizations that were kept."""
-        made = improve(prepare(self.model), dataset, options, self.model, silent)
+        made = improve(prepare(self.model), dataset, options, silent)
         tried = [one for one in made.tries if not one.name.startswith("ranges")]
         kept = [one.name for one in tried if one.kept]
         if tried:

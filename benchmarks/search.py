@@ -133,7 +133,7 @@ def on_a_model(options: argparse.Namespace) -> None:
     settings = SearchOptions(Limits(), "t4", options.float, evaluated=options.evaluate)
     if options.improve:
         wanted = ImproveOptions(options.improve)
-        found = improve(plain.prepared, calibration, wanted, model, silent)
+        found = improve(plain.prepared, calibration, wanted, silent)
         one = Subject(found.optimized, found.calibration, test)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, cache)
     points = {point.plan: point for point in result.found.measured}

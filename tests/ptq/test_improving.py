@@ -36,7 +36,7 @@ from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to
 
 
 def improved(net, wanted):
-    return improve(net.prepared, net.dataset, wanted, net.given, silent)
+    return improve(net.prepared, net.dataset, wanted, silent)
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_one_batch_of_a_fixed_size_is_enough(tmp_path):
     onnx.save(proto, path)
     given = load_model(path)
     data = open_dataset(samples(tmp_path / "data.npz", count=32), given)
-    made = improve(prepare(given), data, ImproveOptions("best"), given, silent)
+    made = improve(prepare(given), data, ImproveOptions("best"), silent)
     assert {one.name for one in made.tries} >= {"bias correction", "adaptive rounding"}
 
 

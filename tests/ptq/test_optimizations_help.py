@@ -4,17 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from onnx import helper
 
-from tests.networks import rng, save
-from tests.ptq.nets import offset_net, separable_net, token_net
+from tests.ptq.nets import separable_net, token_net
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.ptq.bias_correction import correct_by_batch_norm
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.equalization import equalize
 from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
 from trtcal.ptq.scale_search import ScaleSearch, search_scales
-from trtcal.ptq.zero_centering import absorb_biases
 from trtcal.quantization import quantize
 
 
@@ -102,22 +98,6 @@ def test_reconstruction_is_the_same_every_time(subject):
     assert all((first.weights[n].values == second.weights[n].values).all() for n in first.weights)
 
 
-def test_what_a_relu_never_cuts_off_is_absorb_biases(subject):
-    net = subject(offset_net)
-    found = absorb_biases(net.prepared, net.dataset, 48)
-    model = moved(net, found)
-    np.testing.assert_allclose(
-        outputs(model, net.dataset), outputs(net.prepared, net.dataset), rtol=1e-4, atol=1e-4
-    )
-    assert net.decibels(model) < net.decibels() - 6.0
-
-
-def test_padding_keeps_a_bias_where_it_is(subject):
-    assert (
-        absorb_biases(subject(separable_net).prepared, subject(separable_net).dataset, 48) is None
-    )
-
-
 def test_ranges_that_are_far_too_wide_are_narrowed(subject):
     net = subject(separable_net)
     table = net.calibrated()
@@ -129,44 +109,3 @@ def test_ranges_that_are_far_too_wide_are_narrowed(subject):
     assert net.decibels(None, found) < net.decibels(None, wide)
     at_once = ScaleSearch(48, may_go_on=lambda: False)
     assert search_scales(net.prepared, wide, net.dataset, at_once) is None
-
-
-def normalized_net(path):
-    draw = rng(3)
-    weights = {
-        "w0": draw.standard_normal((8, 3, 3, 3)).astype(np.float32) / 5,
-        "gamma": np.full(8, 0.5, np.float32),
-        "beta": np.full(8, 2.0, np.float32),
-        "mean": np.zeros(8, np.float32),
-        "var": np.ones(8, np.float32),
-        "w1": draw.standard_normal((4, 8, 1, 1)).astype(np.float32) ** 3,
-    }
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["c0"], "first", pads=[1] * 4),
-        helper.make_node(
-            "BatchNormalization", ["c0", "gamma", "beta", "mean", "var"], ["n"], "norm"
-        ),
-        helper.make_node("Relu", ["n"], ["r"], "relu"),
-        helper.make_node("Conv", ["r", "w1"], ["y"], "second"),
-    ]
-    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})
-
-
-def test_statistics_of_a_batch_norm_correct_the_layer_behind(subject):
-    net = subject(normalized_net)
-    overrides = correct_by_batch_norm(net.prepared, net.given)
-    assert list(overrides.biases) == ["second"]
-    # the mean of relu(n) for n of mean 2 and deviation 0.5 is 2 but for 1e-5
-    from trtcal.quantization.weights import quantize_weight
-
-    weight = rng(3)
-    weight.standard_normal((8, 3, 3, 3))
-    values = weight.standard_normal((4, 8, 1, 1)).astype(np.float32) ** 3
-    steps, scale = quantize_weight(values, 0)
-    error = (steps * scale[:, None, None, None] - values).sum(axis=(1, 2, 3))
-    np.testing.assert_allclose(overrides.biases["second"], -2.0 * error, rtol=1e-3, atol=1e-6)
-
-
-def test_without_batch_norms_there_is_nothing_to_tell(subject):
-    net = subject(separable_net)
-    assert correct_by_batch_norm(net.prepared, net.given) is None

@@ -35,7 +35,7 @@ def net(subject):
 
 
 def improved(net, plan):
-    return improve(net.prepared, net.dataset, ImproveOptions("best", plan=plan), net.given, silent)
+    return improve(net.prepared, net.dataset, ImproveOptions("best", plan=plan), silent)
 
 
 def lost(net, quantized, folder):

@@ -66,7 +66,7 @@ def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> S
     settings = ImproveOptions(effort, options.time_limit, options.objective, metric, plan=plan)
     dataset = options.open_data(model, options.config.calibration)
     warn(check_data(model, dataset).issues)
-    result = improve(prepared, dataset, settings, model, progress)
+    result = improve(prepared, dataset, settings, progress)
     for line in result.warnings:
         warning(line)
     return Subject(result.optimized, result.calibration if plan.ranged else None, result)

@@ -223,7 +223,7 @@ def improve(
     """
     loaded = _model(model)
     options = ImproveOptions(effort, time_limit_s, plan=_plan(plan) or Plan())
-    return optimize(prepare(loaded), open_data(data, loaded), options, loaded, silent)
+    return optimize(prepare(loaded), open_data(data, loaded), options, silent)
 
 
 def build(

@@ -354,7 +354,7 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
         journal.step("improve", file, origins, to_fields(options)) as record,
         data.reading_for("optimizations"),
     ):
-        improved = improve(inputs.prepared, data, options, inputs.model, journal.progress)
+        improved = improve(inputs.prepared, data, options, journal.progress)
         digests = write_improved(journal.folder, file, improved)
         record(digests.pop(file))
     journal.origin.stages += [Step("improve", *item) for item in digests.items()]

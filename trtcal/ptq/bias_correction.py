@@ -1,10 +1,9 @@
 """Bias correction: shifts of channels that quantization causes are taken back in the biases.
 
-By BatchNorm statistics, without data (M. Nagel et al., "Data-Free Quantization Through Weight
-Equalization and Bias Correction", 2019, section 4.2); or for the mean behind the activation, which
-appendix D of the paper corrects before it. Noise before a Relu is cut off below zero and not above: the
-mean behind it is too large although the mean before it is right, and over all channels and positions
-that a later layer sums up this counts more than the noise.
+The mean behind the activation is corrected (appendix D of M. Nagel et al., "Data-Free Quantization
+Through Weight Equalization and Bias Correction", 2019, corrects that before it). Noise before a Relu is
+cut off below zero and not above: the mean behind it is too large although the mean before it is right,
+and over all channels and positions that a later layer sums up this counts more than the noise.
 """
 
 from __future__ import annotations
@@ -13,73 +12,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
-import scipy
 
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.evaluate.search.segments import PairedGraph
-from trtcal.model import Model
-from trtcal.model.graph import clip_bounds, constant, import_graph, is_op, reads
-from trtcal.model.model import Floats, Grid, Overrides
+from trtcal.model.graph import reads
+from trtcal.model.model import Floats
 from trtcal.model.ops import ACTIVATIONS, ELEMENTWISE
-from trtcal.ptq.layer_inputs import matrix_form
-from trtcal.quantization import find_layers
-from trtcal.quantization.weighted_ops import bias_of
-from trtcal.quantization.weights import quantize_weight
 
 STEPS = 2  # of the secant method
 SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too
-
-
-def correct_by_batch_norm(model: Model, original: Model) -> Overrides | None:
-    """Return the model's overrides with biases from `original`'s BatchNorms, None if there are none.
-
-    `original` is the model before it was prepared, which may fold BatchNorms into convolutions.
-    """
-    means = _batch_norm_means(import_graph(original.proto))
-    overrides = model.overrides
-    layers = {one.name: one for one in find_layers(model).layers if one.weight is not None}
-    for node in import_graph(model.proto).nodes:
-        form = matrix_form(node, layers[node.name]) if node.name in layers else None
-        read, bias = node.inputs[0].name, bias_of(node)
-        if form is None or bias is None or read not in means or read in overrides.moved:
-            continue
-        mean = means[read]
-        if len(form.shape) < 3 or len(mean) != form.shape[1] * form.groups:
-            continue
-        weight, axis = np.asarray(constant(node.inputs[1])), 0
-        grid = overrides.weights.get(node.name) or Grid(*quantize_weight(weight, axis))
-        error = form.matrix(grid.floats(axis) - weight)
-        shift = form.times_channels(error, mean.reshape(form.groups, -1))
-        overrides = overrides.with_layer(node.name, None, (bias.values - shift).astype(np.float32))
-    return None if overrides is model.overrides else overrides
-
-
-def _batch_norm_means(graph: gs.Graph) -> dict[str, Floats]:
-    """Return by tensor the channels' means behind BatchNorms, and behind Relus and Clips after them."""
-    known: dict[str, tuple[Floats, Floats]] = {}
-    means: dict[str, Floats] = {}
-    for node in graph.nodes:
-        name = node.outputs[0].name if node.outputs else ""
-        if is_op(node, "BatchNormalization"):
-            gamma, beta = (constant(tensor) for tensor in node.inputs[1:3])
-            if gamma is not None and beta is not None:
-                known[name] = np.abs(gamma).astype(np.float64), beta.astype(np.float64)
-                means[name] = beta.astype(np.float32)
-        elif is_op(node, "Relu", "Clip") and node.inputs[0].name in known:
-            bounds = clip_bounds(node)
-            if bounds is not None:
-                means[name] = _clipped_mean(*known[node.inputs[0].name], *bounds)
-    return means
-
-
-def _clipped_mean(deviation: Floats, mean: Floats, low: float, high: float) -> Floats:
-    """Return the mean of a normal distribution whose values are clipped to the bounds."""
-    deviation, norm = np.maximum(deviation, 1e-12), scipy.stats.norm
-    a, b = (low - mean) / deviation, (high - mean) / deviation
-    inner = mean * (norm.cdf(b) - norm.cdf(a)) + deviation * (norm.pdf(a) - norm.pdf(b))
-    above = high * norm.sf(b) if np.isfinite(high) else 0.0
-    return np.asarray(inner + low * norm.cdf(a) + above, np.float32)
 
 
 class Activation:

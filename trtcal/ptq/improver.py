@@ -132,14 +132,12 @@ def improve(
     prepared: Model,
     dataset: Dataset,
     options: ImproveOptions,
-    original: Model,
     reporter: Reporter,
 ) -> Improved:
     """Find the ranges and optimizations with which a prepared model loses least by the plan.
 
     A quarter of the samples (16 to 128) is held back: every try is judged on them, and nothing else
-    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples,
-    and for a plan that quantizes nothing.
+    uses them. `InputError` for fewer than 8 samples, and for a plan that quantizes nothing.
     """
     if options.plan.asked.isdisjoint(NARROW):
         raise InputError(
@@ -148,7 +146,7 @@ def improve(
         )
     fit, selection = split_samples(prepared, dataset)
     with Judge(prepared, selection, options.objective, options.metric) as judge:
-        context = _context(prepared, original, fit, options, reporter)
+        context = _context(prepared, fit, options, reporter)
         progress = _try_all(context, judge)
     best = progress.best
     warnings = _warnings(len(fit), len(selection))
@@ -205,9 +203,7 @@ def _warnings(fit: int, held: int) -> tuple[str, ...]:
     )
 
 
-def _context(
-    prepared: Model, original: Model, fit: Dataset, options: ImproveOptions, reporter: Reporter
-) -> Context:
+def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: Reporter) -> Context:
     most = min(FITTED[options.effort], len(fit))
     in_memory = samples_in_memory(prepared, fit, most) if options.effort == "fast" else most
 
@@ -220,7 +216,6 @@ def _context(
 
     return Context(
         prepared=prepared,
-        original=original,
         fit=fit,
         samples=whole(most),
         in_memory=whole(in_memory),

@@ -17,13 +17,12 @@ from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.replay import Reporter
 from trtcal.model import Model
 from trtcal.model.model import Overrides
-from trtcal.ptq.bias_correction import correct_by_batch_norm
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.channel_splitting import split_channels
 from trtcal.ptq.equalization import equalize, smooth
 from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
 from trtcal.ptq.scale_search import ScaleSearch, search_scales
-from trtcal.ptq.zero_centering import absorb_biases, zero_center
+from trtcal.ptq.zero_centering import zero_center
 from trtcal.quantization import Plan, find_layers, tensors_to_observe
 from trtcal.ranges import Calibration
 
@@ -86,14 +85,13 @@ class OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class Context:
-    """What optimizations work with: the prepared model, the original one, and samples to fit to.
+    """What optimizations work with: the prepared model, and samples to fit to.
 
     `samples` of `fit` are used, and `in_memory` of them layer by layer. `until` is when time is over,
     by `now`. `build` gives the prepared model with changes.
     """
 
     prepared: Model
-    original: Model
     fit: Dataset
     samples: int
     in_memory: int
@@ -236,11 +234,6 @@ def _zero_center(context: Context, state: State, _: Mapping[str, Calibration]) -
     return () if found is None else [replace(state.with_changes(found[0]), calibration=found[1])]
 
 
-def _by_batch_norm(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
-    overrides = correct_by_batch_norm(context.model(state), context.original)
-    return () if overrides is None else [replace(state, overrides=overrides)]
-
-
 def _reconstructing(options: ReconstructionOptions) -> Apply:
     return lambda context, state, _: [_reconstructed(context, state, options)]
 
@@ -308,14 +301,6 @@ OPTIMIZATIONS = (
         fast=True,
     ),
     Optimization(
-        "bias absorption",
-        "moves the part of a bias that a Relu never cuts off into the next bias",
-        "readers without padding",
-        "Nagel et al. 2019, section 4.1.3",
-        _changing(absorb_biases),
-        int8_only=True,
-    ),
-    Optimization(
         "channel splitting",
         "turns unused channels into copies of others, half a step away, and reads the mean of both",
         "unused channels, common with Relu6",
@@ -333,14 +318,6 @@ OPTIMIZATIONS = (
         _zero_center,
         fast=True,
         finer=True,
-        int8_only=True,
-    ),
-    Optimization(
-        "bias correction by BatchNorm",
-        "corrects the mean shift of rounded weights, from the statistics of the BatchNorm before",
-        "BatchNorms, no data",
-        "Nagel et al. 2019, section 4.2",
-        _by_batch_norm,
         int8_only=True,
     ),
     Optimization(

@@ -1,9 +1,7 @@
-"""Zero-centering and bias absorption: shift what a Relu makes, and compensate in the biases behind.
+"""Zero-centering: shift what a Relu makes, and compensate in the biases behind.
 
-Zero-centering moves zero into the middle of a Relu's output, so that both halves of the INT8 levels are
+It moves zero into the middle of a Relu's output, so that both halves of the INT8 levels are
 used; the Relu becomes a Clip. Source: X. Wei et al., "Outlier Suppression+" (2023), section 4.1.
-Bias absorption moves what a Relu never cuts off into the next bias. Source: M. Nagel et al., "Data-Free
-Quantization Through Weight Equalization and Bias Correction" (2019), section 4.1.3.
 """
 
 from __future__ import annotations
@@ -14,20 +12,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from trtcal.data import Dataset
 from trtcal.model import Model
-from trtcal.model.graph import import_graph, is_op
+from trtcal.model.graph import import_graph
 from trtcal.model.model import Floats
 from trtcal.model.ops import SHIFTS
 from trtcal.ptq.changes import Bounds, Changes
-from trtcal.ptq.compensation import bounded_layers, compensating_readers, find_extremes, shift
+from trtcal.ptq.compensation import bounded_layers, compensating_readers, shift
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
 from trtcal.ranges import Calibration
 
 OPSET = 11  # from which on a Clip has its bounds as inputs
-PART = 0.9  # of the least value observed: others may be smaller
-CHANNELS = ("Conv", "Gemm")  # have their channels along axis 1
 
 
 def zero_center(model: Model, calibration: Calibration) -> tuple[Changes, Calibration] | None:
@@ -72,26 +67,3 @@ def _ranges(
     if not users | set(wanted) <= mine or not set(wanted) <= set(known):
         return []
     return list(wanted)
-
-
-def absorb_biases(model: Model, dataset: Dataset, samples: int) -> Changes | None:
-    """Return the biases of a prepared model that change, with their new values; None if none does."""
-    graph = import_graph(model.proto)
-    layers = {one.name: one for one in find_layers(model).layers if one.op in CHANNELS}
-    found = [
-        (one, compensating_readers(one.made, graph, layers))
-        for one in bounded_layers(graph, layers)
-        if is_op(one.node, "Relu")
-    ]
-    shifted = [(one, readers.layers) for one, readers in found if readers is not None]
-    if not shifted:
-        return None
-    extremes = find_extremes(model, dataset, samples, {one.sum.name: 1 for one, _ in shifted})
-    changed: dict[str, Floats] = {}
-    moved = set[str]()
-    for one, layers_behind in shifted:
-        by = PART * np.maximum(extremes[one.sum.name].least, 0.0)
-        if by.any():
-            shift(changed, one.bias, layers_behind, by)
-            moved |= {one.sum.name, one.made.name}
-    return Changes(changed, moved=frozenset(moved)) if changed else None
