@@ -6,8 +6,8 @@ a binade are at least as fine as 2,048 linear bins over any final range. Because
 and the counts are integers, merging is exact, associative and commutative: every split of the same
 values over batches, processes or machines gives the same histogram and the same digest.
 
-While there are no more than `KEPT` values (finite and not zero), every distinct one has a bin of its
-own: what is chosen from few values is then what would be chosen from the values themselves.
+While there are no more than `VALUES_KEPT` values (finite and not zero), every distinct one has a
+bin of its own: what is chosen from few values is then what would be chosen from the values themselves.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from calibrators.counting import (
     warm,
 )
 
-KEPT = 1 << 17
+VALUES_KEPT = 1 << 17
 MANY = 1 << 14  # values for whose counting it pays to have the bins in the cache
 SIGN = 0x80000000
 COUNT_LIMIT = 2**32 - 1  # values that a 32-bit count is sure to hold
-MOST = 1 << 62  # values that are counted, so that sums fit in 64 bits
+MOST_COUNTED = 1 << 62  # values that are counted, so that sums fit in 64 bits
 SCALARS = ("zeros", "nan", "positive_inf", "negative_inf")
 
 Edges = npt.NDArray[np.float64]
@@ -55,8 +55,8 @@ class Histogram:
     """Integer counts of a tensor's values.
 
     `zeros` (of either sign), `nan`, `positive_inf` and `negative_inf` are counted separately; `minimum`
-    and `maximum` are exact over the finite values (`inf` and `-inf` while there are none). Up to `KEPT`
-    values take half a MiB, more take 4 MiB.
+    and `maximum` are exact over the finite values (`inf` and `-inf` while there are none). Up to
+    `VALUES_KEPT` values take half a MiB, more take 4 MiB.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Histogram:
         if array.dtype not in (np.float16, np.float32):
             raise TypeError(f"a histogram counts float32 or float16 values, not {array.dtype}")
         bits = array.astype(np.float32, copy=False).reshape(-1).view(np.int32)
-        if self._kept is not None and self._size + finite_nonzero(bits) > KEPT:
+        if self._kept is not None and self._size + finite_nonzero(bits) > VALUES_KEPT:
             self._spill()
         if self._kept is not None:
             self._keep(bits)
@@ -113,7 +113,7 @@ class Histogram:
 
     def _keep(self, bits: Bits) -> None:
         if self._kept is None or not self._kept.size:
-            self._kept = np.empty(KEPT, np.uint32)
+            self._kept = np.empty(VALUES_KEPT, np.uint32)
         size = self._size
         self._size, *numbers = (int(number) for number in collect(bits, self._kept, size))
         self._add(numbers)
@@ -183,7 +183,11 @@ class Histogram:
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of `other`: afterwards this is the histogram of both sets of values."""
-        if self._size + other._size <= KEPT and self._kept is not None and other._kept is not None:
+        if (
+            self._size + other._size <= VALUES_KEPT
+            and self._kept is not None
+            and other._kept is not None
+        ):
             self._keep(other._kept[: other._size].view(np.int32))
         else:
             self._fold()
@@ -195,7 +199,7 @@ class Histogram:
 
     def keeps(self, more: int) -> bool:
         """Say whether all values would still be kept with `more` that are finite and not zero."""
-        return self._kept is not None and self._size + more <= KEPT
+        return self._kept is not None and self._size + more <= VALUES_KEPT
 
     def add_counts(
         self, counts: npt.NDArray[np.uint32], scalars: Sequence[int], low: int, high: int
@@ -280,7 +284,7 @@ class Histogram:
         _check_bins(patterns, counts)
         _check_numbers(arrays["scalars"], arrays["extent"])
         histogram = cls()
-        if counts.sum() <= KEPT:
+        if counts.sum() <= VALUES_KEPT:
             histogram._keep(np.repeat(patterns, counts).view(np.int32))
         else:
             histogram._kept, histogram._older = None, (patterns, counts)
@@ -290,7 +294,7 @@ class Histogram:
 
     def digest(self) -> str:
         """Return a SHA-256 over the whole content: equal histograms, equal digests."""
-        digest = hashlib.sha256(b"trtcal histogram %d %d" % (MANTISSA_BITS, KEPT))
+        digest = hashlib.sha256(b"trtcal histogram %d %d" % (MANTISSA_BITS, VALUES_KEPT))
         for name, array in sorted(self.to_arrays().items()):
             little_endian = array.astype(array.dtype.newbyteorder("<"))
             digest.update(name.encode() + little_endian.tobytes())
@@ -308,20 +312,20 @@ class Histogram:
 def _check_bins(patterns: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
     if patterns.dtype != np.uint32 or counts.dtype != np.int64 or patterns.ndim != 1:
         raise ValueError("bins and counts have wrong types")
-    if counts.sum(dtype=np.float64) > MOST:
+    if counts.sum(dtype=np.float64) > MOST_COUNTED:
         raise ValueError("counts are larger than a histogram can count")
     if patterns.shape != counts.shape or (counts <= 0).any() or (np.diff(patterns) == 0).any():
         raise ValueError("bins and counts do not fit together")
     if (patterns[1:] < patterns[:-1]).any() or (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
         raise ValueError("bins are not increasing, or are not bins of finite values")
-    if counts.sum() > KEPT and (patterns & np.uint32((1 << SHIFT) - 1)).any():
+    if counts.sum() > VALUES_KEPT and (patterns & np.uint32((1 << SHIFT) - 1)).any():
         raise ValueError("bins are finer than so few values allow")
 
 
 def _check_numbers(scalars: npt.NDArray[Any], extent: npt.NDArray[Any]) -> None:
     if scalars.dtype != np.int64 or scalars.shape != (len(SCALARS),) or extent.shape != (2,):
         raise ValueError("scalars or extent have wrong types")
-    if (scalars < 0).any() or (scalars > MOST).any():
+    if (scalars < 0).any() or (scalars > MOST_COUNTED).any():
         raise ValueError("scalars are not counts")
 
 

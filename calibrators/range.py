@@ -13,7 +13,7 @@ from calibrators.histogram import Histogram
 FLOOR = 2.0**-20
 """The smallest amax ever given: its scale, amax / 127, stays a normal float16 and float32 number."""
 LEVELS = 127.0
-LEAST, MOST = 127 * 2.0**-126, 127 * 2.0**120  # scales that are normal float32 numbers
+LEAST_AMAX, LARGEST_AMAX = 127 * 2.0**-126, 127 * 2.0**120  # scales that are normal float32 numbers
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ def guard(amax: float, histogram: Histogram) -> Range:
         return Range(FLOOR, f"all {histogram.count} values are zero; amax set to its floor")
     if amax < FLOOR:
         return Range(FLOOR, f"amax {amax:.3g} raised to its floor")
-    if amax > MOST:
-        return Range(MOST, f"amax {amax:.3g} lowered to {MOST:.3g}, the most that float32 allows")
+    if amax > LARGEST_AMAX:
+        note = f"amax {amax:.3g} lowered to {LARGEST_AMAX:.3g}, the most that float32 allows"
+        return Range(LARGEST_AMAX, note)
     if histogram.minimum == histogram.maximum:
         return Range(amax, f"all {histogram.count} values are {histogram.maximum:.6g}")
     return Range(amax)
@@ -97,6 +98,6 @@ def problem(amax: float) -> str | None:
     scale = f"its scale {amax / LEVELS:.6g}"
     if amax < 0:
         return f"{scale} is negative"
-    if amax < LEAST:
+    if amax < LEAST_AMAX:
         return f"{scale} is denormal"
-    return f"{scale} is too large for float32" if amax > MOST else None
+    return f"{scale} is too large for float32" if amax > LARGEST_AMAX else None

@@ -1,20 +1,23 @@
 """The table of precisions: what each one is, how others spell it, and what builders make of it.
 
-A precision that is added here is known everywhere: in plans, Q/DQ, ranges, logs, layer lists,
-estimates, options and reports. NumPy is imported where numbers are rounded, so that `--help` need not
-wait for it.
-
-Sources: ONNX, "Float stored in 8 bits" and "Float stored in 4 bits"; NVIDIA, "Working with Quantized
-Types", for block sizes; NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities"; what TensorRT-RTX
-1.7 refuses (FP8 for sm86, INT4 for sm75, FP4 for sm89); layer lists of TensorRT-RTX 1.7.1.
+A precision with a row in `formats.toml` is known everywhere: in plans, Q/DQ, ranges, logs, layer
+lists, estimates, options and reports. NumPy is imported where numbers are rounded, so that `--help`
+need not wait for it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     import numpy as np
@@ -157,94 +160,22 @@ class Precision:
         return np.clip(steps, lowest, self.top).reshape(np.shape(exact))
 
 
-ROWS = (
-    Precision(
-        "int8",
-        width=8,
-        onnx="INT8",
-        storage="int8",
-        spellings=("int8",),
-        tactics=r"int8|i8i8|imma|_s8_|i8816|i16832|i16864",
-        top=127.0,
-        lowest=-128.0,
-        by_channel=True,
-        capability=(6, 1),
-        rate="int8_tops",
-    ),
-    Precision(
-        "fp8",
-        width=8,
-        onnx="FLOAT8E4M3FN",
-        storage="float8_e4m3fn",
-        spellings=("fp8", "fp8e4m3"),
-        top=448.0,
-        mantissa=3,
-        normal=2.0**-6,
-        opset=19,
-        capability=(8, 9),
-        rate="fp8_tflops",
-        operators=("TRT_FP8DequantizeLinear",),
-    ),
-    Precision(
-        "int4",
-        width=4,
-        onnx="INT4",
-        storage="int4",
-        spellings=("int4",),
-        top=7.0,
-        lowest=-8.0,
-        opset=21,
-        blocks=(128, 64),
-        capability=(8, 0),
-        rate="fp16_tflops",
-        operators=("TRT_INT4DequantizeLinear",),
-        named_by_weights=True,
-    ),
-    Precision(
-        "nvfp4",
-        width=4,
-        onnx="FLOAT4E2M1",
-        storage="float4_e2m1fn",
-        spellings=("fp4", "fp4e2m1"),
-        top=6.0,
-        mantissa=1,
-        opset=23,
-        blocks=(16,),
-        scales="fp8",
-        capability=(10, 0),
-        lacked_by=("onnxruntime",),
-        operators=("TRT_FP4QDQ",),
-        expanded=True,
-    ),
-    Precision(
-        "fp16",
-        width=16,
-        onnx="FLOAT16",
-        storage="float16",
-        spellings=("fp16", "half", "float16"),
-        tactics=r"f16f16|fp16|h884|h1688|h16816|hmma|hgemm|hcudnn",
-        rate="fp16_tflops",
-    ),
-    Precision(
-        "fp32",
-        width=32,
-        onnx="FLOAT",
-        storage="float32",
-        spellings=("fp32", "float", "float32", "tf32"),
-        tactics=r"f32f32|fp32|scudnn|sgemm|tf32",
-        rate="fp32_tflops",
-    ),
-    Precision(
-        "bf16",
-        width=16,
-        onnx="BFLOAT16",
-        storage="bfloat16",
-        spellings=("bf16", "bfloat16"),
-        rate="fp16_tflops",
-    ),
-    Precision("tf32", width=32, onnx="FLOAT", storage="float32", rate="tf32_tflops"),
-)
-PRECISIONS = {row.name: row for row in ROWS}
+def _rows() -> tuple[dict[str, Precision], dict[str, Precision]]:
+    """Return the precisions by name, and those that TensorRT takes in place of types of ONNX."""
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    refused = tables.pop("refused")
+    rows = {}
+    for name, table in tables.items():
+        values = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
+        rows[name] = Precision(name, **values)
+    return rows, {kind: rows[name] for name, kinds in refused.items() for kind in kinds}
+
+
+PRECISIONS, REFUSED = _rows()
+"""The precisions by name; ONNX's types that TensorRT refuses -> the precision that it takes instead."""
+ROWS = tuple(PRECISIONS.values())
 FORMATS = {row.name: row for row in ROWS if row.is_narrow}
 NARROW = tuple(FORMATS)
 WEIGHTS_ONLY = tuple(row.name for row in FORMATS.values() if row.weights_only)
@@ -256,9 +187,6 @@ BY_LISTED = {row.listed: row for row in ROWS if row.spellings}
 BY_OPERATOR = {operator: row.name for row in ROWS for operator in row.operators}
 TYPES = {row.onnx: row for row in FORMATS.values() if row.opset > FORMATS["int8"].opset}
 """ONNX's narrow types that came after INT8 -> their precision."""
-REFUSED = dict.fromkeys(("FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"), FORMATS["fp8"])
-REFUSED["UINT4"] = FORMATS["int4"]
-"""ONNX's types that TensorRT does not take -> the precision that it takes in their place."""
 
 
 @cache

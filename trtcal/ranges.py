@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calibrators.range import LEAST, MOST, scale_of
+from calibrators.range import LARGEST_AMAX, LEAST_AMAX, scale_of
 from trtcal.documents import Sealed
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
@@ -55,8 +55,9 @@ class TensorRange:
 
     def __post_init__(self) -> None:
         number = isinstance(self.amax, (int, float)) and not isinstance(self.amax, bool)
-        if not (number and LEAST <= self.amax <= MOST):
-            raise ValueError(f"amax must be from {LEAST:.3g} to {MOST:.3g}, not {self.amax!r}")
+        if not (number and LEAST_AMAX <= self.amax <= LARGEST_AMAX):
+            ends = f"from {LEAST_AMAX:.3g} to {LARGEST_AMAX:.3g}"
+            raise ValueError(f"amax must be {ends}, not {self.amax!r}")
 
 
 @dataclass(frozen=True)

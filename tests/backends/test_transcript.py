@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.backends.child import LONGEST, Transcript
+from trtcal.backends.child import LONGEST_LINE, Transcript
 
 LOG = (
     "[I] tensorrt_rtx 1.7.1\n[V] Layers:\nName: a, LayerType: conv\n\n[W] careful\n"
@@ -63,7 +63,7 @@ def test_seconds_are_those_of_a_messages_first_line():
 
 
 def test_output_without_an_end_is_cut_into_records():
-    text, records = transcribed(b"[V] x", *[b"y" * (LONGEST // 2)] * 5)
-    assert len(text) > 2 * LONGEST
+    text, records = transcribed(b"[V] x", *[b"y" * (LONGEST_LINE // 2)] * 5)
+    assert len(text) > 2 * LONGEST_LINE
     assert len(records) > 1
     assert sum(len(record["message"]) for record in records) == len(text) - len("[V] ")

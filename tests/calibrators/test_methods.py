@@ -6,7 +6,7 @@ from scipy.stats import entropy as kullback_leibler
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, Range, UnknownCalibratorError, create
-from calibrators.histogram import KEPT
+from calibrators.histogram import VALUES_KEPT
 from calibrators.methods import linear_bins
 from calibrators.range import FLOOR
 from tests.fixtures.slow import slow_but
@@ -77,7 +77,7 @@ def test_entropy_of_few_values_is_the_literal_optimum(seed):
 
 @pytest.mark.parametrize("seed", slow_but(range(7), 0, 1))
 def test_entropy_of_many_values_loses_hardly_more_than_the_literal_optimum(seed):
-    values = draw(seed, 2 * KEPT)
+    values = draw(seed, 2 * VALUES_KEPT)
     divergences = literal_divergences(values)
     amax = create("entropy")(histogram(values)).amax
     kept = round(amax / np.abs(values).max() * 2048 - 0.5)

@@ -8,7 +8,7 @@ import pytest
 
 import trtcal
 from calibrators import registry
-from calibrators.range import MOST
+from calibrators.range import LARGEST_AMAX
 from tests.conftest import SAMPLES
 from trtcal.cli.main import DEFECT, run_command
 from trtcal.documents import digest_file
@@ -148,6 +148,8 @@ def test_values_at_the_end_of_float32_get_a_range(folder, method):
     images[0] = np.finfo(np.float32).max
     data = {"image": images[:32]}
     found = trtcal.calibrate(DIGITS / "digits.onnx", data, method=method).ranges["image"]
-    assert found.amax <= MOST
+    assert found.amax <= LARGEST_AMAX
     assert found.observed_amax == np.finfo(np.float32).max
-    assert method != "minmax" or (found.amax == MOST and "lowered to 1.69e+38" in found.note)
+    assert method != "minmax" or (
+        found.amax == LARGEST_AMAX and "lowered to 1.69e+38" in found.note
+    )

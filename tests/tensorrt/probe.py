@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from tests.calibrators.bindings import calls
 from tests.tensorrt.claims import CLAIMS
-from trtcal.backends.options import KINDS, ROUTES
+from trtcal.backends.options import CALIBRATOR_CLASSES, ROUTES
 from trtcal.backends.tensorrt_network import Features, api, calibrator_for
 from trtcal.errors import BackendError
 
@@ -31,7 +31,7 @@ def refused(features: Features) -> list[str]:
     found = []
     for route in ROUTES[1:]:
         try:
-            features.check(route, KINDS[0])
+            features.check(route, CALIBRATOR_CLASSES[0])
         except BackendError:
             found.append(route)
     return found

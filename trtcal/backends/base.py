@@ -44,14 +44,14 @@ from trtcal.model.cut import metadata_of, tail_of, whole_outputs
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
-AGAIN = "build it again with what is installed here"
-FILE = "engines.jsonl"
-LAST = 1 << 18  # bytes of a log that are searched for what the builder lacks
+BUILD_AGAIN = "build it again with what is installed here"
+LEDGER = "engines.jsonl"
+REFUSAL_BYTES = 1 << 18  # bytes of a log that are searched for what the builder lacks
 
 
 def ledger_path() -> Path:
     """Return where engines are written down."""
-    return state_path(FILE)
+    return state_path(LEDGER)
 
 
 def record_engine(engine: str, manifest: str) -> str | None:
@@ -147,7 +147,7 @@ class Backend(ABC):
             )
         if not self.fits(build, gpu):
             raise InputError(
-                f"the engine in {build.folder} is for {expected}, not for the {gpu}", AGAIN
+                f"the engine in {build.folder} is for {expected}, not for the {gpu}", BUILD_AGAIN
             )
 
     def fits(self, build: Build, gpu: Gpu) -> bool:
@@ -252,7 +252,7 @@ def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
 def _logged(workplace: Path) -> str:
     """Return the end of the log, in which a builder says why it gives up."""
     log = workplace / LOG
-    return log.read_bytes()[-LAST:].decode("utf-8", "replace") if log.exists() else ""
+    return log.read_bytes()[-REFUSAL_BYTES:].decode("utf-8", "replace") if log.exists() else ""
 
 
 def _move(source: Path, destination: Path) -> None:

@@ -24,7 +24,7 @@ from trtcal.model.isolated import command_of, signal_name
 
 OURS = re.compile(r"\[([EWIV])\] ?")
 SEVERITIES = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
-LONGEST = 1 << 20
+LONGEST_LINE = 1 << 20
 
 
 class Transcript:
@@ -49,7 +49,7 @@ class Transcript:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._line(line)
-        if len(self._rest) > LONGEST:
+        if len(self._rest) > LONGEST_LINE:
             self._line(self._rest)
             self._rest = b""
 
@@ -68,7 +68,7 @@ class Transcript:
             severity = prefix or "unknown"
         if begins:
             self._begin(severity, message)
-        elif self._length + len(text) > LONGEST:
+        elif self._length + len(text) > LONGEST_LINE:
             self._begin(self._severity, text)
         else:
             self._message.append(text)
@@ -88,7 +88,7 @@ class Transcript:
         self._message = []
 
 
-KINDS = {kind.exit_status: kind for kind in (InputError, BackendError, ResourceError)}
+ERRORS_BY_STATUS = {kind.exit_status: kind for kind in (InputError, BackendError, ResourceError)}
 MONTH_S = 31 * 24 * 3600
 AFTERWARDS_S = 0.5
 """How long output of a dead child is waited for, which a process that it started could hold back."""
@@ -192,7 +192,7 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
         )
     if (folder / RAISED).exists():
         status, message, hint = json.loads((folder / RAISED).read_text())
-        return KINDS[status](message, hint)
+        return ERRORS_BY_STATUS[status](message, hint)
     error = folder / ERROR
     text = error.read_text() if error.exists() else _last_line(log)
     return BackendError(f"the builder failed: {in_words(text)}", hint)

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from trtcal.backends.base import AGAIN, Availability, Backend, Made
+from trtcal.backends.base import BUILD_AGAIN, Availability, Backend, Made
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Session, open_session
@@ -91,7 +91,7 @@ class OnnxRuntime(Backend):
     def check_place(self, build: Build) -> None:
         """`InputError` if this ONNX Runtime lacks the provider."""
         if build.target not in PROVIDERS or not has_provider(build.target):
-            raise InputError(f"this ONNX Runtime cannot run {build.target!r}", AGAIN)
+            raise InputError(f"this ONNX Runtime cannot run {build.target!r}", BUILD_AGAIN)
 
     def open(self, build: Build, data: bytes) -> Session:
         """Load an engine into a session of its provider."""

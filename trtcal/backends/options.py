@@ -18,7 +18,7 @@ CACHE = "calibration.cache"  # what TensorRT's own algorithm chose from our data
 QDQ = "qdq"
 ROUTES = (QDQ, "cache", "dynamic-ranges", "calibrator")
 CONSTRAINTS = ("obey", "prefer")
-KINDS = ("entropy2", "minmax", "entropy")
+CALIBRATOR_CLASSES = ("entropy2", "minmax", "entropy")
 USE_QDQ = "quantize the model (`trtcal quantize`) and leave --route out"
 
 
@@ -44,7 +44,7 @@ class Route:
     def __post_init__(self) -> None:
         _one_of(self.name, ROUTES, "route")
         _one_of(self.constraints, (None, *CONSTRAINTS), "constraints")
-        _one_of(self.kind, KINDS, "calibrator")
+        _one_of(self.kind, CALIBRATOR_CLASSES, "calibrator")
         fed, ranged = self.name == "calibrator", self.name in ("cache", "dynamic-ranges")
         if ranged != bool(self.ranges) or fed != (self.data is not None):
             needs = "data" if fed else "ranges" if ranged else "a model with Q/DQ"

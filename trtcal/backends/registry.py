@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.backends.base import AGAIN, Backend, is_recorded
+from trtcal.backends.base import BUILD_AGAIN, Backend, is_recorded
 from trtcal.backends.onnxruntime import OnnxRuntime
 from trtcal.backends.sessions import Session
 from trtcal.backends.targets import PROVIDERS, canonical, named_gpus
@@ -138,7 +138,7 @@ def _check_version(build: Build) -> None:
         raise InputError(
             f"the engine in {build.folder} was built by {build.backend} {build.backend_version}, "
             + (f"and {here} is installed" if here else "which is not installed"),
-            AGAIN,
+            BUILD_AGAIN,
         )
 
 

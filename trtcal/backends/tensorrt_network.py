@@ -31,7 +31,7 @@ from trtcal.data import open_dataset
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError, some
 from trtcal.model import load_model
 
-SHOWN = 5
+NAMES_SHOWN = 5
 CONSTRAINTS = {"obey": "OBEY_PRECISION_CONSTRAINTS", "prefer": "PREFER_PRECISION_CONSTRAINTS"}
 TYPES = {"int8": "INT8", "fp16": "HALF", "fp32": "FLOAT"}
 
@@ -242,7 +242,7 @@ def _batches(request: Mapping[str, Any]) -> Iterator[Feeds]:
 
 def shown(names: Sequence[str]) -> str:
     """Return the first few names, on one line, and how many more there are."""
-    return some((name if name.isprintable() else ascii(name) for name in names), SHOWN)
+    return some((name if name.isprintable() else ascii(name) for name in names), NAMES_SHOWN)
 
 
 Say = Callable[[str, str], None]

@@ -26,7 +26,7 @@ REFUSED = (  # what builders say of a node that they have nothing for
     re.compile(r"(?P<op>\w{1,100})\(-?\d+\) is not a registered function/op"),
 )
 PREPARE = "trtcal prepare"
-NAMED = 3  # nodes that a message names
+NODES_NAMED = 3  # nodes that a message names
 
 
 def refused_operators(text: str, proto: onnx.ModelProto) -> set[str]:
@@ -66,7 +66,7 @@ def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | 
     nodes = lacking(model.proto, refused | LACKED.get(backend, frozenset()))
     if not nodes:
         return None
-    shown = some((f"{node.name!r} ({node.op_type})" for node in nodes), NAMED)
+    shown = some((f"{node.name!r} ({node.op_type})" for node in nodes), NODES_NAMED)
     message = f"{backend} has no implementation of node {shown}; {_who_has(nodes, backend)}"
     path = str(model.path)
     return message, hint_to_cut(path, model.proto, nodes) or hint_to_other(path)

@@ -36,7 +36,7 @@ WAIT_S = 60.0  # beyond the time of a processor that it may take
 REMEMBERED_BYTES = 16 << 20
 PASSED: set[bytes] = set()
 """Digests of what passed in this process: a command reads one model often, and `--improve` many."""
-HINT = "export it again; `python -m onnx.checker` lists what is wrong"
+EXPORT_AGAIN = "export it again; `python -m onnx.checker` lists what is wrong"
 
 
 def check(proto: onnx.ModelProto, path: Path) -> None:
@@ -57,11 +57,11 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     if end in (signal.SIGXCPU, signal.SIGKILL):
         raise too_slow(f"model {path}", size)
     if end:
-        raise InputError(f"model {path} crashes ONNX's checker ({_name(end)})", HINT)
+        raise InputError(f"model {path} crashes ONNX's checker ({_name(end)})", EXPORT_AGAIN)
     if answer == "MemoryError":
         raise InputError(f"model {path} needs over 4 GiB of memory to check", raising())
     if answer:
-        raise InputError(f"model {path} is not valid ONNX: {answer}", HINT)
+        raise InputError(f"model {path} is not valid ONNX: {answer}", EXPORT_AGAIN)
     if digest:
         PASSED.add(digest)
 

@@ -33,7 +33,7 @@ TAKEN = {
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 TINY = float(np.finfo(np.float32).tiny)
 MOST_CALLS = 10_000  # functions that call others may stand for any number
-AGAIN = "quantize the float model again"
+REQUANTIZE = "quantize the float model again"
 Shape = tuple[int, ...]
 
 
@@ -173,7 +173,7 @@ class _Check:
         if row and self.kind not in TAKEN:
             self.fail(
                 f"has values of type {named}, which TensorRT does not take",
-                f"{AGAIN}, to {row.onnx.lower()}{'' if row.is_float else ' with zero point 0'}",
+                f"{REQUANTIZE}, to {row.onnx.lower()}{'' if row.is_float else ' with zero point 0'}",
             )
 
     def _check_shape(self) -> None:
@@ -182,18 +182,18 @@ class _Check:
         size, axis = self.attributes.get("block_size", 0), self.attributes.get("axis", 1)
         if size < 0 or (size % 2 and self.kind in TAKEN and TAKEN[self.kind].width < 8):
             kind = "negative" if size < 0 else "odd"
-            self.fail(f"has the {kind} block size {size}", f"{AGAIN}, in blocks of 64 or 128")
+            self.fail(f"has the {kind} block size {size}", f"{REQUANTIZE}, in blocks of 64 or 128")
         if scales is None or (values is None and size):
             return
         has_axis = size or math.prod(scales) > 1
         if values is not None and has_axis and not -len(values) <= axis < len(values):
-            self.fail(f"has axis {axis} of values of shape {_shown(values)}", AGAIN)
+            self.fail(f"has axis {axis} of values of shape {_shown(values)}", REQUANTIZE)
         expected = self._blocked(values, axis, size) if values and size else None
         wrong = scales != expected if expected else not _fits(scales, values, axis)
         if wrong:
             self.fail(
                 self._misfit(scales, values, expected),
-                f"{AGAIN}, or correct axis and block_size of the node",
+                f"{REQUANTIZE}, or correct axis and block_size of the node",
             )
 
     def _blocked(self, values: Shape, axis: int, size: int) -> Shape:
@@ -203,7 +203,7 @@ class _Check:
             self.fail(
                 f"has the block size {size}, which does not divide the {values[axis]} values along "
                 f"axis {axis}",
-                f"{AGAIN}, in blocks that divide {values[axis]}, or leave the layer in float",
+                f"{REQUANTIZE}, in blocks that divide {values[axis]}, or leave the layer in float",
             )
         axis %= len(values)
         return (*values[:axis], count, *values[axis + 1 :])
@@ -238,13 +238,13 @@ class _Check:
             self.fail(
                 f"has zero points of shape {_shown(tuple(zero.dims))} ({zero.name!r}) for scales of "
                 f"shape {_shown(scales)}",
-                f"{AGAIN}, or give each scale its zero point",
+                f"{REQUANTIZE}, or give each scale its zero point",
             )
         if zero is not None and self.kind in TAKEN and np.any(_floats(zero) != 0):
             self.fail(
                 f"has zero points other than 0 ({zero.name!r}), which TensorRT does not take in "
                 f"{_type_name(self.kind)}",
-                f"{AGAIN}, symmetrically",
+                f"{REQUANTIZE}, symmetrically",
             )
 
     def _check_codes(self) -> None:
@@ -256,7 +256,7 @@ class _Check:
         if count:
             self.fail(
                 f"reads NaN: {count} of the {codes.size} values of {stored.name!r} are 0x7F or 0xFF",
-                f"{AGAIN}: limit values to 448 times the scale before they become float8e4m3fn",
+                f"{REQUANTIZE}: limit values to 448 times the scale before they become float8e4m3fn",
             )
 
 

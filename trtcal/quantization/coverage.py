@@ -1,7 +1,7 @@
 """How much of a network's compute is in narrow formats, and what the rest is and why, by MACs.
 
 MACs are multiply-accumulates. A count of layers says little: one convolution in INT8 beside an LSTM is
-all layers that a plan decides, and hardly any of the work. What is known only at run time is said
+all layers that a plan decides, and hardly any of the work. What is known only at run time is sentence
 beside the figures.
 """
 
@@ -25,8 +25,8 @@ from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 INT8, UNKNOWN = "int8", "unknown"
 BY_NAME = "name"  # how a plan names a layer: `Decision.by`
-KEPT, SHOWN = 50, 3
-LOW = 50.0  # percent of multiply-accumulates in INT8 under which it is a warning
+REST_KEPT, REST_SHOWN = 50, 3
+LOW_SHARE = 50.0  # percent of multiply-accumulates in INT8 under which it is a warning
 UNITS = ((1e12, "TMAC"), (1e9, "GMAC"), (1e6, "MMAC"), (1e3, "kMAC"), (1.0, "MAC"))
 
 
@@ -93,7 +93,7 @@ class Coverage:
     @property
     def is_low(self) -> bool:
         """Whether less than half of what is known runs in INT8 or another narrow precision."""
-        return self.narrow_share is not None and self.narrow_share < LOW
+        return self.narrow_share is not None and self.narrow_share < LOW_SHARE
 
     @property
     def figures(self) -> dict[str, Figure | None]:
@@ -119,11 +119,11 @@ class Coverage:
             for name, share in self.shares.items()
         ]
         (first, does), *others = parts or [("0 %", f"{verb} in {spelled(())}")]
-        said = f"{first} of {amount(self.macs)} {does}"
-        said += "".join(f", {share} {does}" for share, does in others)
+        sentence = f"{first} of {amount(self.macs)} {does}"
+        sentence += "".join(f", {share} {does}" for share, does in others)
         if self.unknown_macs:
-            said += f", of {percent(100 * self.unknown_macs / self.macs)} it is not known"
-        return said
+            sentence += f", of {percent(100 * self.unknown_macs / self.macs)} it is not known"
+        return sentence
 
     @property
     def headline(self) -> str:
@@ -140,16 +140,16 @@ class Coverage:
                 f"{bytes_share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
             )
             yield f"that is {self.int8_nodes} of {self.nodes} nodes that multiply, and {moved}"
-        for node in self.rest[1 : SHOWN + 1]:
+        for node in self.rest[1 : REST_SHOWN + 1]:
             share = percent(node.share or 0.0)
             yield f"{share} not in {formats}: {node.node} ({node.op}): {node.reason}"
-        if more := self.rest[SHOWN + 1 :]:
+        if more := self.rest[REST_SHOWN + 1 :]:
             share = percent(math.fsum(node.share or 0.0 for node in more))
             yield f"{share} not in {formats}: {len(more)} further nodes"
-        for node in self.uncounted[:SHOWN]:
+        for node in self.uncounted[:REST_SHOWN]:
             moved = f"{node.moved_bytes / 1e6:.3g} MB moved"
             yield f"not counted: {node.node} ({node.op}, {moved}): {node.reason}"
-        if more := self.uncounted[SHOWN:]:
+        if more := self.uncounted[REST_SHOWN:]:
             yield f"not counted: {len(more)} further nodes"
         if self.assumed:
             sizes = ", ".join(
@@ -257,7 +257,7 @@ def cover(
         int8_bytes=sum(node.moved_bytes for node in own),
         nodes=sum(node.macs != 0 for node in work.nodes),
         int8_nodes=len(own),
-        rest=tuple(_uncovered(node, total, _reason(node, reasons)) for node in rest[:KEPT]),
+        rest=tuple(_uncovered(node, total, _reason(node, reasons)) for node in rest[:REST_KEPT]),
         uncounted=tuple(
             _uncovered(node, total, _unknown_reason(node))
             for node in work.nodes

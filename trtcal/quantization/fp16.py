@@ -19,9 +19,9 @@ from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
 
 FP32, FP16 = "fp32", "fp16"
-MOST = 65504.0
-NORMAL = 2.0**-14  # smaller values lose digits
-LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
+FP16_MAX = 65504.0
+FP16_NORMAL = 2.0**-14  # smaller values lose digits
+FP16_LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
 FLOAT16_TENSOR = "tensor(float16)"
 LENGTHS = slice(4, 5)  # of the inputs of a recurrent operator: its `sequence_lens`
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
@@ -91,11 +91,11 @@ def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> st
             reason = _unfit(tensor)
             if reason:
                 return reason
-        elif observed.get(tensor.name, 0.0) > MOST:
+        elif observed.get(tensor.name, 0.0) > FP16_MAX:
             largest = observed[tensor.name]
             return (
                 f"tensor {tensor.name!r} reached {largest:.6g}, and the largest float16 is "
-                f"{MOST:.0f}"
+                f"{FP16_MAX:.0f}"
             )
     return None
 
@@ -109,10 +109,10 @@ def at_places(node: gs.Node, places: Places) -> Iterator[gs.Tensor]:
 def _unfit(tensor: gs.Constant) -> str | None:
     values = np.abs(np.asarray(constant(tensor)))
     finite = values[np.isfinite(values)]
-    if finite.size and finite.max() > MOST:
+    if finite.size and finite.max() > FP16_MAX:
         return (
             f"its constant {tensor.name!r} has {finite.max():.6g}, and the largest float16 is "
-            f"{MOST:.0f}"
+            f"{FP16_MAX:.0f}"
         )
     if finite.any() and not finite.astype(np.float16).any():
         return f"its constant {tensor.name!r} of {finite.max():.6g} would be 0 in float16"
@@ -121,7 +121,7 @@ def _unfit(tensor: gs.Constant) -> str | None:
 
 def subnormal(values: Array) -> int:
     """Return how many values other than 0 are too small for all of float16's digits."""
-    return int(np.count_nonzero((values != 0) & (np.abs(values) < NORMAL)))
+    return int(np.count_nonzero((values != 0) & (np.abs(values) < FP16_NORMAL)))
 
 
 def takes_fp16_scale(node: gs.Node, opset: int) -> bool:
@@ -135,8 +135,8 @@ def takes_fp16_scale(node: gs.Node, opset: int) -> bool:
         return False
     is_exact = bool((scale.astype(np.float16) == scale).all())
     kind = format_of(node) or FORMATS["int8"]
-    fits = bool((scale * kind.most <= MOST).all())
-    return fits and (is_exact or bool((scale >= LEAST_SCALE).all()))
+    fits = bool((scale * kind.most <= FP16_MAX).all())
+    return fits and (is_exact or bool((scale >= FP16_LEAST_SCALE).all()))
 
 
 def fp16_scale(node: gs.Node) -> Array:
@@ -244,7 +244,7 @@ class Survey:
         """Return the tensors of float16 nodes that have no known bound within float16."""
         floats = (tensor for node in nodes for tensor in at_places(node, self.places[id(node)]))
         names = (tensor.name for tensor in floats if not isinstance(tensor, gs.Constant))
-        return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > MOST))
+        return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > FP16_MAX))
 
 
 def pairs_before(node: gs.Node) -> Iterator[gs.Node]:

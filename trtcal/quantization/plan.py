@@ -34,11 +34,11 @@ from trtcal.model.work import count_work
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.weighted_ops import weight_count
 
-KIND, VERSION = "plan", 4
+PLAN_KIND, VERSION = "plan", 4
 BLOCK_SIZES = FORMATS["int4"].blocks
 MATCHES = ("glob", "name", "regex")
-LONGEST = 1000  # characters of a pattern
-HINT = (
+LONGEST_PATTERN = 1000  # characters of a pattern
+WRITE_PLAN = (
     'write {"default": "int8", "layers": {"layer name": "fp32"}, '
     '"rules": [{"match": "glob", "pattern": "head/*", "precision": "fp16"}]}'
 )
@@ -65,9 +65,11 @@ class Rule:
                 f"plan: {self} matches by {self.match!r}", f"choose one of: {', '.join(MATCHES)}"
             )
         if self.pattern is None and self.op is None:
-            raise InputError("plan: a rule has neither a pattern nor an op", HINT)
-        if len(self.pattern or "") > LONGEST:
-            raise InputError(f"plan: a pattern is longer than {LONGEST} characters", HINT)
+            raise InputError("plan: a rule has neither a pattern nor an op", WRITE_PLAN)
+        if len(self.pattern or "") > LONGEST_PATTERN:
+            raise InputError(
+                f"plan: a pattern is longer than {LONGEST_PATTERN} characters", WRITE_PLAN
+            )
         _matcher(self.match, self.pattern or "")
 
     def matches(self, name: str, op: str) -> bool:
@@ -123,7 +125,7 @@ class Decision:
 
 
 def _rules(value: Any) -> tuple[Rule, ...]:
-    return read_sections(Rule, HINT, list(value) if isinstance(value, tuple) else value)
+    return read_sections(Rule, WRITE_PLAN, list(value) if isinstance(value, tuple) else value)
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ class Plan:
         body |= {"rules": list(map(_fields, self.rules)), "second_qdq": list(self.second_qdq)}
         body |= {} if self.rest is None else {"rest": self.rest}
         body |= {} if self.block_size == BLOCK_SIZES[0] else {"block_size": self.block_size}
-        return seal({"kind": KIND, "schema_version": VERSION, **body})
+        return seal({"kind": PLAN_KIND, "schema_version": VERSION, **body})
 
 
 FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
@@ -264,10 +266,10 @@ def _check_precision(what: str, precision: object) -> None:
 
 def _fields(rule: Rule) -> dict[str, Any]:
     """Return what a rule says, without what it leaves open."""
-    said = dataclasses.asdict(rule)
+    stated = dataclasses.asdict(rule)
     if rule.pattern is None:
-        del said["match"]
-    return {name: value for name, value in said.items() if value not in (None, "", False)}
+        del stated["match"]
+    return {name: value for name, value in stated.items() if value not in (None, "", False)}
 
 
 def write_plan(path: Path, plan: Plan) -> Document:
@@ -279,9 +281,9 @@ def read_plan(path: Path) -> Plan:
     """Read a plan that trtcal or a person wrote; `InputError` if it is none."""
     document = read_json(path)
     if isinstance(document, dict) and "digest" in document:
-        document = read_document(path, KIND, VERSION)
-    if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
-        raise InputError(f"{path} is not a plan", HINT)
+        document = read_document(path, PLAN_KIND, VERSION)
+    if not isinstance(document, dict) or document.get("kind", PLAN_KIND) != PLAN_KIND:
+        raise InputError(f"{path} is not a plan", WRITE_PLAN)
     head = ("kind", "schema_version", "digest")
     return plan_of({name: value for name, value in document.items() if name not in head}, str(path))
 
@@ -291,11 +293,11 @@ def plan_of(table: Mapping[str, Any], where: str) -> Plan:
     try:
         return read_section(Plan, dict(table))
     except WrongKeyError as error:
-        raise InputError(f"{where}: {error.message}", HINT) from None
+        raise InputError(f"{where}: {error.message}", WRITE_PLAN) from None
 
 
 FOLLOWS = "follows"
-KEPT = "it stays in float32 unless a plan names it or its operator"
+SENSITIVE_REASON = "it stays in float32 unless a plan names it or its operator"
 
 
 @dataclass(frozen=True)
@@ -364,5 +366,5 @@ def _planned(
     elif decision.is_default and precision != "int8" and node.op not in MULTIPLIES:
         precision = FOLLOWS
     if precision == "fp16" and node.op in SENSITIVE and not decision.named:
-        precision, reason = "fp32", KEPT
+        precision, reason = "fp32", SENSITIVE_REASON
     return Planned(node.name, node.op, precision, decision.by, reason, weight_count(node), macs)

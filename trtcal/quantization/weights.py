@@ -17,7 +17,7 @@ from trtcal.quantization.blocks import quantize_blocks
 
 LEVELS = 127
 UNIT_SCALE = 1.0 / LEVELS
-ROOM = 1 << 27  # bytes of quantized weights that are kept
+CACHE_BYTES = 1 << 27  # bytes of quantized weights that are kept
 
 Int8 = npt.NDArray[np.int8]
 Scale = npt.NDArray[Any]
@@ -83,7 +83,7 @@ def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, S
         array.flags.writeable = False
     with _lock:
         _known[key] = arrays
-        while sum(steps.nbytes for steps, _ in _known.values()) > ROOM and len(_known) > 1:
+        while sum(steps.nbytes for steps, _ in _known.values()) > CACHE_BYTES and len(_known) > 1:
             _known.popitem(last=False)
     return arrays
 

@@ -22,7 +22,7 @@ from trtcal.formats import PLANNED
 from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import KIND as OPTIMIZATIONS
 from trtcal.quantization.plan import FIELDS, Plan, read_plan
-from trtcal.quantization.plan import KIND as PLAN
+from trtcal.quantization.plan import PLAN_KIND as PLAN
 from trtcal.ranges import KIND as CALIBRATION
 from trtcal.ranges import Calibration
 

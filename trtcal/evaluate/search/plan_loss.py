@@ -179,4 +179,4 @@ class Evaluator:
         if new:
             feeds = self.reference.recording.all_feeds()
             self.peaks |= find_peaks(self.plans.model.proto, new, feeds)
-        return [name for name in names if self.peaks.get(name, 0.0) > fp16.MOST]
+        return [name for name in names if self.peaks.get(name, 0.0) > fp16.FP16_MAX]

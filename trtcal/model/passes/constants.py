@@ -24,7 +24,8 @@ from trtcal.model.model import unique
 from trtcal.model.ops import QDQ, RANDOM
 from trtcal.model.passes.base import Pass, current
 
-MOST = 1 << 30  # bytes of one computed constant, at 8 a value: larger ones are left to the runtime
+LARGEST_CONSTANT = 1 << 30
+"""Bytes of one computed constant, at 8 a value: larger ones are left to the runtime."""
 NO_TENSORS = ("Optional", "Sequence", "String")  # in the names of operators on other values
 
 
@@ -68,10 +69,10 @@ def _stays(node: gs.Node) -> bool:
 
 
 def _is_too_large(node: gs.Node) -> bool:
-    """Tell whether a node makes a tensor that is known to be larger than `MOST`."""
+    """Tell whether a node makes a tensor that is known to be larger than `LARGEST_CONSTANT`."""
     known = (tensor.shape for tensor in node.outputs if tensor.shape is not None)
     sizes = ([size for size in shape if isinstance(size, int)] for shape in known)
-    return any(math.prod(shape) > MOST // 8 for shape in sizes)
+    return any(math.prod(shape) > LARGEST_CONSTANT // 8 for shape in sizes)
 
 
 def is_constant(node: gs.Node) -> bool:
