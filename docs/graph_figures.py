@@ -20,6 +20,7 @@ from docs.drawing import (
     BLUE,
     BROWN,
     GRAY,
+    MUTED,
     PALE_BLUE,
     PALE_BROWN,
     SMALL,
@@ -35,7 +36,6 @@ from trtcal.model import load_model
 from trtcal.model.merkle import table_of
 from trtcal.model.passes import prepare_with_record
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.reporting.charts import MUTED
 from trtcal.runs.checkpoints import checkpoints_of
 
 REGRESSION = Path(__file__).parent.parent / "samples" / "regression"
