@@ -14,7 +14,7 @@ from trtcal.backends.targets import (
     parse_target,
 )
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import GPUS
+from trtcal.evidence.layers.roofline import GPUS
 from trtcal.quantization.formats import NARROW
 
 FIRST: dict[str, Capability] = {"int8": (6, 1), "fp8": (8, 9), "int4": (8, 0), "nvfp4": (10, 0)}

@@ -394,9 +394,8 @@ def _undecided_sentence(row: Row, one: Judgement) -> str:
         advice = "The figure lies on the limit, so more samples may not decide."
     samples = text.count(row.accuracy.samples, "sample")
     return (
-        f"{samples} do not decide whether {row.name} holds {one.limit}: the "
-        f"{_change(one)}{name} is "
-        f"{one.measured}. {advice}"
+        f"{samples} do not decide whether {row.name} holds {one.limit}: the {_change(one)}{name} "
+        f"is {one.measured}. {advice}"
     )
 
 
@@ -436,8 +435,7 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     )
     return (
         f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
-        "variants "
-        f"that pass, {chosen} is chosen.{together}"
+        f"variants that pass, {chosen} is chosen.{together}"
     )
 
 
