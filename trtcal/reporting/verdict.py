@@ -373,52 +373,44 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
 
 
 def _undecided_sentence(row: Row, one: Judgement) -> str:
-    name = metric_of(one.limit.metric).label
-    if one.figure is None:
-        return f"The limit {one.limit} cannot be judged for {row.name}: {one.reason}."
-    if one.reason:
-        return (
-            f"The limit {one.limit} is undecided for {row.name}: its {name} is {one.measured}; "
-            f"{one.reason}."
+    if one.figure is None or one.reason:
+        measured = (
+            ""
+            if one.figure is None
+            else f": its {metric_of(one.limit.metric).label} is {one.measured}"
         )
+        return f"The limit {one.limit} cannot be judged for {row.name}{measured}; {one.reason}."
     if one.limit.metric in NOT_OF_OUTPUTS:
-        return (
-            f"The times do not decide whether {row.name} holds {one.limit}: the {name} is "
-            f"{one.measured}. Measure more rounds on an idle machine (--rounds)."
-        )
-    width = one.figure.high - one.figure.low
-    advice = "Add samples: if the figure stays where it is, they decide."
-    if one.samples_needed is not None:
-        advice = f"About {one.samples_needed:,} samples decide, if the figure stays where it is."
-    elif abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
-        advice = "The figure lies on the limit, so more samples may not decide."
-    samples = text.count(row.accuracy.samples, "sample")
-    return (
-        f"{samples} do not decide whether {row.name} holds {one.limit}: the {_change(one)}{name} "
-        f"is {one.measured}. {advice}"
-    )
+        advice = "measure more rounds on an idle machine (--rounds)"
+    elif one.samples_needed is not None:
+        advice = f"about {one.samples_needed:,} samples would settle it"
+    elif abs(one.figure.value - one.limit.bound) <= ON_LIMIT * (one.figure.high - one.figure.low):
+        advice = "the figure is at the limit, so more samples may not settle it"
+    else:
+        advice = "more samples would settle it"
+    return f"{row.name} {_measured(one)}; {advice}."
 
 
-def _change(one: Judgement) -> str:
-    return "change of " if one.limit.is_change else ""
+def _measured(one: Judgement) -> str:
+    """Return what a variant does beside a limit, for its name to stand before."""
+    name, limit, figure = metric_of(one.limit.metric).label, one.limit, one.figure
+    if figure is None or not (limit.is_change and limit.relation == ">=" and limit.bound <= 0):
+        kind = f"change of {name}" if limit.is_change else name
+        return f"has a {kind} of {one.measured}; the limit is {one.shown_bound.strip()}"
+    verb = "gains" if figure.value > 0 else "loses"
+    interval = f"{figure.low:+.3g} to {figure.high:+.3g}".replace("-", "\u2212")
+    amount = f"{text.figure(abs(figure.value))} {limit.unit} of {name}"
+    return f"{verb} {amount} (interval {interval}); the limit is {text.figure(abs(limit.bound))}"
 
 
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    failing = [one for one in best.limits if one.state == BROKEN]
-    one = f"The only variant, {best.row.name}, fails"
-    if len(comparison.candidates) > 1:
-        one = f"No variant holds the limits. The closest, {best.row.name}, fails"
-    parts = " and ".join([*map(_failure, failing), *best.breaches])
-    sentence = f"{one}: {parts}."
+    several = len(comparison.candidates) > 1
+    subject = "No variant holds the limits. The closest," if several else "The only variant,"
+    broken = ". It ".join(_measured(one) for one in best.limits if one.state == BROKEN)
+    parts = [f"{subject} {best.row.name}, {broken or 'breaks a limit on builds'}"]
+    parts += [f"{one[0].upper()}{one[1:]}" for one in best.breaches]
     rule = _rule(comparison, best)
-    return Verdict(DO_NOT, best.row.name, sentence, rule, reasons, best.limits)
-
-
-def _failure(one: Judgement) -> str:
-    name = f"its {_change(one)}{metric_of(one.limit.metric).label}"
-    unit = f" {one.limit.unit}".rstrip()
-    missing = f"{text.margin(_excess(one))}{unit}"
-    return f"{name} is {one.measured}, which misses the limit {one.limit} by {missing}"
+    return Verdict(DO_NOT, best.row.name, f"{'. '.join(parts)}.", rule, reasons, best.limits)
 
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
@@ -427,15 +419,10 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     chosen = "smallest loss, then the highest SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     count = len(comparison.candidates)
-    together = (
-        f" With {count} variants the intervals are wider than for one, so that all are right together "
-        "(Holm's correction)."
-        if count > 1
-        else ""
-    )
+    widened = f" The intervals are widened because {count} variants are tested (Holm's correction)."
     return (
         f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
-        f"variants that pass, {chosen} is chosen.{together}"
+        f"variants that pass, {chosen} is chosen.{widened if count > 1 else ''}"
     )
 
 
