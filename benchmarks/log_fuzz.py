@@ -22,8 +22,7 @@ from typing import Any
 
 from benchmarks.int8_speed import describe_machine
 from trtcal.errors import InputError
-from trtcal.evidence.log.files import portions
-from trtcal.evidence.log.formats import text_blocks
+from trtcal.evidence.log.files import portions, text_blocks
 from trtcal.evidence.log.reader import Live
 from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.summary import LogWriter

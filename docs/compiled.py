@@ -21,7 +21,7 @@ from tests.zoo import ZOO, Net
 from tests.zoo_convolutions import image
 from trtcal.backends.options import BuildOptions
 from trtcal.errors import BackendError
-from trtcal.evidence.layers.costs import bytes_of
+from trtcal.evidence.layers.roofline import bytes_of
 from trtcal.evidence.manifest import Build
 
 RECORD = Path(__file__).parent / "images" / "concepts" / "compiled.json"

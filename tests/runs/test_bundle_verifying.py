@@ -23,7 +23,7 @@ from tests.runs.conftest import TARGETS, write_keys
 from trtcal.cli.main import run_command
 from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import find_target
+from trtcal.evidence.layers.roofline import find_target
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import make_bundle
 from trtcal.runs.bundle.devices import matrix

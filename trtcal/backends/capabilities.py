@@ -14,7 +14,7 @@ from trtcal.backends.targets import (
     parse_target,
 )
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import GPUS
+from trtcal.evidence.layers.roofline import GPUS
 from trtcal.formats import NARROW, PRECISIONS
 
 PORTABLE_FIRST = (8, 0)

@@ -20,7 +20,7 @@ import onnxruntime
 
 from trtcal.backends.cuda import LIBRARY
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import GPUS, capability_of
+from trtcal.evidence.layers.roofline import GPUS, capability_of
 
 PORTABLE = "portable"
 CAPABILITY = re.compile(r"sm(\d{1,2})(\d)")

@@ -17,7 +17,7 @@ class Doctor(JsonOptions, example="trtcal doctor --json"):
         from trtcal.backends.cuda import find_device
         from trtcal.backends.registry import BACKENDS, targets_here
         from trtcal.backends.targets import machine, packages
-        from trtcal.evidence.layers.costs import GPUS
+        from trtcal.evidence.layers.roofline import GPUS
 
         here = targets_here()
         states = {name: backend.availability() for name, backend in BACKENDS.items()}

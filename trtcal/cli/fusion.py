@@ -17,7 +17,7 @@ from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
-    from trtcal.evidence.diff import Difference
+    from trtcal.evidence.difference import Difference
     from trtcal.evidence.fusion.blockers import FixedModel
     from trtcal.evidence.fusion.check import Fusions, Seen
     from trtcal.evidence.fusion.matching import Match

@@ -40,9 +40,9 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
     top: int = option("Number of rows to show.", default=15, least=0)
 
     def _run(self) -> None:
-        from trtcal.evidence.layers.costs import find_target
-        from trtcal.evidence.layers.findings import examine
+        from trtcal.evidence.layers.copies import examine
         from trtcal.evidence.layers.reading import engine_document, read_engine
+        from trtcal.evidence.layers.roofline import find_target
 
         gpu = find_target(self.gpu) if self.gpu else None
         engine = read_engine(self.file, self.profile)
@@ -72,7 +72,7 @@ def _show_shares(document: Row) -> None:
 
 
 def _show_layers(document: Row, top: int) -> None:
-    from trtcal.evidence.layers.costs import short
+    from trtcal.evidence.layers.roofline import short
 
     columns: Columns = {
         "layer": lambda layer: short(layer["name"]),
@@ -144,8 +144,7 @@ class Diff(
     profile_b: Path | None = option("Layer times of B.")
 
     def _run(self) -> None:
-        from trtcal.evidence.layers.diff import compare_engines
-        from trtcal.evidence.layers.diff_text import describe
+        from trtcal.evidence.layers.difference import compare_engines, describe
         from trtcal.evidence.layers.reading import read_engine
 
         engines = (self.a, self.profile_a), (self.b, self.profile_b)

@@ -304,7 +304,7 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
 def _precisions(options: Search) -> tuple[str, ...]:
     """Return the precisions to choose from, the first of which others are compared with."""
     from trtcal.backends.capabilities import check_precisions, has
-    from trtcal.evidence.layers.costs import find_target
+    from trtcal.evidence.layers.roofline import find_target
 
     gpu = find_target(options.gpu or _gpu_of(options.target)).capability
     target = options.target or gpu or ""
@@ -327,7 +327,7 @@ def _precisions(options: Search) -> tuple[str, ...]:
 
 def _gpu_of(target: str | None) -> str:
     """Return the GPU whose datasheet is that of a build's target; say if none is."""
-    from trtcal.evidence.layers.costs import DEFAULT_GPU, datasheet_of
+    from trtcal.evidence.layers.roofline import DEFAULT_GPU, datasheet_of
 
     known = next(filter(None, map(datasheet_of, (target or "").split(","))), None)
     if target and known is None:

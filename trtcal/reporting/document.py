@@ -29,9 +29,9 @@ from trtcal.errors import InputError, __version__
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import Case, check_case
 from trtcal.evidence.fusion.check import check_fusions
-from trtcal.evidence.layers.costs import counted_precision, datasheet_of, estimate, find_target
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
+from trtcal.evidence.layers.roofline import counted_precision, datasheet_of, estimate, find_target
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build

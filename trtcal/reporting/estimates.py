@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trtcal.evaluate.comparison import Row
-from trtcal.evidence.layers.costs import datasheet_of, estimate, find_target
+from trtcal.evidence.layers.roofline import datasheet_of, estimate, find_target
 from trtcal.evidence.manifest import Build
 
 PAYS = 1.05  # times as fast: below that INT8 is not worth its loss

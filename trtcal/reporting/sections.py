@@ -18,7 +18,6 @@ from markupsafe import Markup, escape
 from trtcal.quantization.coverage import percent
 from trtcal.reporting import text, views
 from trtcal.reporting.engines import View
-from trtcal.reporting.svg import inline
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -99,7 +98,7 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),
         commands=lambda value: _with_commands(value, finalize),
         digest=lambda value: None if value is None else text.shorten(str(value), 26),
-        svg=lambda drawing: Markup(inline(drawing)),  # noqa: S704 (escaped by svg.tidy)
+        px=lambda value: f"{value:.1f}",
     )
     made.globals.update(kit=f"{kit}.j2", html=kit == "html")
     return made

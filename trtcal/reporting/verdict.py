@@ -412,16 +412,10 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     chosen = "smallest loss, then the highest SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     count = len(comparison.candidates)
-    together = (
-        f" With {count} variants the intervals are wider than for one, so that all are right together "
-        "(Holm's correction)."
-        if count > 1
-        else ""
-    )
+    widened = f" The intervals are widened because {count} variants are tested (Holm's correction)."
     return (
         f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
-        "variants "
-        f"that pass, {chosen} is chosen.{together}"
+        f"variants that pass, {chosen} is chosen.{widened if count > 1 else ''}"
     )
 
 

@@ -11,9 +11,9 @@ from trtcal.errors import InputError
 from trtcal.evaluate.search.costs import Costs, listed_times, measured_times, work_of
 from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Choice, split, unit_of
 from trtcal.evaluate.search.milp import Programme
-from trtcal.evidence.layers.costs import Target
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
+from trtcal.evidence.layers.roofline import Target
 
 SLOW = Target("slow memory", 1e-3, 1e6, 1e6, 1e6)  # 1 byte takes 1 us
 KERNELS = ["first", "second", "pool", "flatten", "gemm"]

@@ -16,7 +16,7 @@ from trtcal.evaluate.search.limits import Limits, Point, pareto, reliefs
 from trtcal.evaluate.search.milp import Surrogate
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
-from trtcal.evidence.layers.costs import find_target
+from trtcal.evidence.layers.roofline import find_target
 
 
 class Table:

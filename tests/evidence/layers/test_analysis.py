@@ -6,11 +6,11 @@ import pytest
 
 from tests.evidence.layers.engines import ELEMENTS, WEIGHTS, float_residual, int8_residual, write
 from tests.fixtures.tables import each
-from trtcal.evidence.layers.costs import counted_precision, share_by_kind, share_by_precision
-from trtcal.evidence.layers.findings import examine, find_reformats, find_unfused, layout_of
+from trtcal.evidence.layers.copies import examine, find_reformats, find_unfused, layout_of
 from trtcal.evidence.layers.flow import depths, find_chains, follow
 from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.reading import Engine, read_engine
+from trtcal.evidence.layers.roofline import counted_precision, share_by_kind, share_by_precision
 
 CONV = "a.weight + QuantizeLinear_20 + Conv_22"
 

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from tests.evidence.layers.engines import float_residual, int8_residual, write
-from trtcal.evidence.layers.diff import compare_engines
-from trtcal.evidence.layers.diff_text import describe
+from trtcal.evidence.layers.difference import compare_engines, describe
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.matching import join_heavy
 from trtcal.evidence.layers.reading import Engine, read_engine

@@ -6,8 +6,8 @@ import pytest
 
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import Target, estimate, find_target, target_names
 from trtcal.evidence.layers.layer import Layer, TensorInfo
+from trtcal.evidence.layers.roofline import Target, estimate, find_target, target_names
 
 GPU = Target("toy", bandwidth_gb_s=1, int8_tops=4, fp16_tflops=2, fp32_tflops=1, tf32_tflops=1.5)
 X = TensorInfo("x", "int8", (1000, 1000))

@@ -6,9 +6,9 @@ import pytest
 
 from tests.fixtures.tables import each
 from trtcal.documents import from_fields
-from trtcal.evidence.layers.costs import count_operands
 from trtcal.evidence.layers.inspector import read_inspector
 from trtcal.evidence.layers.layer import Layer, TensorInfo
+from trtcal.evidence.layers.roofline import count_operands
 
 
 def shape(*sizes):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.evidence.diagnosis.test_structure import wrong_axis
 from trtcal.errors import InputError
-from trtcal.evidence.log import formats
+from trtcal.evidence.log import files
 from trtcal.evidence.log.files import BLOCK_BYTES, portions_of_file, portions_of_input
 from trtcal.evidence.log.reader import parse_file
 
@@ -132,7 +132,7 @@ def test_what_is_no_log_is_refused_with_what_it_is(tmp_path, what):
 def test_models_of_any_producer_are_recognised(producer):
     graph = onnx.helper.make_graph([], "g", [], [])
     model = onnx.helper.make_model(graph, producer_name=producer)
-    assert formats._kind_of(model.SerializeToString())[0] == "an ONNX model"
+    assert files._kind_of(model.SerializeToString())[0] == "an ONNX model"
 
 
 def test_a_log_with_some_bytes_that_are_no_text_is_read(tmp_path):

@@ -1,7 +1,7 @@
 """What a plan costs in time: an estimate for a GPU by its datasheet, or measured layer times.
 
 Each kernel takes as long as its bytes or its multiplications take, whichever is longer
-(`trtcal.evidence.layers.costs`). A tensor is stored in every precision in which it is read, and
+(`trtcal.evidence.layers.roofline`). A tensor is stored in every precision in which it is read, and
 once more in float where the layer that makes it is float; where that is twice, a cast reads it again.
 """
 
@@ -22,8 +22,8 @@ from trtcal.backends.taps import showing
 from trtcal.data import Feeds
 from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import Unit, split, unit_of
-from trtcal.evidence.layers.costs import Target
 from trtcal.evidence.layers.reading import Engine
+from trtcal.evidence.layers.roofline import Target
 from trtcal.formats import FORMATS, PRECISIONS, RANGED
 from trtcal.model import Model, work
 from trtcal.model.graph import import_graph

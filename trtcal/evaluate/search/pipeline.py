@@ -33,7 +33,7 @@ from trtcal.evaluate.search.sensitivity import (
 )
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import Variant, open_variant
-from trtcal.evidence.layers.costs import DEFAULT_GPU, find_target
+from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import find_layers

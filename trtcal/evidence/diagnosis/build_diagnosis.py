@@ -28,11 +28,10 @@ from trtcal.evidence.diagnosis.reasons import (
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank, sentence
 from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION, check_fusions
 from trtcal.evidence.fusion.matching import WHOLE
-from trtcal.evidence.layers.costs import bytes_of
-from trtcal.evidence.layers.findings import examine
+from trtcal.evidence.layers.copies import examine
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.losses import EXPANDED
 from trtcal.evidence.layers.outcomes import (
+    EXPANDED,
     Outcome,
     built_coverage,
     check,
@@ -40,6 +39,7 @@ from trtcal.evidence.layers.outcomes import (
     narrow_formats,
 )
 from trtcal.evidence.layers.reading import Engine, read_engine
+from trtcal.evidence.layers.roofline import bytes_of
 from trtcal.evidence.log.reader import events_of_file, parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, LOG, MANIFEST, Build, read_build

@@ -9,7 +9,7 @@ from typing import Any
 
 from trtcal.documents import Document, parsing, read_document, seal
 from trtcal.errors import __version__
-from trtcal.evidence.diff import Difference, changes_of
+from trtcal.evidence.difference import Difference, changes_of
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank
 from trtcal.evidence.fusion.blockers import PAIRS, Breaker
 from trtcal.evidence.fusion.matching import BROKEN, WHOLE, Match, find_matches

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trtcal.evidence.layers.costs import bytes_of, time_of
 from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step, sum_bytes
+from trtcal.evidence.layers.roofline import bytes_of, time_of
 
 MOST_NEAR = 64
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from trtcal.documents.bounds import parse_json
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import count_described, count_operands
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, TensorInfo, dtype_named
 from trtcal.evidence.layers.listing import dtype_in_format, nodes_of
+from trtcal.evidence.layers.roofline import count_described, count_operands
 from trtcal.evidence.log.recognition import Event
 
 MAX_RANK = 16

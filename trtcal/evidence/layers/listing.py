@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from trtcal.evidence.layers.costs import count_operands
 from trtcal.evidence.layers.layer import (
     UNKNOWN,
     Layer,
@@ -30,6 +29,7 @@ from trtcal.evidence.layers.layer import (
     nodes_in_metadata,
     nodes_in_name,
 )
+from trtcal.evidence.layers.roofline import count_operands
 
 MAX_LAYER_CHARS = 1 << 18
 MAX_TRIES = 16

@@ -11,16 +11,7 @@ from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import (
-    Target,
-    bytes_of,
-    counted_precision,
-    estimate,
-    share_by_kind,
-    share_by_precision,
-    time_of,
-)
-from trtcal.evidence.layers.findings import examine
+from trtcal.evidence.layers.copies import examine
 from trtcal.evidence.layers.inspector import (
     LayerTime,
     Profile,
@@ -30,6 +21,15 @@ from trtcal.evidence.layers.inspector import (
     read_profile,
 )
 from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.roofline import (
+    Target,
+    bytes_of,
+    counted_precision,
+    estimate,
+    share_by_kind,
+    share_by_precision,
+    time_of,
+)
 from trtcal.evidence.layers.rtx_engine import MAGIC, read_engine_layers
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.manifest import INSPECTED, KIND, LAYER_TIMES, LOG, MANIFEST, read_build

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from trtcal.errors import InputError
-from trtcal.evidence.layers.costs import count_operands
 from trtcal.evidence.layers.layer import Layer, TensorInfo, dtype_named
 from trtcal.evidence.layers.listing import nodes_of
+from trtcal.evidence.layers.roofline import count_operands
 
 MAGIC = b"vtrt"
 MARK = re.compile(rb"NLYM.{4}(.{4})\0{4}header \{\n", re.DOTALL)

@@ -6,16 +6,199 @@ text at all is refused. Blocks stay small, and so does the memory.
 
 from __future__ import annotations
 
+import bz2
+import codecs
+import gzip
+import lzma
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from trtcal.documents.bounds import Clock
+from trtcal.documents.bounds import Clock, check_growth
 from trtcal.errors import InputError
-from trtcal.evidence.log.formats import latin1_in_utf8, text_blocks
+
+UNPACKED_BYTES = 1 << 18
+HEAD_BYTES = 6
+LOOKED_AT = 1 << 12
+# The share of control characters and zeros from which on bytes are no text.
+MAX_CONTROL = 0.1
+
+MODEL_HINT = "`trtcal quantize` and `trtcal build` take models"
+ENGINE_HINT = "`trtcal layers` and `trtcal diagnose` take the folder that `trtcal build` wrote"
+DATA_HINT = "`trtcal calibrate --data` takes data"
+UNPACK_HINT = "unpack it and give the log inside"
+TEXT_HINT = "give the text that the builder printed"
+COPY_HINT = "copy it again, or unpack it yourself and give the part that can be read"
+
+BINARY: tuple[tuple[bytes, str, str], ...] = (
+    (
+        rb"\x08[\x01-\x1f](?:[\x12\x1a\x22\x32\x3a\x42].|\x28[\x00-\x7f])",
+        "an ONNX model",
+        MODEL_HINT,
+    ),
+    (rb"[fpv]trt", "a TensorRT engine", ENGINE_HINT),
+    (rb"....TFL3", "a TensorFlow Lite model", MODEL_HINT),
+    (rb"PK\x03\x04.{26}[^\x00]{0,200}\.npy", "an NPZ archive of arrays", DATA_HINT),
+    (rb"\x93NUMPY", "a NumPy array", DATA_HINT),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP", "an image", DATA_HINT),
+    (rb"\x89HDF\r\n", "an HDF5 file", DATA_HINT),
+    (rb"PK[\x03\x05]", "a ZIP archive", UNPACK_HINT),
+    (rb"7z\xbc\xaf|Rar!|.{257}ustar", "an archive", UNPACK_HINT),
+    (rb"%PDF-", "a PDF document", TEXT_HINT),
+    (rb"\x7fELF|MZ.{60}", "a program", TEXT_HINT),
+    (rb"SQLite format 3\x00", "a database", TEXT_HINT),
+    (rb"\x80[\x02-\x05][\x00-\xff]", "a Python pickle", TEXT_HINT),
+)
+KINDS = tuple((re.compile(start, re.DOTALL), what, hint) for start, what, hint in BINARY)
+CONTROL = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b\b")) + b"\x7f"
+
+
+def text_blocks(blocks: Iterable[bytes], source: str) -> Iterator[bytes]:
+    """Yield blocks of UTF-8 from what may be packed or coded otherwise; `InputError` if it is no text.
+
+    Nothing at all is passed on as it comes: it means that nothing comes for now.
+    """
+    blocks = iter(blocks)
+    head = b""
+    for block in blocks:
+        head += block
+        if len(head) >= HEAD_BYTES:
+            break
+        yield b""
+    opener = next((open_ for magic, open_ in PACKED.items() if head.startswith(magic)), None)
+    blocks = chain([head], blocks)
+    if opener:
+        yield from text_blocks(_unpacked(blocks, opener, source), source)
+        return
+    _refuse_binary(head, source)
+    yield from _in_utf8(head, blocks)
+
+
+def _refuse_binary(head: bytes, source: str) -> None:
+    """Raise `InputError`, with what it is, if these first bytes are no text's."""
+    what, hint = _kind_of(head[:LOOKED_AT])
+    if what:
+        raise InputError(f"{source} is {what}, not a build log", hint)
+
+
+def _kind_of(head: bytes) -> tuple[str, str]:
+    for start, what, hint in KINDS:
+        if start.match(head):
+            return what, hint
+    control = len(head) - len(head.translate(None, CONTROL))
+    if _utf16_of(head) is None and control > MAX_CONTROL * len(head):
+        return "binary data", TEXT_HINT
+    return "", ""
+
+
+class _Blocks:
+    """Blocks as a file that can only be read."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self.size = 0
+        self._blocks = filter(None, blocks)
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """Return some bytes, none at the end."""
+        data = self._rest or next(self._blocks, b"")
+        size = len(data) if size < 0 else size
+        self._rest = data[size:]
+        self.size += len(data) - len(self._rest)
+        return data[:size]
+
+
+def _zstd(file: Any) -> Any:
+    try:
+        from backports import zstd
+    except ImportError:
+        raise InputError(
+            "this log is compressed with zstd, and the package that reads it is not installed",
+            "run `pip install 'trtcal[zstd]'`, or unpack the log: `zstd -d FILE`",
+        ) from None
+    return zstd.ZstdFile(file)
+
+
+PACKED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": _zstd,
+}
+
+
+def _unpacked(
+    blocks: Iterable[bytes], opener: Callable[[Any], Any], source: str
+) -> Iterator[bytes]:
+    packed, size = _Blocks(blocks), 0
+    with opener(packed) as file:
+        try:
+            while block := file.read1(UNPACKED_BYTES):
+                size += len(block)
+                check_growth(source, packed.size, size)
+                yield block
+        except InputError:
+            raise
+        except EOFError:
+            raise InputError(
+                f"{source} is cut off: its compressed data are not complete", COPY_HINT
+            ) from None
+        except Exception as error:  # each of the packers has its own
+            raise InputError(f"cannot unpack {source}: {error}", COPY_HINT) from error
+
+
+UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+# ASCII in UTF-16 has a zero in every second byte.
+MANY_ZEROS, FEW_ZEROS = 0.8, 0.1
+
+
+def _utf16_of(head: bytes) -> str | None:
+    """Return which UTF-16 a text is in, by its mark or by its zeros, if it is in one."""
+    if marked := UTF16.get(head[:2]):
+        return marked
+    even, odd = head[:LOOKED_AT:2], head[1:LOOKED_AT:2]
+    for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        if zeros.count(0) > MANY_ZEROS * len(zeros) and others.count(0) < FEW_ZEROS * len(others):
+            return name
+    return None
+
+
+def _in_utf8(head: bytes, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    encoding = _utf16_of(head)
+    if encoding is None:
+        return _without(codecs.BOM_UTF8, blocks)
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    decoded = (decoder.decode(block).encode("utf-8", "replace") for block in blocks)
+    return _without(codecs.BOM_UTF8, decoded)
+
+
+def _without(mark: bytes, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    blocks = iter(blocks)
+    yield next(blocks, b"").removeprefix(mark)
+    yield from blocks
+
+
+MULTIBYTE = re.compile(rb"[\xc2-\xf4][\x80-\xbf]|[\x80-\x9f]")
+
+
+def latin1_in_utf8(lines: bytes) -> bytes:
+    """Return whole lines in UTF-8, of which some may be in Latin-1; what is in neither stays."""
+    try:
+        lines.decode()
+    except UnicodeDecodeError:
+        return b"\n".join(map(_line_in_utf8, lines.split(b"\n")))
+    return lines
+
+
+def _line_in_utf8(line: bytes) -> bytes:
+    is_utf8 = line.isascii() or MULTIBYTE.search(line)
+    return line if is_utf8 else line.decode("latin-1").encode()
+
 
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 20

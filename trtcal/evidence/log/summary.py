@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.documents import Document, canonical_json
-from trtcal.evidence.layers.costs import counted_precision
 from trtcal.evidence.layers.listing import Listing
+from trtcal.evidence.layers.roofline import counted_precision
 from trtcal.evidence.log.facts import Facts
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
-from trtcal.evidence.layers.costs import bytes_of, counted_precision, listed, short, time_of
 from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow, nearest_heavy
 from trtcal.evidence.layers.layer import FLOATS, Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.listing import FORMAT_TYPE
+from trtcal.evidence.layers.roofline import bytes_of, counted_precision, listed, short, time_of
 
 NARROW = frozenset({"int8", "uint8", "fp8"})
 WIDTHS = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
@@ -248,9 +248,8 @@ def _reformat(one: Reformat) -> Finding:
         "the builder inserted it without a message, because the layers around it need different "
         "formats",
         "give both neighbours the same precision, or give the tensor a channel count that is a "
-        "multiple "
-        "of 32 (INT8) or of 8 (FP16); at an input or output of the network, use the format of the "
-        "engine",
+        "multiple of 32 (INT8) or of 8 (FP16); at an input or output of the network, use the "
+        "format of the engine",
         (Evidence("layer", one.layer, f"origin {one.origin or 'unknown'}"),),
         Cost(one.time_ms, one.moved_bytes),
     )
