@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.narrow import adapted
+from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.data.overlap import Numbers, Overlap, overlap

@@ -196,8 +196,6 @@ def narrow_formats(layers: Sequence[Layer]) -> set[str]:
     return {_answer(one) for one in computing}.intersection(NARROW)
 
 
-STORED = {"nvfp4": "fp4"}
-"""What the layer list calls the values of a format, where that is another word."""
 EXPANDED = "weights_expanded"
 
 
