@@ -5,7 +5,7 @@ import importlib
 from pathlib import Path
 
 import calibrators
-import trtcal
+from tests.fixtures.house import MODULES, PACKAGE
 from tests.fixtures.tables import each
 
 HOUSE = [
@@ -29,8 +29,6 @@ HOUSE = [
     {"cli"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
-PACKAGE = Path(trtcal.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imports(path):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.quantized import calibrated
 from tests.fixtures.slow import SLOW
 from tests.networks import conv_net, samples, save, weight
-from tests.quantization.test_quantize import calibrated
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session, run_session
