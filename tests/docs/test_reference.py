@@ -3,7 +3,6 @@
 from dataclasses import fields
 
 import click
-import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.reference import configuration, write_reference
@@ -21,16 +20,16 @@ KEYS = [
 
 
 def leaves():
-    """Yield every command that does something, by its whole name."""
+    """Yield every command that does something, with its whole name."""
     root = click.Context(cli, info_name="trtcal")
     for name in COMMANDS:
         command = cli.get_command(root, name)
         for inner, one in getattr(command, "commands", {"": command}).items():
-            yield pytest.param(one, id=f"{name} {inner}".strip())
+            yield f"{name} {inner}".strip(), one
 
 
-@each("command", [*leaves()])
-def test_every_option_has_a_help_and_every_command_an_example(command):
+@each("name, command", leaves())
+def test_every_option_has_a_help_and_every_command_an_example(name, command):
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert [one.opts for one in options if not (one.help or "").strip()] == []
     assert (command.help or "").strip()
