@@ -27,3 +27,8 @@ def test_no_test_holds_a_clock():
 
 def test_no_test_imports_another_one():
     assert places(r"^\s*(from|import) tests[.\w]*\btest_\w+") == []
+
+
+def test_the_root_has_the_tests_of_the_house_alone():
+    own = {"api", "architecture", "docs", "style", "tests"}
+    assert {path.stem for path in TESTS.glob("test_*.py")} == {f"test_{name}" for name in own}
