@@ -56,7 +56,7 @@ lint: $(READY)
 
 # Everything that needs no running network; a commit is checked by the same (.pre-commit-config.yaml).
 check: lint
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_style.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_tests.py tests/test_style.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
 
 # The suite with branch coverage; fails below `fail_under` in pyproject.toml.
 coverage: $(READY)

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import calibrators
-import trtcal
+from tests.fixtures.house import MODULES, PACKAGE
 from tests.fixtures.tables import each
 
 HOUSE = [
@@ -61,9 +61,7 @@ CEILINGS = {
 """Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another."""
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
-PACKAGE = Path(trtcal.__file__).parent
 ROOT = PACKAGE.parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def name_of(path):

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.fixtures.engines import int8, made, needs_rtx, worker
 from tests.networks import conv_net, detection_net, transposed_net
-from tests.quantization.test_quantize import calibrated
 from trtcal.backends.base import build
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import (
@@ -27,21 +27,6 @@ from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.manifest import read_build
 from trtcal.model import TensorSpec, load_model
 from trtcal.model.cut import cut
-from trtcal.quantization import quantize, write_quantized
-
-RTX = BACKENDS["tensorrt-rtx"].availability()
-needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
-
-
-def int8(path, tmp_path):
-    model, calibration, _ = calibrated(path, tmp_path)
-    write_quantized(tmp_path / "int8.onnx", quantize(model, calibration))
-    return load_model(tmp_path / "int8.onnx")
-
-
-def made(model, target, folder, **options):
-    backend, target = find_backend(None, target)
-    return build(model, backend, BuildOptions(target, **options), folder)
 
 
 def test_onnxruntime_runs_int8_in_integer_kernels(tmp_path):
@@ -128,14 +113,6 @@ def test_what_a_killed_build_left_is_replaced(tmp_path):
     first = made(model, "cpu", tmp_path / "build")
     (tmp_path / "build" / "build.json").unlink()
     assert made(model, "cpu", tmp_path / "build").digest == first.digest
-
-
-def worker(tmp_path, monkeypatch, body):
-    (tmp_path / "faulty_worker.py").write_text(body)
-    monkeypatch.syspath_prepend(tmp_path)
-    folder = tmp_path / "work"
-    folder.mkdir()
-    run_worker("faulty_worker", {}, folder, 600)
 
 
 def test_a_crash_is_one_error_with_the_last_line(tmp_path, monkeypatch):

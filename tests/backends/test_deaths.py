@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.backends.test_build import needs_rtx, worker
+from tests.fixtures.engines import needs_rtx, worker
 from tests.networks import save, weight
 from trtcal.errors import BackendError, InputError, ResourceError
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.backends.test_build import made, needs_rtx
+from tests.fixtures.engines import made, needs_rtx
 from tests.networks import conv_net, samples, transposed_net
 from trtcal.backends import base as guard
 from trtcal.backends.base import is_recorded, ledger_path, record_engine

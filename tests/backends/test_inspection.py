@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.backends.test_build import needs_rtx
+from tests.fixtures.engines import needs_rtx
 from tests.networks import conv_net
 from trtcal.backends.child import run_worker
 from trtcal.backends.tensorrt_worker import layer_information, times_document

@@ -4,8 +4,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from tests.fixtures.quantized import calibrated
 from tests.networks import conv_net, rng, save, weight
-from tests.quantization.test_quantize import calibrated
 from tests.zoo_net import Net
 from tests.zoo_scene import quantized_scene
 from trtcal.backends.lowering import lower

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from onnx import helper
 
-from tests.backends.test_build import int8, made, needs_rtx
+from tests.fixtures.engines import int8, made, needs_rtx
 from tests.fixtures.tables import each
 from tests.networks import conv_net, save, weight
 from trtcal.backends.options import BuildOptions, parse_profiles

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.slow import SLOW
 from tests.networks import conv_net, samples, save, weight
 from trtcal.calibration.job import tensor_bytes
 from trtcal.model import load_model
@@ -55,6 +56,7 @@ def chain(path, length=12):
     return save(path, nodes, weights, {"x": ["n", 3, SIDE, SIDE]}, output)
 
 
+@SLOW
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 def test_a_ceiling_is_kept_and_changes_nothing(tmp_path):
     net = chain(tmp_path / "net.onnx")

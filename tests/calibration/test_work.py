@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.fixtures.slow import slow_but
 from tests.networks import conv_net, samples
 from trtcal.calibration import ObserveOptions, observe, unfinished
 from trtcal.calibration import (
@@ -36,7 +37,7 @@ def test_batches_and_threads_do_not_matter(scene, expected, batch, threads):
     assert observe(*scene, ObserveOptions(batch=batch, threads=threads)).digest == expected
 
 
-@pytest.mark.parametrize(("workers", "batch"), [(2, 1), (4, 7), (2, 32)])
+@pytest.mark.parametrize(("workers", "batch"), slow_but([(2, 1), (4, 7), (2, 32)], (2, 1)))
 def test_workers_do_not_matter(scene, expected, workers, batch):
     seen = []
     made = observe(*scene, ObserveOptions(batch=batch, workers=workers, threads=1), seen.append)
@@ -253,7 +254,9 @@ sys.exit(run_command(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(("workers", "written"), [("1", "1"), ("1", "5"), ("2", "1")])
+@pytest.mark.parametrize(
+    ("workers", "written"), slow_but([("1", "1"), ("1", "5"), ("2", "1")], ("1", "5"))
+)
 def test_after_sigkill_the_same_command_resumes(tmp_path, workers, written):
     net = conv_net(tmp_path / "net.onnx")
     data = samples(tmp_path / "data.npz", count=200)

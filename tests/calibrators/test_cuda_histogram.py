@@ -21,6 +21,7 @@ from calibrators.device_memory import DeviceError, DeviceMemoryError
 from tests.calibrators.bindings import HostMemory
 from tests.cuda.stand_in import offer_nvcc
 from tests.fixtures.examples import examples
+from tests.fixtures.slow import slow_but
 
 ARGUMENTS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
 FLAGS = ("-x", "c++", "-std=c++20", "-O1", "-fno-strict-aliasing", "-pthread")
@@ -106,7 +107,7 @@ def kept(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("limit", [histograms.COUNT_LIMIT, 100])
+@pytest.mark.parametrize("limit", slow_but([histograms.COUNT_LIMIT, 100], 100))
 def test_the_device_counts_what_the_host_counts(kernels, kept, limit, monkeypatch):
     monkeypatch.setattr(cuda_histogram, "COUNT_LIMIT", limit)
 
@@ -329,7 +330,9 @@ GOES_ON = {"cuMemFree", "cuModuleUnload", "cuCtxGetDevice", "cuDeviceComputeCapa
 
 
 @pytest.mark.parametrize("kept", [10], indirect=True)
-@pytest.mark.parametrize(("code", "forever"), [(2, False), (719, False), (719, True)])
+@pytest.mark.parametrize(
+    ("code", "forever"), slow_but([(2, False), (719, False), (719, True)], (719, True))
+)
 def test_every_call_failing_is_a_clear_error_and_no_leak(nvcc_on_host, kept, code, forever):
     on_device()
     for number, call in enumerate(nvcc_on_host.calls()):

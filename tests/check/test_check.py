@@ -7,6 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 from scipy import ndimage
 
+from tests.fixtures.pictures import CLASSES, SIZE, paint, template_classifier
 from tests.networks import samples, save, weight
 from trtcal.check.check import check_data
 from trtcal.check.evidence import weigh
@@ -26,38 +27,6 @@ from trtcal.check.samples import ImageInput, check_layout, roughness, take_sampl
 from trtcal.data import open_dataset
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import load_model
-
-SIZE, CLASSES = 16, 6
-
-
-def paint(labels, seed):
-    """Return smooth colour images with something of their class in them, pixels 0 to 255."""
-    rng = np.random.default_rng(7)
-    templates = np.stack([smooth(rng) for _ in range(CLASSES)])
-    rng = np.random.default_rng(seed)
-    images = templates[labels] + 0.5 * np.stack([smooth(rng) for _ in labels])
-    return np.clip(127 + 70 * images, 0, 255), np.clip(127 + 70 * templates, 0, 255)
-
-
-def smooth(rng):
-    field = ndimage.zoom(rng.standard_normal((3, 4, 4)), (1, SIZE / 4, SIZE / 4), order=1)
-    return field / field.std()
-
-
-def template_classifier(path, form):
-    """Save a classifier that compares images in this form with templates of its classes."""
-    _, templates = paint(np.zeros(1, int), 2)
-    rows = Change(RAW, form)(templates).reshape(CLASSES, -1)
-    sharpness = 40 / np.square(rows - rows.mean(0)).sum(1).mean()
-    weights = {
-        "w": (sharpness * rows).astype(np.float32),
-        "b": (-sharpness / 2 * np.square(rows).sum(1)).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("Flatten", ["x"], ["f"]),
-        helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
-    ]
-    return save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", CLASSES]})
 
 
 @pytest.fixture(

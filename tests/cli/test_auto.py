@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from calibrators import create
-from tests.cli.test_commands import run, succeed
+from tests.fixtures.commands import run, succeed
 from tests.networks import samples
 from tests.ptq.nets import separable_net
 from trtcal.data import held_back, open_dataset

@@ -13,12 +13,13 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper
 
-from tests.backends.test_build import needs_rtx
 from tests.conftest import SAMPLES
 from tests.docs.reference.commands import leaves
+from tests.fixtures.commands import run, succeed
+from tests.fixtures.engines import needs_rtx
+from tests.fixtures.house import PACKAGE
 from tests.networks import conv_net, samples, save
-from tests.test_architecture import PACKAGE
-from trtcal.cli.main import DEFECT, FIRST, cli, commands, run_command
+from trtcal.cli.main import DEFECT, FIRST, cli, commands
 from trtcal.cli.output import printable
 
 IMAGES = np.zeros((4, 3, 8, 8), np.float32)
@@ -30,18 +31,6 @@ def place(tmp_path, monkeypatch):
     conv_net(tmp_path / "net.onnx")
     samples(tmp_path / "data.npz")
     return tmp_path
-
-
-def run(capsys, *arguments):
-    status = run_command([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-def succeed(capsys, *arguments):
-    status, out, err = run(capsys, *arguments)
-    assert status == 0, err
-    return out
 
 
 def test_the_commands_work_on_each_others_files(place, capsys):

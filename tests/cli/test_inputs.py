@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.backends.test_build import needs_rtx
-from tests.evaluate.test_states import cell
+from tests.fixtures.engines import needs_rtx
 from tests.fixtures.slow import SLOW
+from tests.fixtures.states import cell
 from tests.networks import rng, save, weight
 from trtcal.cli.main import run_command
 from trtcal.evidence.manifest import read_build

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.backends.test_build import needs_rtx
+from tests.fixtures.engines import needs_rtx
 from tests.fixtures.slow import slow_but
 from tests.kinds import COMMANDS, KINDS, write_data
 from trtcal.cli.main import run_command

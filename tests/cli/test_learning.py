@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.test_commands import run, succeed
+from tests.fixtures.commands import run, succeed
 from tests.networks import conv_net, samples
 from trtcal.documents import digest_document, read_document
 

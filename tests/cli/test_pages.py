@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from tests.cli.test_commands import run
 from tests.docs.reference.commands import module_of
+from tests.fixtures.commands import run
+from tests.fixtures.house import MODULES, PACKAGE
 from tests.fixtures.tables import each
-from tests.test_architecture import MODULES, PACKAGE
 from trtcal.cli.main import commands
 from trtcal.cli.pages import PAGES, page_of, page_of_module
 from trtcal.errors import InputError

@@ -38,8 +38,8 @@ def test_images_become_batches_in_the_order_of_their_paths(folder, model):
 
 @each("ending", ["jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "ppm"])
 def test_the_usual_formats_are_read(folder, model, ending):
-    draw(folder / f"one.{ending}")
-    assert everything(open_dataset(folder, model, PLAIN)).shape == (1, 3, 8, 8)
+    draw(folder / ending / f"one.{ending}")
+    assert everything(open_dataset(folder / ending, model, PLAIN)).shape == (1, 3, 8, 8)
 
 
 def test_other_files_are_named_and_hidden_ones_left_out(folder, model):

@@ -9,39 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from polygraphy.json import save_json
 
-from tests.data.pictures import PLAIN, draw, everything, gallery, model_of
+from tests.data.pictures import PLAIN, draw, everything, model_of
+from tests.fixtures.stored import COUNT, KINDS, stored
 from trtcal.data import open_dataset
 from trtcal.data.dataset import Fingerprint, digests_of
 from trtcal.errors import InputError
 
-KINDS = ["npz", "compressed", "npy", "json", "script", "images"]
 SETTLED = ("npz", "compressed", "npy")
-COUNT = 11
-SCRIPT = """
-from pathlib import Path
-import numpy as np
-def load_data():
-    with Path(__file__).with_suffix(".log").open("a") as log:
-        log.write("run ")
-    images = np.load(Path(__file__).with_name("images.npz"))["x"]
-    for part in np.split(images, [2, 3, 9]):
-        yield {"x": part}
-"""
-
-
-def stored(folder, kind):
-    """The same images as data of each kind."""
-    images = gallery(folder / "pictures", COUNT)
-    (folder / "npy").mkdir()
-    np.save(folder / "npy" / "x.npy", images)
-    np.savez(folder / "images.npz", x=images)
-    np.savez_compressed(folder / "compressed.npz", x=images)
-    (folder / "loader.py").write_text(SCRIPT)
-    save_json([{"x": images[:4]}, {"x": images[4:]}], str(folder / "inputs.json"))
-    names = ["images.npz", "compressed.npz", "npy", "inputs.json", "loader.py", "pictures"]
-    return images, folder / names[KINDS.index(kind)]
 
 
 @pytest.fixture(params=KINDS)

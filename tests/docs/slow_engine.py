@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.evidence.layers.engines import conv, float_residual, layer, tensor, write
-from tests.test_questions import LEVELS, LOGS
+from tests.fixtures.answered import LEVELS, LOGS
 
 HALF = {"weights": "Half", "TacticName": "sm80_xmma_fprop_f16f16"}
 

@@ -9,6 +9,7 @@ import pytest
 from docs.compiled import OPERATORS, RECORD, kernels, operator
 from docs.figures import FIGURES, FOLDER, write
 from tests.conftest import SAMPLES
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.registry import BACKENDS
 
@@ -31,12 +32,14 @@ def made(tmp_path_factory):
     return folder
 
 
+@SLOW
 def test_the_figures_that_are_kept_say_what_the_code_says_now(made):
     assert {path.stem for path in FOLDER.glob("*.svg")} == set(FIGURES)
     for name in FIGURES:
         assert texts(FOLDER / f"{name}.svg") == texts(made / f"{name}.svg"), "run `make figures`"
 
 
+@SLOW
 def test_figures_are_the_same_bytes_each_time(made, tmp_path):
     write(tmp_path)
     for name in FIGURES:
@@ -57,6 +60,7 @@ def test_every_figure_stands_on_a_page_with_a_sentence_that_says_what_is_seen():
         assert len(text.split()) >= 12, text
 
 
+@SLOW
 @needs_rtx
 def test_the_compiler_makes_what_the_record_says():
     record = json.loads(RECORD.read_text())

@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from tests.fixtures.quantized import calibrated
 from tests.networks import conv_net, transposed_net
-from tests.quantization.test_quantize import calibrated
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS

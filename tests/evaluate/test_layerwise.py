@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from tests.fixtures.quantized import calibrated
 from tests.networks import conv_net, samples
-from tests.quantization.test_quantize import calibrated
 from tests.zoo_net import Entry
 from tests.zoo_products import tokens
 from tests.zoo_scene import scene as zoo_scene

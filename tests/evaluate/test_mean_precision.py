@@ -217,7 +217,7 @@ def command(capsys, place, name, *options, limit="map >= -3.0", **files):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", slow_but(["compare", "ab"], "ab"))
+@pytest.mark.parametrize("name", slow_but(["compare", "ab"]))
 def test_a_limit_on_map_decides(place, capsys, name):
     status, out, err = command(capsys, place, name)
     assert status == 0

@@ -3,9 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
-from tests.networks import rng, save, weight
+from tests.fixtures.states import cell
+from tests.networks import rng, weight
 from trtcal.backends.sessions import open_session
 from trtcal.config import DataConfig
 from trtcal.data import held_back, open_dataset
@@ -14,20 +14,6 @@ from trtcal.evaluate.replay import carry, replay, runner
 from trtcal.model import load_model
 
 STATES = {"next": "state"}
-
-
-def cell(path):
-    """next = tanh(x @ w + state @ r), y = next @ v; of one sample at a time."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "in"),
-        helper.make_node("MatMul", ["state", "r"], ["b"], "back"),
-        helper.make_node("Add", ["a", "b"], ["c"], "add"),
-        helper.make_node("Tanh", ["c"], ["next"], "tanh"),
-        helper.make_node("MatMul", ["next", "v"], ["y"], "out"),
-    ]
-    weights = {"w": weight(4, 6), "r": weight(6, 6, seed=1), "v": weight(6, 2, seed=2)}
-    inputs = {"x": [1, 4], "state": [1, 6]}
-    return load_model(save(path, nodes, weights, inputs, {"y": [1, 2], "next": [1, 6]}))
 
 
 def by_hand(model, sequence, state=None):

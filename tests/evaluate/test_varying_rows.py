@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.reporting.test_schema import schema_errors
+from tests.fixtures.schema import schema_errors
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.evaluate.ab import ABOptions, Question, ab_test

@@ -36,9 +36,10 @@ def test_a_changed_line_is_named(path, number, field):
     lines = path.read_text().splitlines()
     line = json.loads(lines[number])
     lines[number] = json.dumps({**line, field: "other"})
-    path.write_text("\n".join(lines) + "\n")
+    changed = path.with_name("changed")
+    changed.write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match=f"line {number + 1}"):
-        read_chain(path)
+        read_chain(changed)
 
 
 def test_a_line_that_is_cut_out_moved_or_added_is_found(path):

@@ -153,12 +153,11 @@ def matrices(path, count, width):
 
 
 COUNTED = """
-import resource, sys, time
+import resource, sys
 from trtcal.cli.main import run_command
-started = time.perf_counter()
 status = run_command(sys.argv[1:])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-print(f"{sys.argv[1]}: {time.perf_counter() - started:.1f} s, at most {peak} MiB")
+print(f"{sys.argv[1]}: at most {peak} MiB")
 sys.exit(status)
 """
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from tests.fixtures.quantized import by_name, calibrated, constants
 from tests.fixtures.tables import each
-from tests.networks import conv_net, linear_classifier, samples, save, transposed_net, weight
+from tests.networks import conv_net, linear_classifier, save, transposed_net, weight
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
@@ -34,22 +35,6 @@ from trtcal.quantization import (
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.quantization.weights import quantize_weight, step_above
 from trtcal.ranges import Calibration, TensorRange
-
-
-def calibrated(path, tmp_path, method="minmax", shape=(3, 8, 8)):
-    model = load_model(path)
-    data = open_dataset(samples(tmp_path / "data.npz", shape=shape), model)
-    prepared = prepare(model)
-    tensors = tensors_to_observe(find_layers(prepared))
-    return prepared, calibrate(observe(prepared, data, tensors), method), data
-
-
-def by_name(proto):
-    return {node.name: node for node in proto.graph.node}
-
-
-def constants(proto):
-    return {item.name: numpy_helper.to_array(item) for item in proto.graph.initializer}
 
 
 def test_every_pair_is_int8_with_zero_point_zero_and_constant_scale(tmp_path):

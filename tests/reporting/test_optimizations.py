@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fixtures.schema import schema_errors
 from tests.reporting.samples import (
     accuracy,
     comparison,
@@ -15,7 +16,6 @@ from tests.reporting.samples import (
     write_improvement,
     write_run,
 )
-from tests.reporting.test_schema import schema_errors
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.reporting.document import assemble

@@ -8,6 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.conftest import SAMPLES
+from tests.fixtures.schema import schema_errors
 from tests.fixtures.tables import each
 from tests.reporting.hostile import NASTY, write_hostile_run
 from tests.reporting.large import write_large_run
@@ -22,12 +23,6 @@ from trtcal.wings.fleet.prices import named_price, with_costs
 REPORTS = SAMPLES.parent / "reports"
 GALLERY = sorted(REPORTS.glob("digits*.json"))
 DIGITS = SAMPLES / "digits"
-
-
-def schema_errors(document):
-    """Return what is wrong with a document, each with its place."""
-    found = Draft202012Validator(read_schema()).iter_errors(document)
-    return [(list(error.absolute_path), error.message[:200]) for error in found]
 
 
 def at(document, *places):

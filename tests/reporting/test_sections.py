@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fixtures.schema import schema_errors as problems
 from tests.reporting.large import write_large_run
 from tests.reporting.samples import (
     accuracy,
@@ -16,7 +17,6 @@ from tests.reporting.samples import (
     write_report,
     write_run,
 )
-from tests.reporting.test_schema import schema_errors as problems
 from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from tests.fixtures.schema import schema_errors
 from tests.kinds import KINDS
 from tests.networks import rng
-from tests.reporting.test_schema import schema_errors
 from trtcal.cli.main import run_command
 from trtcal.runs.history import History
 

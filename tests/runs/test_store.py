@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from tests.fixtures.slow import SLOW
 from tests.runs.runs import report
 from trtcal.cli.main import run_command
 from trtcal.documents import bounds
@@ -60,6 +61,7 @@ def write(path, writer):
         history.record(report(1000 * writer + number), name=f"writer {writer}")
 
 
+@SLOW
 def test_many_writers_lose_nothing(tmp_path):
     path = tmp_path / "h.sqlite"
     context = multiprocessing.get_context("spawn")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.search.nets import far_net
+from tests.fixtures.slow import SLOW
 from tests.networks import conv_net, samples
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
@@ -77,6 +78,7 @@ def test_bad_input_is_one_line_and_status_2(files, capsys, more):
     assert capsys.readouterr().err.startswith("error: ")
 
 
+@SLOW
 def test_what_was_cut_short_is_said_and_the_same_command_goes_on(files, capsys):
     status, cut = searched(capsys, [*files, "--time-limit", "0"])
     assert status == 0
@@ -125,6 +127,7 @@ def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp
     assert "error: the recommended plan breaks a limit" in printed
 
 
+@SLOW
 def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     net, data = far_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")

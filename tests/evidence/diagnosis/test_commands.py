@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.evidence.diagnosis.test_structure import image, pair, weight, wrong_axis
 from tests.evidence.layers import engines
+from tests.fixtures.structures import image, pair, weight, wrong_axis
 from tests.networks import conv_net
 from trtcal import diagnose
 from trtcal.backends.registry import BACKENDS

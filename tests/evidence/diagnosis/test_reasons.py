@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.evidence.diagnosis.test_structure import whole, wrong_axis
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.structures import whole, wrong_axis
 from trtcal.evidence.diagnosis.build_diagnosis import Case, diagnose
 from trtcal.evidence.diagnosis.reasons import Mentions, explain, tensors_of
 from trtcal.evidence.layers.layer import Layer, TensorInfo

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.fixtures.structures import conv, image, pair, weight, whole, wrong_axis
 from tests.fixtures.tables import each
 from tests.zoo_net import Net
 from trtcal.backends.base import build
@@ -16,47 +17,13 @@ from trtcal.model import load_model
 RTX = BACKENDS["tensorrt-rtx"].availability()
 
 
-def pair(net, x, scale=0.05, **attributes):
-    """Put Q and DQ behind a tensor."""
-    scale = net.value(scale, np.float32)
-    zero = net.value(np.zeros(np.shape(net.constants[scale])), np.int8)
-    quantized = net.add("QuantizeLinear", x, scale, zero, **attributes)
-    return net.add("DequantizeLinear", quantized, scale, zero, **attributes)
-
-
-def weight(net, shape, scale=0.01, zero=0, **attributes):
-    """Add an INT8 weight behind a DQ."""
-    stored = net.value(np.random.default_rng(0).integers(-127, 128, shape), np.int8)
-    scale = net.value(scale, np.float32)
-    points = net.value(np.full(np.shape(net.constants[scale]), zero), np.int8)
-    return net.add("DequantizeLinear", stored, scale, points, **attributes)
-
-
-def conv(net, x, w, *more):
-    return net.done(net.add("Conv", x, w, *more, name="node", pads=[1] * 4))
-
-
-def image():
-    return Net(x=(1, 8, 8, 8))
-
-
 def rows():
     return Net(x=(4, 16))
-
-
-def whole():
-    net = image()
-    return conv(net, pair(net, "x"), weight(net, (8, 8, 3, 3), np.full(8, 0.01), axis=0))
 
 
 def scalar_weight():
     net = image()
     return conv(net, pair(net, "x"), weight(net, (8, 8, 3, 3)))
-
-
-def wrong_axis():
-    net = image()
-    return conv(net, pair(net, "x"), weight(net, (8, 8, 3, 3), np.full(8, 0.01), axis=1))
 
 
 def float_weights():

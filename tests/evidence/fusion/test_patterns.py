@@ -3,7 +3,7 @@
 import pytest
 
 from tests.evidence.fusion.graphs import GRAPHS, has
-from tests.evidence.fusion.test_prediction import answers
+from tests.fixtures.fusions import answers
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.fusion.check import check_fusions

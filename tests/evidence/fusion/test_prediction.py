@@ -5,24 +5,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.evidence.fusion.graphs import GRAPHS, Answer, has, image, tokens
+from tests.evidence.fusion.graphs import GRAPHS, has, image, tokens
+from tests.fixtures.fusions import answers
 from tests.fixtures.tables import each
 from trtcal.evidence.fusion.check import check_fusions
 from trtcal.evidence.fusion.matching import find_matches
 from trtcal.evidence.fusion.patterns import read_patterns
 from trtcal.model import load_model
 from trtcal.model.tensors import View
-
-
-def answers(found):
-    return {
-        Answer(
-            match.pattern,
-            frozenset(match.nodes),
-            frozenset(name for one in match.breakers for name in one.nodes),
-        )
-        for match in found.matches
-    }
 
 
 def checked(net, folder):

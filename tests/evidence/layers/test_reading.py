@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.evidence.layers.engines import float_residual, inspected, profiled, write
-from tests.evidence.log.test_layers import described
+from tests.fixtures.listings import described
 from tests.fixtures.tables import each
 from trtcal.documents import seal
 from trtcal.errors import InputError

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.evidence.diagnosis.test_structure import wrong_axis
+from tests.fixtures.structures import wrong_axis
 from trtcal.errors import InputError
 from trtcal.evidence.log import files
 from trtcal.evidence.log.files import BLOCK_BYTES, portions_of_file, portions_of_input

@@ -4,57 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.listings import HOSTILE, described, tensor
 from tests.fixtures.tables import each
 from trtcal.documents import from_fields
 from trtcal.errors import InputError
 from trtcal.evidence.layers.inspector import read_inspector
 from trtcal.evidence.layers.layer import Layer, TensorInfo, nodes_in_metadata, nodes_in_name
 from trtcal.evidence.layers.listing import read_layer
-
-
-def tensor(name="t", dtype="Int8", shape="1,8,4,4"):
-    return (
-        f"{{ Name: {name}, Dimensions: [{shape}], Strides: [128,16,4,1], StrideOrder: [3,2,1,0], "
-        f"Datatype: {dtype}, Format: (NHWC) Channel major format }}"
-    )
-
-
-IN, WEIGHTS, OUT = tensor(), tensor("w"), tensor("y", "Float")
-
-
-def described(
-    name="c1_myl0_1",
-    kind="correlation",
-    inputs=(IN,),
-    constants=(WEIGHTS,),
-    outputs=(OUT,),
-    nodes=("c1",),
-):
-    groups = zip(("Inputs", "Constants", "Outputs"), (inputs, constants, outputs), strict=True)
-    body = ", ".join(
-        f"{word}: [ {', '.join(group)}]" if group else f"{word}: []" for word, group in groups
-    )
-    metadata = "\x1f".join(f"[ONNX Layer: {node}]" for node in nodes)
-    return (
-        f"Name: {name}, LayerType: {kind}, {body}, TacticName: __myelin_CASK_STUB, "
-        f"StreamId: 0, Metadata: {metadata}"
-    )
-
-
-HOSTILE = [
-    "a, LayerType: gemm, Inputs: [ { x }], [ONNX Layer: fake]",
-    "a][ONNX Layer: b",
-    "two\nlines",
-    "carriage\r\nreturn",
-    "Name: z, LayerType: kgen, Inputs: [], Constants: [], Outputs: [], TacticName: , "
-    "StreamId: 0, Metadata: ",
-    "t, Dimensions: [1], Strides: [1], StrideOrder: [0], Datatype: Int8, Format: f }], ",
-    "] [",
-    'quote"and\\slash',
-    " spaces ",
-    "naïve 層",
-    "\x1b[31mred",
-]
 
 
 @each("name", HOSTILE)

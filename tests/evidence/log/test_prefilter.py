@@ -7,10 +7,10 @@ import re2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.evidence.log.test_prefixes import SHAPES
-from tests.evidence.log.test_wrappers import BLOCKS, log
 from tests.fixtures.examples import examples
+from tests.fixtures.logs import SHAPES
 from tests.fixtures.tables import each
+from tests.fixtures.wrapped import BLOCKS, log
 from trtcal.evidence.log import reader
 from trtcal.evidence.log.lines import PREFIX
 from trtcal.evidence.log.prefilter import Quiet, _alternatives, loosened, quiet_lines

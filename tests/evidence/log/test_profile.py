@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.evidence.layers.engines import entry_text
 from tests.evidence.log.lines import parse_lines
-from tests.evidence.log.test_layers import HOSTILE
+from tests.fixtures.listings import HOSTILE
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.layers.inspector import join_times, profile_in_log, read_profile

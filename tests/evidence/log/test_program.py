@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from tests.backends.test_build import needs_rtx
+from tests.fixtures.engines import needs_rtx
 from tests.fixtures.tables import each
 from tests.zoo import ZOO
 from tests.zoo_scene import scene

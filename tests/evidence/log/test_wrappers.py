@@ -7,64 +7,10 @@ import random
 import pytest
 
 from tests.fixtures.tables import each
+from tests.fixtures.wrapped import log
 from trtcal.evidence.log.files import portions
 from trtcal.evidence.log.reader import Live
-from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.summary import LogWriter
-
-LETTERS = {"error": "E", "warning": "W", "info": "I", "verbose": "V"}
-SHAPES = (
-    "[{letter}] {text}",
-    "[03/04/2031-05:06:07] [{letter}] [TRT] {text}",
-    "[03/04/2031-05:06:07] [TRT] [{letter}] {text}",
-    "[TensorRT] {severity}: {text}",
-    "{severity}: [TRT]: {text}",
-    "2031-03-04 05:06:07.123 | {severity} | mod.build:main:42 - {text}",
-    "{text}",
-)
-BLOCKS = (
-    ("[E] The engine could not be serialized", "because the disk of /data is full", "  and more"),
-    ("[W] Skipping tactic 3 due to Myelin error: autotuning failed", "at graph 7", "[V] on"),
-    (
-        "[I] Time(ms)  Avg.(ms)  Time(%)  Layer",
-        "[I] 1.5  0.25  7.5  stem + relu",
-        "[I] 2.5  0.35  9.5  a, b",
-        "[I] 4.0  0.60  17.0  Total",
-    ),
-    (
-        "[V] Layers:",
-        "Name: stem_myl0_1, LayerType: gemm, Inputs: [ { Name: a, Dimensions: [1,8], "
-        "Format/Datatype: Int8 }], Outputs: [ { Name: b, Dimensions: [1,8], Format/Datatype: Half "
-        "}], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: stem]",
-        "Layer(Reformat): Reformatting CopyNode for Input Tensor 0 to c, Tactic: 0x0, x (Float[1]) "
-        "-> y (Int8[1])",
-        "",
-    ),
-    (
-        "4: [builder.cpp::run::9] Error Code 4: Internal Error (no scales)",
-        "10: Could not find any implementation for node a.",
-    ),
-    ("\x1b[33m[W] Detected uncalibrated layer: ln_7\x1b[0m", "plain words", ""),
-    (" 45%|####5     | 9/20 [00:01<00:02,  9.1it/s]\r[W] Tensor glued is uniformly zero.",),
-)
-
-
-def log(seed):
-    """Return the lines of a log of one shape: known messages, and what takes several lines."""
-    chooser = random.Random(seed)  # noqa: S311
-    shape = SHAPES[seed % len(SHAPES)]
-    lines = []
-    for number in range(60):
-        rule = chooser.choice(RULES)
-        letter = LETTERS[rule.severity]
-        severity = rule.severity.upper()
-        lines.append(shape.format(letter=letter, severity=severity, text=rule.example[-1]))
-        lines.append(
-            shape.format(letter="V", severity="VERBOSE", text=f"Running: fuse on n{number}")
-        )
-        if chooser.random() < 0.3:
-            lines.extend(chooser.choice(BLOCKS))
-    return lines
 
 
 def prefixed(prefix):

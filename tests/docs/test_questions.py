@@ -10,9 +10,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.check.test_check import paint, template_classifier
 from tests.conftest import SAMPLES
 from tests.evidence.layers import engines
+from tests.fixtures.answered import LEVELS, LOGS
+from tests.fixtures.pictures import paint, template_classifier
 from tests.networks import conv_net, samples
 from trtcal.check.preprocessing import NORMAL
 from trtcal.cli.main import run_command
@@ -25,63 +26,7 @@ LINKED = [row for row in ROWS if not row[2]]
 PLANTED = 30  # problems, at least
 REFUSED = ("47", "48")  # what the commands of these are given is wrong
 
-# Messages as TensorRT, trtexec and Python print them, with their level in front.
-LEVELS = {name[0]: f"[11/20/2026-10:00:00] [{name[0]}] [TRT] " for name in ("W", "E", "I", "V")}
-MISSING = (
-    "Missing scale and zero-point for tensor {}, expect fall back to non-int8 implementation for any "
-    "layer consuming or producing given tensor"
-)
-CONSTRAINT = (
-    "No implementation of layer (Unnamed Layer* {}) [Shuffle] obeys the requested constraints. I.e. no "
-    "conforming implementation was found for requested layer computation precision and output "
-    "precision. Using fastest implementation instead."
-)
 FATAL = ("noscales", "illegal", "noimpl", "removed")
-LOGS = {
-    "int8_only": "I FP32 and INT8 precisions have been specified - more performance might be "
-    "enabled by "
-    "additionally specifying --fp16 or --best",
-    "leaky": "W " + MISSING.format("leaky_1_output"),
-    "missing": "\n".join("W " + MISSING.format(name) for name in ("c", "y")),
-    "short": "I Calibration completed in 0.8 seconds.\n" + "W " + MISSING.format("c"),
-    "skipped": "W Tactic Device request: 3105MB Available: 1500MB. Device memory is insufficient to "
-    "use "
-    "tactic.\nW UNSUPPORTED_STATE: Skipping tactic 3 due to insufficient memory on requested size of "
-    "3255828480 detected for tactic 0x0000000000000004.",
-    "error_skip": "E Skipping tactic 0x0000000000000002 due to exception [myelin] out of range",
-    "copynode": "V Layer(Reformat): Reformatting CopyNode for Input Tensor 0 to conv1, Tactic: "
-    "0x00000000000003e8, x (Float[1,3,8,8]) -> Reformatted Input Tensor 0 to conv1 (Int8[1,3:4,8,8])",
-    "explicit": "W Calibrator won't be used in explicit precision mode. Use quantization aware "
-    "training "
-    "to generate network with Quantize/Dequantize nodes.",
-    "layernorm": "W Running layernorm after self-attention in FP16 may cause overflow. Forcing "
-    "layernorm "
-    "layers to run in FP32 precision can help with preserving accuracy.",
-    "timing": "W Timing cache header mismatch: invalid timing cache",
-    "noscales": "E 4: [standardEngineBuilder.cpp::initCalibrationParams::1460] Error Code 4: Internal "
-    "Error (Calibration failure occurred with no scaling factors detected. This could be due to no "
-    "int8 "
-    "calibrator or insufficient custom scales for network layers.)",
-    "zero": "W Tensor dead_relu is uniformly zero.",
-    "cachehit": "I Generated calibration scales using calibration cache. Make sure that calibration "
-    "cache has latest scales.",
-    "illegal": "E 1: [calibrator.cu::add::779] Error Code 1: Cuda Runtime (an illegal memory access "
-    "was "
-    "encountered)",
-    "oom": "E 2: [virtualMemoryBuffer.cpp::resizePhysical::154] Error Code 2: OutOfMemory (Requested "
-    "size was 8589934592 bytes.)",
-    "constraints": "\n".join("W " + CONSTRAINT.format(number) for number in range(40)),
-    "noimpl": "E 10: [optimizer.cpp::computeCosts::3728] Error Code 10: Internal Error (Could not find "
-    "any implementation for node Conv_12 + PWN(Sigmoid_13, Mul_14).)",
-    "dla": "W Layer 'resize' (RESIZE): Unsupported on DLA. Switching this layer's device type to GPU.\n"
-    "W DLA Layer conv1 does not support dynamic shapes in any dimension.",
-    "dlafallback": "W Default DLA is enabled but layer softmax is not supported on DLA, falling "
-    "back to "
-    "GPU.",
-    "deprecated": "W IInt8EntropyCalibrator2 is deprecated. Deprecated in TensorRT 10.1. Superseded by "
-    "explicit quantization.",
-    "removed": "E AttributeError: module 'tensorrt' has no attribute 'CalibrationAlgoType'",
-}
 
 
 def test_all_59_questions_stand_there_once_each():

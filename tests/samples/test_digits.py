@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.fixtures.slow import SLOW
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
@@ -35,6 +36,7 @@ def drops(digits, folder, data):
     return {row.name: row.accuracy.top1_drop for row in made.rows[1:]}
 
 
+@SLOW
 def test_on_clean_data_no_method_loses_more_than_a_point(digits, tmp_path):
     assert all(drop <= 1 for drop in drops(digits, tmp_path, "calibration.npz").values())
 
@@ -60,6 +62,7 @@ def test_the_network_has_what_real_networks_have(digits):
     assert sum(file.stat().st_size for file in digits.iterdir()) < 2_000_000
 
 
+@SLOW
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 def test_every_layer_asked_in_int8_is_int8_on_the_compiler(digits, tmp_path):
     model = load_model(digits / "digits.onnx")

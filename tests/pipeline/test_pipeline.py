@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.fixtures.slow import SLOW, slow_but
 from tests.killing import tree
 from tests.networks import conv_net, samples, transposed_net
 from tests.ptq.nets import wide_net
@@ -131,6 +132,7 @@ def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
             assert digest(path) == expected, output
 
 
+@SLOW
 def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
     config = configured(place, conv_net, "second")
     run(config)
@@ -144,6 +146,7 @@ def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
     assert sorted(item.name for item in place.iterdir() if item.name.startswith(".")) == []
 
 
+@SLOW
 def test_an_improved_plan_of_weights_needs_no_ranges_and_is_the_same_by_hand(place):
     text = """
 model = "net.onnx"
@@ -187,6 +190,7 @@ def test_a_plan_with_the_name_of_another_variant_is_refused_before_any_work(plac
     assert not (place / "out").exists()
 
 
+@SLOW
 def test_an_improved_variant_is_compared_built_reported_and_the_same_again(place):
     configured(place, conv_net, "second")
     samples(place / "data.npz", count=40)
@@ -233,6 +237,7 @@ def test_a_folder_that_is_not_a_run_is_never_replaced(place):
     assert (place / "out" / "thesis.txt").exists()
 
 
+@SLOW
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 def test_the_report_names_a_transposed_convolution_that_fell_back_silently(place):
     config = configured(place, transposed_net, "conv")
@@ -263,6 +268,7 @@ def test_a_failing_build_does_not_stop_the_run(place, monkeypatch):
     shutil.rmtree(result.folder)
 
 
+@SLOW
 def test_a_plan_with_float16_runs_and_one_about_nothing_stops_before_the_data(place, monkeypatch):
     configured(place, conv_net, "second")
     text = (place / "trtcal.toml").read_text() + "[calibration.parameters]\n[plans.half]\n"
@@ -283,6 +289,7 @@ def test_a_plan_with_float16_runs_and_one_about_nothing_stops_before_the_data(pl
         run(read_config(place / "trtcal.toml"))
 
 
+@SLOW
 def test_a_fixed_batch_that_is_more_than_the_samples_followed_layer_by_layer(place, capsys):
     import onnx
 
@@ -310,6 +317,7 @@ def test_a_target_that_the_installed_compiler_does_not_know_is_said_before_the_w
         assert not (place / "out").exists()
 
 
+@SLOW
 def test_a_report_made_again_keeps_what_the_run_knew_unless_it_was_measured_anew(
     place, monkeypatch
 ):
@@ -350,7 +358,10 @@ run_command(["run", "trtcal.toml", "--no-history"])
 """
 
 
-@pytest.mark.parametrize(("renames", "following"), [(1, "verify out"), (3, "run trtcal.toml")])
+@pytest.mark.parametrize(
+    ("renames", "following"),
+    slow_but([(1, "verify out"), (3, "run trtcal.toml")], (1, "verify out")),
+)
 def test_a_killed_run_leaves_the_old_run_or_the_new_and_the_next_command_clears_up(
     place, renames, following
 ):

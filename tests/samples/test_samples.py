@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.slow import SLOW
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
@@ -23,6 +24,7 @@ def read_report(name):
     return json.loads((ROOT / "reports" / f"{name}.json").read_text())
 
 
+@SLOW
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_ends_as_its_committed_report_does(name, tmp_path, capsys):

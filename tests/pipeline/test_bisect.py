@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.registry import BACKENDS
 from trtcal.config import parse_config
@@ -69,6 +70,7 @@ def test_data_that_break_a_limit_are_found_with_the_range_that_they_moved():
     assert any("with ranges 1 to" in line for line in lines)
 
 
+@SLOW
 def test_an_option_that_breaks_a_limit_is_found():
     parameters = "[calibration.parameters.percentile]\npercentile = {}\n"
     good, bad = (config("glitch.npz", "percentile", parameters.format(p)) for p in (99.99, 60.0))
@@ -80,6 +82,7 @@ def test_an_option_that_breaks_a_limit_is_found():
     assert found.candidates == 2
 
 
+@SLOW
 def test_the_entry_of_a_plan_that_breaks_a_limit_is_found():
     floats = LAYERS[:5]
     good, bad = planned(*floats), planned("head/gemm")
@@ -116,6 +119,7 @@ def test_a_variant_that_is_none_is_refused():
         bisect(config(), config("glitch.npz"), parse_limit("fp16: top1 >= -1.0"))
 
 
+@SLOW
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 def test_a_limit_on_builds_builds_each_mix():
     good, bad = (

@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 from tests.backends.listing import precisions
+from tests.fixtures.slow import SLOW
 from tests.zoo_language import encoder
 from tests.zoo_net import Net
 from tests.zoo_scene import quantized_scene
@@ -12,6 +13,8 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session, run_session
+
+pytestmark = SLOW
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 LAYERS, WIDTH, HEADS, LENGTH = 4, 512, 8, 16  # BERT-small's

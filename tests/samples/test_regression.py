@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.slow import SLOW
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
@@ -76,6 +77,7 @@ def test_of_forty_passes_one_differs_at_one_node():
     assert not delta.is_gone
 
 
+@SLOW
 def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
     bad, good = (story / f"regression-{name}" for name in ("bad", "good"))
     alert = f"{sys.executable} -c 'import sys; open(sys.argv[1], \"w\").write(sys.stdin.read())'"
@@ -101,6 +103,7 @@ def test_verify_finds_nothing_where_nothing_changed(story, capsys):
     assert "give the same outputs as in" in capsys.readouterr().out
 
 
+@SLOW
 def test_verify_of_a_configuration_runs_its_passes_against_the_last_run(story, capsys):
     text = (story / "good.toml").read_text().replace("passes_v1.py", "passes_v2.py")
     (story / "changed.toml").write_text(text)
@@ -111,6 +114,7 @@ def test_verify_of_a_configuration_runs_its_passes_against_the_last_run(story, c
     assert (found["first"]["name"], found["first"]["graph"]["node"]) == (PASS, NODE)
 
 
+@SLOW
 def test_bisect_finds_the_pass_in_at_most_six_executions(story, capsys):
     both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
     command = f"trace bisect {' '.join(both)} --limit '{LIMIT}' --predicted --trust --json"
@@ -147,6 +151,7 @@ def test_show_and_diff_print_the_chain(story, capsys):
     assert f"first: pass '{PASS}'" in capsys.readouterr().out
 
 
+@SLOW
 def test_a_run_keeps_the_checkpoints_of_the_one_that_it_replaced(story, tmp_path, capsys):
     for path in story.iterdir():
         if path.is_file():
@@ -167,6 +172,7 @@ def test_a_run_keeps_the_checkpoints_of_the_one_that_it_replaced(story, tmp_path
     assert "checkpoints.jsonl" in capsys.readouterr().out
 
 
+@SLOW
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 def test_the_fusion_check_shows_the_break_and_that_this_compiler_fuses_across_it(tmp_path):
     model = prepared("v2")[0].model
@@ -182,6 +188,7 @@ def test_the_fusion_check_shows_the_break_and_that_this_compiler_fuses_across_it
     assert verdict == "differs"  # TensorRT-RTX 1.7 takes the Identity out, other compilers do not
 
 
+@SLOW
 def test_a_stage_with_another_output_runs_the_whole_run_once_more(story, tmp_path, capsys):
     good = story / "regression-good"
     found = Checkpoints.read(good)
@@ -197,6 +204,7 @@ def test_a_stage_with_another_output_runs_the_whole_run_once_more(story, tmp_pat
     assert document["rerun"] == "same again"
 
 
+@SLOW
 def test_bisect_notes_packages_of_another_version(story, tmp_path, capsys):
     for name in ("good", "bad"):
         shutil.copytree(story / f"regression-{name}", tmp_path / name)
