@@ -17,7 +17,7 @@ from trtcal.model.graph import GraphWriter, constant
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
-    MOST,
+    FP16_MAX,
     Places,
     Survey,
     fp16_scale,
@@ -145,7 +145,7 @@ class _Writer(GraphWriter):
 
     def _limits(self) -> list[gs.Constant]:
         if not self.limits:
-            for name, value in (("lowest", -MOST), ("highest", MOST)):
+            for name, value in (("lowest", -FP16_MAX), ("highest", FP16_MAX)):
                 self.limits.append(
                     self.new_constant(f"float16/{name}", np.array(value, np.float32))
                 )
