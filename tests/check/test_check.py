@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 from scipy import ndimage
 
 from tests.networks import samples, save, weight
-from trtcal.check.check import check_data
+from trtcal.check.data_check import check_data
 from trtcal.check.evidence import weigh
 from trtcal.check.preprocessing import (
     KNOWN,

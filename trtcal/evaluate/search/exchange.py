@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.costs import Costs
 from trtcal.evaluate.search.limits import (
     FASTEST,
     SMALLEST,
@@ -22,6 +21,7 @@ from trtcal.evaluate.search.limits import (
     with_unit,
 )
 from trtcal.evaluate.search.milp import Programme, Surrogate
+from trtcal.evaluate.search.plan_time import Costs
 from trtcal.limits import INT8_MACS
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from trtcal.evaluate.search.costs import (
+from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Plan, Unit, split, unit_of
+from trtcal.evaluate.search.plan_time import (
     FILE_BYTES,
     FLOAT,
     READ,
@@ -25,7 +26,6 @@ from trtcal.evaluate.search.costs import (
     Variable,
     storage_rules,
 )
-from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Plan, Unit, split, unit_of
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 

@@ -21,10 +21,10 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.compiled import Compile
-from trtcal.evaluate.search.costs import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
+from trtcal.evaluate.search.plan_time import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.sensitivity import (
     SAMPLES,
     Sampling,
