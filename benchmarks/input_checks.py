@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.check.check import BATCH, check_data
+from trtcal.check.data_check import BATCH, check_data
 from trtcal.check.preprocessing import (
     MEAN,
     MEAN_SUBTRACTED,

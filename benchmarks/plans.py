@@ -14,8 +14,8 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import Dataset
 from trtcal.evaluate.metrics import Loss, rows_of, total
-from trtcal.evaluate.search.costs import FLOAT, Costs, Variable
 from trtcal.evaluate.search.limits import Plan, Point, Unit
+from trtcal.evaluate.search.plan_time import FLOAT, Costs, Variable
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import Model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe

@@ -41,11 +41,11 @@ from tests.networks import samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.costs import Costs, work_of
 from trtcal.evaluate.search.exchange import KEPT_SPEEDUP, Search
 from trtcal.evaluate.search.limits import Limits, Point, pareto
 from trtcal.evaluate.search.pipeline import SearchOptions, find_plans
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
+from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
 from trtcal.evidence.layers.roofline import find_target
 from trtcal.model import load_model

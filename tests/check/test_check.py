@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from tests.fixtures.pictures import CLASSES, SIZE, paint, template_classifier
 from tests.networks import samples, save, weight
-from trtcal.check.check import check_data
+from trtcal.check.data_check import check_data
 from trtcal.check.evidence import weigh
 from trtcal.check.preprocessing import (
     KNOWN,

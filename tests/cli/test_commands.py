@@ -90,7 +90,7 @@ def test_parameters_reach_the_method(place, capsys):
 def test_a_second_method_runs_no_network(place, capsys, monkeypatch):
     first = ("calibrate", "net.onnx", "--data", "data.npz", "--histograms", "h.npz")
     succeed(capsys, *first, "--method", "minmax")
-    monkeypatch.setattr("trtcal.calibration.worker.Taps", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("trtcal.calibration.lanes.Taps", lambda *_: pytest.fail("it ran"))
     succeed(capsys, *first, "--method", "entropy")
 
 

@@ -15,10 +15,10 @@ from calibrators import Histogram
 from trtcal.backends.taps import COLLECTED_BYTES, lay_out
 from trtcal.calibration.accumulator import Checkpoint, HistogramAccumulator, resumed
 from trtcal.calibration.job import Job, count, passes_within
+from trtcal.calibration.lanes import Observer
 from trtcal.calibration.observation import Observation
 from trtcal.calibration.profile import Settings, Stopwatch
 from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
-from trtcal.calibration.worker import Observer
 from trtcal.data import Dataset, batch_for, count_read, size_ranges
 from trtcal.data.overlap import keep, numbers_of
 from trtcal.documents import Workplace

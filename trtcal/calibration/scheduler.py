@@ -20,7 +20,7 @@ from typing import Protocol
 
 from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.job import Job, Task, count
-from trtcal.calibration.worker import TaskResult, TaskRunner
+from trtcal.calibration.lanes import TaskResult, TaskRunner
 from trtcal.data.dataset import Span
 from trtcal.documents.streams import guard
 from trtcal.errors import BackendError, TrtcalError

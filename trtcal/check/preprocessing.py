@@ -57,7 +57,7 @@ class Change:
     def __call__(self, planes: Array) -> Array:
         """Return the values in the form wanted, of the same dtype."""
         forms = (self.had.scale, self.had.offset, self.wanted.scale, self.wanted.offset)
-        scale, offset, wider, farther = (_across(one, planes) for one in forms)
+        scale, offset, wider, farther = (_across(form, planes) for form in forms)
         factor, changed = wider / scale, np.empty_like(planes)
         for one, target in zip(planes, changed, strict=True):  # all at once would be in float64
             target[...] = one * factor + (farther - offset * factor)
@@ -67,7 +67,7 @@ class Change:
         """Return the change as a line of Python, for an array `x` of samples."""
         forms = (self.had.scale, self.had.offset, self.wanted.scale, self.wanted.offset)
         scale, offset, wider, farther = (
-            np.array(one if channels == len(one) else [np.mean(one)]) for one in forms
+            np.array(form if channels == len(form) else [np.mean(form)]) for form in forms
         )
         width = scale / wider
         mean = offset - farther * width

@@ -130,7 +130,7 @@ class ModelProbe:
             return None
         driven = samples.first(DRIVEN).batches(batch_for(self.model, FEW))
         ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
-        known = [one for one in ratios if one is not None]
+        known = [ratio for ratio in ratios if ratio is not None]
         return float(np.mean(known)) if known else None
 
     def _response(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
@@ -300,7 +300,7 @@ def feature_distances(batches: Sequence[Features], samples: int) -> Values | Non
     """Return how far each sample's features are from the mean of all samples, [n]."""
     found = []
     for name in batches[0]:
-        rows = np.concatenate([one[name] for one in batches])
+        rows = np.concatenate([batch[name] for batch in batches])
         norms = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
         if len(rows) == samples and np.isfinite(norms).all():
             found.append(np.log(norms + LEAST_NORM))
@@ -376,4 +376,4 @@ def weighted(proto: onnx.ModelProto, operators: Operators = MULTIPLIES) -> list[
 
 def _strength(values: Array) -> float:
     """Return the root mean square, a sample at a time: in float64, all would be the lead of memory."""
-    return math.sqrt(np.mean([np.square(one, dtype=np.float64).mean() for one in values]))
+    return math.sqrt(np.mean([np.square(value, dtype=np.float64).mean() for value in values]))

@@ -28,7 +28,7 @@ class CheckData(
     )
 
     def _run(self) -> None:
-        from trtcal.check.check import check_data
+        from trtcal.check.data_check import check_data
 
         model = self.load_model()
         dataset = self.open_data(model, self.config.calibration)

@@ -56,7 +56,7 @@ def _subject(options: Quantize, plan: Plan) -> Subject:
 
 def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> Subject:
     """Find optimizations for what the plan quantizes."""
-    from trtcal.check.check import check_data
+    from trtcal.check.data_check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
     from trtcal.ptq.optimizations import ImproveOptions

@@ -350,7 +350,7 @@ def _compiler(target: str, model: Model) -> Compile:
 
 
 def _times(model: Model, folders: tuple[Path, Path]) -> Any:
-    from trtcal.evaluate.search.costs import measured_times
+    from trtcal.evaluate.search.plan_time import measured_times
     from trtcal.evidence.layers.reading import read_engine
     from trtcal.quantization import find_layers
 

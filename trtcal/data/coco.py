@@ -67,7 +67,7 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
         if one["category_id"] not in places:
             raise _wrong(path, f"category {one['category_id']} is not in `categories`")
         found[one["image_id"]].append(one)
-    most = max((len(found[one["id"]]) for one in images), default=0)
+    most = max((len(found[image["id"]]) for image in images), default=0)
     if not most:
         raise _wrong(path, f"no image of the data {dataset.name} has an annotation")
     labels = np.zeros(len(images), _form(most))
@@ -116,7 +116,7 @@ def _wrong(path: Path, what: str) -> InputError:
 
 
 def _sorted(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(items, key=lambda one: (isinstance(one["id"], str), one["id"]))
+    return sorted(items, key=lambda item: (isinstance(item["id"], str), item["id"]))
 
 
 def _images_of(
@@ -132,7 +132,7 @@ def _images_of(
                 "their ids",
             )
         return _sorted(images)
-    named = {str(one.get("file_name")): one for one in images}
+    named = {str(image.get("file_name")): image for image in images}
     last = {name.rpartition("/")[2]: one for name, one in named.items()}
     unique = len(last) == len(named)
     found = [
@@ -176,7 +176,9 @@ def _sizes(dataset: Dataset) -> Array:
     """Return width and height of each sample's image, shape (samples, 2)."""
     sizes = []
     for count, shapes in dataset.shapes:
-        pictures = [one for one in shapes.values() if len(one) == 3 and {*CHANNELS} & {*one}]
+        pictures = [
+            shape for shape in shapes.values() if len(shape) == 3 and {*CHANNELS} & {*shape}
+        ]
         if len(pictures) != 1:
             raise InputError(
                 f"data {dataset.name} have {len(pictures)} inputs that are images, and "

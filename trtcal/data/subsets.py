@@ -43,7 +43,7 @@ class Subset:
     def files(self) -> tuple[str, ...] | None:
         """The samples' files relative to their folder, None if they have none of their own."""
         files = self.whole.files
-        return None if files is None else tuple(one for a, b in self.spans for one in files[a:b])
+        return None if files is None else tuple(file for a, b in self.spans for file in files[a:b])
 
     @property
     def unused(self) -> tuple[str, ...]:

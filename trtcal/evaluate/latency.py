@@ -201,12 +201,12 @@ def measure(
     """
     if count is None:
         blocks = time_rounds(runs, GLANCE // 2, None, GLANCE // 2)
-        return [replace(_summary(one, batch), warnings=()) for one in blocks]
+        return [replace(_summary(block, batch), warnings=()) for block in blocks]
     most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)
     blocks = time_rounds(runs, (count + 1) // 2, width, most)
     is_rough = blocks[0].warm_up == most
     rough = (f"the times were not stable after {most} warm-up runs",) if is_rough else ()
-    return [_summary(one, batch, rough) for one in blocks]
+    return [_summary(block, batch, rough) for block in blocks]
 
 
 def _rounds(runs: Sequence[Run], count: int, first: int) -> Values:

@@ -140,7 +140,7 @@ class _Finder:
             return  # a bias
         parameters = self._parameters(node, stored.dtype, stored.shape)
         readers = self.readers.get(node.output[0], [])
-        if parameters is not None and any(one.op_type == node.op_type for one in readers):
+        if parameters is not None and any(reader.op_type == node.op_type for reader in readers):
             site = Site(node.input[0], *parameters, _axis(node))
             self.scales[node.output[0]] = site.dequantized(stored)
             return
@@ -153,7 +153,7 @@ class _Finder:
             *parameters,
             _axis(node),
             is_weight=True,
-            nodes=tuple(one.name for one in readers[:NODES_NAMED]),
+            nodes=tuple(reader.name for reader in readers[:NODES_NAMED]),
             stored=stored,
             reader=readers[0].output[0],
             index=index,
@@ -253,12 +253,12 @@ class Layerwise:
 
     def enters(self, count: int = 3) -> tuple[LayerFigure, ...]:
         """Return where most error is added: the lowest SQNR of quantizing alone."""
-        found = [one for one in self.figures if one.own_db is not None]
+        found = [figure for figure in self.figures if figure.own_db is not None]
         return tuple(sorted(found, key=lambda one: one.own_db or 0.0)[:count])
 
     def grows(self, count: int = 3) -> tuple[LayerFigure, ...]:
         """Return before which tensors the error grows most, by 1 dB or more."""
-        found = [one for one in self.figures if (one.growth_db or 0.0) >= GROWS_DB]
+        found = [figure for figure in self.figures if (figure.growth_db or 0.0) >= GROWS_DB]
         return tuple(sorted(found, key=lambda one: -(one.growth_db or 0.0))[:count])
 
 
@@ -274,7 +274,7 @@ class _Sums:
         expected, clipped = site.requantized(reference)
         left, _ = site.requantized(found)
         errors = (reference, found - reference, expected - reference, left - reference)
-        self.powers += [_power(one) for one in errors]
+        self.powers += [_power(error) for error in errors]
         self.values += reference.size
         self.clipped += clipped
 

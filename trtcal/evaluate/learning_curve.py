@@ -191,10 +191,13 @@ def _excess(losses: Values, last: Values) -> Interval:
     """Return how much more a size loses than the last; both are (series, held-back samples)."""
     differences = (losses - last) / max(float(last.mean()), 1e-9)
     value = float(differences.mean())
-    means = differences.mean(0), differences.mean(1)
-    error = math.hypot(*(mean.std(ddof=1) / math.sqrt(len(mean)) for mean in means))
-    margin = float(scipy.stats.t.ppf(0.5 + LEVEL / 2, SERIES - 1)) * error
+    margin = math.hypot(_margin(differences.mean(0)), _margin(differences.mean(1)))
     return Interval(value, value - margin, value + margin)
+
+
+def _margin(values: Values) -> float:
+    quantile = scipy.stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1)
+    return float(quantile * values.std(ddof=1) / math.sqrt(len(values)))
 
 
 def _warnings(dataset: Dataset) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ class PrecisionCollector:
         """Return what collects the first boxes of a task whose labels are annotations, else None."""
         if not task.labelled & {*PRECISIONS}:
             return None
-        return next(cls(one.decoder) for one in task.outputs if one.decoder is not None)
+        return next(cls(output.decoder) for output in task.outputs if output.decoder is not None)
 
     def corpus(self, name: str, pair: tuple[int, int], where: Mask | None = None) -> Corpus:
         """Return a figure of two models by their places, of all samples or of some."""
@@ -131,7 +131,7 @@ class PrecisionCollector:
         labels = np.concatenate(self.labels)
         if self.known[0] != len(labels):
             read = self._reading(labels)
-            everyone = [matched(read.of(one), labels) for one in self.boxes]
+            everyone = [matched(read.of(box), labels) for box in self.boxes]
             own, ones = self.boxes[0], np.ones(len(labels))
             other = matched(read.of([*own[-1:], *own[:-1]]), labels)
             both = [mean_precision(one, ones) for one in (everyone[0], other)]
@@ -146,7 +146,7 @@ class PrecisionCollector:
         sides = np.ones((len(labels), 2)) if in_shares else labels["size"]
         first = int(self.decoder.background == 0)
         ways = [_Reading(sides, first, is_turned) for is_turned in (False, True)]
-        return max(ways, key=lambda one: one.fit(self.boxes[0][:SOME], labels[:SOME]))
+        return max(ways, key=lambda way: way.fit(self.boxes[0][:SOME], labels[:SOME]))
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
     """Return what pycocotools matches, by category; `InputError` for a class that is no category."""
     coco, evaluator = _pycocotools()
     categories = int(labels["categories"][0])
-    largest = max((int(one.classes.max(initial=-1)) for one in boxes), default=-1)
+    largest = max((int(box.classes.max(initial=-1)) for box in boxes), default=-1)
     if largest >= categories:
         raise InputError(
             f"the model gives class {largest}, but the annotations have only {categories} categories",

@@ -21,7 +21,7 @@ from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
-from trtcal.check.check import check_data as check
+from trtcal.check.data_check import check_data as check
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config, DataConfig, ImagesConfig, read_config
 from trtcal.data import Dataset, size_ranges

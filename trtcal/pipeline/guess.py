@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from trtcal.check.check import check_data
+from trtcal.check.data_check import check_data
 from trtcal.check.preprocessing import NORMAL, UNIT, settings_of
 from trtcal.check.samples import ImageInput, find_image_input
 from trtcal.config import (

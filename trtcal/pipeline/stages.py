@@ -25,7 +25,7 @@ from trtcal.calibration import (
     write_observation,
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
-from trtcal.check.check import check_data
+from trtcal.check.data_check import check_data
 from trtcal.check.issues import DataIssue
 from trtcal.config import (
     FILE,

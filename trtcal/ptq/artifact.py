@@ -115,8 +115,8 @@ class Optimizations:
 
 def _check_overrides(model: Model) -> None:
     """`InputError` if the quantized weights and biases of a model are not those of its layers."""
-    layers = {one.name: one for one in find_layers(model).layers}
-    nodes = {one.name: one for one in import_graph(model.proto).nodes}
+    layers = {layer.name: layer for layer in find_layers(model).layers}
+    nodes = {node.name: node for node in import_graph(model.proto).nodes}
     overrides = model.overrides
     for name in (*overrides.weights, *overrides.biases, *overrides.precisions):
         if name not in layers:
@@ -220,7 +220,7 @@ def in_float(optimized: Model) -> Model:
     once more, to the grid that the largest weight of each channel gives.
     """
     graph = import_graph(optimized.proto)
-    layers = {one.name: one for one in find_layers(optimized).layers}
+    layers = {layer.name: layer for layer in find_layers(optimized).layers}
     names = tensor_names(graph)
     overrides = optimized.overrides
     for node in list(graph.nodes):

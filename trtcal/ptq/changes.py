@@ -112,7 +112,7 @@ def with_affines(proto: onnx.ModelProto, tensors: Collection[str]) -> onnx.Model
     if not tensors:
         return proto
     graph = import_graph(proto)
-    layers = {one.name: one for one in place(graph).layers}
+    layers = {layer.name: layer for layer in place(graph).layers}
     known = graph.tensors()
     names = all_names(graph)
     for name in tensors:

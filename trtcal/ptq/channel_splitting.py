@@ -51,7 +51,7 @@ class _Chain:
     @property
     def tensors(self) -> list[str]:
         """The sums and the outputs of the makers."""
-        return [name for one in self.makers for name in (one.sum.name, one.made.name)]
+        return [name for maker in self.makers for name in (maker.sum.name, maker.made.name)]
 
     @property
     def moved(self) -> set[str]:
@@ -95,8 +95,12 @@ def split_channels(
 def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:
     graph = import_graph(model.proto)
     placement = find_layers(model)
-    layers = {one.name: one for one in placement.layers if one.op in ("Conv", "Gemm")}
-    found = {one.layer.name: one for one in bounded_layers(graph, layers) if one.bounds[0] == 0.0}
+    layers = {layer.name: layer for layer in placement.layers if layer.op in ("Conv", "Gemm")}
+    found = {
+        bounded_layer.layer.name: bounded_layer
+        for bounded_layer in bounded_layers(graph, layers)
+        if bounded_layer.bounds[0] == 0.0
+    }
     for first in found.values():
         makers, readers = [first], list(first.made.outputs)
         second = found.get(readers[0].name) if len(readers) == 1 else None
@@ -105,7 +109,7 @@ def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:
         if not all(_is_dense(node, layers) for node in (first.layer, *readers)):
             continue
         ranges = [placement.range_of(maker.made.name) for maker in makers]
-        is_read_outside = any(maker.made is one for maker in makers for one in graph.outputs)
+        is_read_outside = any(maker.made is output for maker in makers for output in graph.outputs)
         if readers and not is_read_outside and set(ranges) <= set(calibration.ranges):
             steps = tuple(calibration.ranges[name].amax / 127 for name in ranges)
             forms = [matrix_form(node, layers[node.name]) for node in readers]
@@ -134,8 +138,8 @@ class _Splitting:
         self, chain: _Chain, extremes: Mapping[str, Extremes], changed: dict[str, Values]
     ) -> None:
         self.chain, self.changed = chain, changed
-        self.known = [extremes[one.made.name] for one in chain.makers]
-        silent = np.any([_never_fires(extremes[one.sum.name]) for one in chain.makers], axis=0)
+        self.known = [extremes[maker.made.name] for maker in chain.makers]
+        silent = np.any([_never_fires(extremes[maker.sum.name]) for maker in chain.makers], axis=0)
         last = self.known[-1]
         varies = last.least < last.largest
         self.free = ~varies & silent & ((last.largest == 0.0) | (not chain.padded))
@@ -150,7 +154,7 @@ class _Splitting:
         for step, behind in zip(self.chain.steps, (*self.chain.makers[1:], None), strict=True):
             noise += step**2 * (1.0 if behind is None else _power(self._rows(behind.layer)))
         shares = [varies * noise * _power(self._columns(node)) for node in self.chain.readers]
-        return np.asarray(sum(one / max(one.sum(), 1e-30) for one in shares))
+        return np.asarray(sum(share / max(share.sum(), 1e-30) for share in shares))
 
     def copies(self) -> Iterator[_Copy]:
         """Yield what is to be copied where: each free slot for the channel that gains most by it."""

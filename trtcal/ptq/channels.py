@@ -267,7 +267,7 @@ def _scaled_by(
 
 def _gate(node: gs.Node, found: Channels) -> bool:
     """Keep the channels that a computed factor multiplies; that factor stays as it is."""
-    source, gate = sorted(node.inputs, key=lambda one: one.name not in found.of)
+    source, gate = sorted(node.inputs, key=lambda input_: input_.name not in found.of)
     found.freeze(gate)
     known, made = found.of.get(source.name), node.outputs[0]
     if known is None or source.shape is None or made.shape is None:

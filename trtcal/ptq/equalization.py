@@ -113,7 +113,7 @@ def _factors(
     for name, values in peaks.items():
         np.maximum.at(peak, roots[channels.of[name][1]], values)
     tensors = graph.tensors()
-    for edit in (one for one in channels.edits if one.sign < 0):
+    for edit in (edit for edit in channels.edits if edit.sign < 0):
         ids = roots[edit.ids]
         np.maximum.at(
             reads, ids, _largest_weights(np.asarray(constant(tensors[edit.tensor])), edit)
@@ -175,7 +175,7 @@ def find_affines(graph: gs.Graph, placement: Placement) -> list[str]:
     """
     channels = find_channels(graph)
     free = channels.is_free()
-    layers = {one.name: one for one in placement.layers}
+    layers = {layer.name: layer for layer in placement.layers}
     readers: dict[str, set[str]] = {}
     for layer in (*placement.layers, *placement.light):
         for name in layer.activations.values():
@@ -199,5 +199,7 @@ def _is_nonlinear(tensor: gs.Tensor) -> bool:
     (maker,) = tensor.inputs or (None,)
     if maker is None or not is_op(maker, *QUANTIZES) or tensor.shape is None:
         return False
-    sources = {one.op for given in maker.inputs for one in given.inputs}
-    return sources != {"MatMul"} or not any(isinstance(one, gs.Constant) for one in maker.inputs)
+    sources = {input_.op for given in maker.inputs for input_ in given.inputs}
+    return sources != {"MatMul"} or not any(
+        isinstance(input_, gs.Constant) for input_ in maker.inputs
+    )

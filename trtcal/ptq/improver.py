@@ -164,11 +164,11 @@ def improve(
             "calibration": len(fit),
             "selection": len(selection),
         },
-        "tries": [one.to_document() for one in progress.tries],
+        "tries": [attempt.to_document() for attempt in progress.tries],
         "untried": list(progress.untried),
         "layers": layer_changes(context.model(best), best.calibration),
         "warnings": list(warnings),
-        "measured": {"seconds": [round(one.seconds, 3) for one in progress.tries]},
+        "measured": {"seconds": [round(attempt.seconds, 3) for attempt in progress.tries]},
     }
     optimizations = Optimizations(prepared.fingerprint, best.changes, best.overrides, record)
     optimized = optimizations.apply(prepared)
@@ -281,7 +281,7 @@ def write_improved(folder: Path, file: str, found: Improved) -> dict[str, str]:
     """Write optimizations to a file, and their record and ranges; return the digest of each by path."""
     name = Path(file).stem
     files = (file, f"optimizations/{name}.json", f"calibrations/{name}.json")
-    found.write(*(folder / one for one in files))
+    found.write(*(folder / file for file in files))
     changes = found.optimizations
     digests = (changes.digest, str(changes.document["digest"]), found.calibration.digest)
     return dict(zip(files[: 3 if found.plan.ranged else 2], digests, strict=False))

@@ -192,7 +192,7 @@ def _recalibrated(
     known = state.calibration.ranges
     if not context.plan.ranged:
         return [state]
-    changed = [one for one in tensors if one in changes.moved or one not in known]
+    changed = [tensor for tensor in tensors if tensor in changes.moved or tensor not in known]
     if not changed:
         return [state]
     observation = context.observe(model, changed, context.reported)
@@ -203,7 +203,7 @@ def _recalibrated(
     for one in methods:
         new = calibrate(observation, method if method and one == first else one)
         tables[one] = _joined(tensors, state.calibration if one == first else tables[one], new)
-    return [replace(state, calibration=tables[one], tables=tables) for one in methods]
+    return [replace(state, calibration=tables[method], tables=tables) for method in methods]
 
 
 def _joined(tensors: Sequence[str], before: Calibration, new: Calibration) -> Calibration:
@@ -242,7 +242,7 @@ def _reconstructed(context: Context, state: State, options: ReconstructionOption
     """Return a state with the overrides of layerwise reconstruction."""
     state = state.float_only
     model = context.model(state)
-    layers = sum(one.weight is not None for one in find_layers(model).layers)
+    layers = sum(layer.weight is not None for layer in find_layers(model).layers)
     title = "rounding weights" if options.rounding else "correcting biases"
     with (
         LayerwiseReconstruction(

@@ -169,7 +169,7 @@ class LayerwiseReconstruction:
         """Yield the layers that have constant weights, in graph order."""
         nodes = {node.name: node for node in import_graph(self.model.proto).nodes}
         placement = find_layers(self.model)
-        layers = {one.name: one for one in placement.layers}
+        layers = {layer.name: layer for layer in placement.layers}
         place = 0
         for number, node in enumerate(self.pair.nodes):
             layer = layers.get(node.name)

@@ -29,21 +29,23 @@ def zero_center(model: Model, calibration: Calibration) -> tuple[Changes, Calibr
     """Return what changes in a prepared model, with its ranges; None if nothing can be shifted."""
     graph = import_graph(model.proto)
     placement = find_layers(model)
-    layers = {one.name: one for one in placement.layers}
+    layers = {layer.name: layer for layer in placement.layers}
     ranges = dict(calibration.ranges)
     changed: dict[str, Floats] = {}
     bounds: dict[str, Bounds] = {}
     moved = set[str]()
-    for one in bounded_layers(graph, layers) if graph.opset >= OPSET else ():
-        is_relu = one.bounds[0] == 0.0
-        readers = compensating_readers(one.made, graph, layers, SHIFTS) if is_relu else None
+    for bounded_layer in bounded_layers(graph, layers) if graph.opset >= OPSET else ():
+        is_relu = bounded_layer.bounds[0] == 0.0
+        readers = (
+            compensating_readers(bounded_layer.made, graph, layers, SHIFTS) if is_relu else None
+        )
         names = _ranges(readers.tensors, placement, ranges) if readers is not None else []
         if readers is None or not names:
             continue
         half = float(np.float32(ranges[names[0]].amax / 2))
-        shift(changed, one.bias, readers.layers, np.array(half, np.float32))
-        bounds[one.node.name] = (-half, one.bounds[1] - half)
-        moved |= {one.sum.name, *(tensor.name for tensor in readers.tensors)}
+        shift(changed, bounded_layer.bias, readers.layers, np.array(half, np.float32))
+        bounds[bounded_layer.node.name] = (-half, bounded_layer.bounds[1] - half)
+        moved |= {bounded_layer.sum.name, *(tensor.name for tensor in readers.tensors)}
         for name in names:
             before = ranges[name].amax
             note = f"{before:.6g}, shifted by {half:.6g}"

@@ -8,9 +8,9 @@ import pytest
 from tests.evaluate.search.nets import random_net
 from tests.networks import rng
 from trtcal.errors import InputError
-from trtcal.evaluate.search.costs import Costs, listed_times, measured_times, work_of
 from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Choice, split, unit_of
 from trtcal.evaluate.search.milp import Programme
+from trtcal.evaluate.search.plan_time import Costs, listed_times, measured_times, work_of
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import Target

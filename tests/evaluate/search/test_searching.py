@@ -10,11 +10,11 @@ from tests.fixtures.slow import slow_but
 from trtcal.errors import InputError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.costs import Costs, work_of
 from trtcal.evaluate.search.exchange import Search
 from trtcal.evaluate.search.limits import Limits, Point, pareto, reliefs
 from trtcal.evaluate.search.milp import Surrogate
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
+from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
 from trtcal.evidence.layers.roofline import find_target
 

@@ -74,7 +74,7 @@ def write_search(
             if point is found.recommended
             for one in settings.limits.judge(point)
         ],
-        "reliefs": [_relief(one) for one in found.reliefs],
+        "reliefs": [_relief(relief) for relief in found.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
         "held_back": _held_back(result, settings.limits),
@@ -83,11 +83,12 @@ def write_search(
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in found.measured],
-        "sensitivities": [one.to_document() for one in result.sensitivities.layers],
+        "sensitivities": [layer.to_document() for layer in result.sensitivities.layers],
         "goal": settings.goal,
         "precisions": list(result.costs.precisions),
         "other_sensitivities": {
-            name: [one.to_document() for one in seen.layers] for name, seen in result.others.items()
+            name: [layer.to_document() for layer in seen.layers]
+            for name, seen in result.others.items()
         },
         "methods": None if chosen is None else _methods(chosen),
         "measured": {"seconds": round(result.seconds, 3)},
@@ -185,5 +186,5 @@ def _methods(chosen: Methods) -> dict[str, Any]:
         "calibration": chosen.calibration.digest,
         "method": chosen.calibration.method,
         "losses": {name: loss.to_document() for name, loss in chosen.losses.items()},
-        "choices": [one.to_document() for one in chosen.choices],
+        "choices": [choice.to_document() for choice in chosen.choices],
     }

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.costs import Costs
 from trtcal.evaluate.search.limits import (
     FASTEST,
     SMALLEST,
@@ -22,6 +21,7 @@ from trtcal.evaluate.search.limits import (
     with_unit,
 )
 from trtcal.evaluate.search.milp import Programme, Surrogate
+from trtcal.evaluate.search.plan_time import Costs
 from trtcal.metrics import INT8_MACS
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
@@ -70,8 +70,8 @@ class Search:
     ) -> None:
         self.units, self.goal = list(shares), goal
         self.wholes: dict[str, set[Unit]] = {}
-        for one in self.units:
-            self.wholes.setdefault(split(one).precision, set()).add(one)
+        for unit in self.units:
+            self.wholes.setdefault(split(unit).precision, set()).add(unit)
         self.word = "INT8" if set(self.wholes) == {"int8"} else "quantization"
         self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
         least = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
@@ -81,7 +81,7 @@ class Search:
         self.left, self.may, self.always = evaluations, may, always
         self.float_ms = costs.baseline_ms
         self.asked = bool(limits.asked)
-        self.is_single = len({split(one).layer for one in self.units}) == 1
+        self.is_single = len({split(unit).layer for unit in self.units}) == 1
 
     def run(self) -> Found:
         """Do all there is time and leave for; the extremes are always measured."""
@@ -198,7 +198,7 @@ class Search:
         """Tell whether one of some plans quantizes and costs less than the network in float."""
         plain = self.points[frozenset()]
         most = plain.price(self.goal) if plain.loss.is_fit else float("inf")
-        return any(one.plan and one.price(self.goal) < most for one in points)
+        return any(point.plan and point.price(self.goal) < most for point in points)
 
     def _exchange(self) -> Point | None:
         """Change one layer, or swap two, while that gives a better plan that holds the limits."""
@@ -284,9 +284,9 @@ def _kept(best: Point, whole: Point, narrow: str) -> str:
 
 def _changed(plan: Plan, units: Sequence[Unit]) -> Iterator[Plan]:
     """Yield the plans in which one layer changes, or one goes to float and another one changes."""
-    inside = [one for one in units if one in plan]
-    outside = [one for one in units if one not in plan]
-    yield from (with_unit(plan, one) for one in units)
+    inside = [unit for unit in units if unit in plan]
+    outside = [unit for unit in units if unit not in plan]
+    yield from (with_unit(plan, unit) for unit in units)
     for first, second in itertools.product(inside, outside):
         if split(first).layer != split(second).layer:
             yield with_unit(plan - {first}, second)

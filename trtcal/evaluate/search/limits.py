@@ -182,7 +182,7 @@ def reliefs(points: Iterable[Point], limits: Limits) -> list[Relief]:
 def pareto(points: Iterable[Point], measure: str, goal: str = FASTEST) -> list[Point]:
     """Return the plans that no other dominates, the cheapest first; of equal ones the first."""
     kept: list[Point] = []
-    for point in sorted(points, key=lambda one: (one.price(goal), one.loss.of(measure))):
+    for point in sorted(points, key=lambda point: (point.price(goal), point.loss.of(measure))):
         if not kept or point.loss.of(measure) < kept[-1].loss.of(measure):
             kept.append(point)
     return kept

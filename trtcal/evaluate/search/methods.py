@@ -111,11 +111,11 @@ def _assembled(tables: Mapping[str, Calibration], choices: Sequence[Choice]) -> 
     """Return the table with each tensor's range from its method, which the note names."""
     first = next(iter(tables.values()))
     ranges = dict(first.ranges)
-    for one in choices:
-        chosen: TensorRange = tables[one.method].ranges[one.tensor]
+    for choice in choices:
+        chosen: TensorRange = tables[choice.method].ranges[choice.tensor]
         note = "; ".join(
-            filter(None, [f"{one.method}, by what it does to the outputs", chosen.note])
+            filter(None, [f"{choice.method}, by what it does to the outputs", chosen.note])
         )
-        ranges[one.tensor] = dataclasses.replace(chosen, note=note)
+        ranges[choice.tensor] = dataclasses.replace(chosen, note=note)
     parameters: dict[str, int | float | str] = {"methods": " ".join(tables)}
     return dataclasses.replace(first, method=NAME, parameters=parameters, ranges=ranges)

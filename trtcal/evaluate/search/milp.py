@@ -15,7 +15,8 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from trtcal.evaluate.search.costs import (
+from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Plan, Unit, split, unit_of
+from trtcal.evaluate.search.plan_time import (
     FILE_BYTES,
     FLOAT,
     Costs,
@@ -24,7 +25,6 @@ from trtcal.evaluate.search.costs import (
     Variable,
     storage_rules,
 )
-from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Plan, Unit, split, unit_of
 from trtcal.formats import RANGED
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
@@ -35,7 +35,7 @@ class Surrogate:
 
     def __init__(self, shares: Mapping[Unit, float]) -> None:
         self.units = list(shares)
-        given = np.array([max(one, 0.0) for one in shares.values()])
+        given = np.array([max(share, 0.0) for share in shares.values()])
         least = float(given.sum()) * 1e-6 or 1e-12
         self.prior = np.maximum(given, least)
         self.shares: npt.NDArray[np.float64] = self.prior
@@ -87,8 +87,8 @@ class Programme:
         self.places: dict[Variable, int] = {}
         self.rows: list[tuple[Terms, float]] = []  # sum of terms >= number
         self.price: Terms = {}
-        for one in self.units:
-            self._place(("x", one))
+        for unit in self.units:
+            self._place(("x", unit))
         for kernel in costs.work.kernels:
             for stored, decides, value in storage_rules(kernel, costs.precisions):
                 terms = dict.fromkeys(decides, -1.0 if value else 1.0)
@@ -100,15 +100,15 @@ class Programme:
         for kernel, moved in zip(costs.work.kernels, costs.moved_bytes, strict=True):
             self._time(kernel, *moved)
         if int8_macs:
-            layers = [one for one in costs.work.kernels if one.unit]
-            self._least({("x", str(one.unit)): one.macs / int8_macs for one in layers}, 1.0)
+            layers = [kernel for kernel in costs.work.kernels if kernel.unit]
+            self._least({("x", str(layer.unit)): layer.macs / int8_macs for layer in layers}, 1.0)
         self.size = dict(self._sizes())
 
     def _once(self) -> None:
         """State that a layer has one precision."""
         units: dict[str, list[Unit]] = {}
-        for one in self.units:
-            units.setdefault(split(one).layer, []).append(one)
+        for unit in self.units:
+            units.setdefault(split(unit).layer, []).append(unit)
         for several in units.values():
             if len(several) > 1:
                 self._least({("x", one): -1.0 for one in several}, -1.0)
@@ -123,7 +123,9 @@ class Programme:
 
     def _sizes(self) -> Iterator[tuple[Variable, float]]:
         """Yield what each unit spares of the file, in 10^6 bytes."""
-        weights = {one.unit: one.weights / 1e6 for one in self.costs.work.kernels if one.unit}
+        weights = {
+            kernel.unit: kernel.weights / 1e6 for kernel in self.costs.work.kernels if kernel.unit
+        }
         for unit in self.units:
             layer, precision = split(unit)
             spared = FILE_BYTES[precision] - self.costs.float_bytes
@@ -178,7 +180,7 @@ class Programme:
 
     def _units_of(self, layer: str) -> dict[str, Variable]:
         """Return the variable of a layer in each precision, those that it cannot have among them."""
-        return {one: ("x", unit_of(layer, one)) for one in self.costs.precisions}
+        return {precision: ("x", unit_of(layer, precision)) for precision in self.costs.precisions}
 
     def _slower(self, time: Variable, terms: Terms, fixed: float) -> None:
         self._least({time: 1.0, **{name: -one for name, one in terms.items()}}, fixed)
@@ -189,7 +191,7 @@ class Programme:
         scale = max((abs(one) for one in bounded.values()), default=1.0) or 1.0
         rows = [*self.rows, ({n: -one / scale for n, one in bounded.items()}, -most / scale)]
         for plan in but:
-            unlike: Terms = {("x", one): -1.0 if one in plan else 1.0 for one in self.units}
+            unlike: Terms = {("x", unit): -1.0 if unit in plan else 1.0 for unit in self.units}
             rows.append((unlike, 1.0 - len(plan)))
         entries = [
             (i, self._place(n), one)
@@ -215,7 +217,7 @@ class Programme:
         )
         if found.x is None:
             return None
-        return frozenset(one for one in self.units if found.x[self.places["x", one]] > 0.5)
+        return frozenset(unit for unit in self.units if found.x[self.places["x", unit]] > 0.5)
 
     def _most(self, kind: str, what: Unit) -> float:
         """Return the largest value of a variable: 0 of a layer in a precision that it cannot have."""

@@ -21,10 +21,10 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.compiled import Compile
-from trtcal.evaluate.search.costs import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
+from trtcal.evaluate.search.plan_time import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.sensitivity import (
     SAMPLES,
     Sampling,
@@ -88,7 +88,7 @@ def check_held_back(
         return None
     known = {point.plan: point.loss for point in found.measured}
     first = split(plans.units[0]).precision
-    whole = frozenset(one for one in plans.units if split(one).precision == first)
+    whole = frozenset(unit for unit in plans.units if split(unit).precision == first)
     judged = [whole, *([found.recommended.plan] if found.recommended else [])]
     with Reference(plans.model, dataset, samples, evaluated, reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
@@ -202,7 +202,7 @@ def find_plans(
         for precision, one in every.items()
         for name, share in one.shares(measure).items()
     }
-    layers = {split(one).layer for one in shares}
+    layers = {split(share).layer for share in shares}
     work = work_of(model, layers, next(dataset.batches(settings.batch)))
     target = find_target(settings.gpu)
     costs = Costs(work, target, settings.precision, settings.times, precisions=tuple(every))
@@ -359,8 +359,11 @@ def _as_built(
     Where there is no time to build them, they are those given.
     """
     wanted: dict[str, tuple[Plan, str | None]] = {
-        one: (frozenset(unit for unit in plans.units if split(unit).precision == one), None)
-        for one in costs.precisions
+        precision: (
+            frozenset(unit for unit in plans.units if split(unit).precision == precision),
+            None,
+        )
+        for precision in costs.precisions
     }
     wanted |= {FLOAT: (frozenset(), None), "fp32": (frozenset(), "fp32")}
     made: dict[str, Listed] = {}

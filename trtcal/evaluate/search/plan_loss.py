@@ -68,7 +68,7 @@ class Plans:
     def plan(self, chosen: Chosen, precision: str | None = None) -> Plan:
         """Return the plan with these units, other layers in float, of another precision if given."""
         layers = dict.fromkeys(
-            (split(one).layer for one in self.units), precision or self.precision
+            (split(unit).layer for unit in self.units), precision or self.precision
         )
         layers |= dict(map(split, chosen))
         return Plan("int8", {name: one for name, one in layers.items() if one != "int8"})
@@ -160,7 +160,7 @@ class Evaluator:
 
     def overflowing(self) -> frozenset[str]:
         """Return the layers that can't be left in float alone: float16 ends below their values."""
-        everything = frozenset(one for one in self.plans.units if isinstance(one, str))
+        everything = frozenset(unit for unit in self.plans.units if isinstance(unit, str))
         if not self._beyond(self.plans.quantized(frozenset())):
             return frozenset()
         alone = {name: self.plans.quantized(everything - {name}) for name in everything}

@@ -224,10 +224,10 @@ class Rerun:
         self.placement = find_layers(model)
         layers = self.placement.layers
         self.ops = {
-            one.name: one.op
-            for one in layers
-            if one.name in self.pair.quantizable
-            and (one.op not in MULTIPLIES or made.asked.get(one.name) == precision)
+            layer.name: layer.op
+            for layer in layers
+            if layer.name in self.pair.quantizable
+            and (layer.op not in MULTIPLIES or made.asked.get(layer.name) == precision)
         }
         self.parts = self.pair.segments(self.ops)
         self.batch = batch_of_rows(self.reader, model, dataset, BATCH)

@@ -60,7 +60,7 @@ class Sensitivities:
     @property
     def names(self) -> list[str]:
         """The layers, those not measured too."""
-        return [*(one.layer for one in self.layers), *self.missing]
+        return [*(layer.layer for layer in self.layers), *self.missing]
 
     @property
     def measure(self) -> str:
@@ -70,7 +70,7 @@ class Sensitivities:
     @property
     def ranked(self) -> list[Sensitivity]:
         """The layers, those with the largest share of the loss first."""
-        return sorted(self.layers, key=lambda one: -one.share(self.measure))
+        return sorted(self.layers, key=lambda layer: -layer.share(self.measure))
 
     def to_document(self, of: dict[str, Any]) -> Document:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
@@ -87,7 +87,7 @@ class Sensitivities:
 
     def shares(self, measure: str) -> dict[str, float]:
         """Return each layer's part of the whole loss; missing ones share evenly what is left of it."""
-        found = {one.layer: one.share(measure) for one in self.layers}
+        found = {layer.layer: layer.share(measure) for layer in self.layers}
         rest = max(self.whole.of(measure) - sum(found.values()), 0.0)
         return found | {name: rest / len(self.missing) for name in self.missing}
 

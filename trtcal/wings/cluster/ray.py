@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.calibration.job import Job, Task
-from trtcal.calibration.worker import TaskResult, TaskRunner
+from trtcal.calibration.lanes import TaskResult, TaskRunner
 from trtcal.documents import Workplace
 from trtcal.errors import BackendError, InputError
 from trtcal.model import first_line

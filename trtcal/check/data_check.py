@@ -250,7 +250,7 @@ def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:
 
     Values may look like two forms: those are pixels in the one that uses most of 0 to 255.
     """
-    best = max((evidence for evidence, _ in tried), key=lambda one: one.rank)
+    best = max((evidence for evidence, _ in tried), key=lambda evidence: evidence.rank)
     as_good = [one for one in tried if one[0].is_as_good_as(best)]
     had = as_good[0][1].had
     return min((one for one in as_good if one[1].had == had), key=lambda one: one[1].gain)

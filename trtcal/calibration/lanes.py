@@ -54,7 +54,7 @@ class Observer:
         self._open(number)
         batches = _Batches(self._read(spans), self.loader, len(self.lanes))
         done, ended = SimpleQueue[int](), Event()
-        works = [self.runners.submit(self._work, one, batches, done, ended) for one in self.lanes]
+        works = [self.runners.submit(self._work, lane, batches, done, ended) for lane in self.lanes]
         try:
             for _ in works:
                 while samples := done.get():

@@ -76,7 +76,7 @@ class Work:
     def coverage(self, plan: Collection[Unit]) -> Coverage:
         """Return how much of the compute a plan asks for in INT8."""
         chosen = dict(map(split, plan))
-        units = (one.name for one in self.kernels if one.unit)
+        units = (kernel.name for kernel in self.kernels if kernel.unit)
         kept = {
             name: f"in {chosen[name].upper()} by this plan"
             if name in chosen
@@ -157,7 +157,7 @@ class _Finder:
         if len(found) != 1 or node.outputs[0].name in self.shown or found[0].op not in EPILOGUE:
             return None
         producers = [p for t in found[0].inputs for p in t.inputs if p is not node]
-        ready = all(self.order[one.name] < self.order[head.name] for one in producers)
+        ready = all(self.order[producer.name] < self.order[head.name] for producer in producers)
         return found[0] if ready else None
 
 
@@ -204,7 +204,7 @@ def storage_rules(kernel: Kernel, precisions: Sequence[str] = ("int8",)) -> Iter
 
 
 def _units(layer: str, precisions: Sequence[str]) -> tuple[Variable, ...]:
-    return tuple(("x", unit_of(layer, one)) for one in precisions)
+    return tuple(("x", unit_of(layer, precision)) for precision in precisions)
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,8 @@ class Costs:
         chosen = dict(map(split, plan))
         return (
             sum(
-                one.weights * FILE_BYTES.get(chosen.get(one.unit or "", ""), self.float_bytes)
-                for one in self.work.kernels
+                kernel.weights * FILE_BYTES.get(chosen.get(kernel.unit or "", ""), self.float_bytes)
+                for kernel in self.work.kernels
             )
             / 1e6
         )
@@ -291,10 +291,10 @@ class Costs:
     def _moved_by(self, kernel: Kernel) -> tuple[Terms, float]:
         terms: Terms = defaultdict(float)
         less, fixed = 1.0 - self.float_bytes, float(kernel.weights * self.float_bytes)
-        narrow = [one for one in RANGED if one in self.precisions]
-        for one in self.precisions if kernel.unit is not None else ():
-            spared = FORMATS[one].moved_bits / 8 - self.float_bytes
-            terms["x", unit_of(str(kernel.unit), one)] = kernel.weights * spared
+        narrow = [name for name in RANGED if name in self.precisions]
+        for precision in self.precisions if kernel.unit is not None else ():
+            spared = FORMATS[precision].moved_bits / 8 - self.float_bytes
+            terms["x", unit_of(str(kernel.unit), precision)] = kernel.weights * spared
         passed = [read.tensor for read in kernel.reads] if kernel.moves else []
         for size in (self.work.sizes[name] for name in (kernel.writes, *passed)):
             for one in narrow:
@@ -312,7 +312,10 @@ class Costs:
     ) -> float:
         if kernel.free:
             return 0.0
-        units = ((one, ("x", unit_of(kernel.unit or "", one))) for one in self.precisions)
+        units = (
+            (precision, ("x", unit_of(kernel.unit or "", precision)))
+            for precision in self.precisions
+        )
         precision = next((one for one, variable in units if variable in stored), FLOAT)
         if kernel.unit in self.times:
             return self.times[str(kernel.unit)][precision]
@@ -343,7 +346,7 @@ def listed_times(costs: Costs, made: Mapping[str, Listed]) -> Times:
     They have the copies and the steps of Q/DQ that it did not fuse. A layer that comes from no kernel
     of ours goes to the one before it. Multiplications are counted as in `work`.
     """
-    kernels = {one.unit: one for one in costs.work.kernels if one.unit is not None}
+    kernels = {kernel.unit: kernel for kernel in costs.work.kernels if kernel.unit is not None}
     moved = {one: _moved(set(kernels), layers) for one, layers in made.items()}
 
     def longest(unit: str, precision: str) -> float:
