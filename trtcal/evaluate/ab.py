@@ -176,7 +176,7 @@ def ab_test(
     for found in figures:
         if not analyses.is_due(found.samples):
             continue
-        contrast = found.contrasts()
+        contrast = found.replay.contrasts()
         if analyses.judge(found.samples, found.whole(), contrast) != INCONCLUSIVE:
             break
     if analyses.verdict is None:

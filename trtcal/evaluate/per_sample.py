@@ -23,25 +23,11 @@ IGNORED = 255  # the label of pixels that do not count, of many data sets
 SUM_TOLERANCE = 1e-3  # of rows that are probabilities already
 LEAST = 1e-12  # probability below which a class counts as this, so that KL stays finite
 
-WHAT = {
-    "top1": "1 where the class with the highest score is the label's",
-    "top5": "1 where the label is among the five highest scores",
-    "agreement": "1 where both models give the same class",
-    "kl": "Kullback-Leibler divergence of the variant's class probabilities, in nats",
-    "cosine": "cosine of the two rows",
-    "l0": "share of values that differ at all",
-    "l1": "mean absolute difference",
-    "l2": "Euclidean norm of the difference",
-    "linf": "largest absolute difference",
-    "signal": "sum of the reference's squares",
-    "error": "sum of the squared differences",
-}
-
 
 def compare_rows(
     reference: Sequence[Array], variant: Sequence[Array], labels: Labels | None = None
 ) -> dict[str, Values]:
-    """Return the figures of `WHAT` that can be known, each of shape (samples,), float64.
+    """Return all figures that can be known, each of shape (samples,), float64.
 
     `top1` and `top5` need labels, and like `agreement` and `kl` a first output of class scores.
     `InputError` if outputs differ in shape, have NaN or infinite values, or other than one row for each
@@ -153,7 +139,10 @@ def _probabilities(rows: Values, given: bool) -> Values:
 
 
 def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -> dict[str, Values]:
-    """Return the figures of `WHAT` from `cosine` on, of all outputs as one long row for each sample."""
+    """Return the distances of all outputs as one long row for each sample.
+
+    `signal` is the sum of the reference's squares, `error` that of the squared differences.
+    """
     expected, made = (_one_row_each(outputs, size) for outputs in (reference, variant))
     difference = np.abs(expected - made)
     squares = np.square(difference).sum(1)

@@ -286,7 +286,7 @@ class TaskReader:
     """
 
     name: str | None = None
-    wanted: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     known: Task | None = None
     batch: int | None = None
     sigmoids: Collection[str] = ()
@@ -294,7 +294,7 @@ class TaskReader:
     def read(self, outputs: Mapping[str, Array], size: int, labels: Labels | None = None) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
         if self.known is None:
-            task = find_task(outputs, size, (), self.name, self.wanted, self.sigmoids)
+            task = find_task(outputs, size, (), self.name, self.outputs, self.sigmoids)
             self.known = task.fitting(task.rows(outputs, size), labels)
             self.known.check_labels(labels)
         return self.known
@@ -302,7 +302,7 @@ class TaskReader:
     @property
     def key(self) -> dict[str, object]:
         """What a measurement depends on: empty where nothing was named."""
-        named = {"task": self.name, "outputs": list(self.wanted)}
+        named = {"task": self.name, "outputs": list(self.outputs)}
         return {key: value for key, value in named.items() if value}
 
 

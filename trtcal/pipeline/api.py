@@ -443,7 +443,7 @@ def search(
         folder = output or stack.enter_context(Workplace())
         wanted = options or SearchOptions(batch=batch_for(loaded, 1))
         reader = TaskReader(
-            wanted.reader.name, wanted.reader.wanted
+            wanted.reader.name, wanted.reader.outputs
         )  # what it reads is of one model
         wanted = replace(wanted, reader=reader)
         if limits:
