@@ -195,7 +195,7 @@ class TaskReplay:
         """Yield each batch, and everybody's rows, the reference's first."""
         for batch in replay(runs[0], runs[1:], dataset.batches(size), dataset.labels, progress):
             outputs = (batch.expected, *batch.outputs)
-            rows = [self.task.rows(one, batch.size) for one in outputs]
+            rows = [self.task.rows(values, batch.size) for values in outputs]
             self.contrast.add(rows[0])
             if self.precision is not None and batch.labels is not None:
                 judged = outputs[: self.judged] if self.judged > 0 else outputs[self.judged :]
@@ -220,10 +220,10 @@ class SampleFigures:
     def add(self, batch: Batch, rows: Sequence[Rows]) -> None:
         """Take in a batch, whose last two outputs are those of A and B."""
         task = self.replay.task
-        by_output = [task.by_output(rows[0], made) for made in rows[-2:]]
+        by_output = [task.by_output(rows[0], actual) for actual in rows[-2:]]
         a, b = (
-            task.compare(rows[0], made, batch.labels, figures)
-            for made, figures in zip(rows[-2:], by_output, strict=True)
+            task.compare(rows[0], actual, batch.labels, figures)
+            for actual, figures in zip(rows[-2:], by_output, strict=True)
         )
         names = [metric.name for metric in OF_OUTPUTS if metric.is_tested]
         if self.own is not None:
@@ -368,7 +368,9 @@ class _OfVariant:
     def result(self) -> Evaluation:
         """Return what was collected."""
         accuracy, *simulated = [meter.result() for meter in self.meters if meter.samples]
-        groups = [one for by, each in self.accumulators.items() for one in each.result(by)]
+        groups = [
+            breakdown for by, each in self.accumulators.items() for breakdown in each.result(by)
+        ]
         return Evaluation(
             accuracy,
             self.meters[0].by_output(),
