@@ -214,8 +214,8 @@ def bootstrap(
     """
     chosen = np.arange(samples) if where is None else np.flatnonzero(where)
     drawn = np.random.default_rng(0).choice(chosen, (RESAMPLES, len(chosen)))
-    weights = (np.bincount(one, minlength=samples) for one in (chosen, *drawn))
-    return np.array([figure(one.astype(np.float64)) for one in weights])
+    weights = (np.bincount(numbers, minlength=samples) for numbers in (chosen, *drawn))
+    return np.array([figure(numbers.astype(np.float64)) for numbers in weights])
 
 
 @dataclass(frozen=True)
@@ -305,11 +305,13 @@ def holm_levels(
     levels: dict[int, float] = {}
     while len(levels) < count:
         level = 1 - alpha / (count - len(levels))
-        passed = [one for one in range(count) if one not in levels and holds(one, level)]
+        passed = [
+            number for number in range(count) if number not in levels and holds(number, level)
+        ]
         if not passed:
-            return tuple(levels.get(one, level) for one in range(count))
+            return tuple(levels.get(number, level) for number in range(count))
         levels |= dict.fromkeys(passed, level)
-    return tuple(levels[one] for one in range(count))
+    return tuple(levels[number] for number in range(count))
 
 
 def compare_means(
@@ -371,8 +373,8 @@ def ratio_of_blocks(
     within 1 % are the same: where buffers lie in memory changes the same program's speed by that.
     """
     logs = np.log(baseline) - np.log(candidate)
-    found = scipy.stats.quantile_test(logs, q=0.0, p=0.5)
-    interval = found.confidence_interval(confidence_level=level)
+    test = scipy.stats.quantile_test(logs, q=0.0, p=0.5)
+    interval = test.confidence_interval(confidence_level=level)
     low = float(np.exp(interval.low)) if np.isfinite(interval.low) else 0.0
     high = float(np.exp(interval.high)) if np.isfinite(interval.high) else np.inf
     sides = (int((logs > SAME_SPEED).sum()), int((logs < -SAME_SPEED).sum()))

@@ -62,7 +62,7 @@ class Timing:
         }
 
     def _figures(self, times: npt.NDArray[np.float64]) -> dict[str, float]:
-        p50, p90, p99 = (float(one) for one in np.quantile(times, [0.5, 0.9, 0.99]))
+        p50, p90, p99 = (float(quantile) for quantile in np.quantile(times, [0.5, 0.9, 0.99]))
         rate = 1e3 * self.batch / p50
         return {"p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "samples_per_s": rate}
 
@@ -173,11 +173,11 @@ def ab_test(
     figures = sample_figures(
         (baseline, candidate), dataset, batch, task, reference, options.own, options.progress
     )
-    for found in figures:
-        if not analyses.is_due(found.samples):
+    for seen in figures:
+        if not analyses.is_due(seen.samples):
             continue
-        contrast = found.contrasts()
-        if analyses.judge(found.samples, found.whole(), contrast) != INCONCLUSIVE:
+        contrast = seen.replay.contrasts()
+        if analyses.judge(seen.samples, seen.whole(), contrast) != INCONCLUSIVE:
             break
     if analyses.verdict is None:
         raise AssertionError("give a dataset with samples")
@@ -202,12 +202,12 @@ def _rule(question: Question, task: Task) -> Rule:
 def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Iterator[str]:
     """Yield what to know of the first samples of a test: which were calibrated on, where they end."""
     numbers = numbers_of(dataset, samples)
-    for letter, one in zip("AB", both, strict=True):
-        shared = one.shared_with(numbers)
+    for letter, variant in zip("AB", both, strict=True):
+        shared = variant.shared_with(numbers)
         if shared is not None:
             yield f"{shared} of {letter}; the loss on new data may be higher"
-        if one.cut is not None and one.cut.startswith("judged"):
-            yield f"{letter} is {one.cut}"
+        if variant.cut is not None and variant.cut.startswith("judged"):
+            yield f"{letter} is {variant.cut}"
 
 
 class InterimAnalyses:
@@ -260,6 +260,9 @@ class InterimAnalyses:
 def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:
     """Time both on the first batch, in as many blocks as the wanted width takes."""
     feeds = next(dataset.batches(batch))
-    runs = [lambda one=one: run_session(one.session, None, feeds) for one in (baseline, candidate)]
+    runs = [
+        lambda variant=variant: run_session(variant.session, None, feeds)
+        for variant in (baseline, candidate)
+    ]
     blocks = time_rounds(runs)[1]
     return Timing(blocks, len(next(iter(feeds.values()))))

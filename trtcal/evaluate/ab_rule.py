@@ -133,7 +133,7 @@ def rule_for(
 
 def _of_whole(limits: Iterable[Limit]) -> list[str]:
     """Return the metrics of limits on the outputs for all samples together."""
-    return [one.metric for one in limits if one.about.of != TIMES and not one.in_slices]
+    return [limit.metric for limit in limits if limit.about.of != TIMES and not limit.in_slices]
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class _Data:
     @property
     def level(self) -> float:
         """The level at which all limits hold together."""
-        questions = sum(len(self.slices) if one.in_slices else 1 for one in self.rule.limits)
+        questions = sum(len(self.slices) if limit.in_slices else 1 for limit in self.rule.limits)
         return 1 - self.rule.alpha / max(questions, 1)
 
     @property
@@ -332,7 +332,7 @@ def ask(
     for limit in rule.suggested:
         judgements += [replace(judgement, reason=reason) for judgement in _judge(limit, data)]
     return Answers(
-        tuple(replace(one, adjusted_p=p) for one, p in zip(answers, adjusted, strict=True)),
+        tuple(replace(answer, adjusted_p=p) for answer, p in zip(answers, adjusted, strict=True)),
         tuple(judgements),
         tuple(sorted(set(slices) - set(large))) if rule.judges_slices else (),
     )

@@ -80,11 +80,11 @@ class Mean:
         if self.lost is not None and same:
             return share_lost(self.lost, self.change.count, level)
         if self.lost is not None and self.won is not None:
-            found = paired_difference(self.won, self.lost, self.change.count, level, strict=True)
-            found = found.within(-1.0, 1.0)
+            change = paired_difference(self.won, self.lost, self.change.count, level, strict=True)
+            change = change.within(-1.0, 1.0)
         else:
-            found = self.change.interval(level, self._reach(reach))
-        return found.within(-math.inf, max(0.0, found.value)) if same else found
+            change = self.change.interval(level, self._reach(reach))
+        return change.within(-math.inf, max(0.0, change.value)) if same else change
 
     def _reach(self, reach: float | None) -> float:
         return (self.reach or math.inf) if reach is None else reach
@@ -138,9 +138,9 @@ class _Pairs:
 
     def result(self) -> Mean:
         ends = (self.reference, self.value)
-        least, largest = min(one.least for one in ends), max(one.largest for one in ends)
+        least, largest = min(end.least for end in ends), max(end.largest for end in ends)
         reach = largest - least or max(abs(largest), abs(least))
-        lost, won = (int(one) if self.is_binary else None for one in self.counts)
+        lost, won = (int(end) if self.is_binary else None for end in self.counts)
         return Mean(self.value.result(), self.change.result(), rounded(reach), lost, won)
 
 
@@ -159,7 +159,9 @@ class MeanCollector:
     def result(self, samples: int) -> dict[str, Mean]:
         """Return the means of figures that every sample had."""
         return {
-            name: one.result() for name, one in self.pairs.items() if one.value.count == samples
+            name: pairs.result()
+            for name, pairs in self.pairs.items()
+            if pairs.value.count == samples
         }
 
 
@@ -190,8 +192,8 @@ def sqnr_interval(noise: Moments, level: float) -> Interval:
 def decibels(noise: Interval) -> Interval:
     """Return error over signal power as SQNR (dB)."""
     value, high, low = (
-        math.inf if one <= 0 else -10 * math.log10(one)
-        for one in (noise.value, noise.low, noise.high)
+        math.inf if ratio <= 0 else -10 * math.log10(ratio)
+        for ratio in (noise.value, noise.low, noise.high)
     )
     return Interval(value, low, high)
 
@@ -284,7 +286,7 @@ class _Means:
 
     def of(self, kind: type) -> dict[str, Any]:
         """Return the means of the figures that a dataclass has a field for."""
-        names = (one.name for one in fields(kind))
+        names = (item.name for item in fields(kind))
         return {name: self.mean(name) for name in names if name in self.counts}
 
 
@@ -343,12 +345,15 @@ class AccuracyMeter:
 
     def by_output(self) -> tuple[OutputFigures, ...]:
         """Return the figures so far of each output."""
-        return tuple(self.outputs[one.name].result(one.name, one.kind) for one in self.task.outputs)
+        return tuple(
+            self.outputs[output.name].result(output.name, output.kind)
+            for output in self.task.outputs
+        )
 
     def result(self) -> Accuracy:
         """Return the figures so far."""
-        ratios = [one.sqnr_db for one in self.by_output() if one.sqnr_db is not None]
-        empty: dict[str, Any] = {one.name: None for one in fields(Accuracy)}
+        ratios = [output.sqnr_db for output in self.by_output() if output.sqnr_db is not None]
+        empty: dict[str, Any] = {item.name: None for item in fields(Accuracy)}
         accuracy = Accuracy(**{**empty, **self.means.of(Accuracy), "samples": self.samples})
         accuracy = replace(
             accuracy,

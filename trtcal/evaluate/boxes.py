@@ -91,20 +91,20 @@ class Decoder:
         if not self.has_cells:
             return boxes
         cells = [np.asarray(outputs[name]) for name in self.names.values()]
-        parts = [one if len(one) == size else one[None] for one in cells]
+        parts = [part if len(part) == size else part[None] for part in cells]
         together = zip(boxes, zip(*parts, strict=True), strict=True)
-        return [one._replace(cells=own) for one, own in together]
+        return [sample._replace(cells=own) for sample, own in together]
 
     def _boxes(self, outputs: Mapping[str, Array], size: int) -> list[Boxes]:
-        found = {role: np.asarray(outputs[name], np.float64) for role, name in self.names.items()}
+        parts = {role: np.asarray(outputs[name], np.float64) for role, name in self.names.items()}
         if self.layout == GRID:
-            rows = found["boxes"].reshape(size, *found["boxes"].shape[-2:])
-            return [self._of_grid(one.T if self.first else one) for one in rows]
+            rows = parts["boxes"].reshape(size, *parts["boxes"].shape[-2:])
+            return [self._of_grid(cells.T if self.first else cells) for cells in rows]
         if self.layout == LISTED:
-            return self._of_rows(found["boxes"], size)
+            return self._of_rows(parts["boxes"], size)
         if self.layout == SELECTED:
-            return [_numbered(found["selected"], number) for number in range(size)]
-        return [self._of_parts(one) for one in _by_sample(found, size)]
+            return [_numbered(parts["selected"], number) for number in range(size)]
+        return [self._of_parts(part) for part in _by_sample(parts, size)]
 
     def _of_grid(self, rows: Values) -> Boxes:
         scores = rows[:, 4:] if self.first else rows[:, 4:5] * rows[:, 5:]
@@ -127,17 +127,21 @@ class Decoder:
         corners = _corners(kept[:, at.box : at.box + 4], self.centers)
         return Boxes(corners, kept[:, at.score], labels)
 
-    def _of_parts(self, one: Mapping[str, Values]) -> Boxes:
-        corners = _corners(one["boxes"].reshape(-1, one["boxes"].shape[-1])[:, :4], self.centers)
-        if "selected" in one:
-            return self._selected(corners, one)
-        scores = one["scores"] if "scores" in one else one["boxes"][..., 4]
+    def _of_parts(self, parts: Mapping[str, Values]) -> Boxes:
+        corners = _corners(
+            parts["boxes"].reshape(-1, parts["boxes"].shape[-1])[:, :4], self.centers
+        )
+        if "selected" in parts:
+            return self._selected(corners, parts)
+        scores = parts["scores"] if "scores" in parts else parts["boxes"][..., 4]
         if scores.ndim == 2 and 1 not in scores.shape:
             shares = self._shares(_cells_first(scores, len(corners)))
             return suppressed(_best(corners, shares, self.least), self.most)
-        scores = scores.reshape(-1)[: int(one["count"].ravel()[0])] if "count" in one else scores
+        scores = (
+            scores.reshape(-1)[: int(parts["count"].ravel()[0])] if "count" in parts else scores
+        )
         scores = scores.reshape(-1)
-        labels = one["classes"].reshape(-1) if "classes" in one else np.zeros(len(corners))
+        labels = parts["classes"].reshape(-1) if "classes" in parts else np.zeros(len(corners))
         kept = np.flatnonzero(scores >= self.least)
         return Boxes(corners[kept], scores[kept], labels[kept])
 
@@ -153,11 +157,11 @@ class Decoder:
             scores[:, self.background] = 0.0
         return scores
 
-    def _selected(self, corners: Values, one: Mapping[str, Values]) -> Boxes:
+    def _selected(self, corners: Values, parts: Mapping[str, Values]) -> Boxes:
         """Return the boxes that the rows (sample, class, box) of a NonMaxSuppression select."""
-        rows = one["selected"].astype(np.int64)
+        rows = parts["selected"].astype(np.int64)
         labels, places = rows[:, 1], rows[:, 2]
-        scores = one["scores"][labels, places] if "scores" in one else np.ones(len(rows))
+        scores = parts["scores"][labels, places] if "scores" in parts else np.ones(len(rows))
         kept = np.flatnonzero(scores >= self.least)
         return Boxes(corners[places[kept]], scores[kept], labels[kept].astype(np.float64))
 
@@ -170,10 +174,10 @@ def _numbered(rows: Values, sample: int) -> Boxes:
     return Boxes(corners, ones, own[:, 1])
 
 
-def _by_sample(found: Mapping[str, Values], size: int) -> list[dict[str, Values]]:
+def _by_sample(outputs: Mapping[str, Values], size: int) -> list[dict[str, Values]]:
     """Return separate outputs by sample; selected rows say themselves which they are of."""
     parts: list[dict[str, Values]] = [{} for _ in range(size)]
-    for role, values in found.items():
+    for role, values in outputs.items():
         for number, part in enumerate(parts):
             if role == "selected":
                 part[role] = values[values[:, 0] == number]
@@ -207,17 +211,17 @@ def _best(corners: Values, scores: Values, least: float) -> Boxes:
     return Boxes(corners[kept], best[kept], labels[kept].astype(np.float64))
 
 
-def suppressed(found: Boxes, most: int = MOST) -> Boxes:
+def suppressed(boxes: Boxes, most: int = MOST) -> Boxes:
     """Return boxes without those that overlap a better one of their class (greedy, at `OVERLAP`)."""
-    order = np.argsort(-found.scores, kind="stable")[:MOST]
+    order = np.argsort(-boxes.scores, kind="stable")[:MOST]
     kept: list[int] = []
     while len(order) and len(kept) < most:
         best, order = int(order[0]), order[1:]
         kept.append(best)
-        same = found.classes[order] == found.classes[best]
-        near = overlaps(found.corners[[best]], found.corners[order])[0] >= OVERLAP
+        same = boxes.classes[order] == boxes.classes[best]
+        near = overlaps(boxes.corners[[best]], boxes.corners[order])[0] >= OVERLAP
         order = order[~(same & near)]
-    corners, scores, classes = (one[kept] for one in found[:3])
+    corners, scores, classes = (part[kept] for part in boxes[:3])
     return Boxes(corners, scores, classes)
 
 
@@ -226,7 +230,7 @@ def overlaps(a: Values, b: Values) -> Values:
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     both = np.clip(high - low, 0.0, None).prod(2)
-    areas = [np.clip(one[:, 2:] - one[:, :2], 0.0, None).prod(1) for one in (a, b)]
+    areas = [np.clip(corners[:, 2:] - corners[:, :2], 0.0, None).prod(1) for corners in (a, b)]
     union = areas[0][:, None] + areas[1][None, :] - both
     return np.asarray(np.divide(both, union, out=np.zeros_like(both), where=union > 0))
 
@@ -238,29 +242,29 @@ def cells_of(boxes: Sequence[Boxes]) -> Array | None:
     return np.stack([np.concatenate([part.ravel() for part in one.cells]) for one in boxes])
 
 
-def found_again(expected: Boxes, made: Boxes) -> tuple[float, float]:
+def found_again(expected: Boxes, actual: Boxes) -> tuple[float, float]:
     """Return the share of boxes that are found again, of the larger number of both, and score error.
 
     A box is found again where one of its class overlaps it by `OVERLAP` or more; each counts once, the
     reference's highest scores choose first. Where neither has any all are. The score error is the mean
     absolute difference of scores, of which a box that only one has counts its own.
     """
-    most = max(len(expected.scores), len(made.scores))
+    most = max(len(expected.scores), len(actual.scores))
     if not most:
         return 1.0, 0.0
-    near = overlaps(expected.corners, made.corners)
-    near *= expected.classes[:, None] == made.classes[None, :]
+    near = overlaps(expected.corners, actual.corners)
+    near *= expected.classes[:, None] == actual.classes[None, :]
     matched, error = 0, 0.0
-    free = np.ones(len(made.scores), bool)
-    for one in np.argsort(-expected.scores, kind="stable").tolist():
-        row = np.where(free, near[one], 0.0)
+    free = np.ones(len(actual.scores), bool)
+    for box in np.argsort(-expected.scores, kind="stable").tolist():
+        row = np.where(free, near[box], 0.0)
         place = int(row.argmax()) if len(row) else 0
         if len(row) and row[place] >= OVERLAP:
             matched, free[place] = matched + 1, False
-            error += abs(float(expected.scores[one] - made.scores[place]))
+            error += abs(float(expected.scores[box] - actual.scores[place]))
         else:
-            error += float(expected.scores[one])
-    return matched / most, (error + float(made.scores[free].sum())) / most
+            error += float(expected.scores[box])
+    return matched / most, (error + float(actual.scores[free].sum())) / most
 
 
 def find_decoder(outputs: Mapping[str, Array], size: int) -> Decoder | None:
@@ -297,9 +301,11 @@ def _of_listed_rows(name: str, values: Array, size: int) -> Decoder | None:
 
 def _are_rows(rows: Values, at: Columns, size: int) -> bool:
     scores, boxes = rows[:, at.score], rows[:, at.box : at.box + 4]
-    whole = [rows[:, one] for one in (at.label, at.sample) if one >= 0]
+    whole = [rows[:, column] for column in (at.label, at.sample) if column >= 0]
     inside = at.sample < 0 or bool(((rows[:, at.sample] < size) & (rows[:, at.sample] >= -1)).all())
-    integers = all(bool((one == np.round(one)).all() and (one >= -1).all()) for one in whole)
+    integers = all(
+        bool((values == np.round(values)).all() and (values >= -1).all()) for values in whole
+    )
     shares = bool(((scores >= 0) & (scores <= 1)).all())
     kept = boxes[scores > 0]
     return inside and integers and shares and (not len(rows) or _valid_at_all(kept))
@@ -438,7 +444,7 @@ def _score_of(outputs: Mapping[str, Array], roles: Mapping[str, str]) -> dict[st
     if scores.ndim < 2 or not scores.size or (scores.shape[-1] == cells and scores.ndim == 2):
         return {}
     scores = scores.reshape(-1, *scores.shape[-2:])
-    rows = np.concatenate([_cells_first(one, cells) for one in scores])
+    rows = np.concatenate([_cells_first(sample, cells) for sample in scores])
     if (rows >= 0).all() and (rows <= 1).all():
         is_sum = rows.shape[1] > 1 and bool((np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
         return {"background": int(rows.mean(0).argmax())} if is_sum else {}

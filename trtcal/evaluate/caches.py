@@ -94,8 +94,8 @@ class SpillCache:
 
     def get(self, kind: str, number: int) -> Arrays:
         """Return the arrays of a batch, not to be written to."""
-        if (held := self.held.get((kind, number))) is not None:
-            return held
+        if (arrays := self.held.get((kind, number))) is not None:
+            return arrays
         with self._path(kind, number).open("rb") as file:
             return {
                 name: np.fromfile(file, dtype, int(np.prod(shape))).reshape(shape)

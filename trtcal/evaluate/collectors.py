@@ -6,7 +6,7 @@ Nothing grows with samples, but for an A/B test, which keeps a few figures of ea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, W
 from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
-from trtcal.evaluate.per_sample import WHAT, Labels, Values, class_labels
+from trtcal.evaluate.per_sample import Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, find_task
 from trtcal.evaluate.variants import Variant
@@ -43,6 +43,7 @@ from trtcal.model.graph import sigmoid_outputs
 from trtcal.stats import OfMany
 
 CLASSES, SLICES = "classes", "slices"
+PROBED = 8  # samples that a task is read from
 
 
 def read_task(
@@ -50,7 +51,7 @@ def read_task(
     dataset: Dataset,
     batch: int,
     name: str | None = None,
-    wanted: Sequence[str] = (),
+    outputs: Sequence[str] = (),
 ) -> tuple[Task, int]:
     """Return the task of a reference, read from its outputs for the first samples, and the batch size.
 
@@ -58,7 +59,7 @@ def read_task(
     `find_task`.
     """
     run = reference.runner([spec.name for spec in reference.outputs])
-    reader = TaskReader(name, tuple(wanted), sigmoids=reference.sigmoids)
+    reader = TaskReader(name, tuple(outputs), sigmoids=reference.sigmoids)
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
     return _read(run, dataset, (batch, is_fixed), reader)
 
@@ -89,18 +90,13 @@ def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int)
     return size or min(reader.batch or most, most)
 
 
-PROBED = 8  # samples that a task is read from
-
-
 def _probe(run: Run, dataset: Dataset, size: int, reader: TaskReader) -> Task:
     feeds = next(dataset.batches(size))
-    first = next(replay(run, (), [feeds]))
+    first = next(replay(run, (), [feeds], dataset.labels))
     shapes = [np.shape(array) for array in feeds.values()]
-    task = find_task(
-        first.expected, first.size, shapes, reader.name, reader.wanted, reader.sigmoids
-    )
-    labels = None if dataset.labels is None else dataset.labels[: first.size]
-    return task.fitting(task.rows(first.expected, first.size), labels)
+    user = (reader.name, reader.outputs, reader.sigmoids)
+    task = find_task(first.expected, first.size, shapes, *user)
+    return task.fitting(task.rows(first.expected, first.size), first.labels)
 
 
 @dataclass
@@ -127,31 +123,33 @@ class Contrast:
             return
         if self.first is None:
             self.first = rows
-            before = None if size == 1 else [_rolled(one, 1) for one in rows]
+            others = None if size == 1 else [_rolled(values, 1) for values in rows]
         else:  # moved, since samples may come in turns that a batch is a multiple of
             size = min(size, len(self.first[0]))
-            rows, before = ([one[:size] for one in each] for each in (rows, self.first))
-            before = [_rolled(one, number % size) for one in before]
-        if before is None or not all(map(_are_alike, rows, before)):
+            rows = [values[:size] for values in rows]
+            others = [_rolled(values[:size], number % size) for values in self.first]
+        if others is None or not all(map(_are_alike, rows, others)):
             return
-        by_output = self.task.by_output(rows, before)
+        by_output = self.task.by_output(rows, others)
         self.samples += len(rows[0])
-        for name, values in self.task.compare(rows, before, None, by_output).items():
+        for name, values in self.task.compare(rows, others, None, by_output).items():
             self.sums[name] += float(values.sum())
-        for name, found in by_output.items():
-            if "error" in found:
-                self.powers[name] += [found["signal"].sum(), found["error"].sum()]
+        for name, figures in by_output.items():
+            if "error" in figures:
+                self.powers[name] += [figures["signal"].sum(), figures["error"].sum()]
 
     def result(self) -> dict[str, float]:
         """Return the figures halfway between the same outputs and those of other samples."""
         if not self.samples:
             return {}
-        means = {name: value / self.samples for name, value in self.sums.items()}
-        halfway = {name: ((WORST.get(name) == "least") + means[name]) / 2 for name in means}
+        halfway = {
+            name: ((WORST.get(name) == "least") + value / self.samples) / 2
+            for name, value in self.sums.items()
+        }
         ratios = [sqnr_db(signal, error / 2) for signal, error in self.powers.values()]
-        known = [one for one in ratios if one is not None]
-        found = halfway | ({SQNR: min(known)} if known else {})
-        return {name: rounded(value) for name, value in found.items()}
+        known = [ratio for ratio in ratios if ratio is not None]
+        halfway |= {SQNR: min(known)} if known else {}
+        return {name: rounded(value) for name, value in halfway.items()}
 
 
 def _is_due(number: int) -> bool:
@@ -166,78 +164,92 @@ def _rolled(rows: Any, by: int) -> Any:
     return np.roll(rows, by, axis=0)
 
 
-def _are_alike(rows: Any, before: Any) -> bool:
+def _are_alike(rows: Any, others: Any) -> bool:
     if isinstance(rows, list):
-        return [one.shape for one in rows[0].cells] == [one.shape for one in before[0].cells]
-    return bool(rows.shape == before.shape)
+        return [cell.shape for cell in rows[0].cells] == [cell.shape for cell in others[0].cells]
+    return bool(rows.shape == others.shape)
+
+
+class TaskReplay:
+    """A replay of which every output is read as the rows of a task.
+
+    What is of the reference alone, or of all samples together, is collected here: the contrast of its
+    outputs, and the boxes of the last `judged` models where labels are annotations.
+    """
+
+    def __init__(self, task: Task, judged: int) -> None:
+        self.task, self.judged, self.contrast = task, judged, Contrast(task)
+        self.precision = PrecisionCollector.of(task)
+
+    def batches(
+        self,
+        runs: Sequence[Run],
+        dataset: Dataset,
+        size: int,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Iterator[tuple[Batch, list[Rows]]]:
+        """Yield each batch, and everybody's rows, the reference's first."""
+        for batch in replay(runs[0], runs[1:], dataset.batches(size), dataset.labels, progress):
+            outputs = (batch.expected, *batch.outputs)
+            rows = [self.task.rows(values, batch.size) for values in outputs]
+            self.contrast.add(rows[0])
+            if self.precision is not None and batch.labels is not None:
+                judged = outputs[: self.judged] if self.judged > 0 else outputs[self.judged :]
+                self.precision.add(judged, batch.size, batch.labels)
+            yield batch, rows
+
+    def contrasts(self) -> dict[str, float]:
+        """Return the figures of what shows nothing, so far."""
+        return self.contrast.result() | (self.precision.contrast() if self.precision else {})
 
 
 @dataclass
 class SampleFigures:
     """Figure -> the values of A and B for each sample, in the order of the samples."""
 
-    task: Task
+    replay: TaskReplay
     own: OwnMetric | None = None
     parts: dict[str, list[tuple[Values, Values]]] = field(default_factory=lambda: defaultdict(list))
     powers: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
     samples: int = 0
-    precision: PrecisionCollector | None = None
-    contrast: Contrast = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.contrast = Contrast(self.task)
-        self.precision = PrecisionCollector.of(self.task)
-
-    def contrasts(self) -> dict[str, float]:
-        """Return the figures of what shows nothing, so far."""
-        return self.contrast.result() | (self.precision.contrast() if self.precision else {})
-
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch, rows: Sequence[Rows]) -> None:
         """Take in a batch, whose last two outputs are those of A and B."""
-        pair = (batch.expected, *batch.outputs)[-2:]
-        expected = self.task.rows(batch.expected, batch.size)
-        made = [self.task.rows(one, batch.size) for one in pair]
-        self.contrast.add(expected)
-        by_output = [self.task.by_output(expected, one) for one in made]
+        task = self.replay.task
+        by_output = [task.by_output(rows[0], actual) for actual in rows[-2:]]
         a, b = (
-            self.task.compare(expected, one, batch.labels, found)
-            for one, found in zip(made, by_output, strict=True)
+            task.compare(rows[0], actual, batch.labels, figures)
+            for actual, figures in zip(rows[-2:], by_output, strict=True)
         )
-        for name in (metric.name for metric in OF_OUTPUTS if metric.is_tested):
+        names = [metric.name for metric in OF_OUTPUTS if metric.is_tested]
+        if self.own is not None:
+            pair = (batch.expected, *batch.outputs)[-2:]
+            ours, theirs = (own_figures(self.own, outputs, batch.labels) for outputs in pair)
+            a, b, names = {**a, **ours}, {**b, **theirs}, [*names, *ours]
+        for name in names:
             if name in a and name in b:
                 self.parts[name].append((a[name], b[name]))
-        self._add_powers(*by_output)
-        if self.own is not None:
-            a, b = (self.own(outputs, batch.labels) for outputs in pair)
-            for name, values in a.items():
-                self.parts[name].append((values, b[name]))
-        if self.precision is not None and batch.labels is not None:
-            self.precision.add(pair, batch.size, batch.labels)
+        for name, figures in by_output[1].items():
+            if "error" in figures:
+                errors = (figures["signal"], by_output[0][name]["error"], figures["error"])
+                self.powers[name].append(np.stack(errors))
         self.samples += batch.size
-
-    def _add_powers(self, a: Mapping[str, Figures], b: Mapping[str, Figures]) -> None:
-        for name, found in b.items():
-            if "error" in found:
-                rows = (found["signal"], a[name]["error"], found["error"])
-                self.powers[name].append(np.stack(rows))
 
     def whole(self) -> dict[str, tuple[Values, Values] | OfMany]:
         """Return each figure that every sample has, both of shape (samples,), and those of all samples.
 
         Of `sqnr_db` it is the share of noise in the output that has most, see `noise_shares`.
         """
-        joined = {
-            name: (np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs]))
-            for name, pairs in self.parts.items()
-        }
-        found: dict[str, tuple[Values, Values] | OfMany] = {
-            name: both for name, both in joined.items() if len(both[0]) == self.samples
-        }
-        if self.precision is not None:
-            found |= {name: partial(self.precision.corpus, name, (0, 1)) for name in PRECISIONS}
+        figures: dict[str, tuple[Values, Values] | OfMany] = {}
+        for name, pairs in self.parts.items():
+            a, b = (np.concatenate(values) for values in zip(*pairs, strict=True))
+            figures |= {name: (a, b)} if len(a) == self.samples else {}
+        if self.replay.precision is not None:
+            corpus = self.replay.precision.corpus
+            figures |= {name: partial(corpus, name, (0, 1)) for name in PRECISIONS}
         if self.powers:
-            found[SQNR] = max(map(_noise, self.powers.values()), key=lambda both: both[1].mean())
-        return found
+            figures[SQNR] = max(map(_noise, self.powers.values()), key=lambda both: both[1].mean())
+        return figures
 
 
 def _noise(powers: Sequence[Values]) -> tuple[Values, Values]:
@@ -260,11 +272,11 @@ def sample_figures(
     with it; without one they are of B with A, which agrees with itself.
     """
     names = [spec.name for spec in both[0].outputs]
-    first, *others = (one.runner(names) for one in ((reference, *both) if reference else both))
-    found = SampleFigures(task, own)
-    for part in replay(first, others, dataset.batches(batch), dataset.labels, progress):
-        found.add(part)
-        yield found
+    runs = [variant.runner(names) for variant in ((reference, *both) if reference else both)]
+    figures = SampleFigures(TaskReplay(task, -2), own)
+    for part, rows in figures.replay.batches(runs, dataset, batch, progress):
+        figures.add(part, rows)
+        yield figures
 
 
 @dataclass(frozen=True)
@@ -316,7 +328,8 @@ class Evaluation:
 class _OfVariant:
     """Collects what one variant's outputs show, by its place among all outputs of a batch.
 
-    `simulated` is the place of its Q/DQ executed in float, None if there is none.
+    `simulated` is the place of its Q/DQ executed in float, None if there is none. The meters compare it
+    with the reference, the simulation with the reference, and it with the simulation.
     """
 
     place: int
@@ -327,68 +340,62 @@ class _OfVariant:
     means: MeanCollector = field(default_factory=MeanCollector)
     own: set[str] = field(default_factory=set)
 
-    def add(self, start: int, rows: Sequence[Rows], labels: Labels | None) -> Figures:
+    def measure(self, batch: Batch, rows: Sequence[Rows]) -> Figures:
         """Take in a batch, the reference's rows first, and return the variant's figures."""
         meter, literal, to_literal = self.meters
-        found = meter.update(rows[0], rows[self.place], labels)
-        self.worst.add(start, found, (rows[0], rows[self.place]), labels)
+        figures = meter.update(rows[0], rows[self.place], batch.labels)
+        self.worst.add(batch.start, figures, (rows[0], rows[self.place]), batch.labels)
         if self.simulated is not None:
-            literal.update(rows[0], rows[self.simulated], labels)
-            to_literal.update(rows[self.simulated], rows[self.place], labels)
-        return found
+            literal.update(rows[0], rows[self.simulated], batch.labels)
+            to_literal.update(rows[self.simulated], rows[self.place], batch.labels)
+        return figures
+
+    def add(self, start: int, reference: Figures, figures: Figures, own: Collection[str]) -> None:
+        """Take in a batch's figures, `own` ones among them, beside the reference's."""
+        self.own |= {*own}
+        self.means.add(reference, figures)
+        first = "top1" if "top1" in figures else "agreement"
+        grouped = {
+            name: (reference[name], figures[name]) for name in (first, *own) if name in figures
+        }
+        for accumulator in self.accumulators.values():
+            accumulator.add(start, grouped)
 
     def result(self) -> Evaluation:
         """Return what was collected."""
-        accuracy, *_ = found = [meter.result() for meter in self.meters if meter.samples]
-        simulation = None if self.simulated is None else hold_against(*found)
-        groups = [one for by, each in self.accumulators.items() for one in each.result(by)]
-        own = tuple(map(self.accumulators[SLICES].whole, sorted(self.own)))
-        means = self.means.result(accuracy.samples)
-        worst = self.worst.result()
-        outputs = self.meters[0].by_output()
-        return Evaluation(accuracy, outputs, means, simulation, own, tuple(groups), worst)
+        accuracy, *simulated = [meter.result() for meter in self.meters if meter.samples]
+        groups = [
+            breakdown for by, each in self.accumulators.items() for breakdown in each.result(by)
+        ]
+        return Evaluation(
+            accuracy,
+            self.meters[0].by_output(),
+            self.means.result(accuracy.samples),
+            hold_against(accuracy, *simulated) if simulated else None,
+            tuple(map(self.accumulators[SLICES].whole, sorted(self.own))),
+            tuple(groups),
+            self.worst.result(),
+        )
 
 
-def _add(
-    everyone: Sequence[_OfVariant],
-    own: OwnMetric | None,
-    rows: Sequence[Rows],
-    batch: Batch,
-) -> None:
-    """Take in a batch; the reference is held against itself."""
-    outputs = (batch.expected, *batch.outputs)
-    found = [one.add(batch.start, rows, batch.labels) for one in everyone]
-    added = [_own_figures(own, outputs[one.place], batch.labels) for one in everyone]
-    for one, figures, more in zip(everyone, found, added, strict=True):
-        one.own |= set(more)
-        one.means.add({**found[0], **added[0]}, {**figures, **more})
-        figure = "top1" if "top1" in figures else "agreement"
-        both = {figure: (found[0][figure], figures[figure])} if figure in figures else {}
-        both |= {name: (added[0][name], values) for name, values in more.items()}
-        for accumulator in one.accumulators.values():
-            accumulator.add(batch.start, both)
-
-
-def _own_figures(
-    own: OwnMetric | None, outputs: Outputs, labels: Labels | None
-) -> dict[str, Values]:
-    found = {} if own is None else own(outputs, labels)
-    taken = sorted(set(found) & {*WHAT, *METRICS})
+def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) -> Figures:
+    """Return the figures of an own metric; `InputError` if one has a name of trtcal's."""
+    figures = {} if own is None else own(outputs, labels)
+    taken = sorted({*figures} & {*METRICS, "signal", "error"})
     if own is not None and taken:
         raise InputError(
             f"{own.path}: {taken[0]!r} is the name of a figure of trtcal",
             "choose another name for your figure",
         )
-    return found
+    return figures
 
 
 def own_names(own: OwnMetric | None, reference: Variant, dataset: Dataset, batch: int) -> set[str]:
     """Return the figures of an own metric, which is called for the first sample if it was not yet."""
     if own is not None and not own.known:
-        feeds = next(dataset.batches(batch))
-        outputs = reference.runner([spec.name for spec in reference.outputs])(feeds)
-        labels = None if dataset.labels is None else dataset.labels[:1]
-        _own_figures(own, {name: array[:1] for name, array in outputs.items()}, labels)
+        run = reference.runner([spec.name for spec in reference.outputs])
+        first = {name: values[:1] for name, values in run(next(dataset.batches(batch))).items()}
+        own_figures(own, first, None if dataset.labels is None else dataset.labels[:1])
     return own.known if own else set()
 
 
@@ -402,29 +409,29 @@ def evaluate(
 ) -> tuple[list[Evaluation], dict[str, float]]:
     """Return what everyone's outputs show, the first being the reference, and its contrast."""
     names = [spec.name for spec in everyone[0].outputs]
-    runs = [one.runner(names) for one in everyone]
-    collected, contrast = [], Contrast(task)
-    for place, one in enumerate(everyone):
-        simulation = one.simulation(names) if wanted.simulate else None
+    runs = [variant.runner(names) for variant in everyone]
+    labels, collectors = class_labels(dataset.labels), list[_OfVariant]()
+    for place, variant in enumerate(everyone):
+        simulation = variant.simulation(names) if wanted.simulate else None
         accumulators = {SLICES: GroupAccumulator(wanted.attributes if place else ())}
-        labels = class_labels(dataset.labels)
         if labels is not None and place:
             accumulators[CLASSES] = GroupAccumulator((classes_of(labels),))
         simulated = None if simulation is None else len(runs)
         runs += [] if simulation is None else [simulation]
         meters = (AccuracyMeter(task), AccuracyMeter(task), AccuracyMeter(task))
         worst = Worst(dataset.files)
-        collected.append(_OfVariant(place, simulated, accumulators, worst, meters))
-    precision = PrecisionCollector.of(task)
-    for part in replay(runs[0], runs[1:], dataset.batches(batch), dataset.labels, progress):
+        collectors.append(_OfVariant(place, simulated, accumulators, worst, meters))
+    replayed = TaskReplay(task, len(everyone))
+    for part, rows in replayed.batches(runs, dataset, batch, progress):
         outputs = (part.expected, *part.outputs)
-        rows = [task.rows(one, part.size) for one in outputs]
-        contrast.add(rows[0])
-        _add(collected, wanted.own, rows, part)
-        if precision is not None and part.labels is not None:
-            precision.add(outputs[: len(everyone)], part.size, part.labels)
-    found = [one.result() for one in collected]
-    if precision is None:
-        return found, contrast.result()
-    found = [replace(one, means=one.means | precision.means(n)) for n, one in enumerate(found)]
-    return found, contrast.result() | precision.contrast()
+        figures = [collector.measure(part, rows) for collector in collectors]
+        own = [own_figures(wanted.own, outputs[one.place], part.labels) for one in collectors]
+        both = [{**a, **b} for a, b in zip(figures, own, strict=True)]
+        for collector, each, names_of_own in zip(collectors, both, own, strict=True):
+            collector.add(part.start, both[0], each, names_of_own)
+    evaluations = [collector.result() for collector in collectors]
+    if (precision := replayed.precision) is not None:
+        evaluations = [
+            replace(one, means=one.means | precision.means(n)) for n, one in enumerate(evaluations)
+        ]
+    return evaluations, replayed.contrasts()

@@ -227,7 +227,7 @@ def compare(
     check_variants(everyone)
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
-    found, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
+    evaluations, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
     is_asked = (
         settings.width or settings.batch_sizes or any(one.about.of == TIMES for one in limits)
     )
@@ -240,7 +240,7 @@ def compare(
             for one, rate in zip(latencies, rates, strict=True)
         ]
     sizes, numbers = sample_sizes(next(dataset.batches(settings.batch))), numbers_of(dataset)
-    rows = tuple(_row(*one, sizes) for one in zip(everyone, found, latencies, strict=True))
+    rows = tuple(_row(*one, sizes) for one in zip(everyone, evaluations, latencies, strict=True))
     pairs = zip(rows, everyone, strict=True)
     rows = tuple(
         replace(
@@ -262,31 +262,33 @@ def checked_task(
     reference: Variant, dataset: Dataset, limits: Sequence[Limit], settings: CompareSettings
 ) -> tuple[Task, int]:
     """Return the task and the batch size; `InputError` if limits or labels fit no output."""
-    wanted = settings.wanted
-    task, batch = read_task(reference, dataset, settings.batch, wanted.task, wanted.outputs)
+    collected = settings.wanted
+    task, batch = read_task(reference, dataset, settings.batch, collected.task, collected.outputs)
     metrics = [limit.metric for limit in limits]
-    check_known(metrics, own_names(wanted.own, reference, dataset, batch))
+    check_known(metrics, own_names(collected.own, reference, dataset, batch))
     check_limits(task, metrics)
-    if wanted.own is None:
+    if collected.own is None:
         task.check_labels(dataset.labels)
     return task, batch
 
 
 def sample_sizes(feeds: Feeds) -> dict[str, Shape]:
     """Return the shapes of one sample, by input."""
-    return {name: (1, *one.shape[1:]) if one.ndim else () for name, one in feeds.items()}
+    return {name: (1, *array.shape[1:]) if array.ndim else () for name, array in feeds.items()}
 
 
 def _device(everyone: Sequence[Variant]) -> str:
     """Return GPU if all variants ran on one, else CPU."""
-    used = {one.session.get_providers()[0] for one in everyone}
+    used = {variant.session.get_providers()[0] for variant in everyone}
     return "CPU" if CPU in used else "GPU"
 
 
-def _row(one: Variant, found: Evaluation, latency: Latency, sizes: Mapping[str, Shape]) -> Row:
-    about, figures = (one.name, one.model, one.quantization), vars(found)
-    row = Row(*about, latency=latency, size_bytes=one.size_bytes, **figures)
-    return replace(row, coverage=one.coverage(sizes), cut=one.cut)
+def _row(
+    variant: Variant, evaluation: Evaluation, latency: Latency, sizes: Mapping[str, Shape]
+) -> Row:
+    about, figures = (variant.name, variant.model, variant.quantization), vars(evaluation)
+    row = Row(*about, latency=latency, size_bytes=variant.size_bytes, **figures)
+    return replace(row, coverage=variant.coverage(sizes), cut=variant.cut)
 
 
 def _runs(
@@ -294,7 +296,7 @@ def _runs(
 ) -> tuple[Sequence[Callable[[], object]], int]:
     """Return what runs each one on the first batch, and how many samples that has."""
     feeds = next(dataset.batches(batch))
-    runs = [partial(run_session, one.session, None, feeds) for one in everyone]
+    runs = [partial(run_session, variant.session, None, feeds) for variant in everyone]
     return runs, len(next(iter(feeds.values())))
 
 
@@ -327,12 +329,12 @@ def with_layers(
 
     They are taken on the first samples, all if None.
     """
-    found = {
-        one.name: compare_layers(reference, model, dataset, progress, samples)
-        for one in variants
-        if (model := one.literal) is not None
+    layers = {
+        variant.name: compare_layers(reference, model, dataset, progress, samples)
+        for variant in variants
+        if (model := variant.literal) is not None
     }
-    rows = tuple(replace(row, layers=found.get(row.name)) for row in comparison.rows)
+    rows = tuple(replace(row, layers=layers.get(row.name)) for row in comparison.rows)
     return replace(comparison, rows=rows)
 
 
@@ -369,41 +371,41 @@ def _of_latency(comparison: Comparison) -> Iterator[str]:
         runs = comparison.rows[0].latency.runs
         rough = f" ({runs} runs each, a rough measure; use --rounds 60)" * comparison.is_rough
         yield f"the times are those of ONNX Runtime on this CPU{rough}; a GPU has other times"
-    found = [(row.name, row.latency.warnings) for row in comparison.rows if row.latency.warnings]
-    if found and not comparison.is_rough:
-        names = some((name for name, _ in found), NAMED)
-        yield f"latency of {names} was disturbed: {found[0][1][0]}"
+    disturbed = [
+        (row.name, row.latency.warnings) for row in comparison.rows if row.latency.warnings
+    ]
+    if disturbed and not comparison.is_rough:
+        names = some((name for name, _ in disturbed), NAMED)
+        yield f"latency of {names} was disturbed: {disturbed[0][1][0]}"
 
 
-def _simulated(found: Simulation, samples: int) -> str:
-    unit = "dB" if found.measure == "SQNR" else "points"
-    chance = ", which may be chance" if found.may_be_chance else ""
+def _simulated(simulation: Simulation, samples: int) -> str:
+    unit = "dB" if simulation.measure == "SQNR" else "points"
     interval = ""
-    if found.gap_interval is not None:
-        low, high = found.gap_interval
-        interval = f" (95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples)"
-    return (
-        f"with the integer kernels of this CPU, {found.measure} differs by {found.gap:+.2f} {unit} "
-        "from "
-        f"the same Q/DQ computed in float{interval}{chance}"
-    )
+    if simulation.gap_interval is not None:
+        low, high = simulation.gap_interval
+        interval = f", 95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples"
+    gap = f"({simulation.gap:+.2f} {unit} of {simulation.measure}{interval})"
+    if simulation.may_be_chance:
+        return f"INT8 kernels and simulated INT8 agree within noise {gap}"
+    return f"the INT8 kernels of this CPU do not agree with simulated INT8 {gap}"
 
 
-def _dropped(found: Breakdown) -> Iterator[str]:
+def _dropped(breakdown: Breakdown) -> Iterator[str]:
     """Yield where it got worse, or else where it may have."""
-    worse, suspect = found.ranked(WORSE), found.ranked(SUSPECT)
+    worse, suspect = breakdown.ranked(WORSE), breakdown.ranked(SUSPECT)
     if worse:
-        yield f"{found.figure} fell more than in the other groups in {_some(worse, found.unit)}"
+        yield f"{breakdown.figure} fell more than in the other groups in {_some(worse, breakdown.unit)}"
     elif suspect:
-        where = _some(suspect, found.unit)
-        yield f"{found.figure} may have fallen more in {where}; use more samples to exclude chance"
+        where = _some(suspect, breakdown.unit)
+        yield f"{breakdown.figure} may have fallen more in {where}; use more samples to exclude chance"
 
 
 def _some(groups: Sequence[Group], unit: str) -> str:
     named = [
-        f"{one.name} by {one.drop:.3g} {unit}".rstrip()
-        + f" of {one.samples:,} samples (p {_p(one)})"
-        for one in groups[:NAMED]
+        f"{group.name} by {group.drop:.3g} {unit}".rstrip()
+        + f" of {group.samples:,} samples (p {_p(group)})"
+        for group in groups[:NAMED]
     ]
     more = len(groups) - NAMED
     return "; ".join([*named, f"{more} more"] if more > 0 else named)

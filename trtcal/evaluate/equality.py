@@ -46,22 +46,22 @@ class Equality:
 
 
 def check_equal(
-    given: Model,
+    model: Model,
     other: Model,
     batches: Iterable[Feeds],
     progress: Callable[[int], None] = lambda done: None,
 ) -> Equality:
     """Run both models in ONNX Runtime; `BackendError` if it can't."""
-    names = [spec.name for spec in given.outputs]
-    both = [runner(open_session(uniquely_named(one).proto), names) for one in (given, other)]
-    found, samples = {name: _Difference() for name in names}, 0
+    names = [spec.name for spec in model.outputs]
+    both = [runner(open_session(uniquely_named(each).proto), names) for each in (model, other)]
+    meters, samples = {name: _Difference() for name in names}, 0
     for batch in replay(both[0], both[1:], batches, progress=progress):
         samples += batch.size
-        for name, one in found.items():
-            one.update(batch.expected[name], batch.outputs[0][name])
-    differences = {name: one.result() for name, one in found.items()}
-    magnitudes = {name: one.largest for name, one in found.items()}
-    return Equality(samples, tolerance_of(given.proto), differences, magnitudes)
+        for name, meter in meters.items():
+            meter.update(batch.expected[name], batch.outputs[0][name])
+    differences = {name: meter.result() for name, meter in meters.items()}
+    magnitudes = {name: meter.largest for name, meter in meters.items()}
+    return Equality(samples, tolerance_of(model.proto), differences, magnitudes)
 
 
 def tolerance_of(proto: onnx.ModelProto) -> float:

@@ -85,7 +85,7 @@ class _Sums:
 
     @classmethod
     def of(cls, attributes: Sequence[Attribute]) -> _Sums:
-        return cls(np.zeros(6), [np.zeros((len(one.slices), 6)) for one in attributes])
+        return cls(np.zeros(6), [np.zeros((len(attribute.slices), 6)) for attribute in attributes])
 
 
 @dataclass
@@ -123,8 +123,8 @@ class GroupAccumulator:
         groups: list[Group] = []
         for attribute, part in zip(self.attributes, sums.parts, strict=True):
             present = np.flatnonzero(part[:, COUNT])
-            found = [_group(attribute.slices[i], figure, sums, part[i]) for i in present]
-            groups += _corrected(found)
+            group_list = [_group(attribute.slices[i], figure, sums, part[i]) for i in present]
+            groups += _corrected(group_list)
         groups.sort(key=lambda group: (group.rank, -group.drop))
         listed = tuple(map(_rounded, groups[:KEPT]))
         unit = "points" if figure in PERCENT else ""
@@ -133,7 +133,9 @@ class GroupAccumulator:
 
 def _corrected(groups: Sequence[Group]) -> list[Group]:
     judged = iter(holm([group.p for group in groups if group.p is not None]))
-    return [one if one.p is None else replace(one, adjusted_p=next(judged)) for one in groups]
+    return [
+        group if group.p is None else replace(group, adjusted_p=next(judged)) for group in groups
+    ]
 
 
 def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
@@ -178,13 +180,13 @@ def _beyond(row: Values, whole: Values) -> float:
     others = whole - row
     if min(row[COUNT], others[COUNT]) < 2:
         return 1.0
-    means, deviations = zip(*(_moments(one) for one in (row, others)), strict=True)
+    means, deviations = zip(*(_moments(part) for part in (row, others)), strict=True)
     if not any(deviations):
         return float(means[0] <= means[1])
     sizes = row[COUNT], others[COUNT]
-    stated = [one for group in zip(means, deviations, sizes, strict=True) for one in group]
-    found = scipy.stats.ttest_ind_from_stats(*stated, equal_var=False, alternative="greater")
-    return float(found.pvalue)
+    stated = [value for part in zip(means, deviations, sizes, strict=True) for value in part]
+    test = scipy.stats.ttest_ind_from_stats(*stated, equal_var=False, alternative="greater")
+    return float(test.pvalue)
 
 
 def _moments(row: Values) -> tuple[float, float]:
@@ -203,11 +205,11 @@ def _against_others(row: Values, whole: Values) -> tuple[float, Interval, float]
     if not others[COUNT]:
         share = float(row[CANDIDATE] / row[COUNT])
         return share, Interval(0.0, 0.0, 0.0), 1.0
-    shares, lows, highs = zip(*(_wilson(one) for one in (others, row)), strict=True)
+    shares, lows, highs = zip(*(_wilson(part) for part in (others, row)), strict=True)
     gap = shares[0] - shares[1]
     low = gap - math.hypot(shares[0] - lows[0], highs[1] - shares[1])
     high = gap + math.hypot(highs[0] - shares[0], shares[1] - lows[1])
-    table = [[int(one[LOST]), int(one[COUNT] - one[LOST])] for one in (row, others)]
+    table = [[int(part[LOST]), int(part[COUNT] - part[LOST])] for part in (row, others)]
     return (
         shares[0],
         Interval(gap, low, high),
@@ -217,8 +219,8 @@ def _against_others(row: Values, whole: Values) -> tuple[float, Interval, float]
 
 def _wilson(row: Values) -> tuple[float, float, float]:
     right, count = int(row[COUNT] - row[LOST]), int(row[COUNT])
-    found = scipy.stats.binomtest(right, count).proportion_ci(LEVEL, "wilson")
-    return right / count, float(found.low), float(found.high)
+    interval = scipy.stats.binomtest(right, count).proportion_ci(LEVEL, "wilson")
+    return right / count, float(interval.low), float(interval.high)
 
 
 def _rounded(group: Group) -> Group:
@@ -266,24 +268,24 @@ class Worst:
     def add(
         self,
         start: int,
-        found: Mapping[str, Values],
+        figures: Mapping[str, Values],
         outputs: tuple[Sequence[Any], Sequence[Any]],
         labels: Labels | None,
     ) -> None:
         """Take in a batch from sample `start` on: its figures and the outputs of both."""
         labels = class_labels(labels)
-        is_found = "score_error" in found or "l2" not in found
-        errors = 1 - found["agreement"] if is_found else found["l2"]
+        is_found = "score_error" in figures or "l2" not in figures
+        errors = 1 - figures["agreement"] if is_found else figures["l2"]
         limit = self.kept[0][0] if len(self.kept) == WORST_KEPT else -1.0
-        scores = [None if isinstance(one[0], list) else class_scores(one[0]) for one in outputs]
+        scores = [None if isinstance(each[0], list) else class_scores(each[0]) for each in outputs]
         for row in np.argsort(-errors, kind="stable")[:WORST_KEPT].tolist():
             if errors[row] <= max(limit, 0.0):
                 break
-            classes = [None if one is None else int(one[row].argmax()) for one in scores]
+            classes = [None if each is None else int(each[row].argmax()) for each in scores]
             index, label = start + row, None if labels is None else int(labels[row])
             name = self.files[index] if self.files else None
             l2, cosine, agreement = (
-                rounded(float(found[key][row])) if key in found else None
+                rounded(float(figures[key][row])) if key in figures else None
                 for key in ("l2", "cosine", "agreement")
             )
             sample = Sample(l2, index, cosine, name, label, classes[0], classes[1], agreement)

@@ -48,8 +48,8 @@ def _joined(tensor: gs.Tensor) -> Iterator[tuple[str, str]]:
     """Yield operator and name of each tensor that is joined in one."""
     node = tensor.inputs[0] if tensor.inputs else None
     if node is not None and is_op(node, "Concat"):
-        for one in node.inputs:
-            yield from _joined(one)
+        for part in node.inputs:
+            yield from _joined(part)
     elif node is not None and is_op(node, *MOVES):
         yield from _joined(node.inputs[0])
     elif node is not None and constant(tensor) is None:
@@ -92,7 +92,9 @@ class Verdict:
 
 def leading(measured: Iterable[tuple[Verdict, T]]) -> tuple[Verdict, T]:
     """Return the first, unless a later one is better than what led until then."""
-    return functools.reduce(lambda best, one: one if one[0].is_better(best[0]) else best, measured)
+    return functools.reduce(
+        lambda best, later: later if later[0].is_better(best[0]) else best, measured
+    )
 
 
 class Judge:
@@ -118,7 +120,7 @@ class Judge:
         batches = dataset.batches(batch_for(reference, BATCH))
         self.recording = Recording(run, batches, dataset.labels, ROOM)
         outputs = map(self.recording.expected, range(len(self.recording)))
-        if any(len({values.shape[:1] for values in one.values()}) > 1 for one in outputs):
+        if any(len({values.shape[:1] for values in each.values()}) > 1 for each in outputs):
             self.parts = [(name,) for name in self.names]
 
     def __enter__(self) -> Judge:
@@ -146,22 +148,22 @@ class Judge:
     def _figures(self, batch: Batch) -> tuple[Rows, Values]:
         """Return the figures of a batch, and the user's or the powers of all parts."""
         expected, outputs = batch.expected, batch.outputs[0]
-        given, made = ({name: of[name] for name in self.names} for of in (expected, outputs))
-        rows = rows_of([*given.values()], [*made.values()], batch.labels)
+        reference, actual = ({name: of[name] for name in self.names} for of in (expected, outputs))
+        rows = rows_of([*reference.values()], [*actual.values()], batch.labels)
         if self.metric is None:
             return rows, self._powers(expected, outputs)
-        return rows, next(iter(self.metric(made, batch.labels).values()))
+        return rows, next(iter(self.metric(actual, batch.labels).values()))
 
     def _showing(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto if self.shown == self.names else showing(proto, self.shown)
 
-    def _powers(self, expected: Mapping[str, Array], made: Mapping[str, Array]) -> Values:
+    def _powers(self, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> Values:
         """Return noise and signal of each part in each sample of a batch, (2, parts, samples)."""
-        found = []
+        powers = []
         for part in self.parts:
-            noise = sum(_power(np.subtract(made[n], expected[n], dtype=float)) for n in part)
-            found.append([noise, sum(_power(expected[n]) for n in part)])
-        return np.array(found).transpose(1, 0, 2)
+            noise = sum(_power(np.subtract(actual[n], expected[n], dtype=float)) for n in part)
+            powers.append([noise, sum(_power(expected[n]) for n in part)])
+        return np.array(powers).transpose(1, 0, 2)
 
 
 def decibels(powers: Values) -> Values:
@@ -207,8 +209,8 @@ def choose_method(
     verdicts, tables = dict[str, Verdict](), dict[str, Calibration]()
     with Judge(prepared, select) as judge:
         for method in METHODS:
-            given = parameters if method == "auto" else None
-            tables[method] = calibrate(observation, method, given)
+            own = parameters if method == "auto" else None
+            tables[method] = calibrate(observation, method, own)
             verdicts[method] = judge.measure(quantize(prepared, tables[method]).proto)
             advance(1)
     _, chosen = leading((verdicts[method], tables[method]) for method in METHODS)

@@ -25,12 +25,12 @@ from trtcal.evaluate.tasks import TaskReader
 from trtcal.scripts import function_in, running
 
 
-def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Values | None:
+def _lost(reference: Sequence[Array], figures: Rows, labels: Labels | None) -> Values | None:
     """Return the reference's `top1` minus the variant's, None where they are not known."""
     scores, labels = class_scores(reference[0]), class_labels(labels)
-    if scores is None or labels is None or "top1" not in found:
+    if scores is None or labels is None or "top1" not in figures:
         return None
-    return np.asarray(correctness(scores, labels)["top1"] - found["top1"])
+    return np.asarray(correctness(scores, labels)["top1"] - figures["top1"])
 
 
 FUNCTION = "metric"
@@ -64,10 +64,10 @@ class OwnMetric:
 
     def _of_one(self, outputs: dict[str, Array], labels: Labels | None) -> dict[str, float]:
         with running(self.path, HINT):
-            found = self.function(outputs, labels)
-            if not isinstance(found, dict) or not found:
-                raise InputError(f"{self.path}: metric returned {type(found).__name__}", HINT)
-            return {str(name): self._number(name, value) for name, value in found.items()}
+            figures = self.function(outputs, labels)
+            if not isinstance(figures, dict) or not figures:
+                raise InputError(f"{self.path}: metric returned {type(figures).__name__}", HINT)
+            return {str(name): self._number(name, value) for name, value in figures.items()}
 
     def _number(self, name: object, value: object) -> float:
         try:
@@ -138,11 +138,11 @@ class Loss:
         return dataclasses.asdict(self) | ({} if self.is_fit else {"noise": None})
 
 
-def rows_of(expected: Sequence[Array], made: Sequence[Array], labels: Labels | None) -> Rows:
+def rows_of(expected: Sequence[Array], actual: Sequence[Array], labels: Labels | None) -> Rows:
     """Return the figures of each sample of a batch, each of shape (samples,)."""
-    found = compare_rows(expected, made, labels)
-    rows = {name: values for name, values in found.items() if name in KEPT}
-    lost = _lost(expected, found, labels)
+    figures = compare_rows(expected, actual, labels)
+    rows = {name: values for name, values in figures.items() if name in KEPT}
+    lost = _lost(expected, figures, labels)
     return rows if lost is None else rows | {"lost": lost}
 
 
@@ -154,18 +154,18 @@ def task_rows(
     The noise of boxes after a NonMaxSuppression is the share of boxes that are not found again. Where
     several outputs count there is no divergence of classes, which one of them has alone.
     """
-    expected, made, size = batch
+    expected, actual, size = batch
     task = reader.read(expected, size, labels)
-    both = [task.rows(one, size) for one in (expected, made)]
+    both = [task.rows(outputs, size) for outputs in (expected, actual)]
     if list(task.kinds.values()) == ["classes"]:
         return rows_of([np.asarray(both[0][0])], [np.asarray(both[1][0])], labels)
-    found = task.compare(both[0], both[1], labels)
-    if "error" not in found:
-        found |= {"error": 1 - found["agreement"], "signal": np.ones(size)}
-    kept = [name for name in KEPT if name in found and (name != "kl" or len(task.outputs) == 1)]
-    rows = {name: found[name] for name in kept}
-    if "top1" in found:
-        rows["lost"] = task.compare(both[0], both[0], labels)["top1"] - found["top1"]
+    figures = task.compare(both[0], both[1], labels)
+    if "error" not in figures:
+        figures |= {"error": 1 - figures["agreement"], "signal": np.ones(size)}
+    kept = [name for name in KEPT if name in figures and (name != "kl" or len(task.outputs) == 1)]
+    rows = {name: figures[name] for name in kept}
+    if "top1" in figures:
+        rows["lost"] = task.compare(both[0], both[0], labels)["top1"] - figures["top1"]
     return rows
 
 

@@ -65,25 +65,25 @@ class Output:
         is_one = self.kind == "classes" and values.dtype.kind == "f" and values[0].size == 1
         return _two_classes(self, values) if is_one else values
 
-    def compare(self, expected: Array | list[Boxes], made: Array | list[Boxes]) -> Figures:
+    def compare(self, expected: Array | list[Boxes], actual: Array | list[Boxes]) -> Figures:
         """Return the figures of each sample: `agreement` (0 to 1), and distances of float values."""
-        if isinstance(expected, list) and isinstance(made, list):
-            pairs = [found_again(a, b) for a, b in zip(expected, made, strict=True)]
+        if isinstance(expected, list) and isinstance(actual, list):
+            pairs = [found_again(a, b) for a, b in zip(expected, actual, strict=True)]
             agreement, error = np.array(pairs, np.float64).reshape(-1, 2).T
-            found = {"agreement": agreement, "score_error": error}
-            a, b = cells_of(expected), cells_of(made)
-            return found if a is None or b is None else found | self._distances(a, b)
-        return self._compare_arrays(np.asarray(expected), np.asarray(made))
+            figures = {"agreement": agreement, "score_error": error}
+            a, b = cells_of(expected), cells_of(actual)
+            return figures if a is None or b is None else figures | self._distances(a, b)
+        return self._compare_arrays(np.asarray(expected), np.asarray(actual))
 
-    def labelled(self, made: Array | list[Boxes], labels: Array) -> Figures:
+    def labelled(self, actual: Array | list[Boxes], labels: Array) -> Figures:
         """Return the figure of labels that have the shape of its decisions or values, if it has one.
 
         That is `top1` of classes that are whole numbers, `jaccard` of labels, `miou` of pixels and
         `mae` of values. Scores of classes have `trtcal.evaluate.per_sample.by_class`.
         """
-        if isinstance(made, list) or labels.dtype.names is not None:
+        if isinstance(actual, list) or labels.dtype.names is not None:
             return {}
-        values = _pixel_classes(self, made) if self.kind == "pixels" else made
+        values = _pixel_classes(self, actual) if self.kind == "pixels" else actual
         if labels[0].size != values[0].size:
             return {}
         if self.kind == "values":
@@ -98,25 +98,25 @@ class Output:
             return {"miou": mean_iou(values.reshape(labels.shape), labels)}
         return {}
 
-    def _compare_arrays(self, expected: Array, made: Array) -> Figures:
-        self._check_shapes(expected, made)
+    def _compare_arrays(self, expected: Array, actual: Array) -> Figures:
+        self._check_shapes(expected, actual)
         if expected.dtype.kind != "f":
-            return {"agreement": _share(expected == made)}
-        found = self._distances(expected, made)
+            return {"agreement": _share(expected == actual)}
+        figures = self._distances(expected, actual)
         if self.decides:
-            found["agreement"] = AGREEMENTS[self.kind](self, expected, made)
-        return found
+            figures["agreement"] = AGREEMENTS[self.kind](self, expected, actual)
+        return figures
 
-    def _distances(self, expected: Array, made: Array) -> Figures:
-        self._check_shapes(expected, made)
-        check_finite(expected, made)
-        found = distances([expected], [made], len(expected))
-        return found | {"relative_error": relative_errors(found)}
+    def _distances(self, expected: Array, actual: Array) -> Figures:
+        self._check_shapes(expected, actual)
+        check_finite(expected, actual)
+        figures = distances([expected], [actual], len(expected))
+        return figures | {"relative_error": relative_errors(figures)}
 
-    def _check_shapes(self, expected: Array, made: Array) -> None:
-        if expected.shape != made.shape:
+    def _check_shapes(self, expected: Array, actual: Array) -> None:
+        if expected.shape != actual.shape:
             raise InputError(
-                f"output {self.name!r} has shape {made.shape} instead of {expected.shape}",
+                f"output {self.name!r} has shape {actual.shape} instead of {expected.shape}",
                 "compare models made from the same original, or leave the output out with --outputs",
             )
 
@@ -134,25 +134,25 @@ def _share(same: npt.NDArray[np.bool_]) -> Values:
     return rows.astype(np.float64).mean(1) if rows.shape[1] else np.ones(len(rows))
 
 
-def relative_errors(found: Mapping[str, Values]) -> Values:
+def relative_errors(figures: Mapping[str, Values]) -> Values:
     """Return the error's Euclidean norm over the reference's; of a zero reference 0 or 1."""
-    broken = np.where(found["error"] > 0, 1.0, 0.0)
-    signal = found["signal"]
-    ratio = np.divide(found["error"], signal, out=broken, where=signal > 0)
+    broken = np.where(figures["error"] > 0, 1.0, 0.0)
+    signal = figures["signal"]
+    ratio = np.divide(figures["error"], signal, out=broken, where=signal > 0)
     return np.asarray(np.sqrt(ratio))
 
 
-def _classes(output: Output, expected: Array, made: Array) -> Values:
-    a, b = (one.reshape(len(one), -1).argmax(1) for one in (expected, made))
+def _classes(output: Output, expected: Array, actual: Array) -> Values:
+    a, b = (scores.reshape(len(scores), -1).argmax(1) for scores in (expected, actual))
     return np.asarray(np.equal(a, b), np.float64)
 
 
-def _tokens(output: Output, expected: Array, made: Array) -> Values:
-    return _share(expected.argmax(-1) == made.argmax(-1))
+def _tokens(output: Output, expected: Array, actual: Array) -> Values:
+    return _share(expected.argmax(-1) == actual.argmax(-1))
 
 
-def _pixels(output: Output, expected: Array, made: Array) -> Values:
-    return _share(_pixel_classes(output, expected) == _pixel_classes(output, made))
+def _pixels(output: Output, expected: Array, actual: Array) -> Values:
+    return _share(_pixel_classes(output, expected) == _pixel_classes(output, actual))
 
 
 def _pixel_classes(output: Output, values: Array) -> Array:
@@ -163,12 +163,12 @@ def _pixel_classes(output: Output, values: Array) -> Array:
     return np.asarray(values.argmax(output.axis))
 
 
-def _labels(output: Output, expected: Array, made: Array) -> Values:
+def _labels(output: Output, expected: Array, actual: Array) -> Values:
     """Return the share of the labels that either gives which both give, 1 where neither gives any.
 
     Most labels are off in most samples: that they stay off says nothing.
     """
-    return jaccard(made > output.threshold, expected > output.threshold)
+    return jaccard(actual > output.threshold, expected > output.threshold)
 
 
 AGREEMENTS: Mapping[str, Callable[[Output, Array, Array], Values]] = {

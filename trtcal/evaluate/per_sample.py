@@ -23,25 +23,11 @@ IGNORED = 255  # the label of pixels that do not count, of many data sets
 SUM_TOLERANCE = 1e-3  # of rows that are probabilities already
 LEAST = 1e-12  # probability below which a class counts as this, so that KL stays finite
 
-WHAT = {
-    "top1": "1 where the class with the highest score is the label's",
-    "top5": "1 where the label is among the five highest scores",
-    "agreement": "1 where both models give the same class",
-    "kl": "Kullback-Leibler divergence of the variant's class probabilities, in nats",
-    "cosine": "cosine of the two rows",
-    "l0": "share of values that differ at all",
-    "l1": "mean absolute difference",
-    "l2": "Euclidean norm of the difference",
-    "linf": "largest absolute difference",
-    "signal": "sum of the reference's squares",
-    "error": "sum of the squared differences",
-}
-
 
 def compare_rows(
     reference: Sequence[Array], variant: Sequence[Array], labels: Labels | None = None
 ) -> dict[str, Values]:
-    """Return the figures of `WHAT` that can be known, each of shape (samples,), float64.
+    """Return all figures that can be known, each of shape (samples,), float64.
 
     `top1` and `top5` need labels, and like `agreement` and `kl` a first output of class scores.
     `InputError` if outputs differ in shape, have NaN or infinite values, or other than one row for each
@@ -54,23 +40,23 @@ def compare_rows(
 
 def by_class(reference: Array, variant: Array, labels: Labels | None = None) -> dict[str, Values]:
     """Return `agreement`, `kl` and with labels `top1` and `top5` of class scores, nothing of others."""
-    expected, made = class_scores(reference), class_scores(variant)
+    expected, actual = class_scores(reference), class_scores(variant)
     labels = class_labels(labels)
-    if expected is None or made is None:
+    if expected is None or actual is None:
         return {}
-    found = {
-        "agreement": np.equal(made.argmax(1), expected.argmax(1)).astype(np.float64),
-        "kl": divergence(expected, made),
+    figures = {
+        "agreement": np.equal(actual.argmax(1), expected.argmax(1)).astype(np.float64),
+        "kl": divergence(expected, actual),
     }
     if labels is not None:
-        if len(labels) != len(made):
+        if len(labels) != len(actual):
             raise InputError(
-                f"{len(labels)} labels for {len(made)} rows of the first output",
+                f"{len(labels)} labels for {len(actual)} rows of the first output",
                 "labels need an output with one row per sample; leave them out otherwise",
             )
-        check_labels(labels, made.shape[1])
-        found.update(correctness(made, labels))
-    return found
+        check_labels(labels, actual.shape[1])
+        figures.update(correctness(actual, labels))
+    return figures
 
 
 def class_labels(labels: Labels | None) -> Labels | None:
@@ -84,24 +70,24 @@ def mean_iou(classes: Array, labels: Labels) -> Values:
 
     A class counts that its labels or its pixels have; negative labels and 255 are left out.
     """
-    found = np.zeros(len(classes))
-    for place, (made, wanted) in enumerate(zip(classes, labels, strict=True)):
-        kept = (wanted >= 0) & (wanted != IGNORED)
-        made, wanted = made[kept], wanted[kept]
-        names, codes = np.unique(np.concatenate([made, wanted]), return_inverse=True)
+    means = np.zeros(len(classes))
+    for place, (actual, expected) in enumerate(zip(classes, labels, strict=True)):
+        kept = (expected >= 0) & (expected != IGNORED)
+        actual, expected = actual[kept], expected[kept]
+        names, codes = np.unique(np.concatenate([actual, expected]), return_inverse=True)
         a, b = codes.reshape(2, -1)
         both = np.bincount(a[a == b], minlength=len(names))
         either = np.bincount(a, minlength=len(names)) + np.bincount(b, minlength=len(names)) - both
-        found[place] = float((both / either).mean()) if len(names) else 1.0
-    return found
+        means[place] = float((both / either).mean()) if len(names) else 1.0
+    return means
 
 
-def jaccard(made: Array, labels: Array) -> Values:
+def jaccard(actual: Array, labels: Array) -> Values:
     """Return the share of the labels that either gives which both give, 1 where neither gives any.
 
     `InputError` if a label is not 0 or 1.
     """
-    a, b = (one.reshape(len(one), -1) for one in (made, labels))
+    a, b = (rows.reshape(len(rows), -1) for rows in (actual, labels))
     if not np.isin(b, (0, 1)).all():
         raise InputError(
             f"label {b[~np.isin(b, (0, 1))][0]} is neither 0 nor 1, which labels of several classes "
@@ -114,7 +100,7 @@ def jaccard(made: Array, labels: Array) -> Values:
 
 def absolute_error(values: Array, labels: Labels) -> Values:
     """Return the mean absolute difference from labels, of shape (samples,)."""
-    rows = [np.asarray(one, np.float64).reshape(len(one), -1) for one in (values, labels)]
+    rows = [np.asarray(each, np.float64).reshape(len(each), -1) for each in (values, labels)]
     return np.asarray(np.abs(rows[0] - rows[1]).mean(1))
 
 
@@ -132,34 +118,37 @@ def correctness(scores: Array, labels: Labels) -> dict[str, Values]:
     return right
 
 
-def divergence(expected: Array, made: Array) -> Values:
+def divergence(expected: Array, actual: Array) -> Values:
     """Return KL(expected || made) of each row's class probabilities, in nats.
 
     Rows that are no probabilities are taken for logits.
     """
     rows = expected.astype(np.float64)
-    given = bool((rows >= 0).all() and (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
-    p, q = (_probabilities(one.astype(np.float64), given) for one in (expected, made))
+    are_shares = bool((rows >= 0).all() and (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
+    p, q = (_probabilities(scores.astype(np.float64), are_shares) for scores in (expected, actual))
     nats: Values = np.maximum((p * (np.log(p) - np.log(q))).sum(1), 0.0)
     return nats
 
 
-def _probabilities(rows: Values, given: bool) -> Values:
+def _probabilities(rows: Values, are_shares: bool) -> Values:
     """Return rows as probabilities: those given, or the softmax of logits."""
-    powers = np.maximum(rows, 0.0) if given else np.exp(rows - rows.max(1, keepdims=True))
+    powers = np.maximum(rows, 0.0) if are_shares else np.exp(rows - rows.max(1, keepdims=True))
     powers = np.maximum(powers, LEAST)
     shares: Values = powers / powers.sum(1, keepdims=True)
     return shares
 
 
 def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -> dict[str, Values]:
-    """Return the figures of `WHAT` from `cosine` on, of all outputs as one long row for each sample."""
-    expected, made = (_one_row_each(outputs, size) for outputs in (reference, variant))
-    difference = np.abs(expected - made)
+    """Return the distances of all outputs as one long row for each sample.
+
+    `signal` is the sum of the reference's squares, `error` that of the squared differences.
+    """
+    expected, actual = (_one_row_each(outputs, size) for outputs in (reference, variant))
+    difference = np.abs(expected - actual)
     squares = np.square(difference).sum(1)
-    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(made, axis=1)
+    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(actual, axis=1)
     same = np.where((difference == 0).all(1), 1.0, 0.0)
-    dots = np.einsum("ij,ij->i", expected, made)
+    dots = np.einsum("ij,ij->i", expected, actual)
     return {
         "cosine": np.divide(dots, norms, out=same, where=norms > 0),
         "l0": (difference > 0).mean(1),
@@ -172,7 +161,9 @@ def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -
 
 
 def _one_row_each(outputs: Sequence[Array], size: int) -> Values:
-    return np.concatenate([one.astype(np.float64).reshape(size, -1) for one in outputs], axis=1)
+    return np.concatenate(
+        [output.astype(np.float64).reshape(size, -1) for output in outputs], axis=1
+    )
 
 
 def class_scores(output: Array) -> Array | None:
@@ -199,7 +190,7 @@ def check_outputs(reference: Sequence[Array], variant: Sequence[Array], size: in
 
 def check_finite(*outputs: Array) -> None:
     """`InputError` if an output has NaN or infinite values."""
-    if not all(np.isfinite(one).all() for one in outputs):
+    if not all(np.isfinite(output).all() for output in outputs):
         raise InputError(
             "an output has NaN or infinite values",
             "run each model alone on these data to find out whether weights or data are broken",

@@ -74,12 +74,12 @@ def _through(
     body: Session, tail: Tail, session: Session, names: Sequence[str], feeds: Feeds
 ) -> Outputs:
     """Run a body, then its tail, which may read the feeds too."""
-    made = dict(zip(tail.cut, run_session(body, tail.cut, feeds), strict=True))
-    known = {**feeds, **made}
-    wanted = [output.name for output in session.get_outputs() if output.name in names]
-    given = {one.name: known[one.name] for one in session.get_inputs()}
-    found = {**made, **dict(zip(wanted, run_session(session, wanted, given), strict=True))}
-    return {name: found[name] for name in names}
+    cut = dict(zip(tail.cut, run_session(body, tail.cut, feeds), strict=True))
+    known = {**feeds, **cut}
+    outputs = [output.name for output in session.get_outputs() if output.name in names]
+    inputs = {spec.name: known[spec.name] for spec in session.get_inputs()}
+    values = {**cut, **dict(zip(outputs, run_session(session, outputs, inputs), strict=True))}
+    return {name: values[name] for name in names}
 
 
 def quantized_runner(proto: onnx.ModelProto, names: Sequence[str], threads: int = 0) -> Run:
@@ -106,9 +106,9 @@ def replay(
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
-        found = Batch(start, size, mine, reference(feeds), tuple(run(feeds) for run in variants))
+        batch = Batch(start, size, mine, reference(feeds), tuple(run(feeds) for run in variants))
         progress(size)
-        yield found
+        yield batch
         start += size
 
 
@@ -127,16 +127,16 @@ class _OwnStates:
             )
             for i, start in enumerate(feeds.starts)
         ]
-        return {name: np.concatenate([one[name] for one in samples]) for name in samples[0]}
+        return {name: np.concatenate([outputs[name] for outputs in samples]) for name in samples[0]}
 
     def _next(self, sample: Feeds, states: Mapping[str, str], is_start: bool) -> Outputs:
-        made = self.run(sample if is_start else sample | self.last)
+        outputs = self.run(sample if is_start else sample | self.last)
         self.last = {
-            name: fed_back(output, made[output], sample[name])
+            name: fed_back(output, outputs[output], sample[name])
             for output, name in states.items()
-            if output in made
+            if output in outputs
         }
-        return made
+        return outputs
 
 
 class Recording:
@@ -267,16 +267,19 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
 def _run_through(
     model: Model, dataset: Dataset, states: Mapping[str, str], starts: frozenset[int]
 ) -> dict[str, Array]:
-    session, found = open_session(model.proto), {name: list[Array]() for name in states.values()}
+    session, states_before = (
+        open_session(model.proto),
+        {name: list[Array]() for name in states.values()},
+    )
     last: Feeds = {}
     for number, feeds in enumerate(dataset.batches(1)):
-        before = {name: feeds[name] for name in found} if number in starts else last
+        before = {name: feeds[name] for name in states_before} if number in starts else last
         for name, array in before.items():
-            found[name].append(array)
-        made = run_session(session, list(states), feeds | before)
-        pairs = zip(states.items(), made, strict=True)
+            states_before[name].append(array)
+        outputs = run_session(session, list(states), feeds | before)
+        pairs = zip(states.items(), outputs, strict=True)
         last = {name: fed_back(output, array, feeds[name]) for (output, name), array in pairs}
-    return {name: np.concatenate(arrays) for name, arrays in found.items()}
+    return {name: np.concatenate(arrays) for name, arrays in states_before.items()}
 
 
 def fed_back(output: str, array: Array, before: Array) -> Array:

@@ -56,21 +56,21 @@ class Task:
     @property
     def kinds(self) -> dict[str, str]:
         """The kind of each output that counts."""
-        return {one.name: one.kind for one in self.outputs}
+        return {output.name: output.kind for output in self.outputs}
 
     def rows(self, outputs: Mapping[str, Array], size: int) -> Rows:
         """Return the outputs that count, of `size` samples."""
-        return [one.rows(outputs, size) for one in self.outputs]
+        return [output.rows(outputs, size) for output in self.outputs]
 
-    def by_output(self, expected: Rows, made: Rows) -> dict[str, Figures]:
+    def by_output(self, expected: Rows, actual: Rows) -> dict[str, Figures]:
         """Return the figures of each output."""
-        together = zip(self.outputs, expected, made, strict=True)
-        return {one.name: one.compare(a, b) for one, a, b in together}
+        together = zip(self.outputs, expected, actual, strict=True)
+        return {output.name: output.compare(a, b) for output, a, b in together}
 
     def compare(
         self,
         expected: Rows,
-        made: Rows,
+        actual: Rows,
         labels: Labels | None = None,
         by_output: Mapping[str, Figures] | None = None,
     ) -> Figures:
@@ -81,26 +81,26 @@ class Task:
         `top1` and `top5` are of the first output that has class scores, `jaccard`, `miou` and `mae` of
         the first that labels fit. `by_output` is what the method of this name gave, if it is known.
         """
-        by_output = by_output or self.by_output(expected, made)
-        found = worst_of(by_output.values()) | self._distances(expected, made, by_output)
-        given: Figures = {}
-        for one, a, b in zip(self.outputs, expected, made, strict=True):
-            given = given if labels is None else one.labelled(b, labels) | given
-            if one.kind == "classes" and "kl" not in given and _floats(a) is not None:
-                given |= by_class(np.asarray(a), np.asarray(b), labels)
-        return given | found
+        by_output = by_output or self.by_output(expected, actual)
+        figures = worst_of(by_output.values()) | self._distances(expected, actual, by_output)
+        by_labels: Figures = {}
+        for output, a, b in zip(self.outputs, expected, actual, strict=True):
+            by_labels = by_labels if labels is None else output.labelled(b, labels) | by_labels
+            if output.kind == "classes" and "kl" not in by_labels and _floats(a) is not None:
+                by_labels |= by_class(np.asarray(a), np.asarray(b), labels)
+        return by_labels | figures
 
-    def _distances(self, expected: Rows, made: Rows, by_output: Mapping[str, Figures]) -> Figures:
+    def _distances(self, expected: Rows, actual: Rows, by_output: Mapping[str, Figures]) -> Figures:
         """Return the distances of all float outputs as one long row, but for the worst ones."""
-        known = [one for one in by_output.values() if "error" in one]
+        known = [figures for figures in by_output.values() if "error" in figures]
         if len(known) > 1:
-            pairs = [(_floats(a), _floats(b)) for a, b in zip(expected, made, strict=True)]
+            pairs = [(_floats(a), _floats(b)) for a, b in zip(expected, actual, strict=True)]
             floats = [(a, b) for a, b in pairs if a is not None and b is not None]
             a, b = map(list, zip(*floats, strict=True))
             known = [distances(a, b, len(a[0]))]
         return {name: known[0][name] for name in {*known[0]} - {*WORST}} if known else {}
 
-    def fitting(self, made: Rows, labels: Labels | None) -> Task:
+    def fitting(self, rows: Rows, labels: Labels | None) -> Task:
         """Return the task with the figures that labels give.
 
         `made` are the reference's rows of the first samples, and the labels are theirs.
@@ -108,10 +108,10 @@ class Task:
         if labels is None:
             return self
         if are_boxes(labels):
-            found = {*PRECISIONS} if "boxes" in self.kinds.values() else set()
+            labelled = {*PRECISIONS} if "boxes" in self.kinds.values() else set()
         else:
-            found = {*self.compare(made, made, labels)} - {*self.compare(made, made)}
-        return replace(self, labelled=frozenset(found))
+            labelled = {*self.compare(rows, rows, labels)} - {*self.compare(rows, rows)}
+        return replace(self, labelled=frozenset(labelled))
 
     def check_labels(self, labels: Labels | None) -> None:
         """`InputError` if there are labels that no figure is made of."""
@@ -180,7 +180,9 @@ def default_limits(kinds: Kinds, known: Collection[str] = ()) -> tuple[str, ...]
                 limits.append(f"{metric.name} {metric.defaults[kind]}")
     plain = [metric for metric in OF_OUTPUTS if not metric.needs_labels]
     for kind in judged:
-        limits += [f"{one.name} {one.defaults[kind]}" for one in plain if kind in one.defaults]
+        limits += [
+            f"{metric.name} {metric.defaults[kind]}" for metric in plain if kind in metric.defaults
+        ]
     return tuple(dict.fromkeys(limits))
 
 
@@ -208,10 +210,10 @@ def _is_about(metric: Metric, kind: str, is_first: bool) -> bool:
 
 def check_limits(task: Task, metrics: Iterable[str]) -> None:
     """`InputError` for a limit on values where all that counts are boxes in another order each time."""
-    if any(one.kind != "boxes" or one.has_cells for one in task.outputs):
+    if any(output.kind != "boxes" or output.has_cells for output in task.outputs):
         return
     for metric in filter(_compares_values, metrics):
-        names = ", ".join(name for one in task.outputs for name in one.names)
+        names = ", ".join(name for output in task.outputs for name in output.names)
         raise InputError(
             f"the limit on {metric} compares values one by one, but {names} have boxes after a "
             "NonMaxSuppression, whose number and order differ between models",
@@ -272,10 +274,10 @@ def find_task(
 
 
 def _is_share_of_two(
-    one: Output, outputs: Mapping[str, Array], size: int, sigmoids: Collection[str]
+    output: Output, outputs: Mapping[str, Array], size: int, sigmoids: Collection[str]
 ) -> bool:
     """Tell whether an output of one value a sample is the share of the second of two classes."""
-    return one.kind == "values" and one.name in sigmoids and outputs[one.name].size == size
+    return output.kind == "values" and output.name in sigmoids and outputs[output.name].size == size
 
 
 @dataclass
@@ -286,7 +288,7 @@ class TaskReader:
     """
 
     name: str | None = None
-    wanted: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     known: Task | None = None
     batch: int | None = None
     sigmoids: Collection[str] = ()
@@ -294,7 +296,7 @@ class TaskReader:
     def read(self, outputs: Mapping[str, Array], size: int, labels: Labels | None = None) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
         if self.known is None:
-            task = find_task(outputs, size, (), self.name, self.wanted, self.sigmoids)
+            task = find_task(outputs, size, (), self.name, self.outputs, self.sigmoids)
             self.known = task.fitting(task.rows(outputs, size), labels)
             self.known.check_labels(labels)
         return self.known
@@ -302,23 +304,23 @@ class TaskReader:
     @property
     def key(self) -> dict[str, object]:
         """What a measurement depends on: empty where nothing was named."""
-        named = {"task": self.name, "outputs": list(self.wanted)}
+        named = {"task": self.name, "outputs": list(self.outputs)}
         return {key: value for key, value in named.items() if value}
 
 
-def _check(outputs: Mapping[str, Array], name: str | None, wanted: Sequence[str]) -> None:
+def _check(outputs: Mapping[str, Array], name: str | None, chosen: Sequence[str]) -> None:
     if name is not None and name not in KINDS:
         raise InputError(f"{name!r} is not a task", f"known: {', '.join(KINDS)}")
-    for one in wanted:
-        if one not in outputs:
+    for output in chosen:
+        if output not in outputs:
             raise InputError(
-                f"the model has no output {one!r}", f"its outputs are: {', '.join(outputs)}"
+                f"the model has no output {output!r}", f"its outputs are: {', '.join(outputs)}"
             )
 
 
 def _named(outputs: Sequence[Output]) -> str:
     """Return the task of outputs: detection if any are boxes or raw heads, else the first's."""
-    kinds = [one.kind for one in outputs]
+    kinds = [output.kind for output in outputs]
     tasks = {kind: task for task, kind in KINDS.items()} | {RAW: "detection"}
     first = "boxes" if "boxes" in kinds else kinds[0]
     return tasks[first]
@@ -330,13 +332,13 @@ def _guess_all(
     """Guess each output; boxes are read from several together, the outputs of raw heads are raw."""
     decoder = find_decoder(outputs, size) if name in (None, "detection") else None
     used = () if decoder is None else names_of(decoder)
-    rest = {one: values for one, values in outputs.items() if one not in used}
+    rest = {output: values for output, values in outputs.items() if output not in used}
     raw = _raw_heads(rest) if decoder is None else set()
-    found = [
-        Output(one, RAW) if one in raw else guess(one, values, size, inputs)
-        for one, values in rest.items()
+    guessed = [
+        Output(output, RAW) if output in raw else guess(output, values, size, inputs)
+        for output, values in rest.items()
     ]
-    return [*([] if decoder is None else [Output("boxes", "boxes", decoder=decoder)]), *found]
+    return [*([] if decoder is None else [Output("boxes", "boxes", decoder=decoder)]), *guessed]
 
 
 def _raw_heads(outputs: Mapping[str, Array]) -> set[str]:
@@ -345,10 +347,16 @@ def _raw_heads(outputs: Mapping[str, Array]) -> set[str]:
     Scales differ in the number of cells alone: [B, C, 80, 80] and [B, C, 40, 40], [B, 8400, C] and
     [B, 2100, C]. What stands beside them is of their cells too.
     """
-    floats = {name: one for name, one in outputs.items() if one.dtype.kind == "f" and one.ndim >= 3}
-    shapes = [one.shape for one in floats.values()]
+    floats = {
+        name: values
+        for name, values in outputs.items()
+        if values.dtype.kind == "f" and values.ndim >= 3
+    }
+    shapes = [values.shape for values in floats.values()]
     is_scaled = any(_are_scales(a, b) for a in shapes for b in shapes)
-    has_boxes = any(len(one) == 3 and one[-1] == 4 and one[1] >= CELLS for one in shapes)
+    has_boxes = any(
+        len(values) == 3 and values[-1] == 4 and values[1] >= CELLS for values in shapes
+    )
     return set(floats) if is_scaled or (has_boxes and len(floats) > 1) else set()
 
 
@@ -443,21 +451,21 @@ def _are_units(rows: Array) -> bool:
     return bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= UNIT).all()) and not _is_share(rows)
 
 
-def _forced(one: Output, outputs: Mapping[str, Array], size: int, kind: str | None) -> Output:
+def _forced(output: Output, outputs: Mapping[str, Array], size: int, kind: str | None) -> Output:
     """Return an output as one of the kind that the user's task has, as it is where it can't be."""
-    if kind is None or one.kind in (kind, "boxes") or outputs[one.name].dtype.kind != "f":
-        return one
-    rows = samples_first(one.name, outputs[one.name], size)
+    if kind is None or output.kind in (kind, "boxes") or outputs[output.name].dtype.kind != "f":
+        return output
+    rows = samples_first(output.name, outputs[output.name], size)
     if kind in FLOATING:
-        return Output(one.name, kind)
+        return Output(output.name, kind)
     if kind == "labels":
-        return Output(one.name, kind, 0.5 if _is_share(rows) else 0.0)
+        return Output(output.name, kind, 0.5 if _is_share(rows) else 0.0)
     if kind == "classes":
-        return Output(one.name, kind, 0.5 if rows[0].size > 1 or _is_share(rows) else 0.0)
+        return Output(output.name, kind, 0.5 if rows[0].size > 1 or _is_share(rows) else 0.0)
     if kind == "tokens" and rows.ndim >= 3:
-        return Output(one.name, kind)
+        return Output(output.name, kind)
     if kind == "pixels" and rows.ndim >= 3:
         alone = rows.ndim == 3 or rows.shape[1] == 1
         threshold = 0.5 if _is_share(rows) else 0.0
-        return Output(one.name, kind, threshold, None if alone else _class_axis(rows))
-    return one
+        return Output(output.name, kind, threshold, None if alone else _class_axis(rows))
+    return output

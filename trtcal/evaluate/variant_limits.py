@@ -72,21 +72,23 @@ def judge_variants(comparison: Comparison) -> Judged:
         judgements = judge_row(limits, rows[index], reference, level)
         suggestions = judge_row(suggested, rows[index], reference, level)
         return (
-            *(_contrasted(one, comparison) for one in judgements),
-            *(replace(one, reason=no_usual_limit(undefined)) for one in suggestions),
+            *(_contrasted(judgement, comparison) for judgement in judgements),
+            *(replace(judgement, reason=no_usual_limit(undefined)) for judgement in suggestions),
         )
 
     levels = holm_levels(lambda i, level: overall(judged(i, level)) == HOLDS, len(rows))
     return {row.name: judged(i, levels[i]) for i, row in enumerate(rows)}
 
 
-def _contrasted(one: Judgement, comparison: Comparison) -> Judgement:
+def _contrasted(judgement: Judgement, comparison: Comparison) -> Judgement:
     """Return a judgement that decides nothing where the outputs for other samples would hold too."""
-    value = comparison.task.contrast.get(one.limit.metric)
-    if value is None or one.figure is None or one.state == BROKEN:
-        return one
-    mean = comparison.rows[0].means.get(one.limit.metric)
-    return replace(one, reason=blind(one.limit, value, mean.value.mean if mean else 0.0))
+    value = comparison.task.contrast.get(judgement.limit.metric)
+    if value is None or judgement.figure is None or judgement.state == BROKEN:
+        return judgement
+    mean = comparison.rows[0].means.get(judgement.limit.metric)
+    return replace(
+        judgement, reason=blind(judgement.limit, value, mean.value.mean if mean else 0.0)
+    )
 
 
 def _check_variants(limits: Iterable[Limit], names: Sequence[str]) -> None:
@@ -182,7 +184,9 @@ def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> In
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
     """Return a time or the speed-up; the one that has an interval is the speed-up."""
     if limit.metric != "speedup" and not (limit.metric == "latency_p50" and limit.is_relative):
-        times = (float(getattr(one.latency, limit.about.timing)) for one in (row, reference))
+        times = (
+            float(getattr(variant.latency, limit.about.timing)) for variant in (row, reference)
+        )
         return _plain(limit, *times)
     measured = (row.latency.speedup, *row.latency.speedup_interval)
     ends = Interval(*(math.log(max(ratio, 1e-9)) for ratio in measured)).at_level(level)
@@ -204,7 +208,8 @@ def _of_file(limit: Limit, row: Row, reference: Row, level: float) -> Interval |
 
 def _of_coverage(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
     shares = (
-        one.coverage.figures[limit.metric] if one.coverage else None for one in (row, reference)
+        variant.coverage.figures[limit.metric] if variant.coverage else None
+        for variant in (row, reference)
     )
     share, base = shares
     return None if share is None else _plain(limit, share.value, base.value if base else 0.0)

@@ -446,7 +446,7 @@ def search(
         folder = output or stack.enter_context(Workplace())
         settings = options or SearchOptions(batch=batch_for(loaded, 1))
         reader = TaskReader(
-            settings.reader.name, settings.reader.wanted
+            settings.reader.name, settings.reader.outputs
         )  # what it reads is of one model
         settings = replace(settings, reader=reader)
         if limits:

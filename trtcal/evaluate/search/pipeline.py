@@ -312,7 +312,7 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
         both = [open_variant(path) for path in paths]
         given = settings.reader
         size = batch_for(plans.model, BATCH)
-        options = ABOptions(size, task=given.name, outputs=_in(given.wanted, both[0]))
+        options = ABOptions(size, task=given.name, outputs=_in(given.outputs, both[0]))
         return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
 
 
