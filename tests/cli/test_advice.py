@@ -97,3 +97,12 @@ def test_damaged_lines_about_what_was_made_say_nothing(place):
     ]
     path.write_bytes(b"\n".join(lines))
     assert recall(place / "q.onnx") == {"model": "a net.onnx"}
+
+
+def test_what_is_written_has_a_name_without_o(place, capsys):
+    run(capsys, ["calibrate", "a net.onnx", "--data", "data.npz", "-q"])
+    assert run(capsys, ["prepare", "a net.onnx", "-q"])[0] == 0
+    assert run(capsys, ["quantize", "a net.onnx", "-q"])[0] == 0
+    assert run(capsys, ["build", "a net-int8.onnx", "--target", "cpu", "-q"])[0] == 0
+    written = ("a net-prepared.onnx", "a net-int8.onnx", "builds/cpu/build.json")
+    assert all((place / name).is_file() for name in written)

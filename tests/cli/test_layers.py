@@ -23,7 +23,7 @@ def run(capsys, *arguments):
 
 
 def test_show_prints_shares_layers_findings_and_sums(place, capsys):
-    status, out, err = run(capsys, "show", "a", "--target", "a100-sxm4-40gb", "--top", 4)
+    status, out, err = run(capsys, "show", "a", "--gpu", "a100-sxm4-40gb", "--top", 4)
     assert status == 0
     assert "times: a/profile.json" in err
     for text in (
@@ -47,7 +47,7 @@ def test_show_without_times_shares_bytes(place, capsys):
 
 
 def test_json_is_all_that_json_prints(place, capsys):
-    status, out, err = run(capsys, "show", "a", "--json", "--target", "t4")
+    status, out, err = run(capsys, "show", "a", "--json", "--gpu", "t4")
     document = json.loads(out)
     assert (status, err) == (0, "")
     assert len(document["layers"]) == 10
@@ -74,7 +74,7 @@ def test_diff_explains_and_gives_the_records(place, capsys):
         ("show", "none"),
         ("show", "."),
         ("show", "a", "--profile", "none.json"),
-        ("show", "a", "--target", "none"),
+        ("show", "a", "--gpu", "none"),
         ("show", "a/profile.json"),
         ("diff", "a", "none"),
         ("diff", "a", "b", "--profile-a", "a/graph.json"),

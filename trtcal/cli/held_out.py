@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from trtcal.model import Model
     from trtcal.ranges import Calibration, Parameters
 
-FEW = 32  # samples, below which ranges depend on which ones they are
+LEAST_SAMPLES = 32  # samples, below which ranges depend on which ones they are
 
 
 def note_if_few(samples: int) -> None:
     """Say on standard error where there are plainly too few samples to choose ranges from."""
-    if samples < FEW:
+    if samples < LEAST_SAMPLES:
         note(
             f"note: {samples} samples are few: other samples may give other ranges; with 96 or more, "
             "`trtcal calibrate --how-many` estimates how many this model needs"
@@ -44,10 +44,10 @@ def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset
     """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
     if method != "auto":
         return dataset, None
-    if len(dataset) < FEW:
+    if len(dataset) < LEAST_SAMPLES:
         note(
             "note: auto chooses each tensor's method by its histogram alone: judging by outputs "
-            f"takes {FEW} samples"
+            f"takes {LEAST_SAMPLES} samples"
         )
         return dataset, None
     from trtcal.ptq.improver import split_samples

@@ -36,7 +36,7 @@ BACKGROUND = ("memory", "timing", "calibration_progress")
 KINDS_SHOWN = 40
 LONGEST_NAME = 60
 LONGEST_MESSAGE = 200
-FEW = 0.2  # of the lines recognised, below which it is hardly a build log
+LEAST_RECOGNIZED = 0.2  # of the lines of a build log
 RESULTS = {"built": "an engine was built", "failed": "the build failed"}
 COMPUTED = {PRECISIONS[name].listed: f"in {PRECISIONS[name].label}" for name in PLANNED} | {
     "other": "in other types",
@@ -147,15 +147,15 @@ def show(file: str, writer: LogWriter) -> None:
 
 
 def _counts(writer: LogWriter) -> str:
-    """Return how many lines there are, how many of them are recognised, and what was found."""
+    """Return the numbers of lines, of recognized lines and of kinds of findings."""
     kinds = len(writer.end["summary"]["findings"])
     none = "no known message" if _is_hardly_a_log(writer.end) else "no findings"
-    found = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
-    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognized, {found}"
+    findings = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
+    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognized, {findings}"
 
 
 def _is_hardly_a_log(end: dict[str, Any]) -> bool:
-    return not end["recognised"] or end["recognised"] < FEW * end["lines"]
+    return not end["recognised"] or end["recognised"] < LEAST_RECOGNIZED * end["lines"]
 
 
 def _warn_of_few(file: str, end: dict[str, Any]) -> None:

@@ -320,8 +320,8 @@ class GivenOptions(Options):
         from trtcal.pipeline.guess import Sources, guess_config
 
         data = required(self.data, "the data", "--data")
-        given = Sources(data, self.test, self.labels, self.targets, output)
-        config, draft = guess_config(load_model(path), given, folder.absolute())
+        sources = Sources(data, self.test, self.labels, self.targets, output)
+        config, draft = guess_config(load_model(path), sources, folder.absolute())
         for line in draft.guesses:
             note(f"guessed: {line}")
         return config.trusting(False, data, self.test), draft

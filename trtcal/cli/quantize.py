@@ -75,7 +75,7 @@ def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> S
 def _write_improved(result: Improved, options: Quantize) -> None:
     """Write optimizations, their record and the ranges beside the output."""
     endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
-    optimizations, record, ranges = (options.output_path.with_suffix(one) for one in endings)
+    optimizations, record, ranges = (options.output_path.with_suffix(ending) for ending in endings)
     result.write(optimizations, record, ranges)
     names = [optimizations, record, *([ranges] if result.plan.ranged else [])]
     note(f"wrote {', '.join(map(str, names))}")

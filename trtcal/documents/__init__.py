@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound="Sealed")
-WANTED = "give the file that the previous stage wrote"
-IMPORT = "import a calibration cache first: `trtcal ranges import FILE --model MODEL`"
+FILE_HINT = "give the file that the previous stage wrote"
+CACHE_HINT = "import a calibration cache first: `trtcal ranges import FILE --model MODEL`"
 UNSEALED = ("digest", "measured")
 LOCK_S = 10.0
 
@@ -241,9 +241,9 @@ def read_json(path: Path) -> Any:
         with in_time(path, len(data)):
             return parse_json(data)
     except UnicodeError:
-        raise InputError(f"{path} is not JSON: it is not text", WANTED) from None
+        raise InputError(f"{path} is not JSON: it is not text", FILE_HINT) from None
     except ValueError as error:
-        hint = IMPORT if data.startswith(b"TRT-") else WANTED
+        hint = CACHE_HINT if data.startswith(b"TRT-") else FILE_HINT
         raise InputError(f"{path} is not JSON: {error}", hint) from error
 
 

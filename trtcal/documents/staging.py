@@ -27,7 +27,7 @@ from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError, ResourceError
 
 PREFIX = ".trtcal-"
-MADE = ".made"
+OF_NEW_FOLDER = ".made"
 """Ends the name of a staging folder for which the folder around it was made."""
 COMMIT = f"{PREFIX}commit"
 CHANGES = "changes.json"
@@ -96,7 +96,7 @@ def _new_staging(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int
     try:
         with _locked(root):
             _settle(root)
-            ending = MADE if is_made else ""
+            ending = OF_NEW_FOLDER if is_made else ""
             path = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=ending, dir=root))
             handle = os.open(path, os.O_RDONLY)
             _try_lock(handle)
@@ -110,7 +110,7 @@ def _new_staging(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int
 def _discard(root: Path, path: Path, handle: int) -> None:
     shutil.rmtree(path, ignore_errors=True)
     os.close(handle)
-    if path.name.endswith(MADE):
+    if path.name.endswith(OF_NEW_FOLDER):
         with contextlib.suppress(OSError):
             root.rmdir()
 

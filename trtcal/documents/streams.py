@@ -25,7 +25,7 @@ FORMULA = re.compile(r"(^|[,;])([^\S\n]*)(?=[=+\-@\uff0b\uff0d\uff1d\uff20])")
 UNDECODED = range(0xDC80, 0xDD00)
 """What Python makes of bytes in file names that are no UTF-8."""
 
-GONE = (errno.EPIPE, errno.EBADF)
+UNREAD_ERRORS = (errno.EPIPE, errno.EBADF)
 
 
 class _Escapes(dict[int, str]):
@@ -181,7 +181,7 @@ class Guarded:
             work()
         except (OSError, ValueError) as error:  # ValueError: somebody closed it
             self._drop()
-            if self._is_result and getattr(error, "errno", errno.EPIPE) not in GONE:
+            if self._is_result and getattr(error, "errno", errno.EPIPE) not in UNREAD_ERRORS:
                 raise
 
     def _drop(self) -> None:
