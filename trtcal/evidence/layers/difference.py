@@ -263,7 +263,16 @@ def describe(difference: EngineDifference) -> tuple[str, ...]:
     """Return the sentences, what matters most first."""
     return tuple(
         sentence
-        for part in (_total, _residual, _written, _gone_and_new, _precisions, _moves, _by_kind, _layers)
+        for part in (
+            _total,
+            _residual,
+            _written,
+            _gone_and_new,
+            _precisions,
+            _moves,
+            _by_kind,
+            _layers,
+        )
         for sentence in part(difference)
     )
 
