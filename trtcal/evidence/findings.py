@@ -59,18 +59,32 @@ class Finding:
 
 @dataclass(frozen=True)
 class Kind:
-    """What findings of a kind have in common: `kinds.toml` has them all."""
+    """What findings of a kind have in common: `kinds.toml` has them all.
+
+    `counted` is its noun for one and for several; `fixes` are what to do by the cause of a finding.
+    """
 
     meaning: str
     why: str
     fix: str
     costs_alone: bool = False
+    counted: tuple[str, ...] = ()
+    fixes: dict[str, str] = field(default_factory=dict)
 
 
 KINDS = {
     name: from_fields(Kind, one)
     for name, one in read_toml(Path(__file__).with_name("kinds.toml")).items()
 }
+
+
+def count_findings(kind: str, count: int) -> str:
+    """Return `26 missing fusions`, also for a kind that is not in the table."""
+    plain = kind.replace("_", " ")
+    one, several = (kind in KINDS and KINDS[kind].counted) or (plain, f"{plain}s")
+    return f"{count} {one if count == 1 else several}"
+
+
 COSTS_ALONE = frozenset(name for name, kind in KINDS.items() if kind.costs_alone)
 """Kinds that say where time goes; all others say that the build is not what was asked for."""
 

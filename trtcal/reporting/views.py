@@ -79,7 +79,8 @@ def shown(document: Document) -> View:
         "chosen": chosen,
         "the_verdict": verdict,
         "verdict_class": CLASSES.get(verdict["word"], "open"),
-        "figures": _figures(chosen, rows[0], document) if chosen else [],
+        "share": _share_of_labels(chosen),
+        "estimates": verdict.get("estimates", []),
         "engine_summaries": [
             summary_of(one)
             for one in document["builds"]
@@ -179,65 +180,11 @@ def _by_output(rows: Sequence[View]) -> list[View]:
     return [] if is_plain else found
 
 
-Tile = tuple[str | None, str, str, str]
-"""The glossary's key, the name, the figure, what stands beside it."""
-
-
-def _figures(row: View, reference: View, document: Document) -> list[Tile]:
-    """Return the verdict's figures."""
-    accuracy, agreement = row["accuracy"], agreement_name(document)
-    first: Tile
-    if accuracy["top1"] is not None:
-        beside = f"FP32 {text.number(reference['accuracy']['top1'])} %"
-        first = ("top1", "Top-1 accuracy", f"{text.number(accuracy['top1'])} %", beside)
-    elif shares := [name for name in labelled().values() if {name} & PERCENT & {*row["means"]}]:
-        ours, theirs = (
-            f"{text.number(100 * one['means'][shares[0]]['value']['mean'])} %"
-            for one in (row, reference)
-        )
-        first = (None, metric_of(shares[0]).title, ours, f"FP32 {theirs}")
-    elif accuracy["agreement"] is not None:
-        same = f"{text.number(accuracy['agreement'])} %"
-        plain = agreement == AGREEMENTS["classes"]
-        name, beside = (
-            ("Agreement with FP32", "the data have no labels")
-            if plain
-            else (agreement, "compared with FP32")
-        )
-        first = ("agreement", name, same, beside)
-    else:
-        beside = f"cosine {text.number(accuracy['cosine'], 5)}"
-        first = ("sqnr", "SQNR", f"{text.number(accuracy['sqnr_db'], 1)} dB", beside)
-    sizes = f"{text.size(row['size_bytes'])}, FP32 {text.size(reference['size_bytes'])}"
-    share = text.number(100 * row["size_bytes"] / max(reference["size_bytes"], 1), 0)
-    return [
-        first,
-        _speed(row, reference, document),
-        (None, "Model file", f"{share} % of FP32", sizes),
-    ]
-
-
-def _speed(row: View, reference: View, document: Document) -> Tile:
-    """Return the speed on a target that is no CPU, as its datasheet has it; else that measured here."""
-    latency, targets = row["latency"], gpu_targets(document)
-    ours, theirs = (text.milliseconds(one["latency"]["p50_ms"]) for one in (row, reference))
-    here = f"{ours} ms, FP32 {theirs} ms (batch of {latency['batch']}, on the machine of this run)"
-    if not targets:
-        return (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", here)
-    known = document["measured"]["verdict"].get("estimates", [])
-    first = [one for one in known if one["target"] == known[0]["target"]]
-    if not first:
-        return (None, f"Speed on {targets[0]}", "not measured", here)
-    ratios = [
-        f"{text.number(one['ratio'])} {text.TIMES} "
-        + ("FP32" if one["against"] == reference["name"] else "FP16")
-        for one in first
-    ]
-    beside = [
-        *ratios[1:],
-        f"an estimate from the datasheet of the {first[0]['gpu'].upper()}, not a measurement",
-    ]
-    return (None, f"Speed on {first[0]['target']}", f"about {ratios[0]}", "; ".join(beside))
+def _share_of_labels(row: View | None) -> View | None:
+    """Return the share that a task with labels is judged by, beside top-1, if it has one."""
+    names = PERCENT & {*(row or {}).get("means", ())}
+    name = next((name for name in labelled().values() if name in names), None)
+    return None if name is None else {"name": name, "label": metric_of(name).title}
 
 
 def gpu_targets(document: Document) -> list[str]:

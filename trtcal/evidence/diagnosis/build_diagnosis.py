@@ -25,7 +25,7 @@ from trtcal.evidence.diagnosis.reasons import (
     find_faults,
     tensors_of,
 )
-from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank, sentence
+from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, count_findings, rank, sentence
 from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION, check_fusions
 from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.copies import examine
@@ -300,10 +300,8 @@ def _joined(finding: Finding, line: Finding) -> Finding:
 
 def summary_line(diagnosis: Diagnosis) -> str:
     """Return one line: how many findings of which kinds."""
-    kinds: dict[str, int] = {}
-    for finding in diagnosis.findings:
-        kinds[finding.kind] = kinds.get(finding.kind, 0) + 1
-    parts = [f"{number} {kind.replace('_', ' ')}" for kind, number in kinds.items()]
+    kinds = Counter(finding.kind for finding in diagnosis.findings)
+    parts = [count_findings(kind, number) for kind, number in kinds.items()]
     return ", ".join(parts) if parts else "no findings"
 
 

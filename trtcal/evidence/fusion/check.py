@@ -10,8 +10,8 @@ from typing import Any
 from trtcal.documents import Document, parsing, read_document, seal
 from trtcal.errors import __version__
 from trtcal.evidence.difference import Difference, changes_of
-from trtcal.evidence.findings import Cost, Evidence, Finding, rank
-from trtcal.evidence.fusion.blockers import PAIRS, Breaker
+from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank
+from trtcal.evidence.fusion.blockers import Breaker
 from trtcal.evidence.fusion.matching import BROKEN, WHOLE, Match, find_matches
 from trtcal.evidence.fusion.patterns import Patterns, read_patterns
 from trtcal.evidence.layers.layer import Layer, LayersByNode, sum_bytes
@@ -200,26 +200,8 @@ def _broken(match: Match, cost: Cost) -> Finding:
 
 
 def _fix(breaker: Breaker) -> str:
-    if breaker.fix == PAIRS:
-        return (
-            f"`trtcal layers fusions --fix --add {PAIRS}` removes the pair; values change by up to "
-            "one step of it"
-        )
-    if breaker.fix == "rounding-casts":
-        return "`trtcal layers fusions --fix --add rounding-casts` removes the Casts and their rounding"
-    if breaker.fix:
-        return "`trtcal layers fusions --fix` removes it"
-    return WITHOUT_PASS[breaker.kind]
-
-
-WITHOUT_PASS = {
-    "second_reader": "let the other node read another tensor, if its result allows it",
-    "output": "remove the tensor from the outputs of the model, if nothing uses it",
-    "subgraph": "let the subgraph read another tensor, if its result allows it",
-    "dropout": "export the model in inference mode",
-    "cast": "let both sides use the same data type",
-    "qdq": "give both nodes of the pair the same scale, or remove the pair",
-}
+    fixes = KINDS[BROKEN_FUSION].fixes
+    return fixes.get(breaker.fix or breaker.kind) or fixes["pass"]
 
 
 def _differing(match: Match, seen: Seen) -> Finding:

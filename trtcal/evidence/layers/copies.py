@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
+from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank, sentence
 from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow, nearest_heavy
 from trtcal.evidence.layers.layer import FLOATS, Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.listing import FORMAT_TYPE
@@ -160,21 +160,6 @@ WORTH = 0.005
 LONG = 3
 MOST_EVIDENCE = 100
 
-FIXES = {
-    "border": "no other layer can absorb it: use the narrow type for the input or output of the "
-    "network, or leave it",
-    "constant": "quantize the other input of the layer that reads it too, or leave its weights in "
-    "float",
-    "other_reader": "put Q/DQ before every node that reads the tensor, also before the residual "
-    "input of an Add",
-    "residual": "put Q/DQ on the residual input of the Add before it too",
-    "float_reader": "put Q/DQ before every input of the node that reads it, and after that node if "
-    "it has no weights",
-    "float_writer": "put Q/DQ before the node in front too: a node without weights runs in a narrow "
-    "type only with both",
-    "unknown": "look at the layers around it: `trtcal layers show --json`",
-}
-
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -261,7 +246,7 @@ def _unfused_finding(one: Unfused) -> Finding:
         one.layer,
         f"a quantize or dequantize step runs as a separate kernel ({one.form})",
         f"{one.reason}, so the kernel reads and writes the whole tensor once more",
-        FIXES[one.cause],
+        KINDS["unfused_qdq"].fixes[one.cause],
         (Evidence("layer", one.layer, one.form),),
         Cost(one.time_ms, one.moved_bytes),
     )
