@@ -6,6 +6,7 @@ Each group has one interface:
     trtcal.loaders    a `trtcal.model.loaders.Loader`: models of other frameworks
     trtcal.journal    a `trtcal.runs.follower.Follower`: what follows a run
     trtcal.workers    a function (job, count) -> workers that observe a model on a cluster
+    trtcal.exporters  a function (bundle `Draft`) -> notes, that adds files for a server
     trtcal.names      an object that stands at `trtcal.NAME`
 
 `trtcal/wings/` has examples of each, which `pyproject.toml` joins. What cannot be imported is left
@@ -26,7 +27,7 @@ from typing import Any
 from trtcal.errors import InputError
 
 COMMANDS, LOADERS, JOURNAL = "trtcal.commands", "trtcal.loaders", "trtcal.journal"
-WORKERS, NAMES = "trtcal.workers", "trtcal.names"
+WORKERS, EXPORTERS, NAMES = "trtcal.workers", "trtcal.exporters", "trtcal.names"
 
 
 class ExtensionWarning(UserWarning):

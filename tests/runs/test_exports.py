@@ -29,11 +29,11 @@ from trtcal.model import load_model
 from trtcal.ranges import Calibration
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import Draft, make_bundle
-from trtcal.runs.bundle.deepstream import export_deepstream
-from trtcal.runs.bundle.docker import export_docker
 from trtcal.runs.bundle.source import read_run
-from trtcal.runs.bundle.triton import export_triton
 from trtcal.runs.bundle.verifying import MANIFEST, Options, verify
+from trtcal.wings.fleet.exporters.deepstream import export_deepstream
+from trtcal.wings.fleet.exporters.docker import export_docker
+from trtcal.wings.fleet.exporters.triton import export_triton
 
 IMAGES = ImagesConfig("gray", "NCHW", 0.0625, (0.5,), (0.25,), (8, 8))
 NAMES = tuple(f"digit {number}" for number in range(10))

@@ -135,16 +135,12 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         return folder_names(source) if by_folder and source is not None else ()
 
     def _exports(self) -> list[Any]:
-        from trtcal.runs.bundle.deepstream import export_deepstream
-        from trtcal.runs.bundle.docker import export_docker
-        from trtcal.runs.bundle.triton import export_triton
+        from trtcal.extensions import EXPORTERS, load
 
-        exports = (
-            (export_triton, self.triton),
-            (export_deepstream, self.deepstream),
-            (export_docker, self.docker),
-        )
-        return [export for export, is_on in exports if is_on]
+        flags = {"triton": self.triton, "deepstream": self.deepstream, "docker": self.docker}
+        return [
+            load(EXPORTERS, name, f"bundles for {name}") for name, is_on in flags.items() if is_on
+        ]
 
 
 def _document(bundle: Bundle) -> Document:

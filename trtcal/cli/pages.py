@@ -83,6 +83,7 @@ PAGES: dict[str, str | None] = {
     "trtcal.wings.fleet.cost_table": "history.md#cost",
     "trtcal.wings.fleet.costs": "history.md#cost",
     "trtcal.wings.fleet.drift": "traceability.md#across-devices",
+    "trtcal.wings.fleet.exporters": "traceability.md#bundles",
     "trtcal.wings.fleet.focus": "history.md#focus",
     "trtcal.wings.fleet.prices": "history.md#cost",
     "trtcal.wings.fleet.store": "traceability.md#the-artifact-store",

@@ -21,7 +21,7 @@ from trtcal.errors import InputError
 from trtcal.formats import NARROW
 from trtcal.ranges import Calibration
 from trtcal.runs.bundle.building import DEEPSTREAM, LABELS, Draft
-from trtcal.runs.bundle.triton import max_batch
+from trtcal.wings.fleet.exporters.triton import max_batch
 
 FILE, CACHE = "config_infer.txt", "calibration.cache"
 USUAL = "10.3.0"  # TensorRT of DeepStream 7.1; the header matters only to models without Q/DQ

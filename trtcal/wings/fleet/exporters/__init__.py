@@ -1,0 +1,1 @@
+"""Bundles for servers: Triton, DeepStream, and a container that checks before it serves."""
