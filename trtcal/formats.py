@@ -166,7 +166,7 @@ def _rows() -> tuple[dict[str, Precision], dict[str, Precision]]:
     refused = tables.pop("refused")
     rows = {}
     for name, table in tables.items():
-        values = {
+        values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
         }
         rows[name] = Precision(name, **values)
