@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Precision:
     """A number format in which layers compute or weights are stored.
 
@@ -166,7 +166,7 @@ def _rows() -> tuple[dict[str, Precision], dict[str, Precision]]:
     refused = tables.pop("refused")
     rows = {}
     for name, table in tables.items():
-        values = {
+        values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
         }
         rows[name] = Precision(name, **values)

@@ -20,7 +20,7 @@ from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.log.lines import split_line
 from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.manifest import LOG
-from trtcal.model.isolated import command_of, signal_name
+from trtcal.model.isolated import command_of, last_line, signal_name
 
 OURS = re.compile(r"\[([EWIV])\] ?")
 SEVERITIES = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
@@ -181,25 +181,18 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
     hint = "read the build log: `trtcal log` explains its lines"
     if status == -signal.SIGKILL:
         return BackendError(
-            f"the builder was killed (SIGKILL); last line: {_last_line(log)}",
+            f"the builder was killed (SIGKILL); last line: {last_line(log)}",
             "the operating system kills programs when memory runs out: add memory, or give a "
             "smaller --workspace",
         )
     if status < 0:
         return BackendError(
-            f"the builder crashed ({signal_name(-status)}); last line: {_last_line(log)}",
+            f"the builder crashed ({signal_name(-status)}); last line: {last_line(log)}",
             "read the build log; the last node named there usually causes a crash of the parser",
         )
     if (folder / RAISED).exists():
         status, message, hint = json.loads((folder / RAISED).read_text())
         return ERRORS_BY_STATUS[status](message, hint)
     error = folder / ERROR
-    text = error.read_text() if error.exists() else _last_line(log)
+    text = error.read_text() if error.exists() else last_line(log)
     return BackendError(f"the builder failed: {in_words(text)}", hint)
-
-
-def _last_line(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        lines = file.read().decode("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "(none)")[:300]

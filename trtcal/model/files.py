@@ -63,6 +63,13 @@ def size_of(tensor: TensorProto) -> int:
     return -(-ITEM_BITS.get(tensor.data_type, 0) * math.prod(map(int, tensor.dims)) // 8)
 
 
+def quantized_type(node: onnx.NodeProto, constants: Mapping[str, TensorProto]) -> int:
+    """Return the type that a QuantizeLinear gives: its zero point's, else what it says, or 0."""
+    zero = constants.get(node.input[2]) if len(node.input) > 2 else None
+    named = (item.i for item in node.attribute if item.name == "output_dtype")
+    return int(next(named, 0) if zero is None else zero.data_type)
+
+
 def is_weight(tensor: TensorProto) -> bool:
     """Tell whether an initializer is large and its bytes lie in one piece."""
     in_one_piece = tensor.HasField("raw_data") or uses_external_data(tensor)

@@ -18,6 +18,7 @@ from trtcal.errors import TrtcalError
 
 ISOLATED = "-I"
 REQUEST, ANSWER = "request.json", "answer.json"
+TAIL_BYTES = 4096  # of a log that are searched for its last line
 START = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -53,10 +54,10 @@ def ask(
     `subprocess.TimeoutExpired` after `limit_s` seconds; no process of its group outlives this call.
     """
     write_json(folder / REQUEST, request)
-    status, text = _run(module, folder, limit_s, environment or {})
+    log = folder / "log.txt"
+    status = _run(module, folder, log, limit_s, environment or {})
     reply = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return Answer(reply, status, (lines or ["(none)"])[-1][:300])
+    return Answer(reply, status, last_line(log))
 
 
 def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -71,10 +72,9 @@ def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def _run(
-    module: str, folder: Path, limit_s: float, environment: Mapping[str, str]
-) -> tuple[int, str]:
-    """Return the status of a module, and the end of what it printed."""
-    log = folder / "log.txt"
+    module: str, folder: Path, log: Path, limit_s: float, environment: Mapping[str, str]
+) -> int:
+    """Return the status of a module, which prints into `log`."""
     with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  # our own interpreter and module
             command_of(module),
@@ -86,10 +86,9 @@ def _run(
             start_new_session=True,
         )
         try:
-            status = child.wait(limit_s)
+            return child.wait(limit_s)
         finally:
             _end(child)
-    return status, _tail(log)
 
 
 def signal_name(number: int) -> str:
@@ -108,7 +107,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _tail(log: Path, most: int = 4096) -> str:
+def last_line(log: Path) -> str:
+    """Return the last line of a log that is not empty, 300 characters at most."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - most))
-        return file.read().decode("utf-8", "replace")
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "(none)")[:300]

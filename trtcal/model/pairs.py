@@ -22,7 +22,14 @@ import onnx
 from onnx import NodeProto, TensorProto
 
 from trtcal.errors import InputError
-from trtcal.model.files import NARROW_TYPES, array_of, subgraphs_of, with_attributes, with_inner
+from trtcal.model.files import (
+    NARROW_TYPES,
+    array_of,
+    quantized_type,
+    subgraphs_of,
+    with_attributes,
+    with_inner,
+)
 
 STANDARD = ("", "ai.onnx")
 PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -263,9 +270,7 @@ class _Check:
 def _kind(node: NodeProto, scope: _Scope) -> int:
     """Return the type of the quantized values of a Q/DQ node, 0 if it is not known."""
     if node.op_type == "QuantizeLinear":
-        zero = scope.constants.get(node.input[2]) if len(node.input) > 2 else None
-        named = (attribute.i for attribute in node.attribute if attribute.name == "output_dtype")
-        return zero.data_type if zero is not None else next(named, 0)
+        return quantized_type(node, scope.constants)
     stored, maker = scope.constants.get(node.input[0]), scope.makers.get(node.input[0])
     if stored is not None:
         return stored.data_type

@@ -17,7 +17,7 @@ from trtcal.documents import canonical_json
 from trtcal.errors import InputError
 from trtcal.formats import BY_OPERATOR, FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.model import Model, checked
-from trtcal.model.files import OnnxFile, write_onnx
+from trtcal.model.files import OnnxFile, quantized_type, write_onnx
 from trtcal.model.graph import GraphWriter, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Overrides
 from trtcal.model.ops import CARRIES, MULTIPLIES
@@ -468,15 +468,12 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
 
     Weights in four bits may be cast or moved before they are multiplied, as other tools write them.
     """
-    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    types = {name: tensor.data_type for name, tensor in constants.items()}
     precisions: dict[str, str] = {}
     for node in proto.graph.node:
         if node.op_type == "QuantizeLinear":
-            named = next(
-                (attribute.i for attribute in node.attribute if attribute.name == "output_dtype"), 0
-            )
-            zero = node.input[2] if len(node.input) > 2 else ""
-            types[node.output[0]] = types.get(zero, named)
+            types[node.output[0]] = quantized_type(node, constants)
         elif node.op_type == "DequantizeLinear":
             precisions[node.output[0]] = BY_TYPE.get(types.get(node.input[0], 0), "int8")
         elif node.op_type in BY_OPERATOR:

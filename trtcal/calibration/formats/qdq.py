@@ -19,6 +19,7 @@ from trtcal.calibration.formats.table import UNKNOWN, foreign, imported, joined
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
+from trtcal.model.files import quantized_type
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import quantization_record
 from trtcal.ranges import Calibration, TensorRange
@@ -118,9 +119,8 @@ class _Graph:
         return self.values.get(node.input[2]) if len(node.input) > 2 else None
 
     def kind_of(self, node: onnx.NodeProto) -> int:
-        """Return the type that a QuantizeLinear gives."""
-        zero = self.zero_of(node)
-        return zero.data_type if zero is not None else _output_type(node)
+        """Return the type that a QuantizeLinear gives, which is uint8 unless it says another."""
+        return quantized_type(node, self.values) or int(TensorProto.UINT8)
 
 
 def interval(
@@ -161,12 +161,6 @@ def _has_subgraph(node: onnx.NodeProto) -> bool:
     """Tell whether a node holds a graph, which may read tensors that are not among its inputs."""
     kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
     return any(item.type in kinds for item in node.attribute)
-
-
-def _output_type(node: onnx.NodeProto) -> int:
-    """Return the type that ONNX gives a QuantizeLinear without a zero point: uint8 unless it says."""
-    named = [item.i for item in node.attribute if item.name == "output_dtype"]
-    return int(named[0]) if named and named[0] else int(TensorProto.UINT8)
 
 
 def _array(tensor: Any) -> npt.NDArray[np.float64]:
