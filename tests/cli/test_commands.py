@@ -18,6 +18,7 @@ from tests.conftest import SAMPLES
 from tests.docs.reference.commands import leaves
 from tests.networks import conv_net, samples, save
 from tests.test_architecture import PACKAGE
+from trtcal.cli.extended import MOVED
 from trtcal.cli.main import DEFECT, FIRST, cli, commands, run_command
 from trtcal.cli.output import printable
 
@@ -417,3 +418,10 @@ def test_a_terminated_build_leaves_no_child_and_no_folder(place):
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
     assert not list(place.glob("trtcal-*"))
+
+
+@pytest.mark.parametrize(("path", "name"), MOVED.items())
+def test_a_former_name_gives_the_new_line_with_its_arguments(capsys, path, name):
+    status, out, err = run(capsys, *path.split(), "a file", "--json")
+    assert (status, out) == (2, "")
+    assert f"`trtcal {name} 'a file' --json`" in err
