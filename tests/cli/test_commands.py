@@ -19,6 +19,7 @@ from tests.fixtures.commands import run, succeed
 from tests.fixtures.engines import needs_rtx
 from tests.fixtures.house import PACKAGE
 from tests.networks import conv_net, samples, save
+from trtcal.cli.extended import MOVED
 from trtcal.cli.main import DEFECT, FIRST, cli, commands
 from trtcal.cli.output import printable
 
@@ -411,3 +412,10 @@ def test_a_terminated_build_leaves_no_child_and_no_folder(place):
     _, err = child.communicate(timeout=600)
     assert child.returncode == 130, err
     assert not list(place.glob("trtcal-*"))
+
+
+@pytest.mark.parametrize(("path", "name"), MOVED.items())
+def test_a_former_name_gives_the_new_line_with_its_arguments(capsys, path, name):
+    status, out, err = run(capsys, *path.split(), "a file", "--json")
+    assert (status, out) == (2, "")
+    assert f"`trtcal {name} 'a file' --json`" in err

@@ -17,11 +17,11 @@ DIGITS, DATA, TEST = (
 WRITTEN = f"""
 calibrate {DIGITS} --data {DATA} --profile
 calibrate {DIGITS} --data {DATA} --method minmax -o minmax.json
-calibration tails {DIGITS} calibration.json --data {DATA} -o tails.json
+ranges tails {DIGITS} calibration.json --data {DATA} -o tails.json
 quantize {DIGITS} --calibration calibration.json -o int8.onnx
 quantize {DIGITS} --improve fast --time-limit 1 --data {DATA} -o improved.onnx
 build int8.onnx --target cpu -o build
-fusion int8.onnx build -o fusion.json
+layers fusions int8.onnx build -o fusion.json
 compare {DIGITS} int8.onnx --data {TEST}
 ab {DIGITS} int8.onnx --data {TEST} -o ab.json
 sensitivity {DIGITS} --calibration calibration.json --data {TEST} -o sensitivity.json
@@ -29,7 +29,7 @@ search {DIGITS} --calibration calibration.json --data {TEST} -o search
 run {DIGITS} --data {DATA} --test {TEST} --target cpu
 """
 PRINTED = f"""
-calibration diff calibration.json minmax.json --json
+ranges diff calibration.json minmax.json --json
 calibrate {DIGITS} --data {DATA} --how-many --json
 """
 WHERE_SET = {"plan": {"rest"}, "run": {"source", "cost"}}

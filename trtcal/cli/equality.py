@@ -1,4 +1,4 @@
-"""What `prepare` and `fusion` share: run a changed model beside the given one."""
+"""What `prepare` and `layers fusions` share: run a changed model beside the given one."""
 
 from __future__ import annotations
 
