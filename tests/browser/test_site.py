@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from filelock import FileLock
 
 from tests.browser.conftest import Viewer
 from tests.docs.pages import ROOT
+from tests.fixtures.shared import made_once
 from tests.fixtures.slow import SLOW
 
 pytestmark = SLOW
@@ -34,13 +33,12 @@ WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The site, built once for all workers of a run."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    with FileLock(shared / "site.lock"):
-        if not (shared / "site" / "index.html").exists():
-            command = [sys.executable, "-m", "sphinx", "-q", "-E", "docs", str(shared / "site")]
-            subprocess.run(command, cwd=ROOT, check=True)
-    return shared / "site"
+    command = [sys.executable, "-m", "sphinx", "-q", "-E", "docs"]
+    return made_once(
+        tmp_path_factory,
+        "site",
+        lambda folder: subprocess.run([*command, str(folder)], cwd=ROOT, check=True),
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+from tests.fixtures.fails import fails
 from trtcal.calibration import ObserveOptions, observe
 from trtcal.errors import BackendError, InputError
 from trtcal.wings.cluster.ray import RayWorker
@@ -73,7 +74,7 @@ def test_more_workers_than_cores_are_refused(scene, cluster):
 
 def test_errors_of_workers_are_the_users(scene, cluster, tmp_path):
     (tmp_path / "data.npz").unlink()
-    with pytest.raises(InputError, match=r"data\.npz"):
+    with fails(InputError, "data.npz"):
         observe(*scene, ObserveOptions(cluster="ray"))
 
 

@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.data.pictures import PLAIN, gallery
+from tests.fixtures.fails import fails
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.config import DataConfig
 from trtcal.data import open_dataset, part
@@ -71,7 +72,7 @@ def test_a_folder_of_npy_takes_a_scalar_too(tmp_path):
 
 @pytest.mark.parametrize("value", [2.5, "a", 2**70])
 def test_a_number_that_the_input_does_not_hold_is_refused(value):
-    with pytest.raises(InputError, match="'scale'"):
+    with fails(InputError, "scale"):
         open_dataset({"x": X, "scale": value}, scaled())
 
 
@@ -100,7 +101,7 @@ def test_constants_of_trtcal_toml_are_fed_to_images_and_arrays(tmp_path):
     for data in (tmp_path / "images", images, {"x": images}, [images[:2], images[2:]]):
         dataset = open_dataset(data, net, PLAIN, settings=settings)
         np.testing.assert_array_equal(runs(net, dataset, 2)[0], images * 2 + 1)
-    with pytest.raises(InputError, match="names 'other', which is not an input"):
+    with fails(InputError, "other"):
         open_dataset(images, net, settings=DataConfig(constants={"other": 1}))
     with pytest.raises(InputError, match="different numbers of samples"):
         open_dataset(images, net, settings=DataConfig(constants={"gain": [1, 2], "table": [1] * 8}))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import PLAIN, draw, gallery, model_of
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
@@ -35,7 +36,7 @@ def test_class_folders_are_numbered_in_order_and_empty_ones_count(folder, model)
 def test_an_image_outside_the_class_folders_is_refused(folder, model):
     draw(folder / "cat" / "a.png")
     draw(folder / "b.png")
-    with pytest.raises(InputError, match=r"'b\.png' is not in a class folder"):
+    with fails(InputError, "b.png"):
         opened(folder, model, "folders")
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.fails import fails
 from trtcal.data.slices import Attribute, classes_of, read_attributes, read_slices
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import AccuracyMeter
@@ -131,7 +132,7 @@ def test_rows_that_name_their_file_may_come_in_any_order(tmp_path):
         "tier=high": [True, False],
     }
     assert read_attributes(path, 2)[0].codes.tolist() == [0, 1]
-    with pytest.raises(InputError, match=r"no row for 'c.png'"):
+    with fails(InputError, "c.png"):
         read_slices(path, 2, ["a.png", "c.png"])
     path.write_text("file,tier\na.png,low\na.png,high\n")
     with pytest.raises(InputError, match="has a second row for a file"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import Contrast
@@ -162,9 +163,9 @@ def test_a_given_task_takes_the_place_of_the_guess_or_is_refused(name):
 
 
 def test_what_is_unknown_or_impossible_is_refused():
-    with pytest.raises(InputError, match="'nonsense' is not a task"):
+    with fails(InputError, "nonsense"):
         task_of({"y": logits(3)}, name="nonsense")
-    with pytest.raises(InputError, match="no output 'z'"):
+    with fails(InputError, "z"):
         task_of({"y": logits(3)}, wanted=["z"])
     with pytest.raises(InputError, match="can be read as one of detection: y float32"):
         task_of({"y": logits(10)}, name="detection")

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import SAMPLES
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.config import CostConfig, read_config, read_tags
 from trtcal.errors import InputError
@@ -111,7 +112,7 @@ def test_plans_take_rules(tmp_path):
     text = '[plans.a]\nrules = [{ op = "Gemm", precision = "fp16" }]'
     plan = read_config(written(tmp_path, text)).plans["a"]
     assert plan.rules == ({"op": "Gemm", "precision": "fp16"},)
-    with pytest.raises(InputError, match=r"'plans.a.rules'"):
+    with fails(InputError, "plans.a.rules"):
         read_config(written(tmp_path, "[plans.a]\nrules = 3"))
 
 

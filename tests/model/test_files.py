@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from tests.fixtures.fails import fails
 from tests.networks import conv_net, rng, save, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.documents import digest_file
@@ -103,7 +104,7 @@ def test_bytes_that_do_not_fit_a_shape_are_refused(tmp_path):
     tensor = next(one for one in proto.graph.initializer if one.name == "w2")
     tensor.raw_data = tensor.raw_data[:-4]
     onnx.save(proto, tmp_path / "bad.onnx")
-    with pytest.raises(InputError, match="'w2' has 2300 bytes, its type and shape need 2304"):
+    with fails(InputError, "w2", "2300", "2304"):
         load_model(tmp_path / "bad.onnx")
 
 

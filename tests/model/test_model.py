@@ -6,6 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
+from tests.fixtures.fails import fails
 from tests.networks import conv_net, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
@@ -162,5 +163,5 @@ def test_a_weight_in_memory_with_too_few_bytes_is_refused(tmp_path):
     proto = onnx.load(conv_net(tmp_path / "net.onnx"))
     large = next(one for one in proto.graph.initializer if one.name == "w2")
     large.raw_data = large.raw_data[:-4]
-    with pytest.raises(InputError, match="'w2' has 2300 bytes, its type and shape need 2304"):
+    with fails(InputError, "w2", "2300", "2304"):
         load_model(proto)

@@ -6,6 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.cli.main import run_command
 from trtcal.errors import InputError
@@ -183,7 +184,7 @@ def test_one_unusable_scale_among_many_is_an_error(kind, value, said):
 
 @pytest.mark.parametrize("kind", [FP8, INT4, FP4])
 def test_a_subnormal_scale_of_a_narrow_type_is_an_error(kind):
-    with pytest.raises(InputError, match=r"subnormal, 1e-42 .'scale', one of"):
+    with fails(InputError, "scale", "1e-42"):
         load_model(with_scale(kind, 1e-42))
 
 
@@ -192,7 +193,7 @@ def test_pairs_on_activations_are_checked_too():
     del proto.graph.node[0]
     proto.graph.node[-1].input[1] = "float"
     proto.graph.initializer.append(numpy_helper.from_array(ones(np.float32), "float"))
-    with pytest.raises(InputError, match="QuantizeLinear 'x/quantize'"):
+    with fails(InputError, "x/quantize"):
         load_model(proto)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from tests.fixtures.fails import fails
 from tests.fixtures.quantized import by_name, calibrated, constants
 from tests.fixtures.tables import each
 from tests.networks import conv_net, linear_classifier, save, transposed_net, weight
@@ -187,7 +188,7 @@ def test_plans_are_written_read_and_checked(tmp_path):
     assert read_plan(tmp_path / "plan.json") == plan
     (tmp_path / "by_hand.json").write_text(json.dumps({"layers": {"second": "fp32"}}))
     assert read_plan(tmp_path / "by_hand.json") == plan
-    with pytest.raises(InputError, match="precision 'int3'"):
+    with fails(InputError, "int3"):
         Plan(layers={"second": "int3"})
     for wrong in ([], {"layer": {}}, {"layers": {"a": 3}}, {"layers": []}, {"kind": "run"}):
         (tmp_path / "wrong.json").write_text(json.dumps(wrong))
@@ -197,7 +198,7 @@ def test_plans_are_written_read_and_checked(tmp_path):
 
 def test_a_plan_for_an_unknown_layer_is_refused(tmp_path):
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
-    with pytest.raises(InputError, match="'secnod'") as caught:
+    with fails(InputError, "secnod") as caught:
         quantize(model, calibration, Plan(layers={"secnod": "fp32"}))
     assert "second" in caught.value.hint
 
@@ -314,7 +315,7 @@ def test_why_there_is_nothing_to_quantize_is_said(tmp_path):
     weights[1, 1] = np.nan
     nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], "gemm")]
     path = save(tmp_path / "n.onnx", nodes, {"w": weights}, {"x": [4, 4]}, {"y": [4, 2]})
-    with pytest.raises(InputError, match="gemm: its weights have NaN or infinite values"):
+    with fails(InputError, "gemm", "NaN"):
         find_layers(prepare(load_model(path)))
 
 
@@ -370,7 +371,7 @@ def test_an_einsum_that_is_no_product_of_matrices_is_named(tmp_path, equation, s
     nodes = [helper.make_node("Einsum", ["x", "w"], ["y"], "sum", equation=equation)]
     outputs = {"y": ["n", *"?" * (equation.endswith("nij") + 1)]}
     path = save(tmp_path / "n.onnx", nodes, {"w": weight(8, 6)}, {"x": shapes}, outputs)
-    with pytest.raises(InputError, match="sum: its equation is not a product of two matrices"):
+    with fails(InputError, "sum", "equation"):
         find_layers(prepare(load_model(path)))
 
 
@@ -440,7 +441,7 @@ def test_one_sided_pairs_and_integer_operators_are_named(tmp_path):
     integer = helper.make_node("QLinearConv", names, ["c"], "integer")
     pair = helper.make_node("DequantizeLinear", ["c", "s", "z"], ["a"], "back")
     model = load_model(foreign_model(tmp_path, [PAIR[0], integer, pair]))
-    with pytest.raises(InputError, match="integer: TensorRT does not support this operator"):
+    with fails(InputError, "integer", "TensorRT"):
         find_layers(prepare(model))
 
 
@@ -530,7 +531,7 @@ def test_a_plan_that_needs_ranges_says_so_without_a_calibration(tmp_path, plan, 
 
 def test_a_layer_named_for_a_format_that_has_no_place_in_it_is_an_error(tmp_path):
     model = prepare(load_model(conv_net(tmp_path / "net.onnx")))
-    with pytest.raises(InputError, match="int4 in layer 'first': int4 is for the constant matrix"):
+    with fails(InputError, "first", "int4"):
         quantize(model, None, Plan("fp32", {"first": "int4"}))
     assert quantize(model, None, Plan("fp32", rules=(Rule("int4", op="Conv"),))).skipped
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.conftest import SAMPLES
+from tests.fixtures.shared import made_once
 from trtcal.backends.registry import BACKENDS
 from trtcal.config import parse_config
 from trtcal.data import open_dataset
@@ -65,15 +66,20 @@ def write_keys(folder: Path, curve=None, passphrase: bytes | None = None) -> Key
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory) -> Keys:
-    return write_keys(tmp_path_factory.mktemp("keys"))
+    folder = made_once(tmp_path_factory, "keys", write_keys)
+    return Keys(folder / "key.pem", folder / "public.pem")
 
 
 @pytest.fixture(scope="session")
 def made_run(tmp_path_factory) -> Path:
     """The folder of a run; whoever changes it copies it first."""
-    place = tmp_path_factory.mktemp("run")
-    (place / "trtcal.toml").write_text(CONFIG)
-    return run(parse_config(CONFIG, place / "trtcal.toml")).folder
+
+    def make(place):
+        (place / "trtcal.toml").write_text(CONFIG)
+        run(parse_config(CONFIG, place / "trtcal.toml"))
+
+    place = made_once(tmp_path_factory, "run", make)
+    return next(place.glob("*/run.json")).parent
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +98,7 @@ def request_of(made_run, keys):
 @pytest.fixture(scope="session")
 def made_bundle(request_of, tmp_path_factory) -> Path:
     """The folder of a signed bundle; whoever changes it copies it first."""
-    folder = tmp_path_factory.mktemp("bundle") / "bundle"
-    make_bundle(request_of(), folder)
-    return folder
+    place = made_once(
+        tmp_path_factory, "bundle", lambda folder: make_bundle(request_of(), folder / "bundle")
+    )
+    return place / "bundle"

@@ -12,7 +12,6 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tests.conftest import SAMPLES
-from tests.fixtures.tables import each
 from tests.killing import tree
 from tests.networks import conv_net, samples
 from tests.runs.conftest import TARGETS, VARIANT, write_keys
@@ -183,8 +182,8 @@ def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, m
         make_bundle(request_of(run=copied), tmp_path / "bundle")
 
 
-@each("key", ["stages", "measured", "model", "evaluation_data", "cost"])
-@each("value", [None, 1, [1], {"machine": 1, "tags": [1]}])
+@pytest.mark.parametrize("key", ["stages", "measured", "model", "evaluation_data", "cost"])
+@pytest.mark.parametrize("value", [None, 1, [1], {"machine": 1, "tags": [1]}])
 def test_a_run_of_another_form_is_one_error(request_of, made_run, tmp_path, key, value):
     copied = Path(shutil.copytree(made_run, tmp_path / "run"))
     reseal(copied / "run.json", lambda run: run.update({key: value}))

@@ -18,7 +18,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.cuda.stand_in import build as build_driver
-from tests.fixtures.tables import each
 from tests.runs.conftest import TARGETS, write_keys
 from trtcal.cli.main import run_command
 from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
@@ -114,8 +113,8 @@ def test_the_bundle_has_just_these_files(bundle):
     assert found == {*NAMES, MANIFEST, SIGNATURE}
 
 
-@each("how", ["bit", "cut", "gone", "longer"])
-@each("name", NAMES)
+@pytest.mark.parametrize("how", ["bit", "cut", "gone", "longer"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_change_in_any_file_is_refused_by_its_name(bundle, wanted, name, how):
     path = bundle / name
     data = bytearray(path.read_bytes())
@@ -128,8 +127,8 @@ def test_a_change_in_any_file_is_refused_by_its_name(bundle, wanted, name, how):
     assert name in refusal(bundle, Options(allow_unsigned=True))
 
 
-@each("place", [*range(0, 1000, 97), *range(-400, 0, 37)])
-@each("name", [MANIFEST, SIGNATURE])
+@pytest.mark.parametrize("place", [*range(0, 1000, 97), *range(-400, 0, 37)])
+@pytest.mark.parametrize("name", [MANIFEST, SIGNATURE])
 def test_a_change_in_the_manifest_or_the_signature_is_refused(bundle, wanted, name, place):
     data = bytearray((bundle / name).read_bytes())
     data[place % len(data)] ^= 1
@@ -234,7 +233,7 @@ NOT_INSIDE = [
 ]
 
 
-@each("name", NOT_INSIDE)
+@pytest.mark.parametrize("name", NOT_INSIDE)
 def test_names_that_leave_the_bundle_are_refused(bundle, wanted, keys, name):
     def change(statement):
         statement["subject"][0]["name"] = name
@@ -254,7 +253,7 @@ def test_an_engine_that_the_manifest_has_no_digest_of_is_refused(bundle, wanted,
 DUPLICATED = b'{"payload": "", "payload": "", "payloadType": "", "signatures": []}'
 
 
-@each(
+@pytest.mark.parametrize(
     "data",
     [
         DUPLICATED,
@@ -276,8 +275,8 @@ def test_what_is_no_envelope_is_refused(bundle, wanted, data):
     assert verify(bundle, Options(allow_unsigned=True)).status == 2
 
 
-@each("key", ["engines", "golden", "sizes"])
-@each("value", [None, 1, "text", [], {}, [1], {"file": 1}])
+@pytest.mark.parametrize("key", ["engines", "golden", "sizes"])
+@pytest.mark.parametrize("value", [None, 1, "text", [], {}, [1], {"file": 1}])
 def test_a_manifest_of_another_form_is_refused(bundle, wanted, keys, key, value):
     def change(statement):
         statement["predicate"][key] = value
@@ -383,8 +382,8 @@ def test_the_header_of_a_datacenter_plan_has_its_version(tmp_path):
             verifying._header(tmp_path, plan(tmp_path, version, magic))
 
 
-@each(
-    "given, device, state, words",
+@pytest.mark.parametrize(
+    ("given", "device", "state", "words"),
     [
         ({}, L4, "holds", "for NVIDIA L4"),
         ({}, replace(L4, cuda="12.2"), "holds", ""),

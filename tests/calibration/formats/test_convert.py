@@ -4,6 +4,7 @@ import pytest
 
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
+from tests.fixtures.fails import fails
 from tests.networks import conv_net
 from trtcal.calibration.formats import convert
 from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
@@ -112,7 +113,7 @@ def test_only_the_tensors_asked_for_are_written(tmp_path):
 def test_a_cache_needs_the_version_that_will_read_it(tmp_path):
     with pytest.raises(InputError, match="version of TensorRT"):
         export_calibration(tmp_path / "t", calibration(AMAXES), "tensorrt-cache")
-    with pytest.raises(InputError, match="'qdq'"):
+    with fails(InputError, "qdq"):
         export_calibration(tmp_path / "t", calibration(AMAXES), "qdq")
     assert not (tmp_path / "t").exists()
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
+from tests.fixtures.fails import fails
 from tests.fixtures.slow import slow_but
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
@@ -187,5 +188,5 @@ def test_what_holds_no_layers_is_refused(text, said, tmp_path):
 
 
 def test_a_folder_without_a_build_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"has none of build\.json"):
+    with fails(InputError, "build.json"):
         read_engine(tmp_path)
