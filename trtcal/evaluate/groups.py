@@ -222,7 +222,9 @@ def _wilson(row: Values) -> tuple[float, float, float]:
 
 def _rounded(group: Group) -> Group:
     fields = vars(group).items()
-    figures = {name: rounded(value) for name, value in fields if isinstance(value, float)}
+    figures: dict[str, Any] = {
+        name: rounded(value) for name, value in fields if isinstance(value, float)
+    }
     low, high = group.interval
     return replace(group, **figures, interval=(rounded(low), rounded(high)))
 
