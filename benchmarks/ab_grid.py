@@ -18,13 +18,13 @@ import numpy as np
 from scipy import stats
 
 from trtcal.evaluate.ab import ANALYSES, InterimAnalyses
-from trtcal.evaluate.ab_rule import OPEN, rule_for
+from trtcal.evaluate.ab_rule import rule_for
 from trtcal.evaluate.accuracy import Accuracy
 from trtcal.evaluate.comparison import Comparison, Row
 from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variant_limits import judge_variants
-from trtcal.limits import HOLDS, overall, parse_limits
+from trtcal.limits import HOLDS, INCONCLUSIVE, overall, parse_limits
 from trtcal.stats import Values, paired_difference, proportion
 
 POINTS = {20: 20.0, 50: 10.0, 200: 3.0, 1000: 1.0}
@@ -107,7 +107,7 @@ def ships(case: Case, drawn: Drawn, sequential: bool, has_slices: bool) -> tuple
     analyses = InterimAnalyses(rule, case.samples, count, slices if has_slices else None)
     for seen in (case.samples * (i + 1) // count for i in range(count)):
         part = {case.metric: (drawn[0][:seen], drawn[1][:seen])}
-        if analyses.judge(seen, part) != OPEN:
+        if analyses.judge(seen, part) != INCONCLUSIVE:
             break
     verdict = analyses.verdict
     if verdict is None:

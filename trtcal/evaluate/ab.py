@@ -32,7 +32,7 @@ from trtcal.evaluate.ab_rule import (
 from trtcal.evaluate.collectors import own_names, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.tasks import Task, TaskRecord, check_limits
+from trtcal.evaluate.tasks import TaskRecord, check_limits
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import INCONCLUSIVE, Limit
 from trtcal.metrics import check_known
@@ -155,7 +155,9 @@ def ab_test(
     check_variants([baseline, candidate, *([reference] if reference else [])])
     first = reference or baseline
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
-    rule = question if isinstance(question, Rule) else _rule(question, task)
+    rule = question
+    if isinstance(rule, Question):
+        rule = rule_for(rule.limits, rule.metric, task.labelled, rule.alpha, task.kinds)
     metrics = [limit.metric for limit in rule.limits]
     check_known([rule.metric, *metrics], own_names(options.own, first, dataset, batch))
     check_limits(task, metrics)
@@ -193,10 +195,6 @@ def ab_test(
         timing,
         tuple(analyses.made) if options.sequential else (),
     )
-
-
-def _rule(question: Question, task: Task) -> Rule:
-    return rule_for(question.limits, question.metric, task.labelled, question.alpha, task.kinds)
 
 
 def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Iterator[str]:

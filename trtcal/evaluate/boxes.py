@@ -270,23 +270,15 @@ def found_again(expected: Boxes, actual: Boxes) -> tuple[float, float]:
 def find_decoder(outputs: Mapping[str, Array], size: int) -> Decoder | None:
     """Return how the outputs of `size` samples are read as boxes, None if they are not known ones."""
     for name, values in outputs.items():
-        single = _of_one(name, values, size, len(outputs) == 1)
-        if single is not None and not (_is_five(values) and len(outputs) > 1):
+        if values.dtype.kind != "f" or values.ndim not in (2, 3, 4):
+            continue
+        single = _of_rows(name, values, size) or _of_cells(name, values, size, len(outputs) == 1)
+        if single is not None and not (values.shape[-1:] == (5,) and len(outputs) > 1):
             return single
     return _of_several(outputs, size)
 
 
-def _is_five(values: Array) -> bool:
-    return bool(values.shape[-1:] == (5,))
-
-
-def _of_one(name: str, values: Array, size: int, alone: bool) -> Decoder | None:
-    if values.dtype.kind != "f" or values.ndim not in (2, 3, 4):
-        return None
-    return _of_listed_rows(name, values, size) or _of_cells(name, values, size, alone)
-
-
-def _of_listed_rows(name: str, values: Array, size: int) -> Decoder | None:
+def _of_rows(name: str, values: Array, size: int) -> Decoder | None:
     """Read rows of 5 to 7 columns whose values are those of a score, a class, a box."""
     width = values.shape[-1]
     own_rows = values.ndim >= 3 and len(values) == size
@@ -295,7 +287,9 @@ def _of_listed_rows(name: str, values: Array, size: int) -> Decoder | None:
     for at in ROWS.get(width, ()):
         rows = values.reshape(-1, width).astype(np.float64)
         if (own_rows or at.sample >= 0 or size == 1) and _are_rows(rows, at, size):
-            return Decoder(LISTED, {"boxes": name}, at, centers=_are_centers(rows, at))
+            boxes = rows[rows[:, at.score] > 0][:, at.box : at.box + 4]
+            centers = bool(len(rows)) and not _valid(boxes, False)
+            return Decoder(LISTED, {"boxes": name}, at, centers=centers)
     return None
 
 
@@ -308,17 +302,8 @@ def _are_rows(rows: Values, at: Columns, size: int) -> bool:
     )
     shares = bool(((scores >= 0) & (scores <= 1)).all())
     kept = boxes[scores > 0]
-    return inside and integers and shares and (not len(rows) or _valid_at_all(kept))
-
-
-def _valid_at_all(boxes: Values) -> bool:
-    return _valid(boxes, False) or _valid(boxes, True)
-
-
-def _are_centers(rows: Values, at: Columns) -> bool:
-    return bool(len(rows)) and not _valid(
-        rows[rows[:, at.score] > 0][:, at.box : at.box + 4], False
-    )
+    valid = not len(rows) or _valid(kept, False) or _valid(kept, True)
+    return inside and integers and shares and valid
 
 
 def _valid(boxes: Values, centers: bool) -> bool:
@@ -369,27 +354,20 @@ def _of_several(outputs: Mapping[str, Array], size: int) -> Decoder | None:
     roles = _roles(outputs, size)
     if set(roles) == {"selected"}:
         return Decoder(SELECTED, roles)
-    if not _is_enough(outputs, roles) or not _has_samples(outputs[roles["boxes"]], size):
+    if "boxes" not in roles:
         return None
-    boxes = outputs[roles["boxes"]].astype(np.float64)
+    boxes = outputs[roles["boxes"]]
+    has_scores = bool({"scores", "selected"} & {*roles})
+    has_scores |= boxes.shape[-1] == 5 and "classes" in roles
+    if not has_scores or not (size == 1 or (boxes.ndim == 3 and len(boxes) == size)):
+        return None
+    boxes = boxes.astype(np.float64)
     rows = boxes.reshape(-1, boxes.shape[-1])[:, :4]
     rows = rows[np.abs(rows).sum(1) > 0]
     centers = bool(len(rows)) and not _valid(rows, False)
     if centers and not _valid(rows, True):
         return None
     return Decoder(SEPARATE, roles, centers=centers, **_score_of(outputs, roles))
-
-
-def _has_samples(boxes: Array, size: int) -> bool:
-    """Tell whether boxes are of each sample: where there are several they have an axis of them."""
-    return size == 1 or (boxes.ndim == 3 and len(boxes) == size)
-
-
-def _is_enough(outputs: Mapping[str, Array], roles: Mapping[str, str]) -> bool:
-    if "boxes" not in roles:
-        return False
-    has_scores = outputs[roles["boxes"]].shape[-1] == 5 and "classes" in roles
-    return has_scores or bool({"scores", "selected"} & set(roles))
 
 
 def _roles(outputs: Mapping[str, Array], size: int) -> dict[str, str]:

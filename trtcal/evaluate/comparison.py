@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
-from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate, own_names, read_task
+from trtcal.evaluate.collectors import Wanted, evaluate, own_names, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
@@ -240,18 +240,24 @@ def compare(
             for one, rate in zip(latencies, rates, strict=True)
         ]
     sizes, numbers = sample_sizes(next(dataset.batches(settings.batch))), numbers_of(dataset)
-    rows = tuple(_row(*one, sizes) for one in zip(everyone, evaluations, latencies, strict=True))
-    pairs = zip(rows, everyone, strict=True)
     rows = tuple(
-        replace(
-            row,
-            shared_samples=one.shared_with(numbers),
-            is_alternative=row.name == settings.alternative,
+        Row(
+            variant.name,
+            variant.model,
+            variant.quantization,
+            latency=latency,
+            size_bytes=variant.size_bytes,
+            coverage=variant.coverage(sizes),
+            cut=variant.cut,
+            shared_samples=variant.shared_with(numbers),
+            is_alternative=variant.name == settings.alternative,
+            **vars(evaluation),
         )
-        for row, one in pairs
+        for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )
     data = (dataset.fingerprint, dataset.name, len(dataset))
-    where = {**machine(), "timed_on": _device(everyone)}
+    providers = {variant.session.get_providers()[0] for variant in everyone}
+    where = {**machine(), "timed_on": "CPU" if CPU in providers else "GPU"}
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
     source = reference.source
     structure = "" if source is None else structure_of(weightless(source).proto)
@@ -275,20 +281,6 @@ def checked_task(
 def sample_sizes(feeds: Feeds) -> dict[str, Shape]:
     """Return the shapes of one sample, by input."""
     return {name: (1, *array.shape[1:]) if array.ndim else () for name, array in feeds.items()}
-
-
-def _device(everyone: Sequence[Variant]) -> str:
-    """Return GPU if all variants ran on one, else CPU."""
-    used = {variant.session.get_providers()[0] for variant in everyone}
-    return "CPU" if CPU in used else "GPU"
-
-
-def _row(
-    variant: Variant, evaluation: Evaluation, latency: Latency, sizes: Mapping[str, Shape]
-) -> Row:
-    about, figures = (variant.name, variant.model, variant.quantization), vars(evaluation)
-    row = Row(*about, latency=latency, size_bytes=variant.size_bytes, **figures)
-    return replace(row, coverage=variant.coverage(sizes), cut=variant.cut)
 
 
 def _runs(

@@ -123,19 +123,16 @@ class GroupAccumulator:
         groups: list[Group] = []
         for attribute, part in zip(self.attributes, sums.parts, strict=True):
             present = np.flatnonzero(part[:, COUNT])
-            group_list = [_group(attribute.slices[i], figure, sums, part[i]) for i in present]
-            groups += _corrected(group_list)
+            own = [_group(attribute.slices[i], figure, sums, part[i]) for i in present]
+            adjusted = iter(holm([group.p for group in own if group.p is not None]))
+            groups += [
+                group if group.p is None else replace(group, adjusted_p=next(adjusted))
+                for group in own
+            ]
         groups.sort(key=lambda group: (group.rank, -group.drop))
         listed = tuple(map(_rounded, groups[:KEPT]))
         unit = "points" if figure in PERCENT else ""
         return Breakdown(by, figure, unit, listed, max(len(groups) - KEPT, 0))
-
-
-def _corrected(groups: Sequence[Group]) -> list[Group]:
-    judged = iter(holm([group.p for group in groups if group.p is not None]))
-    return [
-        group if group.p is None else replace(group, adjusted_p=next(judged)) for group in groups
-    ]
 
 
 def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
@@ -224,16 +221,12 @@ def _wilson(row: Values) -> tuple[float, float, float]:
 
 
 def _rounded(group: Group) -> Group:
+    fields = vars(group).items()
+    figures: dict[str, Any] = {
+        name: rounded(value) for name, value in fields if isinstance(value, float)
+    }
     low, high = group.interval
-    return replace(
-        group,
-        reference=rounded(group.reference),
-        variant=rounded(group.variant),
-        drop=rounded(group.drop),
-        interval=(rounded(low), rounded(high)),
-        p=None if group.p is None else rounded(group.p),
-        adjusted_p=None if group.adjusted_p is None else rounded(group.adjusted_p),
-    )
+    return replace(group, **figures, interval=(rounded(low), rounded(high)))
 
 
 WORST_KEPT = 10

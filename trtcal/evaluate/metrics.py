@@ -16,22 +16,11 @@ from trtcal.evaluate.per_sample import (
     Array,
     Labels,
     Values,
-    class_labels,
-    class_scores,
+    by_class,
     compare_rows,
-    correctness,
 )
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.scripts import function_in, running
-
-
-def _lost(reference: Sequence[Array], figures: Rows, labels: Labels | None) -> Values | None:
-    """Return the reference's `top1` minus the variant's, None where they are not known."""
-    scores, labels = class_scores(reference[0]), class_labels(labels)
-    if scores is None or labels is None or "top1" not in figures:
-        return None
-    return np.asarray(correctness(scores, labels)["top1"] - figures["top1"])
-
 
 FUNCTION = "metric"
 HINT = (
@@ -142,8 +131,9 @@ def rows_of(expected: Sequence[Array], actual: Sequence[Array], labels: Labels |
     """Return the figures of each sample of a batch, each of shape (samples,)."""
     figures = compare_rows(expected, actual, labels)
     rows = {name: values for name, values in figures.items() if name in KEPT}
-    lost = _lost(expected, figures, labels)
-    return rows if lost is None else rows | {"lost": lost}
+    if "top1" in figures:
+        rows["lost"] = by_class(expected[0], expected[0], labels)["top1"] - figures["top1"]
+    return rows
 
 
 def task_rows(

@@ -5,7 +5,7 @@ What needs labels is counted in `trtcal.evaluate.per_sample`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +48,6 @@ class Output:
         return (self.name,) if self.decoder is None else tuple(names_of(self.decoder))
 
     @property
-    def decides(self) -> bool:
-        """Whether it has decisions that can agree."""
-        return self.kind in DECIDING
-
-    @property
     def has_cells(self) -> bool:
         """Whether it has a row for each cell of a detector, in the same place in every model."""
         return self.decoder is not None and self.decoder.has_cells
@@ -62,8 +57,11 @@ class Output:
         if self.decoder is not None:
             return self.decoder.decode(outputs, size)
         values = samples_first(self.name, outputs[self.name], size)
-        is_one = self.kind == "classes" and values.dtype.kind == "f" and values[0].size == 1
-        return _two_classes(self, values) if is_one else values
+        if self.kind != "classes" or values.dtype.kind != "f" or values[0].size != 1:
+            return values
+        second = np.asarray(values.reshape(-1, 1), np.float64)
+        second = second if self.threshold else 1 / (1 + np.exp(-second))
+        return np.concatenate([1 - second, second], axis=1)
 
     def compare(self, expected: Array | list[Boxes], actual: Array | list[Boxes]) -> Figures:
         """Return the figures of each sample: `agreement` (0 to 1), and distances of float values."""
@@ -73,7 +71,7 @@ class Output:
             figures = {"agreement": agreement, "score_error": error}
             a, b = cells_of(expected), cells_of(actual)
             return figures if a is None or b is None else figures | self._distances(a, b)
-        return self._compare_arrays(np.asarray(expected), np.asarray(actual))
+        return self._of_arrays(np.asarray(expected), np.asarray(actual))
 
     def labelled(self, actual: Array | list[Boxes], labels: Array) -> Figures:
         """Return the figure of labels that have the shape of its decisions or values, if it has one.
@@ -83,7 +81,7 @@ class Output:
         """
         if isinstance(actual, list) or labels.dtype.names is not None:
             return {}
-        values = _pixel_classes(self, actual) if self.kind == "pixels" else actual
+        values = self._decisions(actual) if self.kind == "pixels" else actual
         if labels[0].size != values[0].size:
             return {}
         if self.kind == "values":
@@ -98,14 +96,26 @@ class Output:
             return {"miou": mean_iou(values.reshape(labels.shape), labels)}
         return {}
 
-    def _compare_arrays(self, expected: Array, actual: Array) -> Figures:
+    def _of_arrays(self, expected: Array, actual: Array) -> Figures:
         self._check_shapes(expected, actual)
         if expected.dtype.kind != "f":
             return {"agreement": _share(expected == actual)}
         figures = self._distances(expected, actual)
-        if self.decides:
-            figures["agreement"] = AGREEMENTS[self.kind](self, expected, actual)
+        if self.kind == "labels":  # most are off in most samples: that they stay off says nothing
+            figures["agreement"] = jaccard(actual > self.threshold, expected > self.threshold)
+        elif self.kind in DECIDING:
+            figures["agreement"] = _share(self._decisions(expected) == self._decisions(actual))
         return figures
+
+    def _decisions(self, values: Array) -> Array:
+        """Return the class of each sample, position or pixel."""
+        if values.dtype.kind != "f":
+            return values
+        if self.kind == "classes":
+            return np.asarray(values.reshape(len(values), -1).argmax(1))
+        if self.kind == "pixels" and self.axis is None:
+            return np.asarray(values > self.threshold, np.int64)
+        return np.asarray(values.argmax(self.axis if self.kind == "pixels" else -1))
 
     def _distances(self, expected: Array, actual: Array) -> Figures:
         self._check_shapes(expected, actual)
@@ -121,13 +131,6 @@ class Output:
             )
 
 
-def _two_classes(output: Output, values: Array) -> Array:
-    """Return the shares of both classes, (samples, 2), from that of the second, or from its logit."""
-    second = np.asarray(values.reshape(-1, 1), np.float64)
-    second = second if output.threshold else 1 / (1 + np.exp(-second))
-    return np.concatenate([1 - second, second], axis=1)
-
-
 def _share(same: npt.NDArray[np.bool_]) -> Values:
     """Return the share of each sample's decisions that are the same, 1 where there are none."""
     rows = same.reshape(len(same), -1)
@@ -140,43 +143,6 @@ def relative_errors(figures: Mapping[str, Values]) -> Values:
     signal = figures["signal"]
     ratio = np.divide(figures["error"], signal, out=broken, where=signal > 0)
     return np.asarray(np.sqrt(ratio))
-
-
-def _classes(output: Output, expected: Array, actual: Array) -> Values:
-    a, b = (scores.reshape(len(scores), -1).argmax(1) for scores in (expected, actual))
-    return np.asarray(np.equal(a, b), np.float64)
-
-
-def _tokens(output: Output, expected: Array, actual: Array) -> Values:
-    return _share(expected.argmax(-1) == actual.argmax(-1))
-
-
-def _pixels(output: Output, expected: Array, actual: Array) -> Values:
-    return _share(_pixel_classes(output, expected) == _pixel_classes(output, actual))
-
-
-def _pixel_classes(output: Output, values: Array) -> Array:
-    if values.dtype.kind != "f":
-        return values
-    if output.axis is None:
-        return np.asarray(values > output.threshold, np.int64)
-    return np.asarray(values.argmax(output.axis))
-
-
-def _labels(output: Output, expected: Array, actual: Array) -> Values:
-    """Return the share of the labels that either gives which both give, 1 where neither gives any.
-
-    Most labels are off in most samples: that they stay off says nothing.
-    """
-    return jaccard(actual > output.threshold, expected > output.threshold)
-
-
-AGREEMENTS: Mapping[str, Callable[[Output, Array, Array], Values]] = {
-    "classes": _classes,
-    "tokens": _tokens,
-    "pixels": _pixels,
-    "labels": _labels,
-}
 
 
 def samples_first(name: str, values: Array, size: int) -> Array:
