@@ -210,7 +210,7 @@ def test_ab_tests_in_the_folder_are_shown(tmp_path):
     verdict = {"word": "SHIP", "sentence": "B can replace A.", "answers": [answer]}
     body = {
         "kind": "ab",
-        "schema_version": 2,
+        "schema_version": 3,
         "baseline": "A fp32",
         "candidate": "B int8",
         "dataset": "d",

@@ -5,7 +5,7 @@ import pytest
 from trtcal import InputError
 from trtcal.cli.main import run_command
 from trtcal.documents import digest_file, read_document, read_json, seal, write_document, write_json
-from trtcal.documents.schema import CHANGES, convert, convert_config
+from trtcal.documents.schema import CHANGES, Change, convert, convert_config
 from trtcal.runs.bundle.verifying import SIGNATURE
 from trtcal.runs.history import History
 from trtcal.runs.upgrade import upgrade
@@ -97,3 +97,10 @@ def test_keys_of_a_configuration_are_renamed_in_their_table():
     renamed = {"build.limit": "build.limit_h", "suppress.limit": "suppress.most"}
     wanted = "# limit = 1\nlimit = 2\n[build]\nlimit_h = 3 # h\n[[suppress]]\nmost = 4\n"
     assert convert_config(text, renamed) == wanted
+
+
+def test_a_key_with_its_parent_is_renamed_there_only():
+    change = Change("thing", 2, {"samples.chosen": "selection"}, {"samples.how": {"old": "new"}})
+    before = {"samples": [{"chosen": 3, "how": "old"}], "chosen": 1, "how": "old"}
+    after = {"samples": [{"selection": 3, "how": "new"}], "chosen": 1, "how": "old"}
+    assert change.convert(before) == after

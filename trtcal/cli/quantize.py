@@ -176,7 +176,9 @@ class Quantize(
     objective: Literal["sqnr", "kl"] = option(
         "Figure that an optimization must improve.", default="sqnr"
     )
-    metric_file: Path | None = option(f"In place of --objective: {METRIC_FILE}")
+    metric_file: Path | None = option(
+        f"In place of --objective: {METRIC_FILE}", formerly="--metric"
+    )
     float_output: Path | None = option(
         "ONNX file for the optimized model in float, for TensorRT up to 10 with a cache."
     )

@@ -19,8 +19,8 @@ VERDICTS = {"word": {"ROLL BACK": "DO NOT SHIP"}}
 class Change:
     """What a schema version changed in documents of one kind.
 
-    `keys` are old names of keys and the new ones, wherever they stand; `words` the values of a key that
-    have another word now.
+    `keys` are old names of keys and the new ones; `words` the values of a key that have another word
+    now. A key is meant wherever it stands, "samples.selection" only directly inside of `samples`.
     """
 
     kind: str
@@ -28,18 +28,20 @@ class Change:
     keys: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def convert(self, value: Any) -> Any:
-        """Return a JSON value with the new keys and words."""
+    def convert(self, value: Any, parent: str = "") -> Any:
+        """Return a JSON value with the new keys and words; `parent` is the key that it stands under."""
         if isinstance(value, list):
-            return [self.convert(item) for item in value]
+            return [self.convert(item, parent) for item in value]
         if not isinstance(value, dict):
             return value
-        return {
-            self.keys.get(key, key): self.words.get(key, {}).get(item, item)
-            if isinstance(item, str)
-            else self.convert(item)
-            for key, item in value.items()
-        }
+        converted = {}
+        for key, item in value.items():
+            path = f"{parent}.{key}"
+            words = self.words.get(path) or self.words.get(key, {})
+            name = self.keys.get(path) or self.keys.get(key, key)
+            is_word = isinstance(item, str)
+            converted[name] = words.get(item, item) if is_word else self.convert(item, key)
+        return converted
 
 
 CHANGES = (

@@ -36,7 +36,7 @@ def searched(capsys, words):
 def test_plans_can_be_made_again_by_the_command_that_is_given(files, tmp_path, capsys):
     status, document = searched(capsys, [*files, "--rest", "fp32"])
     assert status == 0
-    assert read_document(tmp_path / "search" / "search.json", "search") == document
+    assert read_document(tmp_path / "search" / "search.json", "search", 2) == document
     assert [row["recommended"] for row in document["front"]].count(True) == 1
     for row in document["front"]:
         plan = read_plan(tmp_path / "search" / row["plan"])
