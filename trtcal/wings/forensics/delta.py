@@ -67,8 +67,8 @@ def difference(
         _of_order,
         _of_names,
     )
-    found = (kind(first, second) for kind in kinds)
-    return next((one for one in found if one is not None), GraphDelta(TYPES))
+    deltas = (kind(first, second) for kind in kinds)
+    return next((one for one in deltas if one is not None), GraphDelta(TYPES))
 
 
 def _of_nodes(before: GraphTable, after: GraphTable) -> GraphDelta | None:
@@ -92,15 +92,15 @@ def _unmatched(
     exact &= Counter(zip(others, known, strict=True))
     for (_, print_), count in exact.items():
         left[print_] -= count
-    found = []
+    numbers = []
     for number, key in enumerate(zip(names, prints, strict=True)):
         if exact[key] > 0:
             exact[key] -= 1
         elif left[key[1]] > 0:
             left[key[1]] -= 1
         else:
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers
 
 
 Nodes = tuple[GraphTable, list[int]]
@@ -134,7 +134,7 @@ def _beside_content(
 ) -> GraphDelta | None:
     """Return where equal values have another fingerprint in a column that no value shows."""
     left, right = (
-        ["".join(one) for one in zip(table.column("content"), table.column(column), strict=True)]
+        ["".join(pair) for pair in zip(table.column("content"), table.column(column), strict=True)]
         for table in (before, after)
     )
     new = _unmatched(after.names, right, before.names, left)
