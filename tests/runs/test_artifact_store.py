@@ -766,7 +766,7 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     assert said("gc")["objects"] == []
     for words in (
         f"show {identity}",
-        f"trace {engine(run)}",
+        f"origin {engine(run)}",
         "list",
         "verify",
         "gc",
