@@ -24,9 +24,9 @@ from trtcal.errors import GateFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trtcal.wings.fleet.store.origin import Origin as EngineOrigin
     from trtcal.wings.fleet.store.record import Record
     from trtcal.wings.fleet.store.store import ArtifactStore, Damaged
-    from trtcal.wings.fleet.store.trace import Origin as EngineOrigin
 
 RUNS_LISTED = 20
 GRACE_HOURS = 24.0
@@ -219,9 +219,9 @@ class Origin(StoreOptions, example="trtcal store origin engines/int8-percentile.
     file: str = argument(metavar="FILE|DIGEST")
 
     def _run(self) -> None:
-        from trtcal.wings.fleet.store.trace import digest_wanted, trace
+        from trtcal.wings.fleet.store.origin import digest_wanted, find_origin
 
-        origin = trace(self.open(), digest_wanted(self.file))
+        origin = find_origin(self.open(), digest_wanted(self.file))
         warn(origin.unread)
         self.present(origin.to_document(), lambda: _show_origin(origin))
 

@@ -71,7 +71,7 @@ def digest_wanted(text: str) -> str:
     )
 
 
-def trace(store: ArtifactStore, digits: str) -> Origin:
+def find_origin(store: ArtifactStore, digits: str) -> Origin:
     """Return where the file of a digest, or of its first digits, came from.
 
     `MissingError` if no run has it, `InputError` if several files begin so.
