@@ -43,8 +43,8 @@ from trtcal.errors import TrtcalError
 from trtcal.wings.fleet.store.check import verify_store
 from trtcal.wings.fleet.store.gc import collect_garbage
 from trtcal.wings.fleet.store.objects import CorruptedError, path_of
+from trtcal.wings.fleet.store.origin import find_origin, origin_of
 from trtcal.wings.fleet.store.store import ArtifactStore
-from trtcal.wings.fleet.store.trace import origin_of, trace
 
 PROCESSES, ENGINES = 4, 8
 LONGEST_S = 2.0  # from a process's first push to its end by a kill, at most
@@ -118,7 +118,7 @@ def traced(store: ArtifactStore, folder: Path) -> tuple[int, int]:
     found = store.records()
     engines = [digest_file(path) for path in sorted(folder.rglob("engine.onnx"))]
     origins = [origin_of(one, *found, "the store") for one in engines]
-    origins += [trace(store, one) for one in engines[:: len(engines) // TRACED]]
+    origins += [find_origin(store, one) for one in engines[:: len(engines) // TRACED]]
     for origin in origins:
         record, build = origin.record, origin.build
         is_right = (

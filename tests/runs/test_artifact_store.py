@@ -41,9 +41,9 @@ from trtcal.wings.fleet.store.check import verify_store
 from trtcal.wings.fleet.store.gc import collect_garbage
 from trtcal.wings.fleet.store.location import open_location
 from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects, path_of
+from trtcal.wings.fleet.store.origin import digest_wanted, find_origin
 from trtcal.wings.fleet.store.record import Wanted, check_names, record_of
 from trtcal.wings.fleet.store.store import ArtifactStore, run_path
-from trtcal.wings.fleet.store.trace import digest_wanted, trace
 
 NOW, DAY = timedelta(0), timedelta(hours=24)
 
@@ -517,7 +517,7 @@ def test_an_engine_leads_back_to_all_that_it_was_made_of(url, tmp_path):
         run = write_run(tmp_path / str(number), number, word=word, p50=p50, commit=40 * str(number))
         push(store, run)
     push(store, write_run(tmp_path / "other", 4, name="other", model="other"))
-    found = trace(store, digest_wanted(str(engine(tmp_path / "3"))))
+    found = find_origin(store, digest_wanted(str(engine(tmp_path / "3"))))
     assert found.names == ("builds/int8-0-cpu/engine.onnx",)
     assert found.record.model == digest("sha256 of a model")
     assert found.record.materials["calibration data"] == digest("data")
@@ -529,7 +529,7 @@ def test_an_engine_leads_back_to_all_that_it_was_made_of(url, tmp_path):
     changed = {one.figure: (one.before, one.after) for one in found.changed.changed}
     assert changed["latency_p50"] == (1.0, 2.0)
     assert found.changed.inputs["commit"] == (40 * "1", 40 * "3")
-    first = trace(store, digest_file(engine(tmp_path / "1"))[:20])
+    first = find_origin(store, digest_file(engine(tmp_path / "1"))[:20])
     assert first.last_good is None
     assert first.changed is None
 
@@ -538,9 +538,9 @@ def test_a_digest_of_nothing_and_one_of_several_files_are_refused(run):
     store = ArtifactStore.make("memory://digests")
     push(store, run)
     with pytest.raises(MissingError, match="no run in"):
-        trace(store, digest("nothing"))
+        find_origin(store, digest("nothing"))
     with pytest.raises(InputError, match="files begin with"):
-        trace(store, "sha256:")
+        find_origin(store, "sha256:")
     with pytest.raises(InputError, match="neither a file nor a digest"):
         digest_wanted("abc")
 
@@ -776,7 +776,7 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     assert said("gc")["objects"] == []
     for words in (
         f"show {identity}",
-        f"trace {engine(run)}",
+        f"origin {engine(run)}",
         "list",
         "verify",
         "gc",

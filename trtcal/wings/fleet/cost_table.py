@@ -34,19 +34,19 @@ class CostLine:
     @property
     def latest(self) -> RunCost:
         """The last run that has a cost, or the last one."""
-        return next((one for one in reversed(self.runs) if one.cost), self.runs[-1])
+        return next((run for run in reversed(self.runs) if run.cost), self.runs[-1])
 
     @property
     def since_first(self) -> CostChange | None:
         """How the cost changed since the first run of the series that has one."""
-        first = next((one for one in self.series if one.cost), self.latest)
+        first = next((run for run in self.series if run.cost), self.latest)
         return None if first is self.latest else change_between(first, self.latest)
 
     @property
     def since_version(self) -> CostChange | None:
         """How the cost changed since the last run of the version before."""
         earlier = self.series[: self.series.index(self.latest)]
-        others = [one for one in earlier if one.cost and one.version != self.latest.version]
+        others = [run for run in earlier if run.cost and run.version != self.latest.version]
         return change_between(others[-1], self.latest) if others else None
 
     def to_document(self) -> Document:
@@ -57,7 +57,7 @@ class CostLine:
             "group": self.group,
             "project": latest.entry.name,
             "runs": len(self.runs),
-            "priced": sum(one.cost is not None for one in self.runs),
+            "priced": sum(run.cost is not None for run in self.runs),
             "run": latest.entry.number,
             "made_at": latest.entry.made_at,
             "model": latest.version,
@@ -102,11 +102,11 @@ class CostTotal:
 
 def _total(group: str | None, currency: str, latest: Sequence[RunCost]) -> CostTotal:
     """Add costs up; their errors are independent, so squares of half intervals add up too."""
-    months = [one.per_month for one in latest if one.per_month]
-    value = math.fsum(one.value for one in months)
-    low = value - math.hypot(*(one.value - one.low for one in months))
-    high = value + math.hypot(*(one.high - one.value for one in months))
-    inferences = math.fsum(one.settings.inferences_per_month or 0 for one in latest)
+    months = [run.per_month for run in latest if run.per_month]
+    value = math.fsum(month.value for month in months)
+    low = value - math.hypot(*(month.value - month.low for month in months))
+    high = value + math.hypot(*(month.high - month.value for month in months))
+    inferences = math.fsum(run.settings.inferences_per_month or 0 for run in latest)
     total = Cost(value, low, high)
     return CostTotal(group, currency, len(latest), len(months), inferences, total)
 
@@ -127,13 +127,13 @@ class CostTable:
             latest = line.latest
             if latest.price:
                 every.setdefault((line.group, latest.price.currency), []).append(latest)
-        found = (_total(*key, own) for key, own in every.items())
-        return tuple(one for one in found if one.known)
+        totals = (_total(*key, own) for key, own in every.items())
+        return tuple(total for total in totals if total.known)
 
     @property
     def runs(self) -> list[RunCost]:
         """All runs; with a grouping by variant, a run stands once for each."""
-        return [one for line in self.lines for one in line.runs]
+        return [run for line in self.lines for run in line.runs]
 
     @property
     def untagged(self) -> int:
@@ -143,20 +143,20 @@ class CostTable:
     @property
     def unpriced(self) -> dict[str, int]:
         """Why runs have no cost -> how many."""
-        return dict(Counter(one.why for one in self.runs if one.cost is None))
+        return dict(Counter(run.why for run in self.runs if run.cost is None))
 
     @property
     def warnings(self) -> dict[str, int]:
         """What is wrong with a price -> of how many runs."""
-        return dict(Counter(one.why for one in self.runs if one.cost and one.why))
+        return dict(Counter(run.why for run in self.runs if run.cost and run.why))
 
     def to_document(self) -> Document:
         """Return the JSON form."""
         return {
             "by": self.by,
-            "lines": [one.to_document() for one in self.lines],
-            "totals": [one.to_document() for one in self.totals],
-            "changes": [one.to_document() for one in self.changes],
+            "lines": [line.to_document() for line in self.lines],
+            "totals": [total.to_document() for total in self.totals],
+            "changes": [change.to_document() for change in self.changes],
             "runs": len(self.runs),
             "untagged": self.untagged,
             "unpriced": self.unpriced,
@@ -182,7 +182,7 @@ def cost_table(
     group None, runs without a price are counted with the reason.
     """
     runs = read_runs(history, pricing, project, tags, every_variant=by == VARIANT)
-    runs = [one for one in runs if since is None or one.made.date() >= since]
+    runs = [run for run in runs if since is None or run.made.date() >= since]
     return table_of(runs, by)
 
 
@@ -190,31 +190,31 @@ def table_of(runs: Sequence[RunCost], by: str = PROJECT) -> CostTable:
     """Return costs by group of runs that are in the order of their time."""
     every: dict[Key, list[RunCost]] = {}
     groups: dict[tuple[str | None, Key], list[RunCost]] = {}
-    for one in runs:
-        key = (one.entry.name, one.variant if by == VARIANT else "")
-        every.setdefault(key, []).append(one)
-        groups.setdefault((_group(one, by), key), []).append(one)
+    for run in runs:
+        key = (run.entry.name, run.variant if by == VARIANT else "")
+        every.setdefault(key, []).append(run)
+        groups.setdefault((_group(run, by), key), []).append(run)
     lines = []
     for (group, key), own in groups.items():
         end = every[key].index(own[-1]) + 1
         lines.append(CostLine(group, tuple(own), tuple(every[key][:end])))
     lines.sort(key=lambda line: (line.group is None, line.group or "", line.latest.entry.name))
     changes = [change for series in every.values() for change in changes_of(series)]
-    return CostTable(by, tuple(lines), tuple(sorted(changes, key=lambda one: one.after.made)))
+    return CostTable(by, tuple(lines), tuple(sorted(changes, key=lambda change: change.after.made)))
 
 
 def changes_of(series: Sequence[RunCost]) -> list[CostChange]:
     """Return the changes beyond noise from each run that has a cost to the next."""
-    priced = [one for one in series if one.cost]
-    found = [change_between(*pair) for pair in pairwise(priced)]
-    return [one for one in found if one and one.is_beyond_noise]
+    priced = [run for run in series if run.cost]
+    changes = [change_between(*pair) for pair in pairwise(priced)]
+    return [change for change in changes if change and change.is_beyond_noise]
 
 
-def _group(one: RunCost, by: str) -> str | None:
+def _group(run: RunCost, by: str) -> str | None:
     named = {
-        PROJECT: one.entry.name,
-        MODEL: one.version,
-        VARIANT: one.variant,
-        TARGET: one.device,
+        PROJECT: run.entry.name,
+        MODEL: run.version,
+        VARIANT: run.variant,
+        TARGET: run.device,
     }
-    return named[by] if by in named else one.entry.tags.get(by.removeprefix(TAG))
+    return named[by] if by in named else run.entry.tags.get(by.removeprefix(TAG))

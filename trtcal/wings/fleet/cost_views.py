@@ -18,20 +18,20 @@ View = dict[str, Any]
 
 def cost_of_project(runs: Sequence[RunCost]) -> View | None:
     """Return a project's cost, its values over time and its changes; None if no run has a cost."""
-    found = table_of(runs)
-    if not any(one.cost for one in runs):
+    table = table_of(runs)
+    if not any(run.cost for run in runs):
         return None
-    view = _line(found.lines[0])
+    view = _line(table.lines[0])
     return {
         **view,
-        "unpriced": sum(one.cost is None for one in runs),
-        "changes": [_change(one) for one in found.changes[: -CHANGES_SHOWN - 1 : -1]],
+        "unpriced": sum(run.cost is None for run in runs),
+        "changes": [_change(change) for change in table.changes[: -CHANGES_SHOWN - 1 : -1]],
     }
 
 
 def costs_by_tag(runs: Sequence[RunCost]) -> list[View]:
     """Return for each tag that runs have its groups, and how their costs went: one line a project."""
-    keys = sorted({key for one in runs for key in one.entry.tags})
+    keys = sorted({key for run in runs for key in run.entry.tags})
     return [
         {
             "key": key,
@@ -53,7 +53,7 @@ def _line(line: CostLine) -> View:
     latest, saving, month = line.latest, line.latest.saving, line.latest.per_month
     cost, price = latest.cost, latest.price
     currency = price.currency if price else ""
-    same = [one for one in line.runs if one.price and one.price.currency == currency]
+    same = [run for run in line.runs if run.price and run.price.currency == currency]
     return {
         "project": latest.entry.name,
         "runs": len(line.runs),
@@ -73,8 +73,8 @@ def _line(line: CostLine) -> View:
             )
             if change
         ],
-        "places": [one.entry.number for one in same],
-        "values": [one.cost.value for one in same if one.cost],
+        "places": [run.entry.number for run in same],
+        "values": [run.cost.value for run in same if run.cost],
         "currency": currency,
     }
 

@@ -29,7 +29,7 @@ from trtcal.wings.fleet.prices import (
 )
 
 NO_TIMES = "no times with intervals are recorded: add the report again with `trtcal history add`"
-KEPT = "the price that was given with the run is kept"
+PRICE_KEPT = "the price that was given with the run is kept"
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -48,12 +48,12 @@ class Pricing:
             return Quote(own)
         machine = {key: entry.digests.get(f"machine {key}") for key in ("gpu", "timed_on")}
         gpu = None if machine["gpu"] == str(None) else machine["gpu"]
-        made = moment_of(entry.made_at) or EPOCH
-        found = self.table.find(
-            machine_of({**machine, "gpu": gpu}, meter.settings), self.day or made.date()
+        moment = moment_of(entry.made_at) or EPOCH
+        quote = self.table.find(
+            machine_of({**machine, "gpu": gpu}, meter.settings), self.day or moment.date()
         )
         is_named = own is not None and own.seen is None
-        return Quote(own, KEPT) if found.price is None and is_named else found
+        return Quote(own, PRICE_KEPT) if quote.price is None and is_named else quote
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ class RunCost:
     @property
     def per_month(self) -> Cost | None:
         """The cost of a month, if it is known how many inferences that has."""
-        wanted, cost = self.settings.inferences_per_month, self.cost
-        if wanted is None or cost is None:
+        inferences, cost = self.settings.inferences_per_month, self.cost
+        if inferences is None or cost is None:
             return None
-        return cost.times(wanted / MILLION)
+        return cost.times(inferences / MILLION)
 
     @property
     def saving(self) -> Cost | None:
@@ -168,7 +168,9 @@ def change_between(before: RunCost, after: RunCost) -> CostChange | None:
         return None
     if before.price.currency != after.price.currency:
         return None
-    was, now = ([math.log(end) for end in (one.low, one.value, one.high)] for one in costs if one)
+    was, now = (
+        [math.log(end) for end in (cost.low, cost.value, cost.high)] for cost in costs if cost
+    )
     middle = now[1] - was[1]
     low = middle - math.hypot(now[1] - now[0], was[2] - was[1])
     high = middle + math.hypot(now[2] - now[1], was[1] - was[0])
@@ -187,14 +189,14 @@ def read_runs(
 ) -> list[RunCost]:
     """Return the cost of every run in the order of their time: of the verdict's variant, or of each."""
     meters = history.meters(partial(from_fields, Meter))
-    found: list[RunCost] = []
+    runs: list[RunCost] = []
     for entry in history.entries(project, with_figures=False, tags=tags):
         meter = meters.get(entry.number) or Meter(entry.variant or "", {}, None, {})
         own = entry.variant if entry.variant in meter.timings else meter.reference
         names = list(meter.timings) if every_variant and meter.timings else [str(own)]
         costs = partial(_run_costs, entry, meter, names, pricing)
-        found += parsing(history.path, costs)
-    return sorted(found, key=lambda one: (one.made, one.entry.number))
+        runs += parsing(history.path, costs)
+    return sorted(runs, key=lambda run: (run.made, run.entry.number))
 
 
 def _run_costs(
@@ -202,7 +204,7 @@ def _run_costs(
 ) -> list[RunCost]:
     """Return what variants of a run cost."""
     quote, settings = pricing.quote(entry, meter), meter.settings
-    timings = {name: one for name, one in meter.timings.items() if one.is_possible}
+    timings = {name: timing for name, timing in meter.timings.items() if timing.is_possible}
     return [
         RunCost(entry, name, timings.get(name), name == meter.reference, quote, settings)
         for name in variants

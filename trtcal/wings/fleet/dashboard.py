@@ -56,21 +56,21 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
     for number, name in enumerate(history.names(), 1):
         entries = history.entries(name, last, with_figures=False)
         numbers = {entry.number for entry in entries}
-        own = [one for one in every if one.entry.number in numbers]
+        own = [run for run in every if run.entry.number in numbers]
         runs += own
         page = {**_project(entries, read_series(history, entries)), **_costs(own)}
         projects.append({"file": f"{number}-{_slug(name)}.html", "name": name, **page})
     written = [folder / "index.html"]
-    for name in (written[0].name, *(one["file"] for one in projects)):
+    for name in (written[0].name, *(project["file"] for project in projects)):
         _check_ours(folder / name)
-    projects.sort(key=lambda one: one["last"].made_at, reverse=True)
-    tags = costs_by_tag(sorted(runs, key=lambda one: (one.made, one.entry.number)))
+    projects.sort(key=lambda project: project["last"].made_at, reverse=True)
+    tags = costs_by_tag(sorted(runs, key=lambda run: (run.made, run.entry.number)))
     shown = {"projects": projects, "tags": tags, "data": _data_by_tag(tags)}
     with together():
         write_text(written[0], environment.get_template("index.html.j2").render(shown))
-        for one in sorted(projects, key=lambda one: one["number"]):
-            written.append(folder / one["file"])
-            write_text(written[-1], environment.get_template("project.html.j2").render(one))
+        for project in sorted(projects, key=lambda project: project["number"]):
+            written.append(folder / project["file"])
+            write_text(written[-1], environment.get_template("project.html.j2").render(project))
     return written
 
 
@@ -78,7 +78,7 @@ def _costs(runs: Sequence[RunCost]) -> View:
     return {
         "cost": cost_of_project(runs),
         "tags": tags_of_last(runs),
-        "cost_of": {one.entry.number: one for one in runs},
+        "cost_of": {run.entry.number: run for run in runs},
     }
 
 
@@ -97,8 +97,8 @@ def _data_by_tag(tags: Sequence[View]) -> str:
                 "variant": visible(f"{line['group']}: {line['project']}"),
                 "points": _thinned(
                     [
-                        (places[at], one)
-                        for at, one in zip(line["places"], line["values"], strict=True)
+                        (places[at], value)
+                        for at, value in zip(line["places"], line["values"], strict=True)
                     ]
                 ),
             }
@@ -124,7 +124,7 @@ def _check_ours(path: Path) -> None:
 def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
     changes = changes_of(entries, every)
     events = events_of(changes)
-    moving = {one.figure for one in every if min(one.values) < max(one.values)}
+    moving = {series.figure for series in every if min(series.values) < max(series.values)}
     figures = [figure for figure in TITLES if figure in moving]
     charts = [_chart(figure, every, changes, entries) for figure in figures]
     main = _main(entries[-1], every)
@@ -139,9 +139,10 @@ def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
         "charts": charts,
         "data": embedded({"runs": [entry.number for entry in entries], "charts": charts}),
         "steady": [
-            (TITLES[figure], [(one.variant, one.values[-1]) for one in own[:STEADY_SHOWN]])
+            (TITLES[figure], [(series.variant, series.values[-1]) for series in own[:STEADY_SHOWN]])
             for figure in TITLES
-            if figure not in moving and (own := [one for one in every if one.figure == figure])
+            if figure not in moving
+            and (own := [series for series in every if series.figure == figure])
         ],
         "events": events[:EVENTS_SHOWN],
         "more_events": max(len(events) - EVENTS_SHOWN, 0),
@@ -167,7 +168,7 @@ def _stopped(entries: Sequence[Entry]) -> Entry | None:
 
 def _main(last: Entry, every: Sequence[Series]) -> Series | None:
     """Return the series that says how good the last run's variant is."""
-    own = {one.figure: one for one in every if one.variant == last.variant}
+    own = {series.figure: series for series in every if series.variant == last.variant}
     return next((own[figure] for figure in MAIN if figure in own), None)
 
 
@@ -187,16 +188,18 @@ def _chart(
     figure: str, every: Sequence[Series], changes: Sequence[Change], entries: Sequence[Entry]
 ) -> View:
     """Return one figure over the runs: lines, and the runs with which a level shifted."""
-    own = [one for one in every if one.figure == figure]
+    own = [series for series in every if series.figure == figure]
     lines = []
-    for one in own[:MOST_LINES]:
-        points = _thinned(list(zip(one.places, one.values, strict=True)))
-        lines.append({"variant": visible(one.variant), "points": points, "last": one.values[-1]})
+    for series in own[:MOST_LINES]:
+        points = _thinned(list(zip(series.places, series.values, strict=True)))
+        lines.append(
+            {"variant": visible(series.variant), "points": points, "last": series.values[-1]}
+        )
     return {
         "title": TITLES[figure],
         "lines": lines,
         "more": len(own) - len(lines),
-        "marks": sorted({one.run for one in changes if one.figure == figure}),
+        "marks": sorted({change.run for change in changes if change.figure == figure}),
     }
 
 

@@ -78,8 +78,13 @@ def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
     saved = [read_saved(path, manifest, digest, golden) for path in files]
     if len({path.resolve() for path in files}) < len(files):  # equal contents are two devices' own
         raise InputError("a file of saved outputs is given twice", "give one file for each device")
-    tiers = {name: [one for one in saved if one.tier == name] for name in {s.tier for s in saved}}
-    agreed = {name: np.all([one.agrees for one in found], axis=0) for name, found in tiers.items()}
+    tiers = {
+        name: [outputs for outputs in saved if outputs.tier == name]
+        for name in {s.tier for s in saved}
+    }
+    agreed = {
+        name: np.all([outputs.agrees for outputs in own], axis=0) for name, own in tiers.items()
+    }
     return [_tier(name, tiers[name], agreed, least) for name in sorted(tiers)]
 
 
@@ -108,21 +113,23 @@ def _compared(path: Path, tier: str, manifest: Document, arrays: Arrays, golden:
             (arrays[f"output.{place}.{sample}"], golden[f"output.{place}.{sample}"], *item)
             for place, item in enumerate(about["tolerances"].items())
         ]
-        ratios = [_ratio(made, wanted, tolerance) for made, wanted, _, tolerance in pairs]
+        ratios = [_ratio(output, expected, tolerance) for output, expected, _, tolerance in pairs]
         is_within = max(ratios) <= 1.0
-        classes = [(one, two) for one, two, name, _ in pairs if kinds.get(name) == CLASSES]
+        classes = [
+            (output, expected) for output, expected, name, _ in pairs if kinds.get(name) == CLASSES
+        ]
         agrees.append(all(map(_same_class, classes)) if classes else is_within)
         within.append(is_within)
         largest = max(largest, *ratios)
     return Saved(path, tier, tuple(agrees), tuple(within), largest)
 
 
-def _ratio(made: Array, wanted: Array, tolerance: float) -> float:
+def _ratio(output: Array, golden: Array, tolerance: float) -> float:
     """Return the largest difference over the tolerance, infinite where values are not comparable."""
-    if made.shape != wanted.shape or made.dtype.kind != wanted.dtype.kind:
-        raise ValueError(f"an output is {made.dtype}{list(made.shape)}")
-    same = (made == wanted) | ((made != made) & (wanted != wanted))
-    apart = np.abs(made[~same].astype("f8") - wanted[~same].astype("f8"))
+    if output.shape != golden.shape or output.dtype.kind != golden.dtype.kind:
+        raise ValueError(f"an output is {output.dtype}{list(output.shape)}")
+    same = (output == golden) | ((output != output) & (golden != golden))
+    apart = np.abs(output[~same].astype("f8") - golden[~same].astype("f8"))
     if not apart.size:
         return 0.0
     most = float(apart.max())
@@ -130,8 +137,8 @@ def _ratio(made: Array, wanted: Array, tolerance: float) -> float:
 
 
 def _same_class(pair: tuple[Array, Array]) -> bool:
-    made, wanted = pair
-    return bool((made.argmax(axis=-1) == wanted.argmax(axis=-1)).all())
+    output, golden = pair
+    return bool((output.argmax(axis=-1) == golden.argmax(axis=-1)).all())
 
 
 def _tier(
@@ -140,9 +147,9 @@ def _tier(
     mine = agreed[name]
     count, inputs = int(mine.sum()), len(mine)
     agreement = proportion(count, inputs).scaled(100.0)
-    below = _below(mine, [one for other, one in agreed.items() if other != name])
-    within = int(np.all([one.within for one in saved], axis=0).sum())
-    largest = max(one.largest for one in saved)
+    below = _below(mine, [outputs for other, outputs in agreed.items() if other != name])
+    within = int(np.all([outputs.within for outputs in saved], axis=0).sum())
+    largest = max(outputs.largest for outputs in saved)
     alert = None
     if below is not None and below.low > 0:
         alert = f"{below.value:.1f} points below the rest"

@@ -77,30 +77,30 @@ def focus_rows(runs: Sequence[RunCost], account: str = ACCOUNT) -> list[Row]:
     A run counts from its time until the next run of its project, at most to the end of its month. With
     `inferences_per_month` the quantity is the part of them in that time, else it is a million.
     """
-    priced = (one for one in runs if one.cost)
-    ordered = sorted(priced, key=lambda one: (one.entry.name, one.made, one.entry.number))
+    priced = (run for run in runs if run.cost)
+    ordered = sorted(priced, key=lambda run: (run.entry.name, run.made, run.entry.number))
     return [
-        _row(one, period, account)
-        for _, own in groupby(ordered, key=lambda one: one.entry.name)
-        for one, period in _periods(list(own))
+        _row(run, period, account)
+        for _, own in groupby(ordered, key=lambda run: run.entry.name)
+        for run, period in _periods(list(own))
     ]
 
 
 def _periods(series: Sequence[RunCost]) -> Iterator[tuple[RunCost, Period]]:
     """Yield runs with the times in which they are the last of their series, at least a second."""
     ends = [after.made for _, after in pairwise(series)]
-    for number, one in enumerate(series):
-        month = month_of(one.made)
+    for number, run in enumerate(series):
+        month = month_of(run.made)
         end = min(ends[number], month.end) if number < len(ends) else month.end
-        yield one, Period(one.made, max(end, one.made + timedelta(seconds=1)))
+        yield run, Period(run.made, max(end, run.made + timedelta(seconds=1)))
 
 
-def _row(one: RunCost, period: Period, account: str) -> Row:
-    price, cost = one.price, one.cost
+def _row(run: RunCost, period: Period, account: str) -> Row:
+    price, cost = run.price, run.cost
     if price is None or cost is None:
         raise ValueError("a run without a cost has no row")
-    month = month_of(one.made)
-    monthly = one.settings.inferences_per_month
+    month = month_of(run.made)
+    monthly = run.settings.inferences_per_month
     share = period.seconds / month.seconds
     inferences = _sharp(MILLION if monthly is None else monthly * share)
     hourly = _sharp(price.per_hour)
@@ -113,7 +113,7 @@ def _row(one: RunCost, period: Period, account: str) -> Row:
         **row,
         **_money(total, hourly, hours, price),
         **_place(price, account),
-        **_what(one, price, basis),
+        **_what(run, price, basis),
         "BillingPeriodStart": _time(month.start),
         "BillingPeriodEnd": _time(month.end),
         "ChargePeriodStart": _time(period.start),
@@ -157,10 +157,10 @@ def _place(price: Price, account: str) -> Row:
     }
 
 
-def _what(one: RunCost, price: Price, basis: str) -> Row:
-    tags, saving = one.entry.tags, one.saving
+def _what(run: RunCost, price: Price, basis: str) -> Row:
+    tags, saving = run.entry.tags, run.saving
     description = (
-        f"Estimate, not an invoice: inferences ({basis}) by {one.variant} on {one.device} at the "
+        f"Estimate, not an invoice: inferences ({basis}) by {run.variant} on {run.device} at the "
         "measured "
         f"latency, at {price.per_hour:g} {price.currency} an hour ({price.name}), without idle time"
     )
@@ -168,8 +168,8 @@ def _what(one: RunCost, price: Price, basis: str) -> Row:
         "ChargeCategory": "Usage",
         "ChargeFrequency": "Usage-Based",
         "ChargeDescription": description,
-        "ResourceId": f"{one.entry.name}/{one.variant}",
-        "ResourceName": one.entry.name,
+        "ResourceId": f"{run.entry.name}/{run.variant}",
+        "ResourceName": run.entry.name,
         "ResourceType": "Model",
         "ServiceCategory": "AI and Machine Learning",
         "ServiceName": "Model inference",
@@ -178,12 +178,12 @@ def _what(one: RunCost, price: Price, basis: str) -> Row:
         "x_IsEstimate": "true",
         "x_QuantityBasis": basis,
         "x_SavingPercent": _number(_sharp(saving.value)) if saving else None,
-        "x_Variant": one.variant,
-        "x_Device": one.device,
-        "x_Verdict": one.entry.verdict,
-        "x_ModelFingerprint": one.version or None,
-        "x_ReportDigest": one.entry.report,
-        "x_RunNumber": str(one.entry.number),
+        "x_Variant": run.variant,
+        "x_Device": run.device,
+        "x_Verdict": run.entry.verdict,
+        "x_ModelFingerprint": run.version or None,
+        "x_ReportDigest": run.entry.report,
+        "x_RunNumber": str(run.entry.number),
     }
 
 
@@ -219,4 +219,4 @@ def _cell(column: str, value: str | None) -> str:
 def _json(table: Mapping[str, str | None]) -> str | None:
     """Return a table as a JSON object in ASCII, with escapes where a cell might begin as a formula."""
     text = json.dumps(table, sort_keys=True)
-    return FORMULA.sub(lambda one: f"{one[1]}\\u{ord(one[2]):04x}", text) if table else None
+    return FORMULA.sub(lambda match: f"{match[1]}\\u{ord(match[2]):04x}", text) if table else None

@@ -57,12 +57,12 @@ class Meter:
 def meter_of_run(report: Document) -> Meter:
     """Return what a report's costs follow from, without its tags; only variants with intervals."""
     measured = report["measured"]
-    names = {one.name for one in fields(Timing)}
+    names = {variant.name for variant in fields(Timing)}
     timings: dict[str, Timing] = {}
-    for name, one in measured["variants"].items():
-        if names <= set(one["latency"]):
-            made = from_fields(Timing, {key: one["latency"][key] for key in names})
-            timings |= {storable(name): made} if made.is_possible else {}
+    for name, variant in measured["variants"].items():
+        if names <= set(variant["latency"]):
+            timing = from_fields(Timing, {key: variant["latency"][key] for key in names})
+            timings |= {storable(name): timing} if timing.is_possible else {}
     settings = CostConfig.from_document(report)
     price = (measured.get("costs") or {}).get("price")
     reference = storable(report["comparison"]["rows"][0]["name"])

@@ -39,7 +39,7 @@ from trtcal.reporting.engines import CPU
 from trtcal.reporting.verdict import refused_targets
 
 TABLE = Path(__file__).with_name("prices.toml")
-HINT = "the table of trtcal is an example of the format: trtcal/wings/fleet/prices.toml"
+EXAMPLE = "the table of trtcal is an example of the format: trtcal/wings/fleet/prices.toml"
 SEEN = Kind("a date", lambda value: type(value) is date, example="2026-11-09")
 GPU, USD = "GPU", "USD"
 MILLION, HOUR_MS = 1e6, 3.6e6
@@ -118,10 +118,10 @@ class Price:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Price:
         """Return a price from its JSON form; `InputError` or `ValueError` if it is none."""
-        known = {name: one for name, one in document.items() if one not in (None, [])}
-        seen = date.fromisoformat(known["seen"]) if "seen" in known else None
-        made = read_section(cls, {**known, "seen": seen or date.min}, HINT)
-        return replace(made, seen=seen)
+        fields = {name: value for name, value in document.items() if value not in (None, [])}
+        seen = date.fromisoformat(fields["seen"]) if "seen" in fields else None
+        price = read_section(cls, {**fields, "seen": seen or date.min}, EXAMPLE)
+        return replace(price, seen=seen)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Quote:
 class PriceTable:
     """The prices of one file, in its order."""
 
-    price: tuple[Price, ...] = key(partial(read_sections, Price, HINT))
+    price: tuple[Price, ...] = key(partial(read_sections, Price, EXAMPLE))
 
     def find(self, machine: Machine, day: date = date.max) -> Quote:
         """Return the lowest price of a machine that holds on a day.
@@ -149,13 +149,15 @@ class PriceTable:
         for price in self.price:
             if price.fits(machine):
                 offers.setdefault(price.offer, []).append(price)
-        valid = [held for own in offers.values() if (held := _held(own, day))]
+        valid = [price_of_day for own in offers.values() if (price_of_day := _held(own, day))]
         known = valid or [min(own, key=_day_and_price) for own in offers.values()]
         if not known:
             return Quote(None, f"no price is known for {machine.label}")
-        found = min(known, key=lambda one: (one.currency != USD, one.currency, one.per_hour))
-        late = f"the oldest known price is from {found.seen}, later than the run of {day}"
-        return Quote(found, "" if valid else late)
+        cheapest = min(
+            known, key=lambda offer: (offer.currency != USD, offer.currency, offer.per_hour)
+        )
+        late = f"the oldest known price is from {cheapest.seen}, later than the run of {day}"
+        return Quote(cheapest, "" if valid else late)
 
 
 def _day_and_price(price: Price) -> tuple[date, float]:
@@ -186,12 +188,12 @@ class Cost:
 def load_prices(path: Path | None = None) -> PriceTable:
     """Read a table of prices, that of trtcal without a path; `InputError` if it is none."""
     path = path or TABLE
-    table = read_toml(path, HINT)
+    table = read_toml(path, EXAMPLE)
     with naming(path):
-        found = read_section(PriceTable, table, HINT)
-    if not found.price:
-        raise InputError(f"{path} has no [[price]]", HINT)
-    return found
+        prices = read_section(PriceTable, table, EXAMPLE)
+    if not prices.price:
+        raise InputError(f"{path} has no [[price]]", EXAMPLE)
+    return prices
 
 
 def named_price(per_hour: float, currency: str = "USD") -> Price:
@@ -241,15 +243,15 @@ def find_costs(
     quote = Quote(price)
     if price is None and (machine.device or machine.instance):
         quote = (table or load_prices()).find(machine, day)
-    found = {}
+    costs = {}
     for name, measured in variants.items():
         relative = relative_cost(measured["latency"])
         cost = cost_per_million(measured["latency"], quote.price) if quote.price else None
-        found[name] = {"cost": cost and asdict(cost), "relative": relative and asdict(relative)}
+        costs[name] = {"cost": cost and asdict(cost), "relative": relative and asdict(relative)}
     return {
         "price": quote.price.to_document() if quote.price else None,
         "note": _note(quote),
-        "variants": found,
+        "variants": costs,
     }
 
 
@@ -278,8 +280,8 @@ def day_of(made_at: str) -> date | None:
 def moment_of(made_at: str) -> datetime | None:
     """Return an ISO time in UTC, to the second, None if it is none; without an offset it is UTC."""
     try:
-        found = datetime.fromisoformat(made_at.replace("Z", "+00:00"))
-        aware = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+        parsed = datetime.fromisoformat(made_at.replace("Z", "+00:00"))
+        aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
         moment = aware.astimezone(timezone.utc).replace(microsecond=0)
         return moment if moment.year in YEARS else None
     except (ValueError, OverflowError):
@@ -297,7 +299,7 @@ def with_costs(
     machine = machine_of(measured["machine"], CostConfig.from_document(document))
     day = day_of(measured["made_at"]) or date.max
     costs = find_costs(measured["variants"], machine, table, price, day)
-    is_for_gpu = any(one["target"] != CPU for one in document["builds"])
+    is_for_gpu = any(build["target"] != CPU for build in document["builds"])
     if not costs["price"] and (is_for_gpu or refused_targets(measured["failed_builds"])):
         return document
     return {**document, "measured": {**measured, "costs": costs}}
@@ -305,16 +307,16 @@ def with_costs(
 
 def judge_costs(limits: Sequence[Limit], document: Document) -> tuple[Judgement, ...]:
     """Hold what a report's variants cost to the limits on it; one with % is on the cost beside FP32."""
-    wanted = [one for one in limits if one.metric == COST]
+    cost_limits = [limit for limit in limits if limit.metric == COST]
     costs = document["measured"].get("costs") or {"variants": {}}
     names = [row["name"] for row in document["comparison"]["rows"][1:]]
-    found = []
-    for limit in wanted:
+    judgements = []
+    for limit in cost_limits:
         for name in filter(limit.is_about, names):
             key = "relative" if limit.is_relative else "cost"
             cost = costs["variants"].get(name, {}).get(key)
-            ends = [one - 100 * limit.is_relative for one in cost.values()] if cost else []
+            ends = [end - 100 * limit.is_relative for end in cost.values()] if cost else []
             is_known = cost and limit.is_relative == limit.is_change
             why = "" if is_known else WITHOUT_SIGN if cost else UNKNOWN
-            found.append(Judgement(limit, name, Figure(*ends) if is_known else None, why))
-    return tuple(found)
+            judgements.append(Judgement(limit, name, Figure(*ends) if is_known else None, why))
+    return tuple(judgements)

@@ -24,8 +24,8 @@ BASELINE = 60  # runs before that count
 BOUND = 3.2  # of one run's deviation, in units of the scatter
 LIMIT = 4.2  # of the runs together, in units of the scatter of their mean
 UNCERTAIN = 3.5  # how much more is wanted of few runs
-LEAST = 0.0004  # scatter that is taken at least, relative to the level
-LEAST_SHIFT = 0.002  # relative change that is shown
+SMALLEST_SCATTER = 0.0004  # scatter that is taken at least, relative to the level
+SMALLEST_SHIFT = 0.002  # relative change that is shown
 TINY = 1e-12
 CHUNK = 1024  # runs examined together
 MAD = 1.4826  # makes the median absolute deviation the standard deviation of a normal distribution
@@ -53,13 +53,13 @@ def find_shifts(values: Sequence[float]) -> tuple[Shift, ...]:
     series = np.asarray(values, np.float64)
     if not len(series) or series.min() == series.max():
         return ()
-    found: list[Shift] = []
+    shifts: list[Shift] = []
     start = 0
     while (shift := _first_shift(series, start)) is not None:
         shift = replace(shift, first=_first_on_it(series, shift))
-        found.append(shift)
+        shifts.append(shift)
         start = shift.first
-    return tuple(found)
+    return tuple(shifts)
 
 
 def _first_shift(series: Values, start: int) -> Shift | None:
@@ -97,12 +97,12 @@ def _find(before: Values, last: Values, end: int) -> Shift | None:
     limit = LIMIT * (1 + UNCERTAIN / before.shape[1])
     after = np.median(last, axis=1)
     is_far = np.abs(distances.sum(1)) / math.sqrt(TOGETHER) >= limit
-    places = np.flatnonzero(is_far & (np.abs(after - level) >= LEAST_SHIFT * np.abs(level)))
+    places = np.flatnonzero(is_far & (np.abs(after - level) >= SMALLEST_SHIFT * np.abs(level)))
     if not len(places):
         return None
-    one = int(places[0])
-    end += one
-    return Shift(end - TOGETHER, end - 1, float(level[one]), float(after[one]))
+    place = int(places[0])
+    end += place
+    return Shift(end - TOGETHER, end - 1, float(level[place]), float(after[place]))
 
 
 def _level_and_scatter(before: Values) -> tuple[Values, Values]:
@@ -111,7 +111,7 @@ def _level_and_scatter(before: Values) -> tuple[Values, Values]:
     reach = 3 * MAD * np.median(np.abs(before - middle), axis=1, keepdims=True)
     pulled = np.clip(before, middle - reach, middle + reach)
     level: Values = pulled.mean(axis=1)
-    return level, np.maximum(pulled.std(axis=1, ddof=1), LEAST * np.abs(level) + TINY)
+    return level, np.maximum(pulled.std(axis=1, ddof=1), SMALLEST_SCATTER * np.abs(level) + TINY)
 
 
 WATCHED = tuple(metric.name for metric in METRICS.values() if metric.is_watched)
@@ -152,30 +152,30 @@ class Event:
     @property
     def lasting(self) -> int:
         """How many figures are worse since then, and still so."""
-        return sum(one.stands and one.is_better is False for one in self.changes)
+        return sum(change.stands and change.is_better is False for change in self.changes)
 
 
 def read_series(history: History, entries: Sequence[Entry]) -> tuple[Series, ...]:
     """Return the watched series over runs of one name, by figure, then by variant."""
     ends = entries[0].number, entries[-1].number
-    found = history.columns(entries[0].name, *ends, WATCHED)
+    columns = history.columns(entries[0].name, *ends, WATCHED)
     places = {entry.number: place for place, entry in enumerate(entries)}
     every = [
         Series(variant, figure, tuple(map(places.__getitem__, runs)), tuple(values))
-        for (variant, figure), (runs, values) in found.items()
+        for (variant, figure), (runs, values) in columns.items()
     ]
-    return tuple(sorted(every, key=lambda one: (WATCHED.index(one.figure), one.variant)))
+    return tuple(sorted(every, key=lambda series: (WATCHED.index(series.figure), series.variant)))
 
 
 def changes_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Change, ...]:
     """Return every shift of every series, the latest first."""
-    found = []
+    changes = []
     for series in every:
         shifts = find_shifts(series.values)
         for shift in shifts:
             stands = shift is shifts[-1] and _stands(series, shift)
-            found.append(_change(entries, series, shift, stands))
-    return tuple(sorted(found, key=lambda one: (-one.run, one.figure, one.variant)))
+            changes.append(_change(entries, series, shift, stands))
+    return tuple(sorted(changes, key=lambda change: (-change.run, change.figure, change.variant)))
 
 
 def _stands(series: Series, shift: Shift) -> bool:
@@ -186,14 +186,17 @@ def _stands(series: Series, shift: Shift) -> bool:
 
 def events_of(changes: Sequence[Change]) -> tuple[Event, ...]:
     """Return changes by the run that they began with, in their order."""
-    found: dict[int, list[Change]] = defaultdict(list)
-    for one in changes:
-        found[one.run].append(one)
+    changes_of_run: dict[int, list[Change]] = defaultdict(list)
+    for change in changes:
+        changes_of_run[change.run].append(change)
     return tuple(
         Event(
-            run, own[0].made_at, dict(pair for one in own for pair in one.inputs.items()), (*own,)
+            run,
+            own[0].made_at,
+            dict(pair for change in own for pair in change.inputs.items()),
+            (*own,),
         )
-        for run, own in found.items()
+        for run, own in changes_of_run.items()
     )
 
 

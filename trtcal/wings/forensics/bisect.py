@@ -58,15 +58,15 @@ class Component:
 
     def __str__(self) -> str:
         if self.kind == PASS:
-            sides = " -> ".join(_version(one) for one in (self.good, self.bad))
+            sides = " -> ".join(_version(side) for side in (self.good, self.bad))
             return f"pass {self.number} {self.name!r} ({sides})"
         return f"{self.kind} {self.name!r} ({self.good} -> {self.bad})"
 
 
-def _version(one: Pass | None) -> str:
-    if one is None or one.on_request:
-        return "none" if one is None else "skipped"
-    return _short(one.version)
+def _version(execution: Pass | None) -> str:
+    if execution is None or execution.on_request:
+        return "none" if execution is None else "skipped"
+    return _short(execution.version)
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,15 @@ class Sides:
         """Return the bad run with the first components from the good one."""
         taken, left = self.components[:count], self.components[count:]
         config = self.bad.config
-        for one in taken:
-            config = _with(config, one, self.good.config)
+        for component in taken:
+            config = _with(config, component, self.good.config)
         return Mix(config, self._passes(left))
 
     def _passes(self, left: Sequence[Component]) -> tuple[Pass, ...]:
-        bad = {one.number for one in left if one.kind == PASS}
+        bad = {component.number for component in left if component.kind == PASS}
         paired = enumerate(_paired(self.good.passes, self.bad.passes), 1)
         chosen = (pair[1] if number in bad else pair[0] for number, pair in paired)
-        return tuple(one for one in chosen if one is not None)
+        return tuple(component for component in chosen if component is not None)
 
 
 def bisect(
@@ -168,13 +168,18 @@ def bisect(
 def _side(config: Config) -> Mix:
     """Return a run's configuration and passes; those that it skips are marked as on request."""
     settings = config.prepare
-    passes = [replace(one, on_request=not _is_asked(one, config)) for one in passes_of(config)]
+    passes = [
+        replace(execution, on_request=not _is_asked(execution, config))
+        for execution in passes_of(config)
+    ]
     return Mix(replace(config, prepare=replace(settings, skip=(), add=())), tuple(passes))
 
 
-def _is_asked(one: Pass, config: Config) -> bool:
+def _is_asked(execution: Pass, config: Config) -> bool:
     settings = config.prepare
-    return one.name not in settings.skip and (one.name in settings.add or not one.on_request)
+    return execution.name not in settings.skip and (
+        execution.name in settings.add or not execution.on_request
+    )
 
 
 def _variant(config: Config) -> str:
@@ -198,11 +203,11 @@ def _checked_ends(trial: Trial, sides: Sides, say: Say) -> tuple[Outcome, Outcom
 
 
 def _step(trial: Trial, sides: Sides, count: int, say: Say) -> bool:
-    found = trial(sides.mix(count))
-    state = "holds" if found.holds else "is broken"
+    outcome = trial(sides.mix(count))
+    state = "holds" if outcome.holds else "is broken"
     number = f"differences 1 to {count} of {len(sides.components)}"
-    say(f"with {number} from the good run: {found.shown}: {state}")
-    return found.holds
+    say(f"with {number} from the good run: {outcome.shown}: {state}")
+    return outcome.holds
 
 
 def _search(count: int, holds: Callable[[int], bool]) -> tuple[int, int]:
@@ -221,12 +226,12 @@ def _within(
     if cause.kind not in (DATA, OPTION):
         return None, 0
     good, bad = (trial.ranges(mix) for mix in mixes)
-    moved = [name for name, one in good.items() if name in bad and bad[name] != one]
+    moved = [name for name, range_ in good.items() if name in bad and bad[name] != range_]
 
     def holds(count: int) -> bool:
-        found = trial(replace(mixes[1], ranges={name: good[name] for name in moved[:count]}))
-        say(f"with ranges 1 to {count} of {len(moved)} from the good run: {found.shown}")
-        return found.holds
+        outcome = trial(replace(mixes[1], ranges={name: good[name] for name in moved[:count]}))
+        say(f"with ranges 1 to {count} of {len(moved)} from the good run: {outcome.shown}")
+        return outcome.holds
 
     if not moved or not holds(len(moved)):
         return None, 1
@@ -246,17 +251,17 @@ def _described(trial: Trial, cause: Component, mixes: tuple[Mix, Mix]) -> str:
 
 def _components(sides: Sides) -> Iterator[Component]:
     """Yield what the runs differ in, in the order of the data flow."""
-    inputs = [open_mix(one) for one in (sides.good, sides.bad)]
-    models = [one.model for one in inputs]
+    inputs = [open_mix(side) for side in (sides.good, sides.bad)]
+    models = [side.model for side in inputs]
     if models[0].fingerprint != models[1].fingerprint:
-        was, now = (_short(one.fingerprint) for one in models)
+        was, now = (_short(side.fingerprint) for side in models)
         yield Component(MODEL, models[1].name, was, now)
     for number, pair in enumerate(_paired(sides.good.passes, sides.bad.passes), 1):
-        if len({one and (one.version, one.on_request) for one in pair}) > 1:
-            name = next(one.name for one in pair if one is not None)
+        if len({side and (side.version, side.on_request) for side in pair}) > 1:
+            name = next(side.name for side in pair if side is not None)
             yield Component(PASS, name, *pair, number)
     for key, attribute in DATA_KEYS.items():
-        was, now = (_short(getattr(one, attribute).fingerprint) for one in inputs)
+        was, now = (_short(getattr(side, attribute).fingerprint) for side in inputs)
         if was != now:
             yield Component(DATA, key, was, now)
     yield from _entries(OPTION, sides, OPTIONS)
@@ -277,9 +282,9 @@ def _paired(good: Sequence[Pass], bad: Sequence[Pass]) -> list[Paired]:
 
 def _placed(passes: Sequence[Pass]) -> Iterator[tuple[tuple[str, int], Pass]]:
     seen = Counter[str]()
-    for one in passes:
-        seen[one.name] += 1
-        yield (one.name, seen[one.name]), one
+    for execution in passes:
+        seen[execution.name] += 1
+        yield (execution.name, seen[execution.name]), execution
 
 
 DATA_KEYS = {"calibration.data": "calibration_data", "evaluation.data": "evaluation_data"}
@@ -306,9 +311,11 @@ def _entries(kind: str, sides: Sides, paths: Sequence[Path]) -> Iterator[Compone
     """Yield the entries of tables, and plain values, in which the configurations differ."""
     both = sides.good.config, sides.bad.config
     for path in paths:
-        leaves = dict.fromkeys(leaf for one in both for leaf in _leaves(_get(one, path), path))
+        leaves = dict.fromkeys(
+            leaf for config in both for leaf in _leaves(_get(config, path), path)
+        )
         for leaf in leaves:
-            was, now = (_get(one, leaf) for one in both)
+            was, now = (_get(config, leaf) for config in both)
             if was != now:
                 yield Component(kind, ".".join(leaf), was, now, path=leaf)
 
@@ -319,8 +326,8 @@ def _leaves(value: Any, path: Path) -> Iterator[Path]:
     if not isinstance(value, dict):
         yield from () if value is MISSING else [path]
         return
-    for name, one in value.items():
-        yield from _leaves(one, (*path, name))
+    for name, inner in value.items():
+        yield from _leaves(inner, (*path, name))
 
 
 def _get(value: Any, path: Path) -> Any:
@@ -337,24 +344,24 @@ def _set(value: Any, path: Path, new: Any) -> Any:
     name, rest = path[0], path[1:]
     if not isinstance(value, dict):
         return replace(value, **{name: _set(getattr(value, name), rest, new)})
-    made = dict(value)
+    table = dict(value)
     if not rest and new is MISSING:
-        made.pop(name, None)
+        table.pop(name, None)
     else:
-        made[name] = _set(made.get(name, {} if rest else None), rest, new)
-    return made
+        table[name] = _set(table.get(name, {} if rest else None), rest, new)
+    return table
 
 
-def _with(config: Config, one: Component, good: Config) -> Config:
+def _with(config: Config, component: Component, good: Config) -> Config:
     """Return a configuration with one component of the good run's."""
-    if one.kind == MODEL:
+    if component.kind == MODEL:
         return replace(config, model=good.model)
-    if one.kind == DATA:
-        section = one.name.partition(".")[0]
-        given = getattr(good, section)
-        changed = replace(getattr(config, section), data=given.data, labels=given.labels)
+    if component.kind == DATA:
+        section = component.name.partition(".")[0]
+        source = getattr(good, section)
+        changed = replace(getattr(config, section), data=source.data, labels=source.labels)
         return replace(config, **{section: changed})
-    return _set(config, one.path, one.good) if one.path else config
+    return _set(config, component.path, component.good) if component.path else config
 
 
 def _short(digest: str) -> str:

@@ -36,7 +36,7 @@ from trtcal.errors import InputError, __version__
 
 FILE = "checkpoints.jsonl"
 MOST_BYTES = 64 * MB
-AGAIN = "restore the original file, or run again: `trtcal run`"
+RESTORE = "restore the original file, or run again: `trtcal run`"
 
 
 def digest_options(options: object) -> str:
@@ -79,8 +79,8 @@ class Checkpoint:
 def chained(checkpoints: Iterable[Checkpoint]) -> list[Document]:
     """Return the lines of a chain as JSON objects."""
     lines, previous = list[Document](), None
-    for number, one in enumerate(checkpoints, 1):
-        fields = to_fields(one)
+    for number, checkpoint in enumerate(checkpoints, 1):
+        fields = to_fields(checkpoint)
         measured = {"artifact": fields.pop("artifact")}
         line = {"number": number, **fields, "previous": previous, "measured": measured}
         previous = digest_document(line)
@@ -104,8 +104,8 @@ def read_chain(path: Path, last: str | None = None) -> tuple[Checkpoint, ...]:
     data = read_bytes(path, MOST_BYTES)
     with in_time(path, len(data)):
         lines = [_parsed(path, *numbered) for numbered in enumerate(data.splitlines(), 1)]
-        found = str(_checked(path, lines))
-        if last is not None and found != last:
+        end = str(_checked(path, lines))
+        if last is not None and end != last:
             raise _broken(path, len(lines), "lines after it are missing")
         return parsing(path, lambda: tuple(map(_checkpoint, lines)))
 
@@ -137,4 +137,4 @@ def _checked(path: Path, lines: Sequence[Document]) -> str:
 
 
 def _broken(path: Path, number: int, why: str) -> InputError:
-    return InputError(f"{path} was changed after it was written: line {number}: {why}", AGAIN)
+    return InputError(f"{path} was changed after it was written: line {number}: {why}", RESTORE)

@@ -43,10 +43,10 @@ class Delta:
     @property
     def checkpoint(self) -> Checkpoint:
         """The checkpoint, of the second chain if it has one."""
-        found = self.after or self.before
-        if found is None:
+        checkpoint = self.after or self.before
+        if checkpoint is None:
             raise ValueError("a delta has a checkpoint")
-        return found
+        return checkpoint
 
     @property
     def got_another(self) -> bool:
@@ -61,9 +61,11 @@ class Delta:
     @property
     def name(self) -> str:
         """Stage, pass and subject in words."""
-        one = self.checkpoint
-        what = "pass" if one.stage == PREPARE else one.stage
-        return f"{what} {one.name!r}{f' of {one.subject}' if one.subject else ''}"
+        checkpoint = self.checkpoint
+        what = "pass" if checkpoint.stage == PREPARE else checkpoint.stage
+        return (
+            f"{what} {checkpoint.name!r}{f' of {checkpoint.subject}' if checkpoint.subject else ''}"
+        )
 
     def __str__(self) -> str:
         if self.after is None or self.before is None:
@@ -86,7 +88,10 @@ class Delta:
             "stage": self.checkpoint.stage,
             "name": self.checkpoint.name,
             "subject": self.checkpoint.subject,
-            **{side: None if one is None else vars(one) for side, one in both.items()},
+            **{
+                side: None if checkpoint is None else vars(checkpoint)
+                for side, checkpoint in both.items()
+            },
             "changed": list(self.changed),
             "is_unexplained": self.is_unexplained,
             "graph": None if self.graph is None else vars(self.graph),
@@ -113,14 +118,14 @@ class ChainDifference:
         """Return the JSON form."""
         return {
             "first": None if self.first is None else self.first.to_document(),
-            "deltas": [one.to_document() for one in self.deltas],
-            "same_output": [one.to_document() for one in self.same_output],
+            "deltas": [delta.to_document() for delta in self.deltas],
+            "same_output": [delta.to_document() for delta in self.same_output],
         }
 
 
 def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
     """Compare two chains; passes are paired by stage, subject and name, those of one name in order."""
-    first, second = (dict(_placed(one.chain)) for one in (before, after))
+    first, second = (dict(_placed(checkpoints.chain)) for checkpoints in (before, after))
     deltas, same = list[Delta](), list[Delta]()
     for place in merged(list(first), list(second)):
         was, now = first.get(place), second.get(place)
@@ -140,10 +145,10 @@ Numbered = tuple[int, Checkpoint]
 
 def _placed(chain: Sequence[Checkpoint]) -> Iterable[tuple[Place, Numbered]]:
     seen = Counter[tuple[str, str, str]]()
-    for number, one in enumerate(chain, 1):
-        name = (one.stage, one.subject, one.name)
+    for number, checkpoint in enumerate(chain, 1):
+        name = (checkpoint.stage, checkpoint.subject, checkpoint.name)
         seen[name] += 1
-        yield (*name, seen[name]), (number, one)
+        yield (*name, seen[name]), (number, checkpoint)
 
 
 def merged(first: Sequence[Key], second: Sequence[Key]) -> Iterator[Key]:
@@ -172,7 +177,7 @@ def _delta(was: Numbered | None, now: Numbered | None) -> Delta:
     if was is None or now is None:
         return Delta(number, was and was[1], now and now[1])
     pairs = {name: (getattr(was[1], name), getattr(now[1], name)) for name in COMPONENTS}
-    changed = tuple(COMPONENTS[name] for name, (one, other) in pairs.items() if one != other)
+    changed = tuple(COMPONENTS[name] for name, (first, other) in pairs.items() if first != other)
     return Delta(number, was[1], now[1], changed)
 
 

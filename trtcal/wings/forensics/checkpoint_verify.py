@@ -77,34 +77,38 @@ def verify_run(
     With `rerun`, what made the first delta is done once more from the run's own settings; its pass
     scripts run only if they are trusted. `InputError` if a chain is missing or was changed.
     """
-    found, before = Checkpoints.read(folder), Checkpoints.read(baseline)
-    made = Verification(str(baseline), len(found.chain), compare_chains(before, found))
-    if made.finding is None or not rerun:
-        return made
+    checkpoints, before = Checkpoints.read(folder), Checkpoints.read(baseline)
+    verification = Verification(
+        str(baseline), len(checkpoints.chain), compare_chains(before, checkpoints)
+    )
+    if verification.finding is None or not rerun:
+        return verification
     config = read_settings(folder).trusting(trust)
-    return replace(made, rerun=_rerun(config, made.finding, before, found))
+    return replace(verification, rerun=_rerun(config, verification.finding, before, checkpoints))
 
 
 def verify_passes(config: Config, baseline: Path, rerun: bool = True) -> Verification:
     """Run a configuration's preparation passes, and hold them against the checkpoints in a folder."""
     before = Checkpoints.read(baseline)
-    passes = tuple(one for one in before.chain if one.stage == PREPARE)
+    passes = tuple(checkpoint for checkpoint in before.chain if checkpoint.stage == PREPARE)
     with Workplace() as place:
-        found = _prepare(config, Path(place))
-        difference = compare_chains(replace(before, chain=passes), found)
-        made = Verification(str(baseline), len(found.chain), difference)
-        if made.finding is None or not rerun:
-            return made
-        return replace(made, rerun=_rerun(config, made.finding, before, found))
+        checkpoints = _prepare(config, Path(place))
+        difference = compare_chains(replace(before, chain=passes), checkpoints)
+        verification = Verification(str(baseline), len(checkpoints.chain), difference)
+        if verification.finding is None or not rerun:
+            return verification
+        return replace(
+            verification, rerun=_rerun(config, verification.finding, before, checkpoints)
+        )
 
 
-def _rerun(config: Config, delta: Delta, before: Checkpoints, found: Checkpoints) -> str:
+def _rerun(config: Config, delta: Delta, before: Checkpoints, checkpoints: Checkpoints) -> str:
     if delta.after is None or config.untrusted:
         return UNTRUSTED if config.untrusted else NOT_RUN
     with Workplace() as place:
         make = _prepare if delta.after.stage == PREPARE else _run
         again = make(config, Path(place))
-        was, now = (_output(delta, one) for one in (found, again))
+        was, now = (_output(delta, chain) for chain in (checkpoints, again))
     if was == now:
         return AGAIN
     return GONE if now == _output(delta, before) else THIRD
@@ -112,10 +116,14 @@ def _rerun(config: Config, delta: Delta, before: Checkpoints, found: Checkpoints
 
 def _output(delta: Delta, checkpoints: Checkpoints) -> list[str]:
     """Return the outputs of all executions of a delta's pass."""
-    wanted = delta.checkpoint
-    place = (wanted.stage, wanted.subject, wanted.name)
+    checkpoint = delta.checkpoint
+    place = (checkpoint.stage, checkpoint.subject, checkpoint.name)
     chain = checkpoints.chain
-    return [one.after for one in chain if (one.stage, one.subject, one.name) == place]
+    return [
+        execution.after
+        for execution in chain
+        if (execution.stage, execution.subject, execution.name) == place
+    ]
 
 
 def _prepare(config: Config, place: Path) -> Checkpoints:
@@ -157,7 +165,7 @@ def _entries(folder: Path, history: History, against: int | None) -> list[Entry]
     if against is not None:
         return [history.entry(against)]
     own = entry_of(read_document(folder / REPORT, KIND, VERSION))
-    same = [one for one in history.entries(with_figures=False) if _is_before(one, own)]
+    same = [entry for entry in history.entries(with_figures=False) if _is_before(entry, own)]
     return same[::-1]
 
 

@@ -88,19 +88,21 @@ def build_checkpoints(build: Build, model: str) -> list[Checkpoint]:
         "tool": build.backend,
         "tool_version": build.backend_version,
     }
-    made, before, stages = list[Checkpoint](), model, list[object]()
+    checkpoints, before, stages = list[Checkpoint](), model, list[object]()
     for stage in builder_stages(build.log):
         stages.append(to_fields(stage))
         after = digest_options(stages)
-        made.append(Checkpoint("build", stage.name, before, after, **about))
+        checkpoints.append(Checkpoint("build", stage.name, before, after, **about))
         before = after
-    layers = digest_options([_layer(one) for one in build.layers])
+    layers = digest_options([_layer(layer) for layer in build.layers])
     engine = str(build.measured["engine_digest"])
-    return [*made, Checkpoint("build", "layers", before, layers, artifact=engine, **about)]
+    return [*checkpoints, Checkpoint("build", "layers", before, layers, artifact=engine, **about)]
 
 
 def _layer(layer: Layer) -> list[object]:
-    tensors = [[[one.name, one.dtype] for one in side] for side in (layer.inputs, layer.outputs)]
+    tensors = [
+        [[tensor.name, tensor.dtype] for tensor in side] for side in (layer.inputs, layer.outputs)
+    ]
     return [layer.name, layer.kind, layer.precision, *tensors]
 
 

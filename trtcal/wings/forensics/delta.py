@@ -92,15 +92,15 @@ def _unmatched(
     exact &= Counter(zip(others, known, strict=True))
     for (_, print_), count in exact.items():
         left[print_] -= count
-    rows = []
+    numbers = []
     for number, key in enumerate(zip(names, prints, strict=True)):
         if exact[key] > 0:
             exact[key] -= 1
         elif left[key[1]] > 0:
             left[key[1]] -= 1
         else:
-            rows.append(number)
-    return rows
+            numbers.append(number)
+    return numbers
 
 
 Nodes = tuple[GraphTable, list[int]]

@@ -128,7 +128,7 @@ class Trial:
     def _execute(self, inputs: Inputs, ranges: Ranges, place: Path) -> Sequence[Judgement]:
         journal = self._journal(inputs, place)
         calibration = self._calibration(inputs, journal)
-        known = {name: one for name, one in ranges.items() if name in calibration.ranges}
+        known = {name: range_ for name, range_ in ranges.items() if name in calibration.ranges}
         calibration = replace(calibration, ranges={**calibration.ranges, **known})
         plan = inputs.plans.get(self.variant, Plan())
         path = write_variant(inputs, inputs.prepared, self.variant, calibration, plan, journal)
@@ -152,12 +152,20 @@ class Trial:
         return journal.limits
 
     def _outcome(self, judged: Sequence[Judgement]) -> Outcome:
-        about = [one for one in judged if one.limit.name == self.limit.name and one.figure]
-        figures = [one.figure for one in about if one.figure is not None]
+        about = [
+            judgement
+            for judgement in judged
+            if judgement.limit.name == self.limit.name and judgement.figure
+        ]
+        figures = [judgement.figure for judgement in about if judgement.figure is not None]
         if not figures:
             text = f"no result of {self.variant!r} has a figure for {self.limit}"
             raise InputError(
                 text, "give a limit on a figure of `trtcal compare`, or on findings of builds"
             )
-        held = [self.limit.state(one.value, one.value) == HOLDS for one in figures]
-        return Outcome(all(held), ", ".join(f"{self.limit.name} {one.measured}" for one in about))
+        holds = [
+            self.limit.state(judgement.value, judgement.value) == HOLDS for judgement in figures
+        ]
+        return Outcome(
+            all(holds), ", ".join(f"{self.limit.name} {judgement.measured}" for judgement in about)
+        )

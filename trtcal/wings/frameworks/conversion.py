@@ -48,7 +48,8 @@ def convert(path: Path, form: Format, trust: bool) -> Path:
     """
     source = {"format": form.name, "digest": digest_source(path), "packages": _versions(path, form)}
     code = {
-        one: digest_file(Path(__file__).with_name(f"{one}.py")) for one in (form.worker, "tidy")
+        worker: digest_file(Path(__file__).with_name(f"{worker}.py"))
+        for worker in (form.worker, "tidy")
     }
     key = digest_bytes(canonical_json([source, code])).removeprefix("sha256:")
     place = cache_path(f"models/{key[:32]}") / f"{_name(path)}.onnx"
@@ -86,39 +87,39 @@ def _convert(path: Path, form: Format, folder: Path, trust: bool) -> onnx.ModelP
     module = f"trtcal.wings.frameworks.{form.worker}"
     environment = {**ENVIRONMENT, "KERAS_HOME": str(folder)}
     try:
-        made = ask(module, request, folder, limit := scaled(LIMIT_S), environment)
+        reply = ask(module, request, folder, limit := scaled(LIMIT_S), environment)
     except subprocess.TimeoutExpired:
         raise ResourceError(
             f"the conversion of {path} was stopped after {limit:g} s", raising("times")
         ) from None
-    if made.status or "names" not in made.found:
-        raise _failure(path, made)
+    if reply.status or "names" not in reply.found:
+        raise _failure(path, reply)
     proto = onnx.load(folder / MODEL)
     proto.graph.ClearField("doc_string")  # tf2onnx writes there from which path it came
-    rename_values(proto, made.found["names"])
+    rename_values(proto, reply.found["names"])
     name_batch(proto)
     name_weights(proto)
     return proto
 
 
-def _failure(path: Path, made: Answer) -> TrtcalError:
-    if made.status < 0:
+def _failure(path: Path, reply: Answer) -> TrtcalError:
+    if reply.status < 0:
         return BackendError(
-            f"the converter of {path} crashed ({signal_name(-made.status)}); "
-            f"last line: {made.last_line}",
+            f"the converter of {path} crashed ({signal_name(-reply.status)}); "
+            f"last line: {reply.last_line}",
             "check the memory: the system may have killed it; or convert the model elsewhere and "
             "give the ONNX file",
         )
-    if UNSAFE in made.found:
+    if UNSAFE in reply.found:
         command = f"trtcal prepare {shlex.quote(str(path))} --trust -o model.onnx"
         return InputError(
-            f"model {path} contains programs, so conversion needs --trust: {made.found[UNSAFE]}",
+            f"model {path} contains programs, so conversion needs --trust: {reply.found[UNSAFE]}",
             f"if you trust its author: `{command}`",
         )
-    reason = made.found.get("error") or made.last_line
+    reason = reply.found.get("error") or reply.last_line
     return InputError(
         f"model {path} cannot be converted to ONNX: {reason[:300]}",
-        made.found.get("hint")
+        reply.found.get("hint")
         or "convert it with the tools of its framework, and give the ONNX file",
     )
 

@@ -88,7 +88,7 @@ class Cost(
             raise InputError(
                 "--focus has one row for a run, not for each variant", "leave --by out"
             )
-        found = cost_table(
+        costs = cost_table(
             self.open(),
             self._pricing(),
             self.by,
@@ -97,12 +97,12 @@ class Cost(
             _day(self.since),
         )
         if self.focus is not None:
-            _write_focus(self.focus, found, self.account)
+            _write_focus(self.focus, costs, self.account)
         if self.csv:
-            _print_csv(found)
+            _print_csv(costs)
         else:
-            self.present(found.to_document(), lambda: _show(found))
-        _say_what_is_missing(found)
+            self.present(costs.to_document(), lambda: _show(costs))
+        _say_what_is_missing(costs)
 
     def _pricing(self) -> Pricing:
         from trtcal.wings.fleet.costs import Pricing
@@ -115,11 +115,11 @@ class Cost(
 command = Cost.command()
 
 
-def _day(given: datetime | None) -> date | None:
-    return given.date() if given else None
+def _day(moment: datetime | None) -> date | None:
+    return moment.date() if moment else None
 
 
-def _write_focus(path: Path, found: CostTable, account: str) -> None:
+def _write_focus(path: Path, costs: CostTable, account: str) -> None:
     from trtcal.documents import write_text
     from trtcal.wings.fleet.focus import focus_rows, to_csv
 
@@ -127,13 +127,13 @@ def _write_focus(path: Path, found: CostTable, account: str) -> None:
         raise InputError(
             "--account is empty", "FOCUS needs an account: name it, or leave the option out"
         )
-    rows = focus_rows(found.runs, account)
+    rows = focus_rows(costs.runs, account)
     write_text(path, to_csv(rows))
     note(f"note: wrote {len(rows)} rows of estimates, not of invoices: {path}")
 
 
-def _print_csv(found: CostTable) -> None:
-    rows = [_csv_row(line) for line in found.lines]
+def _print_csv(costs: CostTable) -> None:
+    rows = [_csv_row(line) for line in costs.lines]
     print_csv([CSV_COLUMNS, *([row[name] for name in CSV_COLUMNS] for row in rows)])
 
 
@@ -148,7 +148,7 @@ def _csv_row(line: CostLine) -> dict[str, object]:
         "device": latest.device,
         "verdict": latest.entry.verdict,
         "runs": len(line.runs),
-        "priced": sum(one.cost is not None for one in line.runs),
+        "priced": sum(run.cost is not None for run in line.runs),
         "run": latest.entry.number,
         "made_at": latest.entry.made_at,
         "currency": price and price.currency,
@@ -175,13 +175,13 @@ def _group(line: CostLine | CostTotal) -> str:
     return UNTAGGED if line.group is None else line.group
 
 
-def _show(found: CostTable) -> None:
+def _show(costs: CostTable) -> None:
     from trtcal.wings.fleet.cost_table import PROJECT, VARIANT
 
     columns: Columns = {
-        found.by: _group,
-        **({} if found.by == PROJECT else {PROJECT: lambda line: line.latest.entry.name}),
-        **({} if found.by == VARIANT else {VARIANT: _variant}),
+        costs.by: _group,
+        **({} if costs.by == PROJECT else {PROJECT: lambda line: line.latest.entry.name}),
+        **({} if costs.by == VARIANT else {VARIANT: _variant}),
         "runs": lambda line: len(line.runs),
         "a million": _cost,
         "since first run": lambda line: _change(line.since_first, is_verbose()),
@@ -189,12 +189,12 @@ def _show(found: CostTable) -> None:
         "saved, %": lambda line: _interval(line.latest.saving, 1),
         "a month": _month,
     }
-    print_table(found.lines, columns, "cost, with 95 % intervals (-v: of changes too)")
-    for total in found.totals if found.by not in (PROJECT, VARIANT) else ():
+    print_table(costs.lines, columns, "cost, with 95 % intervals (-v: of changes too)")
+    for total in costs.totals if costs.by not in (PROJECT, VARIANT) else ():
         say(_total(total))
-    for change in found.changes[-(most(CHANGES_SHOWN) or 0) :]:
+    for change in costs.changes[-(most(CHANGES_SHOWN) or 0) :]:
         say(_sentence(change))
-    say_more(len(found.changes), most(CHANGES_SHOWN), "changes")
+    say_more(len(costs.changes), most(CHANGES_SHOWN), "changes")
 
 
 def _variant(line: CostLine) -> str:
@@ -247,7 +247,7 @@ def _change(change: CostChange | None, with_interval: bool = True) -> str:
     """Return a change in percent, with its interval, and whether it is within noise."""
     if change is None:
         return ""
-    value, low, high = (_signed(100 * one - 100) for one in (change.value, change.low, change.high))
+    value, low, high = (_signed(100 * end - 100) for end in (change.value, change.low, change.high))
     inside = [f"{low} to {high}"] if with_interval else []
     inside += [] if change.is_beyond_noise else ["within noise"]
     return f"{value} % ({', '.join(inside)})" if inside else f"{value} %"
@@ -272,14 +272,14 @@ def _sentence(change: CostChange) -> str:
     )
 
 
-def _say_what_is_missing(found: CostTable) -> None:
+def _say_what_is_missing(costs: CostTable) -> None:
     from trtcal.reporting.text import count
 
-    if not found.lines:
+    if not costs.lines:
         note("note: no run matches: `trtcal history list` shows all; --db names another history")
-    if found.untagged:
-        note(f"note: {count(found.untagged, 'run has', 'runs have')} no tag {found.by}")
-    for why, runs in found.unpriced.items():
+    if costs.untagged:
+        note(f"note: {count(costs.untagged, 'run has', 'runs have')} no tag {costs.by}")
+    for why, runs in costs.unpriced.items():
         note(f"note: {count(runs, 'run has', 'runs have')} no cost: {why}")
-    for why, runs in found.warnings.items():
+    for why, runs in costs.warnings.items():
         warning(f"{count(runs, 'run')}: {why}")

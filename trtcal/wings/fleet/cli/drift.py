@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trtcal.stats import Interval
     from trtcal.wings.fleet.drift import Tier
 
-LEAST = 95.0
+AGREEMENT_PERCENT = 95.0
 
 
 class Drift(JsonOptions, example="trtcal bundle drift bundle outputs/t4.npz outputs/l4.npz"):
@@ -29,7 +29,7 @@ class Drift(JsonOptions, example="trtcal bundle drift bundle outputs/t4.npz outp
         "Percent of the golden inputs on which the outputs must agree.",
         "--least",
         least=0,
-        default=LEAST,
+        default=AGREEMENT_PERCENT,
     )
 
     def _run(self) -> None:

@@ -24,11 +24,11 @@ from trtcal.errors import GateFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trtcal.wings.fleet.store.origin import Origin as EngineOrigin
     from trtcal.wings.fleet.store.record import Record
     from trtcal.wings.fleet.store.store import ArtifactStore, Damaged
-    from trtcal.wings.fleet.store.trace import Origin as EngineOrigin
 
-SHOWN = 20
+RUNS_LISTED = 20
 GRACE_HOURS = 24.0
 
 
@@ -92,16 +92,16 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
         record = record_of_folder(self.run, all_outputs(), self.name or self.config.project)
         store, files = ArtifactStore.make(*place), len(record.subjects)
         with progress("pushing", files, "files") as advance:
-            done = push(store, self.run, record, tags, self.rewrite, advance)
-        facts = {"is_new": done.is_new, "new_objects": len(done.new), "new_bytes": done.bytes}
+            pushed = push(store, self.run, record, tags, self.rewrite, advance)
+        facts = {"is_new": pushed.is_new, "new_objects": len(pushed.new), "new_bytes": pushed.bytes}
         where = store.location.shown
-        how = "pushed to" if done.is_new else "is already in"
+        how = "pushed to" if pushed.is_new else "is already in"
 
         def show() -> None:
-            say(f"run {done.record.identity} {how} {where}")
-            say(f"{len(done.new)} of {files} files were new: {done.bytes:,} bytes")
+            say(f"run {pushed.record.identity} {how} {where}")
+            say(f"{len(pushed.new)} of {files} files were new: {pushed.bytes:,} bytes")
 
-        self.present({**done.record.to_document(), "store": where, **facts}, show)
+        self.present({**pushed.record.to_document(), "store": where, **facts}, show)
 
 
 class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digits"):
@@ -141,7 +141,7 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
     tags: tuple[str, ...] = option(
         "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
-    last: int = option("Number of runs to list.", default=SHOWN, least=1)
+    last: int = option("Number of runs to list.", default=RUNS_LISTED, least=1)
 
     def _run(self) -> None:
         from trtcal.wings.fleet.store.record import Wanted
@@ -153,20 +153,22 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
         warn(damaged)
         columns: Columns = {
             "run": "{identity}",
-            "made": lambda one: one.run.made_at[:16].replace("T", " "),
-            "project": lambda one: one.run.name,
-            "verdict": lambda one: one.run.verdict,
-            "targets": lambda one: ", ".join(one.targets),
-            "commit": lambda one: (one.configuration.commit or "")[:12],
-            "tags": lambda one: ", ".join(one.all_tags),
+            "made": lambda record: record.run.made_at[:16].replace("T", " "),
+            "project": lambda record: record.run.name,
+            "verdict": lambda record: record.run.verdict,
+            "targets": lambda record: ", ".join(record.targets),
+            "commit": lambda record: (record.configuration.commit or "")[:12],
+            "tags": lambda record: ", ".join(record.all_tags),
         }
-        self.present([one.to_document() for one in records], lambda: print_table(records, columns))
+        self.present(
+            [record.to_document() for record in records], lambda: print_table(records, columns)
+        )
 
 
 def warn(damaged: Sequence[Damaged]) -> None:
     """Say which runs could not be read."""
-    for one in damaged:
-        warning(f"{one.path}: {one.problem}", "see `trtcal store verify`")
+    for run in damaged:
+        warning(f"{run.path}: {run.problem}", "see `trtcal store verify`")
 
 
 class Show(StoreOptions, example="trtcal store show 3f2a91bc04de"):
@@ -217,18 +219,18 @@ class Origin(StoreOptions, example="trtcal store origin engines/int8-percentile.
     file: str = argument(metavar="FILE|DIGEST")
 
     def _run(self) -> None:
-        from trtcal.wings.fleet.store.trace import digest_wanted, trace
+        from trtcal.wings.fleet.store.origin import digest_wanted, find_origin
 
-        found = trace(self.open(), digest_wanted(self.file))
-        warn(found.unread)
-        self.present(found.to_document(), lambda: _show_origin(found))
+        origin = find_origin(self.open(), digest_wanted(self.file))
+        warn(origin.unread)
+        self.present(origin.to_document(), lambda: _show_origin(origin))
 
 
-def _show_origin(found: EngineOrigin) -> None:
-    record, run, build = found.record, found.record.run, found.build
+def _show_origin(origin: EngineOrigin) -> None:
+    record, run, build = origin.record, origin.record.run, origin.build
     rows = {
-        "file": ", ".join(found.names),
-        "digest": found.digest,
+        "file": ", ".join(origin.names),
+        "digest": origin.digest,
         "run": f"{record.identity} of {run.name}, {run.made_at}",
         "verdict": f"{run.verdict}: {run.sentence}",
         "model": f"{record.model_name} {record.model}",
@@ -245,20 +247,20 @@ def _show_origin(found: EngineOrigin) -> None:
             "compiler": f"{build.backend} {build.backend_version} for {build.target}"
             + (f" on {build.gpu}" if build.gpu else ""),
         }
-    if found.others:
-        rows["also in"] = ", ".join(found.others)
+    if origin.others:
+        rows["also in"] = ", ".join(origin.others)
     for name, text in rows.items():
         say(f"{name}: {text}")
-    _show_change(found)
+    _show_change(origin)
 
 
-def _show_change(found: EngineOrigin) -> None:
-    good = found.last_good
-    if good is None or found.changed is None:
+def _show_change(origin: EngineOrigin) -> None:
+    good = origin.last_good
+    if good is None or origin.changed is None:
         say("no earlier run of this project or model, for this target, was to SHIP")
         return
     say(f"since {good.identity}, {good.run.made_at}, the last {good.run.verdict} before it:")
-    show_diff(found.changed)
+    show_diff(origin.changed)
 
 
 class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8"):
@@ -269,22 +271,22 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
 
         store = self.open()
         with progress("reading", sum(1 for _ in store.objects.listed()), "objects") as advance:
-            found = verify_store(store, advance)
+            check = verify_store(store, advance)
 
         def show() -> None:
-            for one in found.problems:
-                say(one.sentence)
-            for digest in found.orphans:
+            for problem in check.problems:
+                say(problem.sentence)
+            for digest in check.orphans:
                 say(f"{digest}: orphaned: no run uses it, `trtcal store gc` deletes it")
             say(
-                f"read {found.objects} objects ({found.bytes:,} bytes) and {found.runs} runs: "
-                f"{len(found.problems)} wrong, {len(found.orphans)} orphaned"
+                f"read {check.objects} objects ({check.bytes:,} bytes) and {check.runs} runs: "
+                f"{len(check.problems)} wrong, {len(check.orphans)} orphaned"
             )
 
-        self.present(found.to_document(), show)
-        if found.problems:
+        self.present(check.to_document(), show)
+        if check.problems:
             raise GateFailed(
-                f"{len(found.problems)} objects or statements of the store are missing or corrupted",
+                f"{len(check.problems)} objects or statements of the store are missing or corrupted",
                 "push the runs that use these objects again, with --rewrite",
             )
 
@@ -304,13 +306,13 @@ class Gc(StoreOptions, example="trtcal store gc --dry-run"):
 
         if self.older_than < GRACE_HOURS:
             note("note: under 24 hours this may delete objects that an unfinished push uses")
-        found = collect_garbage(self.open(), timedelta(hours=self.older_than), self.dry_run)
+        garbage = collect_garbage(self.open(), timedelta(hours=self.older_than), self.dry_run)
         how = "would be deleted" if self.dry_run else "deleted"
         text = (
-            f"{len(found.objects)} objects {how} ({found.bytes:,} bytes), {found.unfinished} "
-            f"unfinished files; {found.young} unused objects are too young"
+            f"{len(garbage.objects)} objects {how} ({garbage.bytes:,} bytes), {garbage.unfinished} "
+            f"unfinished files; {garbage.young} unused objects are too young"
         )
-        self.present(vars(found), lambda: say(text))
+        self.present(vars(garbage), lambda: say(text))
 
 
 add_commands(command, Push, Pull, List, Show, Tag, Origin, Verify, Gc)

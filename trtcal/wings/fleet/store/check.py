@@ -38,7 +38,7 @@ class Verified:
 
     def to_document(self) -> Document:
         """Return the JSON form."""
-        return {**vars(self), "problems": [vars(one) for one in self.problems]}
+        return {**vars(self), "problems": [vars(problem) for problem in self.problems]}
 
 
 def verify_store(
@@ -49,31 +49,31 @@ def verify_store(
     An object that no run has is not wrong: a push is going on, or one was killed.
     """
     records, damaged = store.records()
-    found = list(store.objects.listed())
+    listed = list(store.objects.listed())
 
-    def check(one: Stored) -> str | None:
-        problem = store.objects.check(one)
+    def check(stored: Stored) -> str | None:
+        problem = store.objects.check(stored)
         advance(1)
         return problem
 
-    states = dict(zip((one.digest for one in found), parallel(check, found), strict=True))
+    states = dict(zip((stored.digest for stored in listed), parallel(check, listed), strict=True))
     needed = _needed(records)
     states |= {digest: "missing" for digest in needed if digest not in states}
-    problems = [Problem(one.path, one.problem) for one in damaged]
+    problems = [Problem(stored.path, stored.problem) for stored in damaged]
     problems += [
         Problem(digest, state, tuple(needed.get(digest, ())))
         for digest, state in states.items()
         if state and (state != "missing" or digest in needed)
     ]
     orphans = tuple(digest for digest in states if digest not in needed)
-    size = sum(one.size for one in found)
-    return Verified(len(found), size, len(records), tuple(problems), orphans)
+    size = sum(stored.size for stored in listed)
+    return Verified(len(listed), size, len(records), tuple(problems), orphans)
 
 
 def _needed(records: list[Record]) -> dict[str, list[str]]:
     """Return for each digest the files that have it, as run and name."""
-    found: dict[str, list[str]] = {}
+    needed: dict[str, list[str]] = {}
     for record in records:
         for name, digest in record.subjects.items():
-            found.setdefault(digest, []).append(f"{record.identity}/{name}")
-    return found
+            needed.setdefault(digest, []).append(f"{record.identity}/{name}")
+    return needed

@@ -49,17 +49,17 @@ def collect_garbage(store: ArtifactStore, grace: timedelta = GRACE, dry: bool = 
     """
     started, now = time.time(), clock_of(store)
     kept = reachable(store)
-    orphans = [one for one in store.objects.listed() if one.digest not in kept]
-    old = [one for one in orphans if age_of(one.modified, now) > grace]
+    orphans = [stored for stored in store.objects.listed() if stored.digest not in kept]
+    old = [stored for stored in orphans if age_of(stored.modified, now) > grace]
     if not dry:
-        old = [one for one in old if _delete(store, one, now, grace, started)]
-        _check_new_runs(store, {one.digest for one in old})
+        old = [stored for stored in old if _delete(store, stored, now, grace, started)]
+        _check_new_runs(store, {stored.digest for stored in old})
     unfinished = list(_unfinished(store.location.folder, now, grace))
     for path in [] if dry else unfinished:
         path.unlink(missing_ok=True)
     return Collected(
-        tuple(one.digest for one in old),
-        sum(one.size for one in old),
+        tuple(stored.digest for stored in old),
+        sum(stored.size for stored in old),
         len(unfinished),
         len(orphans) - len(old),
     )
@@ -90,7 +90,7 @@ def reachable(store: ArtifactStore) -> set[str]:
 
 
 def _delete(
-    store: ArtifactStore, one: Stored, now: datetime, grace: timedelta, started: float
+    store: ArtifactStore, stored: Stored, now: datetime, grace: timedelta, started: float
 ) -> bool:
     """Delete an object unless a push has just written it again; return whether it was deleted."""
     passed = timedelta(seconds=time.time() - started)
@@ -98,10 +98,10 @@ def _delete(
         raise ResourceError(
             "the collection took too long to continue safely", "start it again: `trtcal store gc`"
         )
-    found = store.objects.find(one.digest)
-    if found is None or age_of(found.modified, now + passed) <= grace:
+    current = store.objects.find(stored.digest)
+    if current is None or age_of(current.modified, now + passed) <= grace:
         return False
-    store.objects.delete(one.digest)
+    store.objects.delete(stored.digest)
     return True
 
 
@@ -112,7 +112,9 @@ def _check_new_runs(store: ArtifactStore, deleted: set[str]) -> None:
     records, _ = store.records()
     for record in records:
         lost = [
-            one for one in deleted & set(record.subjects.values()) if not store.objects.find(one)
+            digest
+            for digest in deleted & set(record.subjects.values())
+            if not store.objects.find(digest)
         ]
         if lost:
             raise GateFailed(

@@ -49,14 +49,14 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
     check_installed()
     if "://" not in url:
         return _folder(base / url, make)
-    found = _split(url)
-    if found.scheme == "file" and not found.netloc:
-        return _folder(Path(found.path), make)
-    if found.scheme == "memory":
-        return _memory(found.netloc)
-    if found.scheme == "s3":
-        return _bucket(found)
-    raise InputError(f"a store cannot be at {found.scheme}://", f"give {FORMS}")
+    address = _split(url)
+    if address.scheme == "file" and not address.netloc:
+        return _folder(Path(address.path), make)
+    if address.scheme == "memory":
+        return _memory(address.netloc)
+    if address.scheme == "s3":
+        return _bucket(address)
+    raise InputError(f"a store cannot be at {address.scheme}://", f"give {FORMS}")
 
 
 def check_installed() -> None:
@@ -72,15 +72,15 @@ def check_installed() -> None:
 def _split(url: str) -> SplitResult:
     """Split a URL; one that may hold a secret is refused without being shown."""
     try:
-        found = urlsplit(url)
+        address = urlsplit(url)
     except ValueError:
         raise InputError("the store's URL cannot be read", f"give {FORMS}") from None
-    if "@" in found.netloc or found.query or found.fragment:
+    if "@" in address.netloc or address.query or address.fragment:
         raise InputError(
             "the URL of the store has a user, a query or a fragment, which may contain secrets",
             CREDENTIALS,
         )
-    return found
+    return address
 
 
 def _folder(folder: Path, make: bool) -> Location:
@@ -111,10 +111,10 @@ def _bucket(url: SplitResult) -> Location:
         )
     shown = f"s3://{'/'.join([url.netloc, *segments])}"
     with explaining(shown):
-        made = S3Store(
+        bucket_store = S3Store(
             url.netloc, prefix=prefix or None, client_options=_client(), retry_config=_retries()
         )
-    return Location(shown, made)
+    return Location(shown, bucket_store)
 
 
 def _client() -> ClientConfig:
@@ -143,14 +143,14 @@ def _endpoint() -> SplitResult | None:
     for name in REGIONS:
         if not REGION.fullmatch(os.environ.get(name, "")):
             raise InputError(f"{name} is not the name of a region", "use the form eu-central-1")
-    given = next((name for name in ENDPOINTS if os.environ.get(name)), None)
-    if given is None:
+    variable = next((name for name in ENDPOINTS if os.environ.get(name)), None)
+    if variable is None:
         return None
-    if not ENDPOINT.fullmatch(os.environ[given]):
+    if not ENDPOINT.fullmatch(os.environ[variable]):
         raise InputError(
-            f"{given} is not the address of a server", "use the form https://host:9000"
+            f"{variable} is not the address of a server", "use the form https://host:9000"
         )
-    return urlsplit(os.environ[given])
+    return urlsplit(os.environ[variable])
 
 
 def is_loopback(host: str) -> bool:
@@ -215,5 +215,5 @@ def _explained(where: str, text: str) -> TrtcalError:
 
 
 def _found(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
+    match = re.search(pattern, text)
+    return match[1] if match else ""

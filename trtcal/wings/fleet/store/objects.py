@@ -90,14 +90,14 @@ class Objects:
         that runs at once takes it, if its size is another, or on `rewrite`. `InputError` if the file's
         bytes are not those of the digest (any more): nothing is stored then.
         """
-        size, found = source.stat().st_size, self.find(digest)
-        if found and found.size == size and not rewrite and age_of(found.modified) < fresh:
+        size, stored = source.stat().st_size, self.find(digest)
+        if stored and stored.size == size and not rewrite and age_of(stored.modified) < fresh:
             return False
         if size > self.single:
             self._put_parts(source, digest, size)
         else:
-            self._put(b"".join(_checked(source, digest)), digest, found is None)
-        return found is None
+            self._put(b"".join(_checked(source, digest)), digest, stored is None)
+        return stored is None
 
     def _put(self, data: bytes, digest: str, absent: bool) -> None:
         import obstore
@@ -125,35 +125,35 @@ class Objects:
 
     def read(self, digest: str, most: int) -> bytes:
         """Return an object of at most so many bytes; `CorruptedError` if it is not its digest's."""
-        found = self.required(digest)
-        if found.size > most:
+        stored = self.required(digest)
+        if stored.size > most:
             raise InputError(
-                f"{digest} has {found.size / MB:.0f} MB, but the bound is {most / MB:.0f} MB"
+                f"{digest} has {stored.size / MB:.0f} MB, but the bound is {most / MB:.0f} MB"
             )
-        data = b"".join(self._blocks(found))
+        data = b"".join(self._blocks(stored))
         if ALGORITHM + hashlib.sha256(data).hexdigest() != digest:
             raise _corrupted(digest, self.location)
         return data
 
-    def copy(self, found: Stored, destination: Path) -> None:
+    def copy(self, stored: Stored, destination: Path) -> None:
         """Write an object into a new file; on an error the file is of no use."""
         sha256 = hashlib.sha256()
         with destination.open("xb") as file:
-            for block in self._blocks(found):
+            for block in self._blocks(stored):
                 sha256.update(block)
                 file.write(block)
-        if ALGORITHM + sha256.hexdigest() != found.digest:
-            raise _corrupted(found.digest, self.location)
+        if ALGORITHM + sha256.hexdigest() != stored.digest:
+            raise _corrupted(stored.digest, self.location)
 
-    def check(self, found: Stored) -> str | None:
+    def check(self, stored: Stored) -> str | None:
         """Return what is wrong with an object after reading all of it, None if nothing is."""
         sha256 = hashlib.sha256()
         try:
-            for block in self._blocks(found):
+            for block in self._blocks(stored):
                 sha256.update(block)
         except MissingError:
             return "missing"
-        return None if ALGORITHM + sha256.hexdigest() == found.digest else "corrupted"
+        return None if ALGORITHM + sha256.hexdigest() == stored.digest else "corrupted"
 
     def listed(self) -> Iterator[Stored]:
         """Yield every object; other names are left out."""
@@ -162,8 +162,8 @@ class Objects:
         with explaining(self.location.shown):
             for page in obstore.list(self.location.objects, ROOT, chunk_size=1000):
                 for meta in page:
-                    if found := OBJECT.fullmatch(meta["path"]):
-                        yield _stored(meta, ALGORITHM + found[2])
+                    if match := OBJECT.fullmatch(meta["path"]):
+                        yield _stored(meta, ALGORITHM + match[2])
 
     def delete(self, digest: str) -> None:
         """Delete an object; one that is gone already is no error."""
@@ -174,23 +174,23 @@ class Objects:
 
     def required(self, digest: str) -> Stored:
         """Return what is known of an object; `MissingError` if it is not there."""
-        found = self.find(digest)
-        if found is None:
+        stored = self.find(digest)
+        if stored is None:
             raise _missing(digest, self.location)
-        return found
+        return stored
 
-    def _blocks(self, found: Stored) -> Iterator[bytes]:
+    def _blocks(self, stored: Stored) -> Iterator[bytes]:
         """Yield an object's bytes, not checked yet."""
         import obstore
 
-        for start in range(0, found.size, BLOCK):
-            end = min(start + BLOCK, found.size)
+        for start in range(0, stored.size, BLOCK):
+            end = min(start + BLOCK, stored.size)
             with explaining(self.location.shown):
                 try:
-                    place = self.location.objects, path_of(found.digest)
+                    place = self.location.objects, path_of(stored.digest)
                     block = bytes(obstore.get_range(*place, start=start, end=end))
                 except FileNotFoundError:
-                    raise _missing(found.digest, self.location) from None
+                    raise _missing(stored.digest, self.location) from None
             yield block
 
 

@@ -16,8 +16,8 @@ from trtcal.runs.origin import Configuration
 from trtcal.runs.statement import ALGORITHM, RUN, STATEMENT
 from trtcal.wings.fleet.store.objects import DIGEST
 
-SHOWN = 12  # digits of a digest that people see
-LEAST = 6  # digits that stand for one
+IDENTITY_DIGITS = 12  # digits of a digest that people see
+SHORTEST_DIGEST = 6  # digits that stand for one
 MOST_FILES = 20_000
 LONGEST_NAME, LONGEST_PART, DEEPEST = 1000, 255, 8
 KEY = r"[A-Za-z0-9][\w.-]{0,63}"
@@ -67,7 +67,7 @@ class Record:
     @property
     def identity(self) -> str:
         """The first digits of the digest."""
-        return self.digest.removeprefix(ALGORITHM)[:SHOWN]
+        return self.digest.removeprefix(ALGORITHM)[:IDENTITY_DIGITS]
 
     @property
     def all_tags(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class Record:
     @property
     def targets(self) -> tuple[str, ...]:
         """What its engines were built for."""
-        return tuple(dict.fromkeys(one.target for one in self.builds))
+        return tuple(dict.fromkeys(build.target for build in self.builds))
 
     @property
     def model(self) -> str:
@@ -119,9 +119,9 @@ def record_of(document: Any, digest: str) -> Record:
 def _figures(value: Any) -> dict[tuple[str, str], float]:
     """Return figures by variant and name from the JSON of an `Entry`."""
     return {
-        (str(variant), str(name)): float(one)
+        (str(variant), str(name)): float(figure)
         for variant, figures in value.items()
-        for name, one in figures.items()
+        for name, figure in figures.items()
     }
 
 
@@ -129,13 +129,13 @@ def _resources(value: Any) -> dict[str, str]:
     """Return name -> digest of in-toto ResourceDescriptors; `ValueError` if a name stands twice."""
     if not isinstance(value, list) or len(value) > MOST_FILES:
         raise ValueError(f"it has no list of up to {MOST_FILES} resources")
-    found: dict[str, str] = {}
-    for one in value:
-        name, digest = one["name"], ALGORITHM + str(one["digest"]["sha256"])
-        if not isinstance(name, str) or name in found or not DIGEST.fullmatch(digest):
+    resources: dict[str, str] = {}
+    for resource in value:
+        name, digest = resource["name"], ALGORITHM + str(resource["digest"]["sha256"])
+        if not isinstance(name, str) or name in resources or not DIGEST.fullmatch(digest):
             raise ValueError(f"{name!r} is not a name, occurs twice, or has no SHA-256 digest")
-        found[name] = digest
-    return found
+        resources[name] = digest
+    return resources
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -173,10 +173,10 @@ def _is_plain(part: str) -> bool:
 
 def time_of(made_at: str) -> datetime:
     """Return when a run was made, in UTC; `ValueError` if it does not say."""
-    made = datetime.fromisoformat(made_at)
-    if made.tzinfo is None:
+    moment = datetime.fromisoformat(made_at)
+    if moment.tzinfo is None:
         raise ValueError(f"{made_at!r} has no time zone")
-    return made.astimezone(timezone.utc)
+    return moment.astimezone(timezone.utc)
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -218,5 +218,7 @@ class Wanted:
 
     def _is_model(self, record: Record) -> bool:
         digits = str(self.model).removeprefix(ALGORITHM)
-        is_digest = len(digits) >= LEAST and record.model.removeprefix(ALGORITHM).startswith(digits)
+        is_digest = len(digits) >= SHORTEST_DIGEST and record.model.removeprefix(
+            ALGORITHM
+        ).startswith(digits)
         return is_digest or self.model == record.model_name

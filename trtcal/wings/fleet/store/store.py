@@ -17,7 +17,7 @@ from trtcal.errors import InputError
 from trtcal.runs.statement import ALGORITHM
 from trtcal.wings.fleet.store.location import Location, explaining, open_location
 from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects
-from trtcal.wings.fleet.store.record import LEAST, Record, Wanted, record_of, time_of
+from trtcal.wings.fleet.store.record import SHORTEST_DIGEST, Record, Wanted, record_of, time_of
 
 MARKER, FORMAT = "trtcal-store.json", 1
 RUNS, TAGS = "runs/", "tags/"
@@ -56,18 +56,18 @@ class ArtifactStore:
     @classmethod
     def open(cls, url: str, base: Path = Path()) -> ArtifactStore:
         """Return the store at a URL or folder; `InputError` if there is none, or of another format."""
-        found = cls(open_location(url, base))
-        found._check(found._marker())
-        return found
+        store = cls(open_location(url, base))
+        store._check(store._marker())
+        return store
 
     @classmethod
     def make(cls, url: str, base: Path = Path()) -> ArtifactStore:
         """Return the store at a URL or folder, made there if there is none yet."""
-        found = cls(open_location(url, base, make=True))
-        if found._marker() is None:
-            found.put_new(MARKER, canonical_json({"kind": "trtcal-store", "format": FORMAT}))
-        found._check(found._marker())
-        return found
+        store = cls(open_location(url, base, make=True))
+        if store._marker() is None:
+            store.put_new(MARKER, canonical_json({"kind": "trtcal-store", "format": FORMAT}))
+        store._check(store._marker())
+        return store
 
     def _marker(self) -> bytes | None:
         return self.get(MARKER, most=1000)
@@ -79,10 +79,10 @@ class ArtifactStore:
                 "check --store; `trtcal store push RUN` creates a store",
             )
         with suppress(ValueError, TypeError, LookupError):
-            if (found := parse_json(marker))["kind"] == "trtcal-store":
-                if found["format"] != FORMAT:
+            if (mark := parse_json(marker))["kind"] == "trtcal-store":
+                if mark["format"] != FORMAT:
                     raise InputError(
-                        f"{self.location.shown} is a store of format {found['format']!r}; this "
+                        f"{self.location.shown} is a store of format {mark['format']!r}; this "
                         f"trtcal reads {FORMAT}",
                         "update trtcal",
                     )
@@ -95,10 +95,10 @@ class ArtifactStore:
 
         with explaining(self.location.shown):
             try:
-                found = obstore.get(self.location.objects, path)
-                if found.meta["size"] > most:
+                answer = obstore.get(self.location.objects, path)
+                if answer.meta["size"] > most:
                     raise InputError(f"{self.location.shown}/{path} has more than {most} bytes")
-                return bytes(found.bytes())
+                return bytes(answer.bytes())
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
                     raise
@@ -136,9 +136,9 @@ class ArtifactStore:
 
     def runs(self) -> list[RunName]:
         """Return the names of all runs, the newest first."""
-        found = [match for name in self.names(RUNS) if (match := RUN_NAME.fullmatch(name))]
-        found.sort(key=lambda match: match[0], reverse=True)
-        return [RunName(match[0], ALGORITHM + match[2]) for match in found]
+        matches = [match for name in self.names(RUNS) if (match := RUN_NAME.fullmatch(name))]
+        matches.sort(key=lambda match: match[0], reverse=True)
+        return [RunName(match[0], ALGORITHM + match[2]) for match in matches]
 
     def tags(self) -> dict[str, tuple[str, ...]]:
         """Return the tags of all runs, by the digests of their Statements."""
@@ -173,36 +173,37 @@ class ArtifactStore:
             return Damaged(name.path, error.message)
 
     def records(
-        self, wanted: Wanted = ALL, last: int | None = None
+        self, filters: Wanted = ALL, last: int | None = None
     ) -> tuple[list[Record], list[Damaged]]:
         """Return the newest runs that are asked for, and those that cannot be read on the way there."""
         tags, damaged = self.tags(), list[Damaged]()
 
         def found() -> Iterator[Record]:
-            for one in parallel(self._read, self.runs()):
-                if isinstance(one, Damaged):
-                    damaged.append(one)
-                elif wanted.fits(one := replace(one, tags=tags.get(one.digest, ()))):
-                    yield one
+            for record in parallel(self._read, self.runs()):
+                if isinstance(record, Damaged):
+                    damaged.append(record)
+                elif filters.fits(record := replace(record, tags=tags.get(record.digest, ()))):
+                    yield record
 
         return list(islice(found(), last)), damaged
 
     def record(self, identity: str) -> Record:
         """Return the run whose digest begins so; `MissingError` if there is none, or several."""
         digits = identity.removeprefix(ALGORITHM)
-        if not re.fullmatch(rf"[0-9a-f]{{{LEAST},64}}", digits):
+        if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST_DIGEST},64}}", digits):
             raise InputError(
-                f"{identity!r} does not name a run: give at least {LEAST} digits of its digest",
+                f"{identity!r} does not name a run: give at least {SHORTEST_DIGEST} digits of "
+                "its digest",
                 "`trtcal store list` shows the runs",
             )
-        found = [one for one in self.runs() if one.digest.startswith(ALGORITHM + digits)]
-        if len(found) != 1:
-            how = f"{len(found)} runs that begin" if found else "no run that begins"
+        runs = [run for run in self.runs() if run.digest.startswith(ALGORITHM + digits)]
+        if len(runs) != 1:
+            how = f"{len(runs)} runs that begin" if runs else "no run that begins"
             raise MissingError(
                 f"{self.location.shown} has {how} with {digits}",
                 "`trtcal store list` shows the runs",
             )
-        record = self.read(found[0])
+        record = self.read(runs[0])
         return replace(record, tags=self.tags().get(record.digest, ()))
 
     def add(self, record: Record) -> bool:

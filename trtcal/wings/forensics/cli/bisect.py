@@ -42,11 +42,11 @@ class Bisect(
         from trtcal.wings.forensics.bisect import bisect
 
         limit = parse_limit(self.limit)
-        good, bad = (read_settings(one).trusting(self.trust) for one in (self.good, self.bad))
+        good, bad = (read_settings(folder).trusting(self.trust) for folder in (self.good, self.bad))
         for name in (self.good, self.bad):
             _note_versions(name)
-        found = bisect(good, bad, limit, self.variant, _say, self.predicted)
-        self.present(found.to_document(), lambda: _show(found))
+        bisection = bisect(good, bad, limit, self.variant, _say, self.predicted)
+        self.present(bisection.to_document(), lambda: _show(bisection))
 
 
 def _note_versions(folder: Path) -> None:
@@ -64,8 +64,8 @@ def _say(line: str) -> None:
     note(f"bisect: {line}")
 
 
-def _show(found: Bisection) -> None:
-    say(found.sentence)
-    say(f"good: {found.good}")
-    say(f"bad: {found.bad}")
-    say(f"{found.executions} executions for {found.candidates} differences")
+def _show(bisection: Bisection) -> None:
+    say(bisection.sentence)
+    say(f"good: {bisection.good}")
+    say(f"bad: {bisection.bad}")
+    say(f"{bisection.executions} executions for {bisection.candidates} differences")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trtcal.wings.forensics.checkpoint_verify import Verification
     from trtcal.wings.forensics.checkpoints import Checkpoints
 
-SHOWN = 100
+ROWS_SHOWN = 100
 
 
 @click.group(epilog="Example: trtcal trace verify reports/ --baseline good/")
@@ -68,7 +68,7 @@ class Show(JsonOptions, example="trtcal trace show reports/digits"):
             "tool": "{1.tool} {1.tool_version}",
         }
         rows = [*enumerate(chain, 1)]
-        self.present(chained(chain), lambda: print_table(rows, columns, shown=SHOWN))
+        self.present(chained(chain), lambda: print_table(rows, columns, shown=ROWS_SHOWN))
 
 
 class Diff(PairOptions, example="trtcal trace diff good/ reports/"):
@@ -81,37 +81,37 @@ class Diff(PairOptions, example="trtcal trace diff good/ reports/"):
         from trtcal.wings.forensics.checkpoint_diff import compare_chains
         from trtcal.wings.forensics.checkpoints import Checkpoints
 
-        found = compare_chains(*map(Checkpoints.read, (self.a, self.b)))
-        self.present(found.to_document(), lambda: _show(found))
+        difference = compare_chains(*map(Checkpoints.read, (self.a, self.b)))
+        self.present(difference.to_document(), lambda: _show(difference))
 
 
-def _show(found: ChainDifference) -> None:
+def _show(difference: ChainDifference) -> None:
     columns: Columns = {
         "": "{number}",
         "stage": "{checkpoint.stage}",
         "pass or output": "{checkpoint.name}",
         "of": "{checkpoint.subject}",
-        "changed": lambda one: ", ".join(one.changed),
-        "in the graph": lambda one: "" if one.got_another else str(one.graph or ""),
+        "changed": lambda delta: ", ".join(delta.changed),
+        "in the graph": lambda delta: "" if delta.got_another else str(delta.graph or ""),
     }
-    if found.first is None:
+    if difference.first is None:
         say("all passes and stages have the same outputs")
     else:
-        say(f"first: {found.first}")
-        causes = [one for one in found.deltas if not one.got_another]
-        rows = found.deltas if is_verbose() else causes or found.deltas[:1]
-        print_table(rows, columns, shown=SHOWN)
-        say_more(len(found.deltas), len(rows), "with another input")
-    _show_same(found.same_output)
+        say(f"first: {difference.first}")
+        causes = [delta for delta in difference.deltas if not delta.got_another]
+        rows = difference.deltas if is_verbose() else causes or difference.deltas[:1]
+        print_table(rows, columns, shown=ROWS_SHOWN)
+        say_more(len(difference.deltas), len(rows), "with another input")
+    _show_same(difference.same_output)
 
 
 def _show_same(same: Sequence[Delta]) -> None:
     """Print how many outputs are the same although something changed; each of them with -v."""
-    kinds = Counter(" and ".join(one.changed) for one in same)
+    kinds = Counter(" and ".join(delta.changed) for delta in same)
     for changed, count in kinds.items():
         say(f"{count} outputs are the same although the {changed} changed")
-    for one in same if is_verbose() else ():
-        say(f"the same output: {one.name} (number {one.number})")
+    for delta in same if is_verbose() else ():
+        say(f"the same output: {delta.name} (number {delta.number})")
 
 
 class Verify(AlertOptions, JsonOptions, TrustOptions, example="trtcal trace verify reports/digits"):
@@ -129,13 +129,13 @@ class Verify(AlertOptions, JsonOptions, TrustOptions, example="trtcal trace veri
     db: Path | None = option(DB)
 
     def _run(self) -> None:
-        found, actions = self._of_run() if self.source.is_dir() else self._of_config()
-        self.present(found.to_document(), lambda: _show_verification(found))
-        if found.finding is None or not (found.is_repeated or self.source.is_dir()):
+        verification, actions = self._of_run() if self.source.is_dir() else self._of_config()
+        self.present(verification.to_document(), lambda: _show_verification(verification))
+        if verification.finding is None or not (verification.is_repeated or self.source.is_dir()):
             return
         if ALERT in actions:
-            self.send_alerts(found.to_document())
-        raise GateFailed(found.sentence, _hint(self.source, found.baseline))
+            self.send_alerts(verification.to_document())
+        raise GateFailed(verification.sentence, _hint(self.source, verification.baseline))
 
     def _of_run(self) -> tuple[Verification, tuple[str, ...]]:
         from trtcal.runs.settings import read_settings
@@ -170,12 +170,12 @@ class Verify(AlertOptions, JsonOptions, TrustOptions, example="trtcal trace veri
             return None
 
 
-def _show_verification(found: Verification) -> None:
-    if found.finding is None:
-        say(found.sentence)
+def _show_verification(verification: Verification) -> None:
+    if verification.finding is None:
+        say(verification.sentence)
         return
-    _show(found.difference)
-    say(f"ran once more: {found.rerun}")
+    _show(verification.difference)
+    say(f"ran once more: {verification.rerun}")
 
 
 def _hint(source: Path, baseline: str) -> str:
@@ -206,9 +206,9 @@ class Tvm(ModelOptions, example="trtcal trace tvm model.onnx -o tvm/"):
         from trtcal.wings.forensics.tvm.compiler import compile_in_tvm
 
         output = self.output
-        made, fusions = compile_in_tvm(self.load_model(), output, self.target)
-        document = {"checkpoints": chained(made.chain), "fusions": fusions.to_document()}
-        self.present(document, lambda: _show_tvm(output, made, fusions))
+        checkpoints, fusions = compile_in_tvm(self.load_model(), output, self.target)
+        document = {"checkpoints": chained(checkpoints.chain), "fusions": fusions.to_document()}
+        self.present(document, lambda: _show_tvm(output, checkpoints, fusions))
         if self.fail_on_broken and fusions.broken:
             raise GateFailed(
                 f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken in TVM",
@@ -217,11 +217,11 @@ class Tvm(ModelOptions, example="trtcal trace tvm model.onnx -o tvm/"):
             )
 
 
-def _show_tvm(output: Path, made: Checkpoints, fusions: Fusions) -> None:
+def _show_tvm(output: Path, checkpoints: Checkpoints, fusions: Fusions) -> None:
     from trtcal.cli.fusion import show
 
-    changing = sum(one.before != one.after for one in made.chain)
-    say(f"{len(made.chain)} passes, of which {changing} change the module: {output}")
+    changing = sum(checkpoint.before != checkpoint.after for checkpoint in checkpoints.chain)
+    say(f"{len(checkpoints.chain)} passes, of which {changing} change the module: {output}")
     show(fusions)
 
 

@@ -38,8 +38,8 @@ def steps_of(mod: Any, function: str = "main") -> tuple[Step, ...]:
     main = functions[function]
     scope = dict.fromkeys(main.params, INPUT)
     reader.read(main.body, scope, None)
-    made = tuple(reader.place(one, scope) for one in _flat([main.body.body]))
-    return (*reader.steps, Step(RESULT, RESULT, None, made))
+    results = tuple(reader.place(one, scope) for one in _flat([main.body.body]))
+    return (*reader.steps, Step(RESULT, RESULT, None, results))
 
 
 @dataclass
@@ -65,7 +65,7 @@ class _Reader:
     def _call(self, binding: Any, scope: dict[Any, int], kernel: str | None) -> int:
         value = binding.value
         name = getattr(value.op, "name_hint", None)
-        inputs = [self.place(one, scope) for one in _flat(value.args)]
+        inputs = [self.place(argument, scope) for argument in _flat(value.args)]
         callee: Any = self.functions.get(str(name))
         if type(callee).__name__ == "Function":
             inner = self._kernel(str(name)) if "Primitive" in dict(callee.attrs or {}) else None
@@ -92,14 +92,14 @@ class _Reader:
         if kind == "TupleGetItem":
             return self.place(value.tuple_value, scope)
         if kind == "Tuple":
-            return next((self.place(one, scope) for one in value.fields), CONSTANT)
+            return next((self.place(field, scope) for field in value.fields), CONSTANT)
         return scope.get(value, CONSTANT)
 
 
 def _flat(values: Any) -> Iterator[Any]:
     """Yield arguments, those of a tuple one by one; functions are none."""
-    for one in values:
-        if type(one).__name__ == "Tuple":
-            yield from _flat(one.fields)
-        elif type(one).__name__ != "GlobalVar":
-            yield one
+    for value in values:
+        if type(value).__name__ == "Tuple":
+            yield from _flat(value.fields)
+        elif type(value).__name__ != "GlobalVar":
+            yield value

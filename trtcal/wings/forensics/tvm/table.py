@@ -22,11 +22,11 @@ ALIAS, CAST = "identity", "match_cast"
 
 def hash_of(*parts: bytes | str) -> bytes:
     """Return a digest of `BYTES` bytes, of parts with their lengths."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        made.update(b"%d:" % len(data) + data)
-    return made.digest()[:BYTES]
+        digest.update(b"%d:" % len(data) + data)
+    return digest.digest()[:BYTES]
 
 
 def _same(*parts: bytes | str) -> Prints:
@@ -35,9 +35,9 @@ def _same(*parts: bytes | str) -> Prints:
 
 def _joined(head: Sequence[str], own: Sequence[str], inner: Iterable[Prints]) -> Prints:
     """Return the prints of an operator: `own` are its attributes, which its structure leaves out."""
-    given = list(inner)
+    parts = list(inner)
     heads = Prints(hash_of(*head), *[hash_of(*head, *own)] * 2)
-    return Prints(*(hash_of(one, *(each[n] for each in given)) for n, one in enumerate(heads)))
+    return Prints(*(hash_of(one, *(each[n] for each in parts)) for n, one in enumerate(heads)))
 
 
 def table_of(mod: Any) -> GraphTable:
@@ -49,14 +49,16 @@ class _Writer:
     """Goes through a module once: Relax functions by their bindings, kernels by their text."""
 
     def __init__(self, mod: Any) -> None:
-        self.functions = {one.name_hint: function for one, function in mod.functions_items()}
+        self.functions = {
+            variable.name_hint: function for variable, function in mod.functions_items()
+        }
         self.rows, self.bodies = Rows(), dict[str, Prints]()
         self.signature = list[str]()
 
     def table(self) -> GraphTable:
         for name in sorted(self.functions):
             self._function(name)
-        columns = {name: b"".join(made).hex() for name, made in self.rows.columns.items()}
+        columns = {name: b"".join(digests).hex() for name, digests in self.rows.columns.items()}
         names, operators = tuple(self.rows.names), tuple(self.rows.operators)
         return GraphTable(names, operators, tuple(sorted(self.signature)), **columns)
 
@@ -78,7 +80,7 @@ class _Writer:
         """Add the row of a PrimFunc: names are numbered as they come, floats are its constants."""
         script = str(function.script())
         numbers: dict[str, str] = {}
-        text = NAME.sub(lambda one: numbers.setdefault(one[0], f"v{len(numbers)}"), script)
+        text = NAME.sub(lambda match: numbers.setdefault(match[0], f"v{len(numbers)}"), script)
         structure = hash_of("PrimFunc", FLOAT.sub("#", text))
         prints = Prints(structure, structure, hash_of("PrimFunc", text))
         nothing = hash_of("")
@@ -87,8 +89,10 @@ class _Writer:
         return prints
 
     def _relax(self, name: str, function: Any) -> Prints:
-        scope = {one: _same("input", str(place)) for place, one in enumerate(function.params)}
-        inputs = ", ".join(f"{one.name}: {one.ty}" for one in function.params)
+        scope = {
+            parameter: _same("input", str(place)) for place, parameter in enumerate(function.params)
+        }
+        inputs = ", ".join(f"{parameter.name}: {parameter.ty}" for parameter in function.params)
         attributes = sorted(f"{key}={value}" for key, value in dict(function.attrs or {}).items())
         if attributes and "Primitive=True" not in attributes:  # else its caller says what it is
             self.signature.append(f"function {name}({inputs}) with {', '.join(attributes)}")
@@ -181,8 +185,8 @@ def variables_in(value: Any) -> Iterator[Any]:
     """Yield the variables that an expression reads, as often as it does."""
     if type(value).__name__ in ("Var", "DataflowVar"):
         yield value
-    for one in parts_of(value):
-        yield from variables_in(one)
+    for part in parts_of(value):
+        yield from variables_in(part)
 
 
 def operator_of(binding: Any) -> str:
@@ -200,10 +204,10 @@ def operator_of(binding: Any) -> str:
 
 def _uses(body: Any) -> dict[Any, list[str]]:
     """Return the readers of each variable: operators and places, and the function's result."""
-    found: dict[Any, list[str]] = {}
+    uses: dict[Any, list[str]] = {}
     for binding in (one for block in body.blocks for one in block.bindings):
         for place, variable in enumerate(variables_in(binding.value)):
-            found.setdefault(variable, []).append(f"{operator_of(binding)} {place}")
+            uses.setdefault(variable, []).append(f"{operator_of(binding)} {place}")
     for place, variable in enumerate(variables_in(body.body)):
-        found.setdefault(variable, []).append(f"result {place}")
-    return found
+        uses.setdefault(variable, []).append(f"result {place}")
+    return uses

@@ -14,7 +14,7 @@ from trtcal.errors import InputError
 from trtcal.runs.diff import RunDifference, compare_runs
 from trtcal.runs.statement import ALGORITHM
 from trtcal.wings.fleet.store.objects import MissingError
-from trtcal.wings.fleet.store.record import LEAST, BuiltEngine, Record, time_of
+from trtcal.wings.fleet.store.record import SHORTEST_DIGEST, BuiltEngine, Record, time_of
 from trtcal.wings.fleet.store.store import ArtifactStore, Damaged
 
 GOOD = ("SHIP", "SHIP WITH CARE")
@@ -49,7 +49,7 @@ class Origin:
             "others": list(self.others),
             "last_good": good and good.to_document(),
             "changed": changed and changed.to_document(),
-            "unread": [vars(one) for one in self.unread],
+            "unread": [vars(run) for run in self.unread],
         }
 
 
@@ -63,47 +63,47 @@ def digest_wanted(text: str) -> str:
         check_file(path, ARRAYS_BYTES)
         return digest_file(path)
     digits = text.removeprefix(ALGORITHM)
-    if re.fullmatch(rf"[0-9a-f]{{{LEAST},64}}", digits):
+    if re.fullmatch(rf"[0-9a-f]{{{SHORTEST_DIGEST},64}}", digits):
         return ALGORITHM + digits
     raise InputError(
         f"{text!r} is neither a file nor a digest",
-        f"give the file of an engine, or sha256: and at least {LEAST} digits",
+        f"give the file of an engine, or sha256: and at least {SHORTEST_DIGEST} digits",
     )
 
 
-def trace(store: ArtifactStore, wanted: str) -> Origin:
+def find_origin(store: ArtifactStore, digits: str) -> Origin:
     """Return where the file of a digest, or of its first digits, came from.
 
     `MissingError` if no run has it, `InputError` if several files begin so.
     """
-    return origin_of(wanted, *store.records(), store.location.shown)
+    return origin_of(digits, *store.records(), store.location.shown)
 
 
 def origin_of(
-    wanted: str, records: Sequence[Record], unread: Sequence[Damaged], where: str
+    digits: str, records: Sequence[Record], unread: Sequence[Damaged], where: str
 ) -> Origin:
     """Return where a file came from, out of the runs of a store, the newest first."""
-    files = [(digest, one) for one in records for digest in one.subjects.values()]
-    having = {digest: one for digest, one in reversed(files) if digest.startswith(wanted)}
+    files = [(digest, record) for record in records for digest in record.subjects.values()]
+    having = {digest: record for digest, record in reversed(files) if digest.startswith(digits)}
     if not having:
         left = f"; {len(unread)} runs cannot be read" if unread else ""
         raise MissingError(
-            f"no run in {where} has a file {wanted}{left}",
+            f"no run in {where} has a file {digits}{left}",
             "`trtcal store list` shows the runs, `trtcal store verify` the damaged objects",
         )
     if len(having) > 1:
         several = ", ".join(sorted(having)[:3])
-        raise InputError(f"{len(having)} files begin with {wanted}: {several}", "give more digits")
+        raise InputError(f"{len(having)} files begin with {digits}: {several}", "give more digits")
     ((digest, record),) = having.items()
-    names = tuple(name for name, one in record.subjects.items() if one == digest)
-    build = next((one for one in record.builds if one.engine in names), None)
+    names = tuple(name for name, own in record.subjects.items() if own == digest)
+    build = next((built for built in record.builds if built.engine in names), None)
     good = last_good(records, record, build)
     return Origin(
         digest,
         record,
         names,
         build,
-        tuple(one.identity for one in records if digest in one.subjects.values())[1:],
+        tuple(record.identity for record in records if digest in record.subjects.values())[1:],
         good,
         compare_runs(good.run, record.run) if good else None,
         tuple(unread),
@@ -116,10 +116,10 @@ def last_good(records: Sequence[Record], after: Record, build: BuiltEngine | Non
     It is of the same project or the same FP32 model, and for the target of the build if there is one.
     """
     until = time_of(after.run.made_at), after.digest
-    for one in records:
-        is_before = (time_of(one.run.made_at), one.digest) < until
-        is_same = one.run.name == after.run.name or one.model == after.model
-        fits = build is None or build.target in one.targets
-        if is_before and is_same and fits and one.run.verdict in GOOD:
-            return one
+    for record in records:
+        is_before = (time_of(record.run.made_at), record.digest) < until
+        is_same = record.run.name == after.run.name or record.model == after.model
+        fits = build is None or build.target in record.targets
+        if is_before and is_same and fits and record.run.verdict in GOOD:
+            return record
     return None
