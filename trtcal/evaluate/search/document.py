@@ -48,7 +48,7 @@ def write_search(
         row["command"] = _command(model.path, path_of_ranges, path, optimizations)
         row["recommended"] = point is result.found.recommended
         rows.append(row)
-    found = result.found
+    findings = result.found
     body: Document = {
         "kind": KIND,
         "schema_version": 1,
@@ -58,7 +58,7 @@ def write_search(
         "dataset": dataset.fingerprint,
         "samples": {
             "sensitivity": result.sensitivities.whole.samples,
-            "plans": max((point.loss.samples for point in found.measured), default=0),
+            "plans": max((point.loss.samples for point in findings.measured), default=0),
         },
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
@@ -67,22 +67,22 @@ def write_search(
         "beyond_float16": sorted(result.always),
         "front": rows,
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
-        "reason": found.reason,
+        "reason": findings.reason,
         "judged": [
             one.to_document()
-            for point in found.front
-            if point is found.recommended
+            for point in findings.front
+            if point is findings.recommended
             for one in settings.limits.judge(point)
         ],
-        "reliefs": [_relief(relief) for relief in found.reliefs],
+        "reliefs": [_relief(relief) for relief in findings.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
         "held_back": _held_back(result, settings.limits),
-        "int8_pays": found.int8_pays,
+        "int8_pays": findings.int8_pays,
         "tested": _tested(result),
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
-        "measured_plans": [_point(point, result) for point in found.measured],
+        "measured_plans": [_point(point, result) for point in findings.measured],
         "sensitivities": [layer.to_document() for layer in result.sensitivities.layers],
         "goal": settings.goal,
         "precisions": list(result.costs.precisions),
@@ -139,8 +139,8 @@ def _loss(loss: Loss) -> dict[str, Any]:
 
 
 def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
-    found = result.held_back
-    if found is None:
+    check = result.held_back
+    if check is None:
         return None
     points = {point.plan: point for point in result.found.measured}
     plans = [
@@ -152,9 +152,9 @@ def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
             "differs": pair.differs(result.measure),
             "broken_limits": limits.broken(replace(points[pair.plan], loss=pair.held_back)),
         }
-        for pair in found.pairs
+        for pair in check.pairs
     ]
-    return {"first": found.first, "samples": found.samples, "plans": plans}
+    return {"first": check.first, "samples": check.samples, "plans": plans}
 
 
 def _tested(result: Result) -> dict[str, Any] | None:
@@ -167,9 +167,9 @@ def _tested(result: Result) -> dict[str, Any] | None:
 
 
 def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | None) -> str:
-    given = ["--optimizations", optimizations] if optimizations else []
-    made = ["--plan", plan, "-o", plan.with_suffix(".onnx")]
-    words = ["trtcal", "quantize", model, *given, "--calibration", calibration, *made]
+    changes = ["--optimizations", optimizations] if optimizations else []
+    output = ["--plan", plan, "-o", plan.with_suffix(".onnx")]
+    words = ["trtcal", "quantize", model, *changes, "--calibration", calibration, *output]
     return shlex.join(map(str, words))
 
 
