@@ -14,7 +14,6 @@ from trtcal.documents import Document, write_document
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Choice, Limits, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
-from trtcal.evaluate.search.methods import Chosen as Methods
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
@@ -32,7 +31,6 @@ def write_search(
     model: Model,
     calibration: tuple[Path, Calibration, Path | None],
     dataset: Dataset,
-    chosen: Methods | None = None,
 ) -> Document:
     """Write the plans of the front and `search.json` into a folder; older plans there are kept.
 
@@ -90,7 +88,6 @@ def write_search(
             name: [layer.to_document() for layer in seen.layers]
             for name, seen in result.others.items()
         },
-        "methods": None if chosen is None else _methods(chosen),
         "measured": {"seconds": round(result.seconds, 3)},
     }
     return write_document(folder / RESULT, body)
@@ -180,13 +177,4 @@ def _relief(one: Relief) -> dict[str, Any]:
         "needed": one.needed,
         "by": one.by,
         "unit": one.limit.unit,
-    }
-
-
-def _methods(chosen: Methods) -> dict[str, Any]:
-    return {
-        "calibration": chosen.calibration.digest,
-        "method": chosen.calibration.method,
-        "losses": {name: loss.to_document() for name, loss in chosen.losses.items()},
-        "choices": [choice.to_document() for choice in chosen.choices],
     }
