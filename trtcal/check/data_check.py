@@ -57,8 +57,8 @@ def check_data(
     issues = check_samples(samples)
     if not any(issue.kind in ("zero_samples", "constant_samples") for issue in issues):
         issues += _check_with_model(model, dataset, drop_duplicates(samples), batch_size)
-    found = len(dataset), len(samples), tuple(issues)
-    return DataCheck(model.fingerprint, dataset.fingerprint, dataset.name, *found)
+    counts = len(dataset), len(samples), tuple(issues)
+    return DataCheck(model.fingerprint, dataset.fingerprint, dataset.name, *counts)
 
 
 def _check_with_model(
@@ -144,8 +144,8 @@ class _ImageChecks:
         for few in map(samples.first, SCREENED):
             if not ways or len(few) == len(samples):
                 break
-            given = self.probe.run(few)
-            ways = [way for way in ways if self._weighed(few, given, way).may_be_clear]
+            response = self.probe.run(few)
+            ways = [way for way in ways if self._weighed(few, response, way).may_be_clear]
         return list(ways)
 
     def _tried(self, samples: Samples, ways: list[Change]) -> list[tuple[Evidence, Change]]:
@@ -154,8 +154,8 @@ class _ImageChecks:
         for some in self._growing(samples):
             if not ways or len(some) <= seen:
                 break
-            given, seen = self.probe.run(some), len(some)
-            tried = [(self._weighed(some, given, way), way) for way in ways]
+            response, seen = self.probe.run(some), len(some)
+            tried = [(self._weighed(some, response, way), way) for way in ways]
             if not any(evidence.is_borderline for evidence, _ in tried):
                 break
             ways = [way for one, way in tried if one.is_clear or one.is_borderline]

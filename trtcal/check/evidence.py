@@ -220,12 +220,12 @@ def _model_t(given: Response, changed: Response, gain: float | None, wrong: bool
     if gain is None:
         return lead
     sharp = advantage(changed.sharpness, given.sharpness)
-    found = min(lead, sharp) if gain >= 1 else sharp
+    t = min(lead, sharp) if gain >= 1 else sharp
     # What confuses the model separates samples of one class: it is less confident then.
     confused = sharp < -1 or advantage(changed.entropy, given.entropy) > 1
     if before < COLLAPSED * after and (wrong or not confused):
-        return max(found, advantage(changed.mutual_information, given.mutual_information))
-    return found
+        return max(t, advantage(changed.mutual_information, given.mutual_information))
+    return t
 
 
 def _loses(given: Response, changed: Response) -> bool:

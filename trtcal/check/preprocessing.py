@@ -143,11 +143,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def settings_of(form: str, channels: int) -> dict[str, Any]:
     """Return the keys of [images] that give images of so many channels a valid form."""
-    found = dict(SETTINGS[form])
+    settings = dict(SETTINGS[form])
     for name in ("mean", "std"):
-        if len(found[name]) > channels:
-            found[name] = [round(float(np.mean(found[name])), 3)]
-    return found
+        if len(settings[name]) > channels:
+            settings[name] = [round(float(np.mean(settings[name])), 3)]
+    return settings
 
 
 def over_255(form: Form) -> Form:

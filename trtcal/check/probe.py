@@ -111,15 +111,15 @@ class ModelProbe:
         if self.inner_layers.inside is None:
             return self.run(samples), None
         batches = [*self.inner_layers.read(samples)]
-        runs = (([found[name] for name in self.read], feeds) for feeds, found, _ in batches)
+        runs = (([tensors[name] for name in self.read], feeds) for feeds, tensors, _ in batches)
         response = self._response_to(runs)
         return response, feature_distances([rows for _, _, rows in batches], len(samples))
 
     def _response_to(self, runs: Iterable[tuple[list[Array], Feeds]]) -> Response:
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
-        for found, feeds in runs:
-            scores.append(_scores(found[: self.outputs], _samples(feeds)))
-            for sum_, tensor in zip(sums, found[self.outputs :], strict=True):
+        for tensors, feeds in runs:
+            scores.append(_scores(tensors[: self.outputs], _samples(feeds)))
+            for sum_, tensor in zip(sums, tensors[self.outputs :], strict=True):
                 sum_ += _moments(tensor)
         misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
         return self._response(scores, float(np.mean(misfits)) if misfits else None)
@@ -148,8 +148,8 @@ class ModelProbe:
     def _run(self, feeds: Feeds) -> list[Array]:
         if self.inside is None:
             return run_session(self.session, self.read, feeds)
-        found = self.inside.read(feeds)
-        return [found[name] for name in self.read]
+        tensors = self.inside.read(feeds)
+        return [tensors[name] for name in self.read]
 
 
 def _norms(proto: onnx.ModelProto) -> list[Norm]:
@@ -210,8 +210,12 @@ def _probabilities(scores: Array, alone: bool) -> npt.NDArray[np.bool_]:
 
     Without any all are, if it is the model's only output; one of several may be anything.
     """
-    found = np.asarray(((scores >= 0) & (scores <= 1)).all(0))
-    return found if found.sum() >= FEWEST_CLASSES else np.full_like(found, alone)
+    is_probability = np.asarray(((scores >= 0) & (scores <= 1)).all(0))
+    return (
+        is_probability
+        if is_probability.sum() >= FEWEST_CLASSES
+        else np.full_like(is_probability, alone)
+    )
 
 
 def _response_of(scores: Array | None, misfit: float | None) -> Response:
@@ -268,8 +272,8 @@ class InnerLayers:
     def read(self, samples: Samples) -> Iterator[tuple[Feeds, Mapping[str, Array], Features]]:
         """Yield batches, what the model makes of them, and the chosen places of each layer's output."""
         for feeds in samples.batches(self._size(samples)):
-            found = self.inside.read(feeds) if self.inside else {}
-            yield feeds, found, self._features(found, len(next(iter(feeds.values()))))
+            tensors = self.inside.read(feeds) if self.inside else {}
+            yield feeds, tensors, self._features(tensors, len(next(iter(feeds.values()))))
 
     def _size(self, samples: Samples) -> int:
         if self.batch_size == samples.batch:
@@ -298,13 +302,13 @@ class InnerLayers:
 
 def feature_distances(batches: Sequence[Features], samples: int) -> Values | None:
     """Return how far each sample's features are from the mean of all samples, [n]."""
-    found = []
+    distances = []
     for name in batches[0]:
         rows = np.concatenate([batch[name] for batch in batches])
         norms = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
         if len(rows) == samples and np.isfinite(norms).all():
-            found.append(np.log(norms + LEAST_NORM))
-    return np.mean(found, axis=0) if found else None
+            distances.append(np.log(norms + LEAST_NORM))
+    return np.mean(distances, axis=0) if distances else None
 
 
 FIRST = 4  # of them: the first may have no bias
@@ -322,8 +326,8 @@ class FirstLayers:
         graph = model.proto.graph
         layers = weighted(model.proto, MULTIPLIES | {"BatchNormalization", "Add"})[:FIRST]
         self.tensors = [node.output[0] for node in layers]
-        made = [place for place, one in enumerate(graph.node) if one.output[0] in self.tensors]
-        nodes = graph.node[: max(made, default=-1) + 1]
+        places = [place for place, one in enumerate(graph.node) if one.output[0] in self.tensors]
+        nodes = graph.node[: max(places, default=-1) + 1]
         read = {name for node in nodes for name in reads(node)}
         part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)
         part.initializer.extend(embedded(one) for one in graph.initializer if one.name in read)
@@ -344,10 +348,10 @@ class FirstLayers:
         """
         if not self.tensors:
             return None
-        found = run_session(self.session, self.tensors, feeds), self._driven_by_nothing(feeds)
-        for given, empty in zip(*found, strict=True):
+        outputs = run_session(self.session, self.tensors, feeds), self._driven_by_nothing(feeds)
+        for driven, empty in zip(*outputs, strict=True):
             bias = _strength(empty)
-            moved = _strength(np.subtract(given, empty, out=given))
+            moved = _strength(np.subtract(driven, empty, out=driven))
             if bias > NOTHING * moved > 0:
                 return math.log10(moved / bias)
         return None

@@ -68,20 +68,20 @@ def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
         starts = np.linspace(0, (total - size) // batch, runs).astype(int) * batch
         spans = [(int(start), int(start) + size) for start in starts]
     feeds, rows = _of_one_size(dataset, spans)
-    given = class_labels(dataset.labels)
-    labels = None if given is None else given[rows]
+    classes = class_labels(dataset.labels)
+    labels = None if classes is None else classes[rows]
     return Samples(feeds, labels, total, batch)
 
 
 def _of_one_size(dataset: Dataset, spans: Sequence[tuple[int, int]]) -> tuple[Feeds, Array]:
     """Return the samples of the size that most of those in the spans have, and their numbers."""
-    found: dict[str, list[tuple[Feeds, Array]]] = {}
+    by_shape: dict[str, list[tuple[Feeds, Array]]] = {}
     for start, stop in spans:
         for feeds in dataset.batches(stop - start, start, stop):
             rows = np.arange(start, start := start + len(next(iter(feeds.values()))))
             shapes = {name: array.shape[1:] for name, array in feeds.items()}
-            found.setdefault(str(shapes), []).append((feeds, rows))
-    most = max(found.values(), key=lambda same: sum(len(rows) for _, rows in same))
+            by_shape.setdefault(str(shapes), []).append((feeds, rows))
+    most = max(by_shape.values(), key=lambda same: sum(len(rows) for _, rows in same))
     read = [feeds for feeds, _ in most]
     joined = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
     return joined, np.concatenate([rows for _, rows in most])
@@ -105,12 +105,12 @@ class ImageInput:
 
 def find_image_input(model: Model) -> ImageInput | None:
     """Return the one input of rank 4 with 1 or 3 channels, None if there is none or several."""
-    found = [
+    images = [
         ImageInput(spec.name, spec.shape[1] not in CHANNELS)
         for spec in model.inputs
         if len(spec.shape) == 4 and (spec.shape[1] in CHANNELS or spec.shape[3] in CHANNELS)
     ]
-    return found[0] if len(found) == 1 else None
+    return images[0] if len(images) == 1 else None
 
 
 FEWEST = 16  # samples below which ranges hang on single ones
@@ -248,17 +248,17 @@ def check_layout(image: ImageInput, array: Array) -> DataIssue | None:
     smoother = (after < SMOOTHER * before) & (steps(other) < steps(planes))
     if np.mean(smoother) < IMAGES:
         return None
-    wanted, had = ("NHWC", "NCHW") if image.channels_last else ("NCHW", "NHWC")
+    expected, had = ("NHWC", "NCHW") if image.channels_last else ("NCHW", "NHWC")
     figures = {"given": float(np.median(before)), "transposed": float(np.median(after))}
     axes = "0, 2, 3, 1" if image.channels_last else "0, 3, 1, 2"
     return DataIssue(
         "layout",
         image.name,
-        f"{image.name!r} looks like {had} values read as {wanted}: neighbouring pixels differ by "
+        f"{image.name!r} looks like {had} values read as {expected}: neighbouring pixels differ by "
         f"{figures['given']:.2f} times the difference of any two pixels, "
         f"read as {had} by {figures['transposed']:.2f} times",
         figures,
-        f"transpose the images from {had} to {wanted} instead of reshaping them: x.transpose({axes})",
+        f"transpose the images from {had} to {expected} instead of reshaping them: x.transpose({axes})",
     )
 
 

@@ -24,10 +24,7 @@ from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
 
 if TYPE_CHECKING:
-    from trtcal.data import Dataset
-    from trtcal.evaluate.caches import EvaluationCache
     from trtcal.evaluate.search.compiled import Compile
-    from trtcal.evaluate.search.methods import Chosen
     from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.model import Model
 
@@ -200,10 +197,6 @@ class Search(
         metavar="TARGET",
         formerly="--build",
     )
-    methods: str | None = option(
-        "Calibrators of which the best one for each tensor is chosen first.", metavar="A,B,..."
-    )
-    histograms: Path | None = option("The .npz of `trtcal calibrate --histograms`, for --methods.")
     samples: int = option("Number of samples for sensitivities.", default=64, least=2)
     evaluate: int = option("Number of samples for plans.", default=512, least=2)
     plans: int = option("Number of plans to measure at most.", default=48, least=2)
@@ -223,19 +216,11 @@ class Search(
         loaded, prepared, dataset = self.open_all()
         settings = _settings(self, loaded, prepared)
         cache = cache_beside(self.output, loaded, dataset, self.task_reader)
-        path, chosen = self.ranges, None
-        if self.methods:
-            chosen = _chosen(prepared, dataset, self.methods.split(","), self, cache)
-            losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
-            note(f"noise of all INT8 by method: {losses}; chosen: {chosen.calibration.method}")
-            path = self.output / "calibration.json"
-        table = chosen.calibration if chosen else Calibration.read(path)
+        table = Calibration.read(self.ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
         with together():
-            if chosen is not None:
-                chosen.calibration.write(path)
-            ranges = (path, table, self.optimizations)
-            document = write_search(self.output, result, settings, loaded, ranges, dataset, chosen)
+            ranges = (self.ranges, table, self.optimizations)
+            document = write_search(self.output, result, settings, loaded, ranges, dataset)
         self.present(document, lambda: show(document, self.output))
         for plan in _recommended(document):
             advise(self, *shlex.split(plan["command"])[1:])
@@ -357,27 +342,6 @@ def _times(model: Model, folders: tuple[Path, Path]) -> Any:
     units = [layer.name for layer in find_layers(model).layers]
     int8, floats = (read_engine(folder, None) for folder in folders)
     return measured_times(units, int8, floats)
-
-
-def _chosen(
-    model: Model, dataset: Dataset, methods: list[str], options: Search, cache: EvaluationCache
-) -> Chosen:
-    """Choose a method for each tensor from histograms that calibrate kept."""
-    from trtcal.calibration import read_observation
-    from trtcal.evaluate.search.methods import MethodSettings, choose_methods
-
-    if options.histograms is None:
-        raise InputError(
-            "--methods needs histograms", "give the file of `trtcal calibrate --histograms`"
-        )
-    observation = read_observation(options.histograms)
-    if observation.model != model.fingerprint:
-        raise InputError(
-            f"{options.histograms} has histograms of another model",
-            "run `trtcal calibrate --histograms` for this model",
-        )
-    settings = MethodSettings(methods, options.samples, options.evaluate, options.task_reader)
-    return choose_methods(model, observation, dataset, cache, settings)
 
 
 def _advice(document: dict[str, Any]) -> str:

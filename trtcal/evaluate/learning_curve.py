@@ -20,6 +20,7 @@ from trtcal.data import Dataset, whole_batches
 from trtcal.data.dataset import ArrayDataset, batch_for
 from trtcal.documents import Document, seal
 from trtcal.errors import InputError, __version__
+from trtcal.evaluate.metrics import Rows
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.replay import Reporter
 from trtcal.evaluate.search.plan_loss import Reference
@@ -119,7 +120,7 @@ def learning_curve(
         )
     doubled = (chunk * 2**power for power in range(largest.bit_length()))
     sizes = [*(size for size in doubled if size < 0.8 * largest), largest]
-    losses: dict[int, list[dict[str, Values]]] = {size: [] for size in sizes}
+    losses: dict[int, list[Rows]] = {size: [] for size in sizes}
     with (
         Reference(model, dataset, held_back, first) as reference,
         reporter("judging ranges", SERIES * len(sizes)) as advance,
@@ -135,7 +136,7 @@ def learning_curve(
                     )
                 losses[seen.samples].append(rows)
                 advance(1)
-    head = {"model": model.fingerprint, "dataset": dataset.fingerprint}
+    head: dict[str, Any] = {"model": model.fingerprint, "dataset": dataset.fingerprint}
     head |= {"method": method, "parameters": ranges.parameters}
     return curve_of(head, losses, _warnings(dataset))
 
@@ -157,7 +158,7 @@ def _observed(model: Model, dataset: Dataset, chunk: int, largest: int) -> Itera
 
 
 def curve_of(
-    head: dict[str, Any], rows: dict[int, list[dict[str, Values]]], warnings: tuple[str, ...]
+    head: dict[str, Any], rows: dict[int, list[Rows]], warnings: tuple[str, ...]
 ) -> LearningCurve:
     """Return the curve of losses by size: for each series the figures of each held-back sample."""
     measure = "kl" if all("kl" in row for series in rows.values() for row in series) else "noise"
@@ -183,7 +184,7 @@ def curve_of(
     return LearningCurve(head, measure, last.shape[1], tuple(points), *ends, warnings)
 
 
-def _noise(row: dict[str, Values]) -> Values:
+def _noise(row: Rows) -> Values:
     return np.asarray(row["error"] / (row["signal"].mean() or 1.0))
 
 

@@ -176,15 +176,15 @@ def read_optimizations(path: Path) -> Optimizations:
             name: _grid(arrays[f"weights/{number}"], scale, precisions.get(name, "int8"))
             for number, (name, scale) in enumerate(floats("weights", "scales").items())
         }
-        bounds = {str(name): _bounds(*given) for name, given in header["bounds"].items()}
+        bounds = {str(name): _bounds(*ends) for name, ends in header["bounds"].items()}
         affines, moved = tuple(map(str, header["affines"])), frozenset(map(str, header["moved"]))
         changes = Changes(floats("constants"), bounds, affines, moved)
         overrides = Overrides(grids, floats("biases"), moved, precisions)
         record = dict(header["record"])
-        found = Optimizations(str(header["model"]), changes, overrides, record)
-        if record["optimizations"] != found.digest or record["digest"] != digest_document(record):
+        result = Optimizations(str(header["model"]), changes, overrides, record)
+        if record["optimizations"] != result.digest or record["digest"] != digest_document(record):
             raise InputError(f"{path} was changed after it was written", HINT)
-        return found
+        return result
 
     optimizations: Optimizations = parsing(path, build)
     return optimizations
@@ -248,7 +248,7 @@ def layer_changes(model: Model, calibration: Calibration) -> list[dict[str, Any]
     graph, overrides = import_graph(model.proto), model.overrides
     nodes = {node.name: node for node in graph.nodes}
     placement = find_layers(model)
-    found = []
+    rows = []
     for layer in placement.layers:
         grid, bias = overrides.weights.get(layer.name), overrides.biases.get(layer.name)
         if grid is None and bias is None:
@@ -256,8 +256,8 @@ def layer_changes(model: Model, calibration: Calibration) -> list[dict[str, Any]
         node = nodes[layer.name]
         step = None if bias is None else _step(node, graph, placement, calibration)
         change = None if bias is None or step is None else _bias_change(node, bias) / step
-        found.append({"name": layer.name, **_rounded(node, layer, grid), "bias": change})
-    return found
+        rows.append({"name": layer.name, **_rounded(node, layer, grid), "bias": change})
+    return rows
 
 
 def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | None]:
@@ -284,9 +284,9 @@ def _step(
     """Return one step of a layer's output: of the first tensor behind it that has a range."""
     reader: gs.Node | None = node
     while reader is not None:
-        made = reader.outputs[0]
-        known = calibration.ranges.get(placement.range_of(made.name))
+        output = reader.outputs[0]
+        known = calibration.ranges.get(placement.range_of(output.name))
         if known is not None:
             return known.amax / LEVELS
-        reader = only_consumer(made, graph)
+        reader = only_consumer(output, graph)
     return None

@@ -41,13 +41,13 @@ def activation_of(pair: PairedGraph, place: int) -> Activation | None:
     It is as many nodes as work on each value by itself, have one tensor that is read behind them, and
     are not all linear.
     """
-    made = pair.nodes[place].output[0]
-    taken = [] if made in pair.outputs else _elementwise_behind(pair, place, made)
+    output = pair.nodes[place].output[0]
+    taken = [] if output in pair.outputs else _elementwise_behind(pair, place, output)
     for count in range(len(taken), 0, -1):
         nodes = taken[:count]
-        left = _still_read(pair, made, nodes)
+        left = _still_read(pair, output, nodes)
         if len(left) == 1 and any(node.op_type in ACTIVATIONS for node in nodes):
-            return Activation(pair.as_model(nodes, [made], left))
+            return Activation(pair.as_model(nodes, [output], left))
     return None
 
 

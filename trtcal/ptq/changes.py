@@ -120,11 +120,11 @@ def with_affines(proto: onnx.ModelProto, tensors: Collection[str]) -> onnx.Model
         if not readers:
             raise missing(f"layers that read {name!r}")
         channels = _channels(readers[0], known[name])
-        made = _put(graph, names, "Mul", known[name], np.ones(channels, np.float32))
+        affine = _put(graph, names, "Mul", known[name], np.ones(channels, np.float32))
         if all(own_bias(node) is not None for node in readers):
-            made = _put(graph, names, "Add", made, np.zeros(channels, np.float32))
+            affine = _put(graph, names, "Add", affine, np.zeros(channels, np.float32))
         for node in readers:
-            node.inputs[0] = made
+            node.inputs[0] = affine
     return export_model(graph, proto)
 
 
@@ -148,10 +148,10 @@ def _put(
 ) -> gs.Variable:
     """Put an operator with a constant behind a tensor, and return its output."""
     name = unique(f"{tensor.name}/{op.lower()}", names)
-    made = gs.Variable(unique(f"{name}/output", names), tensor.dtype, tensor.shape)
-    given = gs.Constant(unique(f"{name}/values", names), values)
-    graph.nodes.append(gs.Node(op, name, {}, [tensor, given], [made]))
-    return made
+    output = gs.Variable(unique(f"{name}/output", names), tensor.dtype, tensor.shape)
+    constant_ = gs.Constant(unique(f"{name}/values", names), values)
+    graph.nodes.append(gs.Node(op, name, {}, [tensor, constant_], [output]))
+    return output
 
 
 def missing(what: str) -> InputError:

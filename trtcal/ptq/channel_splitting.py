@@ -96,14 +96,14 @@ def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:
     graph = import_graph(model.proto)
     placement = find_layers(model)
     layers = {layer.name: layer for layer in placement.layers if layer.op in ("Conv", "Gemm")}
-    found = {
+    by_layer = {
         bounded_layer.layer.name: bounded_layer
         for bounded_layer in bounded_layers(graph, layers)
         if bounded_layer.bounds[0] == 0.0
     }
-    for first in found.values():
+    for first in by_layer.values():
         makers, readers = [first], list(first.made.outputs)
-        second = found.get(readers[0].name) if len(readers) == 1 else None
+        second = by_layer.get(readers[0].name) if len(readers) == 1 else None
         if second is not None and _is_depthwise(second.layer):
             makers, readers = [first, second], list(second.made.outputs)
         if not all(_is_dense(node, layers) for node in (first.layer, *readers)):

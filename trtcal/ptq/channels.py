@@ -79,9 +79,9 @@ class Channels:
     def is_free(self) -> npt.NDArray[np.bool_]:
         """Return for each number whether it may be scaled, shape (numbers,)."""
         roots = self.roots()
-        held = np.zeros(len(roots), bool)
-        held[roots[sorted(self.frozen)]] = True
-        return ~held[roots]
+        fixed = np.zeros(len(roots), bool)
+        fixed[roots[sorted(self.frozen)]] = True
+        return ~fixed[roots]
 
 
 def joined(count: int, pairs: Iterable[tuple[Ids, Ids]]) -> Ids:
@@ -94,17 +94,17 @@ def joined(count: int, pairs: Iterable[tuple[Ids, Ids]]) -> Ids:
 
 def find_channels(graph: gs.Graph) -> Channels:
     """Return the channels of a sorted graph, numbered."""
-    found = Channels()
+    channels = Channels()
     for node in graph.nodes:
         rule = RULES.get(node.op) if is_op(node, node.op) else None
-        if rule is None or not rule(node, found):
-            found.freeze(*node.inputs)
-    found.freeze(*graph.outputs, *captured(graph))
+        if rule is None or not rule(node, channels):
+            channels.freeze(*node.inputs)
+    channels.freeze(*graph.outputs, *captured(graph))
     tensors = graph.tensors()
-    for edit in found.edits:
+    for edit in channels.edits:
         if len(tensors[edit.tensor].outputs) > 1:  # another node reads the constant too
-            found.frozen.update(map(int, edit.ids))
-    return found
+            channels.frozen.update(map(int, edit.ids))
+    return channels
 
 
 def weight_axes(node: gs.Node) -> tuple[int, int, int] | None:
@@ -302,12 +302,12 @@ def _concat(node: gs.Node, found: Channels) -> bool:
 def _slice(node: gs.Node, found: Channels) -> bool:
     """Take the same part of the channels; steps along other axes change nothing."""
     source = node.inputs[0]
-    given = [None if tensor.is_empty() else constant(tensor) for tensor in node.inputs[1:5]]
-    if source.name not in found.of or source.shape is None or len(given) < 2:
+    arguments = [None if tensor.is_empty() else constant(tensor) for tensor in node.inputs[1:5]]
+    if source.name not in found.of or source.shape is None or len(arguments) < 2:
         return False
-    if any(one is None for one in given):
+    if any(one is None for one in arguments):
         return False
-    starts, stops, *others = (np.asarray(one).tolist() for one in given)
+    starts, stops, *others = (np.asarray(one).tolist() for one in arguments)
     axes = others[0] if others else range(len(starts))
     steps = others[1] if len(others) > 1 else [1] * len(starts)
     at, ids = found.of[source.name]
@@ -320,11 +320,11 @@ def _slice(node: gs.Node, found: Channels) -> bool:
 
 def _pad(node: gs.Node, found: Channels) -> bool:
     """Add channels of zeros, which may have any scale."""
-    source, *given = node.inputs
-    pads = constant(given[0]) if given else None
-    value = constant(given[1]) if len(given) > 1 and not given[1].is_empty() else 0
+    source, *arguments = node.inputs
+    pads = constant(arguments[0]) if arguments else None
+    value = constant(arguments[1]) if len(arguments) > 1 and not arguments[1].is_empty() else 0
     plain = node.attrs.get("mode", "constant") == "constant" and value is not None
-    if source.name not in found.of or pads is None or len(given) > 2 or not plain:
+    if source.name not in found.of or pads is None or len(arguments) > 2 or not plain:
         return False
     at, ids = found.of[source.name]
     before, after = int(pads[at]), int(pads[at + len(pads) // 2])

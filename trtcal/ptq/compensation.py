@@ -121,19 +121,19 @@ def compensating_readers(
     """
     if not tensor.outputs or any(tensor is output for output in graph.outputs):
         return None
-    found, tensors = list[Reader](), [tensor]
+    layers_behind, tensors = list[Reader](), [tensor]
     for node in tensor.outputs:
         if is_op(node, *passing) and len(node.outputs) == 1:
             behind = compensating_readers(node.outputs[0], graph, layers, passing)
             if behind is None:
                 return None
-            found += behind.layers
+            layers_behind += behind.layers
             tensors += behind.tensors
         elif (reader := _reader(node, layers.get(node.name))) is not None:
-            found.append(reader)
+            layers_behind.append(reader)
         else:
             return None
-    return Readers(tuple(found), tuple(tensors))
+    return Readers(tuple(layers_behind), tuple(tensors))
 
 
 def _reader(node: gs.Node, layer: Layer | None) -> Reader | None:
@@ -166,8 +166,10 @@ def addend(tensor: gs.Tensor) -> Bias | None:
     index, values = sides[-1] if sides[-1][1] is not None else sides[0]
     if values is None or values.ndim != 1 or values.size < 2 or values.dtype != np.float32:
         return None
-    wanted = maker.op == "Add" or (index == 2 and maker.attrs.get("axis", -1) == -1)
-    return Bias(maker, index, values) if wanted and len(maker.inputs[index].outputs) == 1 else None
+    is_addend = maker.op == "Add" or (index == 2 and maker.attrs.get("axis", -1) == -1)
+    return (
+        Bias(maker, index, values) if is_addend and len(maker.inputs[index].outputs) == 1 else None
+    )
 
 
 def shift(changed: dict[str, Floats], bias: Bias, readers: Sequence[Reader], by: Floats) -> None:
@@ -191,32 +193,32 @@ def shift_to_middle(
     Returns the extremes of the shifted tensors, and the constants that changed.
     """
     known = graph.tensors()
-    found: dict[str, Extremes] = {}
+    shifted: dict[str, Extremes] = {}
     changed: dict[str, Floats] = {}
     for name, seen in extremes.items():
-        given = addend(known[name])
-        readers = compensating_readers(known[name], graph, layers) if given is not None else None
-        if given is None or readers is None:
+        bias = addend(known[name])
+        readers = compensating_readers(known[name], graph, layers) if bias is not None else None
+        if bias is None or readers is None:
             continue
         middle = np.asarray((seen.least + seen.largest) / 2, np.float32)
-        shift(changed, given, readers.layers, middle)
-        found[name] = Extremes(seen.least - middle, seen.largest - middle)
+        shift(changed, bias, readers.layers, middle)
+        shifted[name] = Extremes(seen.least - middle, seen.largest - middle)
     for name, values in changed.items():
         known[name].values = values
-    return found, changed
+    return shifted, changed
 
 
 def scaled_constants(graph: gs.Graph, edits: Sequence[Edit], factors: Values) -> dict[str, Floats]:
     """Return the constants that change when channels are scaled by factors, shape (numbers,)."""
     tensors = graph.tensors()
-    found: dict[str, Values] = {}
+    scaled: dict[str, Values] = {}
     for edit in edits:
         scale = factors[edit.ids] ** edit.sign
         if (scale == 1.0).all():
             continue
-        values = found.get(edit.tensor, np.asarray(constant(tensors[edit.tensor]), np.float64))
-        found[edit.tensor] = values * _broadcast(scale, edit, values.shape)
-    return {name: values.astype(np.float32) for name, values in found.items()}
+        values = scaled.get(edit.tensor, np.asarray(constant(tensors[edit.tensor]), np.float64))
+        scaled[edit.tensor] = values * _broadcast(scale, edit, values.shape)
+    return {name: values.astype(np.float32) for name, values in scaled.items()}
 
 
 def _broadcast(scale: Values, edit: Edit, shape: tuple[int, ...]) -> Values:

@@ -55,8 +55,8 @@ def smooth(model: Model, dataset: Dataset, samples: int) -> Changes | None:
     """
     affines = tuple(find_affines(import_graph(model.proto), find_layers(model)))
     model = replace(model, proto=with_affines(model.proto, affines))
-    found = _equalized(model, dataset, samples, FACTORS)
-    return None if found is None else replace(found, affines=affines)
+    changes = _equalized(model, dataset, samples, FACTORS)
+    return None if changes is None else replace(changes, affines=affines)
 
 
 def _equalized(model: Model, dataset: Dataset, samples: int, makers: Operators) -> Changes | None:
@@ -67,11 +67,11 @@ def _equalized(model: Model, dataset: Dataset, samples: int, makers: Operators) 
     placement = find_layers(model)
     layers = (*placement.layers, *placement.light)
     quantized = {name for layer in layers for name in layer.activations.values()}
-    wanted = [name for name in sorted(quantized) if name in channels.of]
+    names = [name for name in sorted(quantized) if name in channels.of]
     free = channels.is_free()
-    if not any(free[channels.of[name][1]].any() for name in wanted):
+    if not any(free[channels.of[name][1]].any() for name in names):
         return None
-    axes = {name: channels.of[name][0] for name in (*wanted, *channels.limits)}
+    axes = {name: channels.of[name][0] for name in (*names, *channels.limits)}
     extremes = find_extremes(model, dataset, samples, axes)
     shifted: dict[str, Extremes] = {}
     constants: dict[str, Floats] = {}
@@ -79,7 +79,7 @@ def _equalized(model: Model, dataset: Dataset, samples: int, makers: Operators) 
         named = {layer.name: layer for layer in placement.layers}
         shifted, constants = shift_to_middle(graph, named, extremes)
         extremes |= shifted
-    peaks = {name: extremes[name].peak for name in wanted}
+    peaks = {name: extremes[name].peak for name in names}
     factors = _factors(graph, channels, peaks, _room(channels, extremes))
     constants |= scaled_constants(graph, channels.edits, factors)
     if not constants:
@@ -180,7 +180,7 @@ def find_affines(graph: gs.Graph, placement: Placement) -> list[str]:
     for layer in (*placement.layers, *placement.light):
         for name in layer.activations.values():
             readers.setdefault(name, set()).add(layer.name)
-    found = []
+    affines = []
     for name, tensor in graph.tensors().items():
         if name not in readers or not _is_nonlinear(tensor):
             continue
@@ -190,8 +190,8 @@ def find_affines(graph: gs.Graph, placement: Placement) -> list[str]:
         shifts = addend(tensor) is not None
         shifts = shifts and compensating_readers(tensor, graph, layers) is not None
         if not (shifts and len(ids) and free[ids].all()):
-            found.append(name)
-    return found
+            affines.append(name)
+    return affines
 
 
 def _is_nonlinear(tensor: gs.Tensor) -> bool:

@@ -190,8 +190,8 @@ def split_samples(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
         )
     unit = batch_for(model, 1)
     least = HELD_BACK[0] if samples >= 2 * HELD_BACK[0] else samples // 3
-    held = min(max(samples // 4, least), HELD_BACK[1])
-    return held_back(dataset, max(held // unit, 1) * unit, unit)
+    samples_held_back = min(max(samples // 4, least), HELD_BACK[1])
+    return held_back(dataset, max(samples_held_back // unit, 1) * unit, unit)
 
 
 def _warnings(fit: int, held: int) -> tuple[str, ...]:

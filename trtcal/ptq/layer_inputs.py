@@ -136,10 +136,10 @@ def token_weights(
     counts in inverse proportion to its energy, but those below the median count about alike.
     """
     usual = max(float(np.median(np.concatenate([energy.ravel() for energy in energies]))), LEAST)
-    found = []
+    by_batch = []
     for energy, mask in zip(energies, masks, strict=True):
         weights = usual / (energy.astype(np.float64) + usual)
         if mask is not None and mask.shape == energy.shape:
             weights *= mask
-        found.append(weights.ravel())
-    return found
+        by_batch.append(weights.ravel())
+    return by_batch

@@ -230,8 +230,12 @@ def _split(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequ
 
 
 def _zero_center(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
-    found = zero_center(context.model(state), state.calibration)
-    return () if found is None else [replace(state.with_changes(found[0]), calibration=found[1])]
+    centered = zero_center(context.model(state), state.calibration)
+    return (
+        ()
+        if centered is None
+        else [replace(state.with_changes(centered[0]), calibration=centered[1])]
+    )
 
 
 def _reconstructing(options: ReconstructionOptions) -> Apply:
@@ -265,8 +269,8 @@ def _search_scales(context: Context, state: State, _: Mapping[str, Calibration])
         ranges = search_scales(context.model(before), state.calibration, context.fit, search)
     if ranges is None:
         return ()
-    found = replace(before, calibration=ranges)
-    return [_reconstructed(context, found, BIASES) if state.overrides.biases else found]
+    narrowed = replace(before, calibration=ranges)
+    return [_reconstructed(context, narrowed, BIASES) if state.overrides.biases else narrowed]
 
 
 def _round_after_search(

@@ -295,8 +295,8 @@ class LayerwiseReconstruction:
         activation = activation_of(self.pair, step.itself.start)
         if activation is None:
             return missing
-        wanted = mean("float", activation)
-        return solve_shift(missing, lambda tried: mean("quantized", activation, tried) - wanted)
+        expected = mean("float", activation)
+        return solve_shift(missing, lambda tried: mean("quantized", activation, tried) - expected)
 
     def _mean(
         self,
@@ -312,8 +312,8 @@ class LayerwiseReconstruction:
             values = self.spill.get(side, number)[step.made]
             if shift is not None:
                 values = values + step.along(values, shift)
-            made = activation(values)
-            moved = np.moveaxis(made, step.axis, 0).reshape(values.shape[step.axis], -1)
+            outputs = activation(values)
+            moved = np.moveaxis(outputs, step.axis, 0).reshape(values.shape[step.axis], -1)
             if weights is None:
                 sums, count = moved.sum(axis=1, dtype=np.float64), float(moved.shape[1])
             else:
@@ -336,13 +336,13 @@ class LayerwiseReconstruction:
         turns = [range(self.batches)[i::2] for i in range(2)]
         halves = [measure_moments(form, turn, read, centered, weights) for turn in turns if turn]
         matrix, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
-        wanted = compensated(matrix, halves) if len(halves) > 1 else matrix
+        target = compensated(matrix, halves) if len(halves) > 1 else matrix
         scale = step.nearest.scale
         if options.clipping:  # for INT8 alone: blocks lost more on samples held back
-            scale = clipped_scales(wanted, scale.reshape(form.groups, -1), gram).reshape(-1)
+            scale = clipped_scales(target, scale.reshape(form.groups, -1), gram).reshape(-1)
         scales = Grid(step.values, scale).scales(step.weight.axis)
         scales = form.matrix(np.broadcast_to(scales, step.values.shape))
-        steps = form.weight(rounded_steps(wanted, scales, gram, step.kind))
+        steps = form.weight(rounded_steps(target, scales, gram, step.kind))
         return Grid(step.kind.rounded(steps), scale)
 
     def _inputs(self, step: _Step, number: int) -> tuple[Floats, Floats]:

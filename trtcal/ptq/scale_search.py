@@ -35,22 +35,22 @@ def search_scales(
     All other tensors have the best ranges found so far, and only what comes after a tensor is run
     again.
     """
-    found = dict(calibration.ranges)
+    ranges = dict(calibration.ranges)
     with Rerun(model, calibration, dataset, search.samples) as rerun:
         whole = rerun.whole()
         measure = "kl" if search.objective == "kl" and whole.kl is not None else "noise"
         for source, scales in rerun.ranges():
             if not search.may_go_on():
                 break
-            before = found[source].amax
+            before = ranges[source].amax
             amax = _best_range(rerun, scales, before, measure)
             if amax != before:
                 note = f"{before:.6g} times {amax / before:g}, by the error of the outputs"
-                found[source] = dataclasses.replace(found[source], amax=amax, note=note)
+                ranges[source] = dataclasses.replace(ranges[source], amax=amax, note=note)
             search.progress(1)
-    if found == calibration.ranges:
+    if ranges == calibration.ranges:
         return None
-    return dataclasses.replace(calibration, ranges=found)
+    return dataclasses.replace(calibration, ranges=ranges)
 
 
 def _best_range(rerun: Rerun, scales: Scales, amax: float, measure: str) -> float:

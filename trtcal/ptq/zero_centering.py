@@ -64,8 +64,8 @@ def _ranges(
     mine = {tensor.name for tensor in tensors}
     layers = (*placement.layers, *placement.light, *placement.optional)
     read = {name for layer in layers for name in layer.activations.values()}
-    wanted = dict.fromkeys(placement.range_of(t.name) for t in tensors if t.name in read)
-    users = {name for name in read | set(placement.sources) if placement.range_of(name) in wanted}
-    if not users | set(wanted) <= mine or not set(wanted) <= set(known):
+    names = dict.fromkeys(placement.range_of(t.name) for t in tensors if t.name in read)
+    users = {name for name in read | set(placement.sources) if placement.range_of(name) in names}
+    if not users | set(names) <= mine or not set(names) <= set(known):
         return []
-    return list(wanted)
+    return list(names)

@@ -22,7 +22,7 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     net, data = conv_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")
-    words = ["calibrate", str(net), "--data", str(data), "--histograms", "histograms.npz"]
+    words = ["calibrate", str(net), "--data", str(data)]
     assert run_command(words) == 0
     return ["search", str(net), "--data", str(data)]
 
@@ -60,18 +60,9 @@ def test_where_no_plan_holds_the_limits_the_status_is_1_and_it_is_said_why(files
     assert "speedup >= 1000.0 x to" in capsys.readouterr().err
 
 
-def test_methods_are_chosen_first(files, tmp_path, capsys):
-    words = [*files, "--methods", "minmax,entropy", "--histograms", "histograms.npz"]
-    status, document = searched(capsys, words)
-    assert status == 0
-    assert set(document["methods"]["losses"]) == {"minmax", "entropy", "searched"}
-    ranges = read_document(tmp_path / "search" / "calibration.json", "calibration")
-    assert document["calibration"] == ranges["digest"] == document["methods"]["calibration"]
-
-
 @pytest.mark.parametrize(
     "more",
-    [["--methods", "minmax"], ["--gpu", "none"], ["--limit", "top1 >= 1"], ["--data", "no.npz"]],
+    [["--gpu", "none"], ["--limit", "top1 >= 1"], ["--data", "no.npz"]],
 )
 def test_bad_input_is_one_line_and_status_2(files, capsys, more):
     assert run_command([*files, *more]) == 2

@@ -14,7 +14,6 @@ from trtcal.errors import __version__
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Choice, Limits, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
-from trtcal.evaluate.search.methods import Chosen as Methods
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
@@ -32,7 +31,6 @@ def write_search(
     model: Model,
     calibration: tuple[Path, Calibration, Path | None],
     dataset: Dataset,
-    chosen: Methods | None = None,
 ) -> Document:
     """Write the plans of the front and `search.json` into a folder; older plans there are kept.
 
@@ -48,7 +46,7 @@ def write_search(
         row["command"] = _command(model.path, path_of_ranges, path, optimizations)
         row["recommended"] = point is result.found.recommended
         rows.append(row)
-    found = result.found
+    findings = result.found
     body: Document = {
         "kind": KIND,
         "schema_version": 2,
@@ -58,7 +56,7 @@ def write_search(
         "dataset": dataset.fingerprint,
         "samples": {
             "sensitivity": result.sensitivities.whole.samples,
-            "plans": max((point.loss.samples for point in found.measured), default=0),
+            "plans": max((point.loss.samples for point in findings.measured), default=0),
         },
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
@@ -67,22 +65,22 @@ def write_search(
         "beyond_float16": sorted(result.always),
         "front": rows,
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
-        "reason": found.reason,
+        "reason": findings.reason,
         "judged": [
             one.to_document()
-            for point in found.front
-            if point is found.recommended
+            for point in findings.front
+            if point is findings.recommended
             for one in settings.limits.judge(point)
         ],
-        "reliefs": [_relief(relief) for relief in found.reliefs],
+        "reliefs": [_relief(relief) for relief in findings.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
         "held_back": _held_back(result, settings.limits),
-        "int8_pays": found.int8_pays,
+        "int8_pays": findings.int8_pays,
         "tested": _tested(result),
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
-        "measured_plans": [_point(point, result) for point in found.measured],
+        "measured_plans": [_point(point, result) for point in findings.measured],
         "sensitivities": [layer.to_document() for layer in result.sensitivities.layers],
         "goal": settings.goal,
         "precisions": list(result.costs.precisions),
@@ -90,7 +88,6 @@ def write_search(
             name: [layer.to_document() for layer in seen.layers]
             for name, seen in result.others.items()
         },
-        "methods": None if chosen is None else _methods(chosen),
         "measured": {"seconds": round(result.seconds, 3)},
     }
     return write_document(folder / RESULT, body)
@@ -139,8 +136,8 @@ def _loss(loss: Loss) -> dict[str, Any]:
 
 
 def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
-    found = result.held_back
-    if found is None:
+    check = result.held_back
+    if check is None:
         return None
     points = {point.plan: point for point in result.found.measured}
     plans = [
@@ -152,9 +149,9 @@ def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
             "differs": pair.differs(result.measure),
             "broken_limits": limits.broken(replace(points[pair.plan], loss=pair.held_back)),
         }
-        for pair in found.pairs
+        for pair in check.pairs
     ]
-    return {"first": found.first, "samples": found.samples, "plans": plans}
+    return {"first": check.first, "samples": check.samples, "plans": plans}
 
 
 def _tested(result: Result) -> dict[str, Any] | None:
@@ -178,13 +175,4 @@ def _relief(one: Relief) -> dict[str, Any]:
         "needed": one.needed,
         "by": one.by,
         "unit": one.limit.unit,
-    }
-
-
-def _methods(chosen: Methods) -> dict[str, Any]:
-    return {
-        "calibration": chosen.calibration.digest,
-        "method": chosen.calibration.method,
-        "losses": {name: loss.to_document() for name, loss in chosen.losses.items()},
-        "choices": [choice.to_document() for choice in chosen.choices],
     }

@@ -87,8 +87,8 @@ class Search:
         """Do all there is time and leave for; the extremes are always measured."""
         whole, *_ = [self._measure(frozenset(units)) for units in self.wholes.values()]
         self._measure(frozenset())
-        asked = self.asked
-        if not asked:
+        is_limited = self.asked
+        if not is_limited:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
         self._sweep(whole)
         self._aim()
@@ -96,7 +96,7 @@ class Search:
         front = pareto(self._fit, self.measure, self.goal)
         if best is not None and best not in front:  # what a limit asks for may cost both
             front = sorted([*front, best], key=lambda one: one.price(self.goal))
-        reason = self._reason(best, whole, asked)
+        reason = self._reason(best, whole, is_limited)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
         return Found(tuple(front), measured, best, reason, relief, self._may, self._pays(self._fit))
@@ -205,10 +205,10 @@ class Search:
         best = self._best()
         while best is not None and self._may:
             for plan in self._neighbours(best):
-                found = self._try(plan)
-                if found is None:
+                point = self._try(plan)
+                if point is None:
                     break
-                if found is self._best():
+                if point is self._best():
                     break
             after = self._best()
             if after is best:
@@ -218,7 +218,7 @@ class Search:
 
     def _neighbours(self, best: Point) -> list[Plan]:
         """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
-        found = []
+        neighbours = []
         high = max(self._bracket()) if self.limits.on_loss else float("inf")
         most_ms = self.limits.most_ms(self.float_ms)
         for plan in _changed(best.plan, self.units):
@@ -228,11 +228,11 @@ class Search:
             cost = self._price(plan) if self.limits.on_loss else self.costs.plan_ms(plan)
             better = cost < best.price(self.goal) if self.limits.on_loss else cost <= most_ms
             if better and loss <= 1.5 * high:
-                found.append((loss, cost, plan))
+                neighbours.append((loss, cost, plan))
         if not self.limits.on_loss:
             now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
-            found = [one for one in found if one[0] < 1.1 * now]
-        return [plan for *_, plan in sorted(found, key=lambda one: one[:2])][: len(self.units)]
+            neighbours = [one for one in neighbours if one[0] < 1.1 * now]
+        return [plan for *_, plan in sorted(neighbours, key=lambda one: one[:2])][: len(self.units)]
 
     def _reason(self, best: Point | None, whole: Point, asked: bool) -> str:
         if best is None:

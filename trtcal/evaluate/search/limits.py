@@ -170,13 +170,13 @@ class Relief:
 def reliefs(points: Iterable[Point], limits: Limits) -> list[Relief]:
     """Return for each limit what it alone would have to become, the least change relative first."""
     points = list(points)
-    found = []
+    possible = []
     for one in limits.asked:
         others = [point for point in points if set(limits.broken(point)) <= {one.metric}]
         if others:
             best = (max if one.relation == ">=" else min)(others, key=FIGURES[_form(one)])
-            found.append(Relief(one, FIGURES[_form(one)](best), best.plan))
-    return sorted(found, key=lambda one: one.by / max(abs(one.limit.bound), 1e-9))
+            possible.append(Relief(one, FIGURES[_form(one)](best), best.plan))
+    return sorted(possible, key=lambda one: one.by / max(abs(one.limit.bound), 1e-9))
 
 
 def pareto(points: Iterable[Point], measure: str, goal: str = FASTEST) -> list[Point]:

@@ -35,9 +35,9 @@ class Surrogate:
 
     def __init__(self, shares: Mapping[Unit, float]) -> None:
         self.units = list(shares)
-        given = np.array([max(share, 0.0) for share in shares.values()])
-        least = float(given.sum()) * 1e-6 or 1e-12
-        self.prior = np.maximum(given, least)
+        positive = np.array([max(share, 0.0) for share in shares.values()])
+        least = float(positive.sum()) * 1e-6 or 1e-12
+        self.prior = np.maximum(positive, least)
         self.shares: npt.NDArray[np.float64] = self.prior
 
     def learn(self, measured: Sequence[tuple[Collection[Unit], float]]) -> None:
@@ -53,8 +53,10 @@ class Surrogate:
         weights = 1.0 / (TRUST * np.maximum(np.abs(losses), self.prior.min()))
         # shares = prior * (1 + change), change as near to 0 as the weighted rows allow
         system = np.vstack([rows * self.prior * weights[:, None], np.eye(len(self.units))])
-        wanted = np.concatenate([(losses - rows @ self.prior) * weights, np.zeros(len(self.units))])
-        change = np.linalg.lstsq(system, wanted, rcond=None)[0]
+        targets = np.concatenate(
+            [(losses - rows @ self.prior) * weights, np.zeros(len(self.units))]
+        )
+        change = np.linalg.lstsq(system, targets, rcond=None)[0]
         self.shares = self.prior * np.maximum(1.0 + change, 0.01)
 
     def by_unit(self) -> dict[Unit, float]:
@@ -208,16 +210,16 @@ class Programme:
         lower = np.zeros(len(self.places))
         lower[[self.places["x", one] for one in self.always]] = 1.0
         upper = np.array([self._most(*name) for name in self.places])
-        found = milp(
+        solution = milp(
             weights,
             integrality=whole,
             bounds=Bounds(lower, upper),
             constraints=LinearConstraint(matrix, [number for _, number in rows], np.inf),
             options={"time_limit": SOLVER_S},
         )
-        if found.x is None:
+        if solution.x is None:
             return None
-        return frozenset(unit for unit in self.units if found.x[self.places["x", unit]] > 0.5)
+        return frozenset(unit for unit in self.units if solution.x[self.places["x", unit]] > 0.5)
 
     def _most(self, kind: str, what: Unit) -> float:
         """Return the largest value of a variable: 0 of a layer in a precision that it cannot have."""

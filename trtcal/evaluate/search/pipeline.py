@@ -222,8 +222,8 @@ def find_plans(
                 return loss
 
             always = evaluator.overflowing()
-            wanted = (settings.limits, settings.evaluations, may, always, settings.goal)
-            search = Search(shares, costs, evaluate, measure, *wanted)
+            budget = (settings.limits, settings.evaluations, may, always, settings.goal)
+            search = Search(shares, costs, evaluate, measure, *budget)
             found = search.run()
         builds = _build_all(found.front, plans, settings, reporter, may)
     missing = tuple(_missing(seen, found, builds, settings))
@@ -253,19 +253,19 @@ def _sensitivities(
     """Measure the layers in every precision that any of them can have."""
     layers = sum(1 for _ in find_layers(model).layers)
     sampling = Sampling(settings.samples, may=may, reader=settings.reader)
-    found, failed = dict[str, Sensitivities](), list[InputError]()
+    by_precision, failed = dict[str, Sensitivities](), list[InputError]()
     for precision in settings.precisions:
         what = "sensitivity of layers" + ("" if precision == "int8" else f" in {precision}")
         with reporter(what, layers) as advance:
             try:
-                found[precision] = measure_sensitivities(
+                by_precision[precision] = measure_sensitivities(
                     model, calibration, dataset, sampling, cache, advance, precision
                 )
             except InputError as error:
                 failed.append(error)
-    if not found:
+    if not by_precision:
         raise failed[0]
-    return found
+    return by_precision
 
 
 def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
@@ -310,9 +310,9 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
         write_onnx(paths[0], plans.model.reference)
         write_onnx(paths[1], plans.quantized(plan).proto)
         both = [open_variant(path) for path in paths]
-        given = settings.reader
+        reader = settings.reader
         size = batch_for(plans.model, BATCH)
-        options = ABOptions(size, task=given.name, outputs=_in(given.outputs, both[0]))
+        options = ABOptions(size, task=reader.name, outputs=_in(reader.outputs, both[0]))
         return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
 
 
@@ -358,25 +358,25 @@ def _as_built(
 
     Where there is no time to build them, they are those given.
     """
-    wanted: dict[str, tuple[Plan, str | None]] = {
+    plans_to_build: dict[str, tuple[Plan, str | None]] = {
         precision: (
             frozenset(unit for unit in plans.units if split(unit).precision == precision),
             None,
         )
         for precision in costs.precisions
     }
-    wanted |= {FLOAT: (frozenset(), None), "fp32": (frozenset(), "fp32")}
-    made: dict[str, Listed] = {}
-    for name, (plan, precision) in wanted.items():
+    plans_to_build |= {FLOAT: (frozenset(), None), "fp32": (frozenset(), "fp32")}
+    layers: dict[str, Listed] = {}
+    for name, (plan, precision) in plans_to_build.items():
         if not may():
             return replace(
                 costs, source=f"{costs.source}, because the time limit left no time to build"
             )
-        made[name] = build(plans.quantized(plan, precision)).layers
-    plain = made.pop("fp32")
+        layers[name] = build(plans.quantized(plan, precision)).layers
+    plain = layers.pop("fp32")
     slow = replace(costs, precision="fp32")
-    slow = replace(slow, times=listed_times(slow, {**made, FLOAT: plain}))
-    times = listed_times(costs, made)
+    slow = replace(slow, times=listed_times(slow, {**layers, FLOAT: plain}))
+    times = listed_times(costs, layers)
     source = "bytes of the layers that the compiler lists"
     return replace(costs, times=times, source=source, fp32_ms=slow.plan_ms(()))
 
@@ -391,16 +391,16 @@ def _build_all(
     """Build plans of the front while there is time."""
     if settings.build is None:
         return {}
-    found = {}
+    builds = {}
     with reporter("building the front", len(front)) as advance:
         for point in itertools.takewhile(lambda _: may(), front):
             try:
-                made = settings.build(plans.quantized(point.plan))
-                found[point.plan] = Built(made.float_heavy, made.bytes_moved)
+                engine = settings.build(plans.quantized(point.plan))
+                builds[point.plan] = Built(engine.float_heavy, engine.bytes_moved)
             except BackendError as error:
-                found[point.plan] = Built(None, None, error.message)
+                builds[point.plan] = Built(None, None, error.message)
             advance(1)
-    return found
+    return builds
 
 
 def _without_dominated(

@@ -38,16 +38,18 @@ def find_peaks(
 
 def _reduced(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     """Return the model with the largest magnitudes of tensors as its outputs."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    del made.graph.output[:]
+    reduced = onnx.ModelProto()
+    reduced.CopyFrom(proto)
+    del reduced.graph.output[:]
     for number, name in enumerate(names):
         outputs = [f"{name} magnitude {number}", f"{name} peak {number}"]
-        made.graph.node.append(helper.make_node("Abs", [name], outputs[:1]))
-        made.graph.node.append(helper.make_node("ReduceMax", outputs[:1], outputs[1:], keepdims=0))
+        reduced.graph.node.append(helper.make_node("Abs", [name], outputs[:1]))
+        reduced.graph.node.append(
+            helper.make_node("ReduceMax", outputs[:1], outputs[1:], keepdims=0)
+        )
         value = helper.make_tensor_value_info(outputs[1], onnx.TensorProto.FLOAT, ())
-        made.graph.output.append(value)
-    return made
+        reduced.graph.output.append(value)
+    return reduced
 
 
 BATCH = 8
@@ -127,16 +129,16 @@ class Reference:
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
         """Return the figures of each sample, None where a model's outputs are not finite."""
-        found = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
-        rows = [one for one in found if one is not None]
-        return joined(rows) if len(rows) == len(found) else None
+        by_batch = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
+        rows = [one for one in by_batch if one is not None]
+        return joined(rows) if len(rows) == len(by_batch) else None
 
     def _rows(self, batch: Batch) -> Rows | None:
         """Return the figures of a batch, None where the variant's outputs are not finite."""
-        made = batch.outputs[0]
-        if any(one.dtype.kind == "f" and not np.isfinite(one).all() for one in made.values()):
+        outputs = batch.outputs[0]
+        if any(one.dtype.kind == "f" and not np.isfinite(one).all() for one in outputs.values()):
             return None
-        return task_rows(self.reader, (batch.expected, made, batch.size), batch.labels)
+        return task_rows(self.reader, (batch.expected, outputs, batch.size), batch.labels)
 
 
 class Evaluator:
@@ -164,13 +166,13 @@ class Evaluator:
         if not self._beyond(self.plans.quantized(frozenset())):
             return frozenset()
         alone = {name: self.plans.quantized(everything - {name}) for name in everything}
-        return frozenset(name for name, made in alone.items() if self._beyond(made))
+        return frozenset(name for name, quantized in alone.items() if self._beyond(quantized))
 
     def _measured(self, plan: Chosen) -> Loss:
-        made = self.plans.quantized(plan)
-        if self._beyond(made):
+        quantized = self.plans.quantized(plan)
+        if self._beyond(quantized):
             return Loss(self.reference.samples, math.inf)
-        return self.reference.measure(made.proto)
+        return self.reference.measure(quantized.proto)
 
     def _beyond(self, made: QuantizedModel) -> list[str]:
         """Return the float16 tensors of a plan that float16 is too small for."""

@@ -103,8 +103,8 @@ def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:
     session = open_session(showing(proto, names), as_it_is=True)
     feeds = session.runs_of(feeds)[0]
     arrays = run_once(session, names, feeds)
-    made = {name: array.shape for name, array in zip(names, arrays, strict=True)}
-    return {name: array.shape for name, array in feeds.items()} | made
+    shapes = {name: array.shape for name, array in zip(names, arrays, strict=True)}
+    return {name: array.shape for name, array in feeds.items()} | shapes
 
 
 class _Finder:
@@ -153,12 +153,16 @@ class _Finder:
 
     def _epilogue(self, node: gs.Node, head: gs.Node) -> gs.Node | None:
         """Return the light node that alone reads a node's result, if all else is there by then."""
-        found = [reader for tensor in node.outputs for reader, _ in readers(tensor)]
-        if len(found) != 1 or node.outputs[0].name in self.shown or found[0].op not in EPILOGUE:
+        consumers = [reader for tensor in node.outputs for reader, _ in readers(tensor)]
+        if (
+            len(consumers) != 1
+            or node.outputs[0].name in self.shown
+            or consumers[0].op not in EPILOGUE
+        ):
             return None
-        producers = [p for t in found[0].inputs for p in t.inputs if p is not node]
+        producers = [p for t in consumers[0].inputs for p in t.inputs if p is not node]
         ready = all(self.order[producer.name] < self.order[head.name] for producer in producers)
-        return found[0] if ready else None
+        return consumers[0] if ready else None
 
 
 FLOAT = "float"
@@ -275,13 +279,13 @@ class Costs:
 
     def stored(self, plan: Collection[Unit]) -> set[Variable]:
         """Return the variables that are 1 in a plan, from the last reader to the first."""
-        found: set[Variable] = {*(("x", one) for one in plan)}
-        found |= {(FLOAT, name) for name in self.work.shown}
+        variables: set[Variable] = {*(("x", one) for one in plan)}
+        variables |= {(FLOAT, name) for name in self.work.shown}
         for kernel in reversed(self.work.kernels):
             for stored, decides, value in storage_rules(kernel, self.precisions):
-                if (not found.isdisjoint(decides)) == value:
-                    found.add(stored)
-        return found
+                if (not variables.isdisjoint(decides)) == value:
+                    variables.add(stored)
+        return variables
 
     @functools.cached_property
     def moved_bytes(self) -> list[tuple[Terms, float]]:
@@ -357,14 +361,14 @@ def listed_times(costs: Costs, made: Mapping[str, Listed]) -> Times:
 
 
 def _moved(units: Collection[str], layers: Listed) -> dict[str, int]:
-    found: dict[str, int] = {}
+    bytes_by_unit: dict[str, int] = {}
     last: str | None = None
     for name, _, _, size_bytes in layers:
         pieces = [NUMBERED.sub("", piece) for piece in name.split(" + ")]
         last = next((piece for piece in pieces if piece in units), last)
         if last is not None:
-            found[last] = found.get(last, 0) + size_bytes
-    return found
+            bytes_by_unit[last] = bytes_by_unit.get(last, 0) + size_bytes
+    return bytes_by_unit
 
 
 def _times(units: Collection[str], engine: Engine) -> dict[str, float]:
@@ -372,9 +376,9 @@ def _times(units: Collection[str], engine: Engine) -> dict[str, float]:
         raise InputError(
             f"{engine.source} has no layer times", "build it with --layer-times on the GPU"
         )
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for layer in engine.layers:
         mine = [node for node in layer.nodes if node in units]
         if mine and layer.time_ms is not None:
-            found[mine[0]] = found.get(mine[0], 0.0) + layer.time_ms
-    return found
+            times[mine[0]] = times.get(mine[0], 0.0) + layer.time_ms
+    return times

@@ -85,11 +85,11 @@ class PairedGraph:
 
     def segment(self, start: int, stop: int, units: Collection[str] = ()) -> Segment:
         """Return a run of nodes, of which some may be units."""
-        made = [name for node in self.nodes[start:stop] for name in node.output if name]
+        written = [name for node in self.nodes[start:stop] for name in node.output if name]
         read = [name for node in self.nodes[start:stop] for name in reads(node)]
-        known = set(self.tensors) | set(made)
+        known = set(self.tensors) | set(written)
         inputs = tuple(name for name in dict.fromkeys(read) if name not in known)
-        outputs = tuple(name for name in made if self.last.get(name, -1) >= stop)
+        outputs = tuple(name for name in written if self.last.get(name, -1) >= stop)
         mine = tuple(node.name for node in self.nodes[start:stop] if node.name in units)
         return Segment(start, stop, inputs, outputs, mine)
 
@@ -219,15 +219,15 @@ class Rerun:
     ) -> None:
         self.tolerance, self.reader = tolerance, reader or TaskReader()
         plan = Plan(precision)
-        made = quantize(model, calibration, plan)
-        self.pair = PairedGraph(in_opset_of(model, plan), made.proto)
+        quantized = quantize(model, calibration, plan)
+        self.pair = PairedGraph(in_opset_of(model, plan), quantized.proto)
         self.placement = find_layers(model)
         layers = self.placement.layers
         self.ops = {
             layer.name: layer.op
             for layer in layers
             if layer.name in self.pair.quantizable
-            and (layer.op not in MULTIPLIES or made.asked.get(layer.name) == precision)
+            and (layer.op not in MULTIPLIES or quantized.asked.get(layer.name) == precision)
         }
         self.parts = self.pair.segments(self.ops)
         self.batch = batch_of_rows(self.reader, model, dataset, BATCH)
@@ -321,8 +321,8 @@ class Rerun:
         usual = self.rows["error"][: len(error)]
         added = error if kind == "float" else usual - error
         share = usual.mean() / max(len(self.ops), 1)
-        wanted = self.tolerance * max(abs(float(added.mean())), float(share))
-        return len(error) > 1 and float(added.std(ddof=1)) / len(error) ** 0.5 <= wanted
+        most = self.tolerance * max(abs(float(added.mean())), float(share))
+        return len(error) > 1 and float(added.std(ddof=1)) / len(error) ** 0.5 <= most
 
     def whole(self, samples: int | None = None) -> Loss:
         """Return the loss of the all-INT8 run on the first samples, all if None."""
@@ -330,8 +330,8 @@ class Rerun:
 
     def _rows(self, batch: Batch) -> Rows:
         outputs = (batch.expected, *batch.outputs)
-        expected, made = ({name: of[name] for name in self.pair.outputs} for of in outputs)
-        return task_rows(self.reader, (expected, made, batch.size), batch.labels)
+        expected, variant = ({name: of[name] for name in self.pair.outputs} for of in outputs)
+        return task_rows(self.reader, (expected, variant, batch.size), batch.labels)
 
     def _kept(self, kind: str, number: int) -> Feeds:
         """Return what the current segment reads in a batch."""
@@ -352,12 +352,12 @@ class Rerun:
         return values
 
     def _step(self, session: Session, segment: Segment, values: Feeds) -> Feeds:
-        made = run_session(
+        results = run_session(
             session, segment.outputs, {name: values[name] for name in segment.inputs}
         )
-        after = {**values, **dict(zip(segment.outputs, made, strict=True))}
-        wanted = self._wanted(segment)
-        return {name: value for name, value in after.items() if name in wanted}
+        after = {**values, **dict(zip(segment.outputs, results, strict=True))}
+        names = self._wanted(segment)
+        return {name: value for name, value in after.items() if name in names}
 
     def _wanted(self, segment: Segment) -> set[str]:
         later = (part.inputs for part in self.parts if part.start >= segment.stop)

@@ -87,9 +87,9 @@ class Sensitivities:
 
     def shares(self, measure: str) -> dict[str, float]:
         """Return each layer's part of the whole loss; missing ones share evenly what is left of it."""
-        found = {layer.layer: layer.share(measure) for layer in self.layers}
-        rest = max(self.whole.of(measure) - sum(found.values()), 0.0)
-        return found | {name: rest / len(self.missing) for name in self.missing}
+        shares = {layer.layer: layer.share(measure) for layer in self.layers}
+        rest = max(self.whole.of(measure) - sum(shares.values()), 0.0)
+        return shares | {name: rest / len(self.missing) for name in self.missing}
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def measure_sensitivities(
     """
     settings, cache = settings or Sampling(), cache or EvaluationCache(None, {})
     tolerance = settings.tolerance
-    found = dict[str, Sensitivity]()
+    sensitivities = dict[str, Sensitivity]()
     samples = whole_batches(settings.samples, model)
-    given = samples, tolerance, settings.reader, precision
-    with Rerun(model, calibration, dataset, *given) as rerun:
+    options = samples, tolerance, settings.reader, precision
+    with Rerun(model, calibration, dataset, *options) as rerun:
         if not rerun.ops:
             word = precision.upper()
             raise InputError(
@@ -133,11 +133,13 @@ def measure_sensitivities(
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
         of |= {} if precision == "int8" else {"precision": precision}
         for name, alone, left in _measured(rerun, cache, of, settings.may):
-            found[name] = Sensitivity(name, rerun.ops[name], alone, left, rerun.whole(left.samples))
+            sensitivities[name] = Sensitivity(
+                name, rerun.ops[name], alone, left, rerun.whole(left.samples)
+            )
             progress(1)
         whole = rerun.whole()
-    missing = tuple(name for name in rerun.ops if name not in found)
-    return Sensitivities(tuple(found.values()), whole, missing)
+    missing = tuple(name for name in rerun.ops if name not in sensitivities)
+    return Sensitivities(tuple(sensitivities.values()), whole, missing)
 
 
 def _measured(
