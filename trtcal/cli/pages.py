@@ -57,6 +57,7 @@ PAGES: dict[str, str | None] = {
     "trtcal.evidence.layers": "logs.md#layers",
     "trtcal.evidence.log": "logs.md#build-logs",
     "trtcal.extensions": None,
+    "trtcal.formats": "guides/beyond-int8.md",
     "trtcal.limits": "statistics.md#limits",
     "trtcal.model": "data.md#models",
     "trtcal.model.passes": "data.md#preparation",
