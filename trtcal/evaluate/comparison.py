@@ -17,12 +17,12 @@ from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
-from trtcal.evaluate.collectors import Wanted, evaluate, own_names, read_task
+from trtcal.evaluate.collectors import Wanted, check_question, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.tasks import Task, TaskRecord, check_limits, no_limit_on
+from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import (
     about_outputs,
     judge_variants,
@@ -30,7 +30,7 @@ from trtcal.evaluate.variant_limits import (
 )
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import Limit, parse_limits
-from trtcal.metrics import METRICS, TIMES, Metric, check_known
+from trtcal.metrics import METRICS, TIMES, Metric
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.structure import structure_of
@@ -272,10 +272,7 @@ def checked_task(
     collected = settings.wanted
     task, batch = read_task(reference, dataset, settings.batch, collected.task, collected.outputs)
     metrics = [limit.metric for limit in limits]
-    check_known(metrics, own_names(collected.own, reference, dataset, batch))
-    check_limits(task, metrics)
-    if collected.own is None:
-        task.check_labels(dataset.labels)
+    check_question(task, metrics, collected.own, (reference, dataset, batch))
     return task, batch
 
 
