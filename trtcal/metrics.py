@@ -41,9 +41,9 @@ class Metric:
     outputs a sample has the value of the worst one, `worst` being "least" or "most". `defaults` has the
     limit where none is given, by kind of output.
 
-    `drop_of` is the share whose losses it is. Without `has_baseline` FP32 has none that could change; an
-    extreme has no mean. An A/B test takes those that are `is_tested`; to be lower in a distance is not
-    worse. The history has those that are `is_recorded`, and follows those that are `is_watched`.
+    `drop_of` is the share whose losses it is. Without `has_baseline` FP32 has none that could change;
+    an extreme has no mean. An A/B test takes those that are `is_tested`; to be lower in a distance is
+    not worse. The history has those that are `is_recorded`, and follows those that are `is_watched`.
     `column` is its heading in a table of variants, where it has one, `timing` its name in a variant's
     times, `counts` the kind of finding that it counts, and `lacks` says why it may not be there.
     """

@@ -37,7 +37,7 @@ from trtcal.evaluate.per_sample import Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits, find_task
 from trtcal.evaluate.variants import Variant
-from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known
+from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
 from trtcal.model.graph import sigmoid_outputs
 from trtcal.stats import OfMany
@@ -385,7 +385,7 @@ class _OfVariant:
 def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) -> Figures:
     """Return the figures of an own metric; `InputError` if one has a name of trtcal's."""
     figures = {} if own is None else own(outputs, labels)
-    taken = sorted({*figures} & {*METRICS, "signal", "error"})
+    taken = sorted({*figures} & {*METRICS, *finding_kinds(), "signal", "error"})
     if own is not None and taken:
         raise InputError(
             f"{own.path}: {taken[0]!r} is the name of a figure of trtcal",

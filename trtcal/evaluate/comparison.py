@@ -392,15 +392,10 @@ def _dropped(breakdown: Breakdown) -> Iterator[str]:
 
 
 def _some(groups: Sequence[Group], unit: str) -> str:
-    named = [
-        f"{group.name} by {group.drop:.3g} {unit}".rstrip()
-        + f" of {group.samples:,} samples (p {_p(group)})"
-        for group in groups[:NAMED]
-    ]
+    named = []
+    for group in groups[:NAMED]:
+        p = group.adjusted_p if group.rank == WORSE else group.p
+        drop = f"{group.name} by {group.drop:.3g} {unit}".rstrip()
+        named.append(f"{drop} of {group.samples:,} samples (p {p:.2g})")
     more = len(groups) - NAMED
     return "; ".join([*named, f"{more} more"] if more > 0 else named)
-
-
-def _p(group: Group) -> str:
-    p = group.adjusted_p if group.rank == WORSE else group.p
-    return f"{p:.2g}"
