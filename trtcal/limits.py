@@ -219,9 +219,13 @@ class Judgement:
         subject = f"{self.subject}: " if self.subject else ""
         if self.figure is None:
             return f"{subject}{self.limit.name} was not measured: {self.reason}"
-        bound = str(self.limit).rpartition(self.limit.relation)
-        text = f"{subject}{self.limit.name} is {self.measured} (limit {''.join(bound[1:])})"
+        text = f"{subject}{self.limit.name} is {self.measured} (limit {self.shown_bound})"
         return f"{text}; {self.reason}" if self.reason else text
+
+    @property
+    def shown_bound(self) -> str:
+        """The relation and bound, without the metric."""
+        return "".join(str(self.limit).rpartition(self.limit.relation)[1:])
 
     @property
     def measured(self) -> str:

@@ -41,11 +41,11 @@ class Metric:
     outputs a sample has the value of the worst one, `worst` being "least" or "most". `defaults` has the
     limit where none is given, by kind of output.
 
-    `drop_of` is the share whose losses it is, and without `has_baseline` FP32 has none that could
-    change. An A/B test takes those that are `is_tested`; to be lower in a distance is not worse. The
-    history has those that are `is_recorded`, and follows those that are `is_watched`. `column` is its
-    heading in a table of variants, where it has one, `timing` its name in a variant's times, `counts`
-    the kind of finding that it counts, and `lacks` says why it may not be there.
+    `drop_of` is the share whose losses it is. Without `has_baseline` FP32 has none that could change;
+    an extreme has no mean. An A/B test takes those that are `is_tested`; to be lower in a distance is
+    not worse. The history has those that are `is_recorded`, and follows those that are `is_watched`.
+    `column` is its heading in a table of variants, where it has one, `timing` its name in a variant's
+    times, `counts` the kind of finding that it counts, and `lacks` says why it may not be there.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Metric:
     defaults: Mapping[str, str] = field(default_factory=dict)
     drop_of: str | None = None
     has_baseline: bool = True
+    has_mean: bool = True
     is_tested: bool = True
     is_distance: bool = False
     is_recorded: bool = True
@@ -167,8 +168,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("l1", "mean absolute difference", kinds=ARRAYS, is_tested=False, is_recorded=False),
         Metric("l2", "norm of the difference", kinds=ARRAYS, is_tested=False, is_recorded=False),
         Metric(
-            "linf", "largest difference", kinds=ARRAYS, is_tested=False, is_recorded=False,
-            lacks="a maximum has no interval; use a limit on l2, which has one",
+            "linf", "largest difference", kinds=ARRAYS, has_mean=False, is_tested=False,
+            is_recorded=False, lacks="a maximum has no interval; use a limit on l2, which has one",
         ),
         Metric("latency_p50", "median latency", "ms", of=TIMES, timing="p50_ms", is_watched=True),
         Metric(

@@ -29,13 +29,12 @@ from trtcal.evaluate.ab_rule import (
     decide,
     rule_for,
 )
-from trtcal.evaluate.collectors import own_names, read_task, sample_figures
+from trtcal.evaluate.collectors import check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.tasks import TaskRecord, check_limits
+from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import INCONCLUSIVE, Limit
-from trtcal.metrics import check_known
 from trtcal.stats import ALPHA, sequential_levels
 
 KIND = "ab"
@@ -158,11 +157,8 @@ def ab_test(
     rule = question
     if isinstance(rule, Question):
         rule = rule_for(rule.limits, rule.metric, task.labelled, rule.alpha, task.kinds)
-    metrics = [limit.metric for limit in rule.limits]
-    check_known([rule.metric, *metrics], own_names(options.own, first, dataset, batch))
-    check_limits(task, metrics)
-    if options.own is None:
-        task.check_labels(dataset.labels)
+    metrics = [rule.metric, *(limit.metric for limit in rule.limits)]
+    check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
     analyses = InterimAnalyses(
         replace(rule, alone=reference is None),

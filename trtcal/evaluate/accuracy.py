@@ -153,7 +153,8 @@ class MeanCollector:
     def add(self, reference: Mapping[str, Values], variant: Mapping[str, Values]) -> None:
         """Take in a batch: each figure of both, of shape (samples,)."""
         for name, values in variant.items():
-            if name in reference and name not in ("signal", "error", "linf") and len(values):
+            has_mean = name not in ("signal", "error") and metric_of(name).has_mean
+            if has_mean and name in reference and len(values):
                 self.pairs.setdefault(name, _Pairs()).add(reference[name], values)
 
     def result(self, samples: int) -> dict[str, Mean]:

@@ -35,9 +35,9 @@ from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.per_sample import Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
-from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, find_task
+from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits, find_task
 from trtcal.evaluate.variants import Variant
-from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST
+from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
 from trtcal.model.graph import sigmoid_outputs
 from trtcal.stats import OfMany
@@ -381,7 +381,7 @@ class _OfVariant:
 def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) -> Figures:
     """Return the figures of an own metric; `InputError` if one has a name of trtcal's."""
     figures = {} if own is None else own(outputs, labels)
-    taken = sorted({*figures} & {*METRICS, "signal", "error"})
+    taken = sorted({*figures} & {*METRICS, *finding_kinds(), "signal", "error"})
     if own is not None and taken:
         raise InputError(
             f"{own.path}: {taken[0]!r} is the name of a figure of trtcal",
@@ -397,6 +397,19 @@ def own_names(own: OwnMetric | None, reference: Variant, dataset: Dataset, batch
         first = {name: values[:1] for name, values in run(next(dataset.batches(batch))).items()}
         own_figures(own, first, None if dataset.labels is None else dataset.labels[:1])
     return own.known if own else set()
+
+
+def check_question(
+    task: Task, metrics: Sequence[str], own: OwnMetric | None, data: tuple[Variant, Dataset, int]
+) -> None:
+    """`InputError` if a metric is unknown, or metrics or labels fit no output.
+
+    `data` are the reference, the dataset and its batch size.
+    """
+    check_known(metrics, own_names(own, *data))
+    check_limits(task, metrics)
+    if own is None:
+        task.check_labels(data[1].labels)
 
 
 def evaluate(

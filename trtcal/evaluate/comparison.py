@@ -16,12 +16,12 @@ from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
-from trtcal.evaluate.collectors import Wanted, evaluate, own_names, read_task
+from trtcal.evaluate.collectors import Wanted, check_question, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.tasks import Task, TaskRecord, check_limits, no_limit_on
+from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import (
     about_outputs,
     judge_variants,
@@ -29,7 +29,7 @@ from trtcal.evaluate.variant_limits import (
 )
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import Limit, parse_limits
-from trtcal.metrics import METRICS, TIMES, Metric, check_known
+from trtcal.metrics import METRICS, TIMES, Metric
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.structure import structure_of
@@ -271,10 +271,7 @@ def checked_task(
     collected = settings.wanted
     task, batch = read_task(reference, dataset, settings.batch, collected.task, collected.outputs)
     metrics = [limit.metric for limit in limits]
-    check_known(metrics, own_names(collected.own, reference, dataset, batch))
-    check_limits(task, metrics)
-    if collected.own is None:
-        task.check_labels(dataset.labels)
+    check_question(task, metrics, collected.own, (reference, dataset, batch))
     return task, batch
 
 
@@ -394,15 +391,10 @@ def _dropped(breakdown: Breakdown) -> Iterator[str]:
 
 
 def _some(groups: Sequence[Group], unit: str) -> str:
-    named = [
-        f"{group.name} by {group.drop:.3g} {unit}".rstrip()
-        + f" of {group.samples:,} samples (p {_p(group)})"
-        for group in groups[:NAMED]
-    ]
+    named = []
+    for group in groups[:NAMED]:
+        p = group.adjusted_p if group.rank == WORSE else group.p
+        drop = f"{group.name} by {group.drop:.3g} {unit}".rstrip()
+        named.append(f"{drop} of {group.samples:,} samples (p {p:.2g})")
     more = len(groups) - NAMED
     return "; ".join([*named, f"{more} more"] if more > 0 else named)
-
-
-def _p(group: Group) -> str:
-    p = group.adjusted_p if group.rank == WORSE else group.p
-    return f"{p:.2g}"

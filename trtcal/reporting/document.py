@@ -240,7 +240,7 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
         for one in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
             if one["state"] == BROKEN:
                 sentence = (
-                    f"the build for {build.target} breaks the limit {one['limit']} "
+                    f"its build for {build.target} breaks the limit {one['limit']} "
                     f"with {one['value']:.4g} {one['unit']}".rstrip()
                 )
                 found.setdefault(build.model, []).append(sentence)

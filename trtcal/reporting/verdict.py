@@ -381,29 +381,53 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
 
 
 def _undecided_sentence(row: Row, one: Judgement) -> str:
-    """Return what is not decided, and what would decide it."""
-    sentence = f"{row.name} {one.predicate}."
-    if one.figure is None or one.reason or one.samples_needed is not None:
-        return sentence
+    name = metric_of(one.limit.metric).title
+    if one.figure is None:
+        return f"The limit {one.limit} cannot be judged for {row.name}: {one.reason}."
+    if one.reason:
+        return (
+            f"The limit {one.limit} is undecided for {row.name}: its {name} is {one.measured}; "
+            f"{one.reason}."
+        )
     if one.limit.about.of != OUTPUTS:
-        return f"{sentence} Measure more rounds on an idle machine (--rounds)."
+        return (
+            f"The times do not decide whether {row.name} holds {one.limit}: the {name} is "
+            f"{one.measured}. Measure more rounds on an idle machine (--rounds)."
+        )
     width = one.figure.high - one.figure.low
-    if abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
-        return f"{sentence} The figure lies on the limit, so more samples may not decide."
-    return f"{sentence} More samples would decide it, if the figure stays where it is."
+    advice = "Add samples: if the figure stays where it is, they decide."
+    if one.samples_needed is not None:
+        advice = f"About {one.samples_needed:,} samples decide, if the figure stays where it is."
+    elif abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
+        advice = "The figure lies on the limit, so more samples may not decide."
+    samples = text.count(row.accuracy.samples, "sample")
+    return (
+        f"{samples} do not decide whether {row.name} holds {one.limit}: the "
+        f"{_change(one)}{name} is "
+        f"{one.measured}. {advice}"
+    )
+
+
+def _change(one: Judgement) -> str:
+    return "change of " if one.limit.is_change else ""
 
 
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    name = best.row.name
-    subject = f"{name} "
+    failing = [one for one in best.limits if one.state == BROKEN]
+    one = f"The only variant, {best.row.name}, fails"
     if len(comparison.candidates) > 1:
-        subject = f"No variant holds the limits. The best, {name}, "
-    failures = ", and ".join(one.predicate for one in best.limits if one.state == BROKEN)
-    sentences = ([f"{subject}{failures}"] if failures else []) + [
-        f"{breach} ({name})" for breach in best.breaches
-    ]
+        one = f"No variant holds the limits. The closest, {best.row.name}, fails"
+    parts = " and ".join([*map(_failure, failing), *best.breaches])
+    sentence = f"{one}: {parts}."
     rule = _rule(comparison, best)
-    return Verdict(DO_NOT, name, f"{'; '.join(sentences)}.", rule, reasons, best.limits)
+    return Verdict(DO_NOT, best.row.name, sentence, rule, reasons, best.limits)
+
+
+def _failure(one: Judgement) -> str:
+    name = f"its {_change(one)}{metric_of(one.limit.metric).title}"
+    unit = f" {one.limit.unit}".rstrip()
+    missing = f"{text.margin(_excess(one))}{unit}"
+    return f"{name} is {one.measured}, which misses the limit {one.limit} by {missing}"
 
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
