@@ -1,4 +1,4 @@
-"""What `prepare` and `fusion` share: run a changed model beside the given one."""
+"""Options and the run of a changed model beside the given one, for `prepare` and `fusion`."""
 
 from __future__ import annotations
 
