@@ -84,7 +84,7 @@ def _wrong(words: str, key: str = "", example: str = "") -> WrongKeyError:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a key takes: in words, as a test of the TOML value, what it becomes, and an example."""
+    """The values of a key: in words, as a test of the TOML value, a conversion, and an example."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -430,7 +430,7 @@ class ImagesConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What all data of a model have in common."""
+    """Settings of all data of a model."""
 
     constants: dict[str, Any] = key(
         partial(by_name, CONSTANT),
@@ -606,7 +606,7 @@ def _plans(value: object) -> dict[str, PlanConfig]:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """What to build for, with which shapes and for how long."""
+    """Targets, shapes and the time limit of builds."""
 
     targets: tuple[str, ...] = key(
         STRINGS,
@@ -634,7 +634,7 @@ class BuildConfig:
 
     @property
     def run_targets(self) -> tuple[str, ...]:
-        """What a run builds for."""
+        """The targets of a run."""
         return self.targets or DEFAULT_TARGETS
 
     @property
@@ -671,7 +671,7 @@ def explaining() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What an hour of the machine where latency is measured costs, for the cost of inferences."""
+    """The price of an hour of the machine where latency is measured, for the cost of inferences."""
 
     price_per_hour: float | None = key(
         RATE,
@@ -716,13 +716,13 @@ class CostConfig:
     )
 
     def to_document(self) -> dict[str, Any]:
-        """Return what a run records of it: nothing where nothing is set."""
+        """Return the record of it in a run: nothing where nothing is set."""
         recorded = {name: value for name, value in vars(self).items() if name != "prices"}
         return recorded if replace(self, prices=None) != CostConfig() else {}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> CostConfig:
-        """Return what a run or a report records under `cost`; `InputError` if that is no such thing."""
+        """Return the record under `cost` of a run or a report; `InputError` if it is none."""
         with _inside("cost"):
             table = TABLE(document.get("cost") or {})
             return read_section(cls, {name: v for name, v in table.items() if v is not None})

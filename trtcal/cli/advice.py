@@ -48,7 +48,7 @@ def recall(output: Path) -> Files:
 
 
 def _entry(line: bytes) -> Files:
-    """Return what a line says, nothing if it is damaged."""
+    """Return the files of a line, none if it is damaged."""
     from trtcal.documents.bounds import parse_json
 
     with contextlib.suppress(ValueError):

@@ -200,7 +200,7 @@ def _show_failure(folder: Path, settings: Config) -> None:
 
 
 def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
-    """Return what shows the findings of a running build's log after every piece of it."""
+    """Return a reader of a running build's log that shows the findings so far."""
     from trtcal.evidence.log.reader import Live
 
     live = Live()
@@ -213,7 +213,7 @@ def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
 
 
 def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
-    """Print what every node got, the command that builds the same, and what is wrong."""
+    """Print each node's precision, the command that builds the same, and the diagnosis."""
     title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
     columns |= {"engine layer": "{layer}", "why": "{reason}"}
@@ -228,7 +228,7 @@ def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
 
 
 def _route(options: BuildEngine, model: Model) -> Route:
-    """Read what a route needs; `InputError` if it is not for this model."""
+    """Return a route and its inputs; `InputError` if it is not for this model."""
     from trtcal.backends.options import Route
     from trtcal.calibration.formats.convert import import_calibration
 
@@ -251,7 +251,7 @@ def _route(options: BuildEngine, model: Model) -> Route:
 
 
 def _precisions(model: Model, path: Path | None) -> dict[str, str]:
-    """Return what a plan asks for each layer that can be quantized, INT8 without a plan."""
+    """Return the planned precision of each layer that can be quantized, INT8 without a plan."""
     from trtcal.quantization import Plan, find_layers, prepare, read_plan, resolve
 
     prepared = prepare(model)

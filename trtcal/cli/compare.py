@@ -226,7 +226,7 @@ command = Compare.command()
 
 
 def _advise(options: Compare, judged: Mapping[Path, Sequence[Judgement]], samples: int) -> None:
-    """Advise what a loss or an open verdict calls for, else the test whether a variant can replace."""
+    """Advise a remedy for a loss or an open verdict, else the A/B test."""
     from trtcal.limits import BROKEN
 
     needed = [limit.samples_needed or 0 for limits in judged.values() for limit in limits]

@@ -1,4 +1,4 @@
-"""What `trtcal calibrate` judges on held-back samples: `--method auto` and `--how-many`."""
+"""`trtcal calibrate --method auto` and `--how-many`, which judge on held-out samples."""
 
 from __future__ import annotations
 

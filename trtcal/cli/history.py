@@ -187,7 +187,7 @@ class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
 
 
 def show_diff(difference: RunDifference) -> None:
-    """Print what differs between two runs."""
+    """Print the differences between two runs."""
     columns: Columns = {
         "variant": "{variant}",
         "figure": "{figure}",

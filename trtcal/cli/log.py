@@ -106,7 +106,7 @@ def _explain(options: Log) -> list[str]:
 
 @contextlib.contextmanager
 def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], None]]:
-    """Yield what takes the JSON's bytes and puts them where they are wanted."""
+    """Yield a function that writes the JSON's bytes to standard output and the file."""
     from trtcal.documents import replacing
 
     with contextlib.ExitStack() as stack:
@@ -169,7 +169,7 @@ def _warn_of_few(file: str, end: dict[str, Any]) -> None:
 
 
 def _facts(document: dict[str, Any]) -> list[str]:
-    """Return what built it, how long that took, the peak memory, and the layers by precision."""
+    """Return the builder, its time and peak memory, and the layers by precision."""
     built_by = [f"TensorRT {document['version']}"] if document["version"] else []
     built_by += [document["gpu"]] if document["gpu"] else []
     parts = [" on ".join(built_by)] if built_by else []

@@ -1,4 +1,4 @@
-"""What the commands share: printing that hostile names cannot disturb, progress, values of options."""
+"""Shared by the commands: printing that hostile names cannot disturb, progress, values of options."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def print_json(document: object) -> None:
 
 @contextlib.contextmanager
 def json_printer() -> Iterator[Callable[[str], None]]:
-    """Yield what prints pieces of JSON on standard output, and all of it at the end."""
+    """Yield a function that prints pieces of JSON on standard output."""
     stream = output(IN_JSON)
     yield stream.utf8()
     stream.flush()
@@ -243,7 +243,7 @@ def error(message: str, hint: str | None = None, page: str | None = None) -> Non
 
 
 def warn_in_our_words() -> None:
-    """Print what libraries warn of as our own warnings are printed, on one line."""
+    """Print warnings of libraries like our own, on one line."""
 
     def show(message: object, category: type[Warning], *_: object, **__: object) -> None:
         warning(f"{category.__name__}: {message}")
@@ -257,7 +257,7 @@ def _report_s() -> float:
 
 
 class Every:
-    """Prints what is done on standard error every 10 s, with the seconds since the start."""
+    """Prints the progress on standard error every 10 s, with the seconds since the start."""
 
     def __init__(self) -> None:
         self._started = self._last = time.monotonic()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog="Example: trtcal plan show mixed.json --model model.onnx")
 def command() -> None:
-    """Show what a plan decides, and diff two of them."""
+    """Show the precision of each node in a plan; compare two plans."""
 
 
 class ModelOptions(JsonOptions):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PAGE = Path("report.html")
 OF_RUN = ("against", "costs")
-"""What only `trtcal run` could know."""
+"""Keys that only `trtcal run` can fill."""
 
 
 def _print_schema(context: click.Context, option: click.Parameter, is_asked: bool) -> None:

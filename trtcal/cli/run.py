@@ -65,7 +65,7 @@ class Run(
         return is_model(self.source)
 
     def _settings(self) -> tuple[Config, str | None]:
-        """Return what trtcal.toml says, options before the file; or what is guessed, and its text."""
+        """Return the configuration: of trtcal.toml, with options first; or guessed, with its text."""
         if self._is_model:
             folder = self.output or Path(f"{self.source.stem}-run")
             config, draft = self.guess(self.source, folder, folder)

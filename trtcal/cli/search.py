@@ -101,7 +101,7 @@ def _show_unfit(document: dict[str, Any]) -> None:
 
 
 def _show_held_back(document: dict[str, Any]) -> None:
-    """Print what INT8 and the recommended plan lose on samples that had no part in the search."""
+    """Print the losses of INT8 and the recommended plan on held-out samples."""
     check = document["held_back"]
     if check is None:
         note(
@@ -249,7 +249,7 @@ def _require(document: dict[str, Any]) -> None:
 
 
 def _show_tested(document: dict[str, Any]) -> None:
-    """Print what the A/B test says of the recommended plan, and on which samples."""
+    """Print the A/B test's verdict on the recommended plan, and its samples."""
     tested = document["tested"]
     if tested is not None:
         where = "held-back samples" if tested["held_back"] else "the samples that chose it"

@@ -214,7 +214,7 @@ def _member(archive: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """Turn what numpy and zipfile raise about the arrays in a file into errors that name it."""
+    """Turn errors of numpy and zipfile about the arrays in a file into errors that name it."""
     try:
         yield
     except FileNotFoundError:
@@ -312,7 +312,7 @@ class Sealed:
 
     @classmethod
     def from_document(cls: type[Kind], document: Document) -> Kind:
-        """Return what a document describes; `LookupError` or `TypeError` if a field does not fit."""
+        """Return a document's object; `LookupError` or `TypeError` if a field does not fit."""
         return from_fields(cls, {**document, **document.get("measured", {})})
 
     @property
@@ -326,7 +326,7 @@ class Sealed:
 
     @classmethod
     def read(cls: type[Kind], path: str | os.PathLike[str]) -> Kind:
-        """Read what `write` wrote; `InputError` if it is missing, altered, older or malformed."""
+        """Read a file of `write`; `InputError` if it is missing, altered, older or malformed."""
         document = read_document(Path(path), cls.kind, cls.schema_version, cls.command)
         return parsing(Path(path), lambda: cls.from_document(document))
 

@@ -1,4 +1,4 @@
-"""What others wrote is read within bounds: regular files, of bounded size, depth, growth and time.
+"""Bounds of the files that are read: regular, of limited size, depth, growth and time.
 
 `TRTCAL_BOUNDS=4` in the environment makes every bound four times as large. Times are of the processor,
 so that neither a slow disk nor a busy machine counts.

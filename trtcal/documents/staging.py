@@ -270,7 +270,7 @@ def _move(source: Path, destination: Path) -> None:
 
 
 class Changes:
-    """What is to change in one folder: the entries of `new` come into it, those of `gone` leave it."""
+    """The pending changes of one folder: entries of `new` come into it, those of `gone` leave it."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.workplace = root, Workplace(root)
@@ -295,13 +295,13 @@ class Changes:
 
 
 class Batch:
-    """What changes together, by folder."""
+    """Changes of several folders that take effect together."""
 
     def __init__(self) -> None:
         self.folders = dict[Path, Changes]()
 
     def of(self, folder: Path) -> Changes:
-        """Return what changes in a folder."""
+        """Return the changes of a folder."""
         key = folder.absolute()
         if key not in self.folders:
             self.folders[key] = Changes(folder)
@@ -314,7 +314,7 @@ class Batch:
                 changes.commit()
 
     def close(self) -> None:
-        """Delete what did not change."""
+        """Delete the staging folders."""
         for changes in self.folders.values():
             changes.workplace.cleanup()
 

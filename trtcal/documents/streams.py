@@ -23,7 +23,7 @@ FORMULA = re.compile(r"(^|[,;])([^\S\n]*)(?=[=+\-@\uff0b\uff0d\uff1d\uff20])")
 """Where a cell begins, with a comma or semicolon before it, that spreadsheets take for a formula."""
 
 UNDECODED = range(0xDC80, 0xDD00)
-"""What Python makes of bytes in file names that are no UTF-8."""
+"""Characters that Python makes of bytes in file names that are no UTF-8."""
 
 UNREAD_ERRORS = (errno.EPIPE, errno.EBADF)
 
@@ -64,7 +64,7 @@ JOINED = _Escapes(_in_python, "\n\u2060")
 IN_JSON = _Escapes(_in_json, "\n")
 IN_SHELL = _Escapes(_in_shell)
 AS_IS: dict[int, str] = {}
-"""For what is printable already, and styled for a terminal."""
+"""For text that is printable already, and styled for a terminal."""
 
 
 def visible(text: str) -> str:
@@ -162,7 +162,7 @@ class Guarded:
             self._inner.write(text.encode(self.encoding, "backslashreplace").decode(self.encoding))
 
     def utf8(self) -> Callable[[str], None]:
-        """Return what writes a page, or JSON: as UTF-8, whatever the terminal's encoding is."""
+        """Return a writer of pages and JSON: as UTF-8, whatever the terminal's encoding is."""
         self.flush()
         binary = getattr(self._inner, "buffer", None)
 
@@ -185,7 +185,7 @@ class Guarded:
                 raise
 
     def _drop(self) -> None:
-        """Let what waits, and all that follows, go nowhere: Python writes it out at its end."""
+        """Drop the waiting text and all that follows: Python writes it out at its end."""
         self._first._is_dropped = True
         with contextlib.suppress(OSError, ValueError):
             number, null = self._inner.fileno(), os.open(os.devnull, os.O_WRONLY)

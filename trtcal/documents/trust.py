@@ -1,4 +1,4 @@
-"""What the user vouches for: `--trust` of the command that runs, `trust=True` in Python."""
+"""The user's trust in programs: `--trust` of the command that runs, `trust=True` in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
 @contextmanager
 def trusting(trust: bool) -> Iterator[None]:
-    """Let what is opened inside the block run programs that it holds, if `trust`."""
+    """Let files that are opened inside the block run their programs, if `trust`."""
     token = _trusted.set(trust)
     try:
         yield
