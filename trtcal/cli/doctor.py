@@ -28,7 +28,7 @@ class Doctor(JsonOptions, example="trtcal doctor --json"):
             "backends": {name: vars(state) for name, state in states.items()},
             "cuda": vars(find_device()),
             "targets": {
-                target: {"gpus": GPUS.get(target, "").split(), "backend": here.get(target)}
+                target: {"gpus": list(GPUS.get(target, ())), "backend": here.get(target)}
                 for target in dict.fromkeys([*here, *GPUS])
             },
             "calibrators": calibrators.names(),

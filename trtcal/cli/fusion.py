@@ -18,8 +18,7 @@ from trtcal.errors import GateFailed, InputError
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
     from trtcal.evidence.difference import Difference
-    from trtcal.evidence.fusion.blockers import FixedModel
-    from trtcal.evidence.fusion.check import Fusions, Seen
+    from trtcal.evidence.fusion.fusions import FixedModel, Fusions, Seen
     from trtcal.evidence.fusion.matching import Match
     from trtcal.evidence.fusion.patterns import Patterns
     from trtcal.model import Model
@@ -80,7 +79,7 @@ class Check(
 
     def _run(self) -> None:
         from trtcal.documents import write_document
-        from trtcal.evidence.fusion.check import check_fusions
+        from trtcal.evidence.fusion.fusions import check_fusions
         from trtcal.evidence.fusion.patterns import read_patterns
         from trtcal.evidence.layers.reading import read_engine
         from trtcal.model import load_model
@@ -145,8 +144,7 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
 
     `GateFailed` if the outputs differ by more than rounding, or one step of a pair that is gone.
     """
-    from trtcal.evidence.fusion.blockers import fix_fusions
-    from trtcal.evidence.fusion.check import check_fusions
+    from trtcal.evidence.fusion.fusions import check_fusions, fix_fusions
     from trtcal.model.files import write_onnx
 
     output = options.output or Path(f"{options.model.stem}-fixed.onnx")
@@ -231,7 +229,7 @@ class Diff(
     """
 
     def _run(self) -> None:
-        from trtcal.evidence.fusion.check import diff_fusions, read_standings
+        from trtcal.evidence.fusion.fusions import diff_fusions, read_standings
         from trtcal.evidence.fusion.patterns import read_patterns
 
         patterns = read_patterns(self.files)

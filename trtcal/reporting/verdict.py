@@ -63,7 +63,7 @@ class Verdict:
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
         limits = [judgement.to_document() for judgement in self.limits]
-        estimates = [vars(one) for one in self.estimates]
+        estimates = [vars(estimate) for estimate in self.estimates]
         lists = {"reasons": list(self.reasons), "limits": limits, "estimates": estimates}
         return {**vars(self), **lists}
 
@@ -77,12 +77,12 @@ class _Judged:
     @property
     def accuracy(self) -> Judgement | None:
         """The first limit on what the outputs are."""
-        return next((one for one in self.limits if one.limit.about.of == OUTPUTS), None)
+        return next((limit for limit in self.limits if limit.limit.about.of == OUTPUTS), None)
 
     @property
     def judges_speed(self) -> bool:
         """Whether a limit is about speed."""
-        return any(one.limit.about.of == TIMES for one in self.limits)
+        return any(limit.limit.about.of == TIMES for limit in self.limits)
 
     @property
     def state(self) -> str:
@@ -93,7 +93,7 @@ class _Judged:
     @property
     def shortfall(self) -> float:
         """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
-        missing = (_excess(one) / max(abs(one.limit.bound), 1.0) for one in self.limits)
+        missing = (_excess(limit) / max(abs(limit.limit.bound), 1.0) for limit in self.limits)
         return len(self.breaches) + sum(missing)
 
 
@@ -144,7 +144,7 @@ def judge(
         reasons = (*unjudged(comparison), *reasons)
     reasons += tuple(_not_paid(comparison, best.row, found))
     reasons += tuple(
-        f"The calibration data look wrong: {text.shorten(one, LONGEST)}." for one in issues
+        f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
     )
     return replace(give(comparison, best, reasons), estimates=found)
 
@@ -180,7 +180,9 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
 
 def _failed_build(failed: Document) -> str:
     """Return what a failed build's log gives as the cause: the layer, the line, the likely fix."""
-    findings = [one for one in failed["diagnosis"]["findings"] if one["kind"] in FAILING]
+    findings = [
+        finding for finding in failed["diagnosis"]["findings"] if finding["kind"] in FAILING
+    ]
     where = "" if failed["where"] == "." else f" in {text.shorten(failed['where'], REASON_SHOWN)}"
     if not findings:
         return f"No engine: the build{where} ended and its log gives no reason."
@@ -253,7 +255,7 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
 def _agreeing(row: Row) -> str:
     accuracy = row.accuracy
     share = text.number(accuracy.agreement)
-    if [one.kind for one in row.outputs] in ([], ["classes"]):
+    if [output.kind for output in row.outputs] in ([], ["classes"]):
         return f"gives the same answer as FP32 on {share} % of {accuracy.samples:,} samples"
     return f"makes {share} % of FP32's decisions, the mean over {accuracy.samples:,} samples"
 
@@ -326,13 +328,15 @@ def _larger_engines(
         for build in builds
         if build.model == reference
     }
-    found = []
+    sentences = []
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
         if build.target != CPU and size and other and size > other:
             sizes = f"{text.size(size)} against {text.size(other)}"
-            found.append(f"The engine of {name} for {build.target} is larger than FP32's: {sizes}.")
-    return found
+            sentences.append(
+                f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
+            )
+    return sentences
 
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
@@ -369,7 +373,7 @@ def _lost(asked: Sequence[Outcome], where: str) -> Iterator[str]:
 
 
 def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    undecided = [one for one in best.limits if one.state == UNDECIDED]
+    undecided = [limit for limit in best.limits if limit.state == UNDECIDED]
     if undecided:
         sentence = _undecided_sentence(best.row, undecided[0])
     else:
@@ -380,54 +384,27 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
     return Verdict(INCONCLUSIVE, best.row.name, sentence, rule, reasons, best.limits)
 
 
-def _undecided_sentence(row: Row, one: Judgement) -> str:
-    name = metric_of(one.limit.metric).title
-    if one.figure is None:
-        return f"The limit {one.limit} cannot be judged for {row.name}: {one.reason}."
-    if one.reason:
-        return (
-            f"The limit {one.limit} is undecided for {row.name}: its {name} is {one.measured}; "
-            f"{one.reason}."
-        )
-    if one.limit.about.of != OUTPUTS:
-        return (
-            f"The times do not decide whether {row.name} holds {one.limit}: the {name} is "
-            f"{one.measured}. Measure more rounds on an idle machine (--rounds)."
-        )
-    width = one.figure.high - one.figure.low
-    advice = "Add samples: if the figure stays where it is, they decide."
-    if one.samples_needed is not None:
-        advice = f"About {one.samples_needed:,} samples decide, if the figure stays where it is."
-    elif abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
-        advice = "The figure lies on the limit, so more samples may not decide."
-    samples = text.count(row.accuracy.samples, "sample")
-    return (
-        f"{samples} do not decide whether {row.name} holds {one.limit}: the "
-        f"{_change(one)}{name} is "
-        f"{one.measured}. {advice}"
-    )
-
-
-def _change(one: Judgement) -> str:
-    return "change of " if one.limit.is_change else ""
+def _undecided_sentence(row: Row, judgement: Judgement) -> str:
+    """Return what is not decided, and what would settle it."""
+    figure, sentence = judgement.figure, f"{row.name} {judgement.predicate}."
+    if figure is None or judgement.reason or judgement.samples_needed is not None:
+        return sentence
+    if judgement.limit.about.of != OUTPUTS:
+        return f"{sentence} Measure more rounds on an idle machine (--rounds)."
+    width = figure.high - figure.low
+    if abs(figure.value - judgement.limit.bound) <= ON_LIMIT * width < math.inf:
+        return f"{sentence} The figure is at the limit, so more samples may not settle it."
+    return f"{sentence} More samples would settle it."
 
 
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    failing = [one for one in best.limits if one.state == BROKEN]
-    one = f"The only variant, {best.row.name}, fails"
-    if len(comparison.candidates) > 1:
-        one = f"No variant holds the limits. The closest, {best.row.name}, fails"
-    parts = " and ".join([*map(_failure, failing), *best.breaches])
-    sentence = f"{one}: {parts}."
+    several = len(comparison.candidates) > 1
+    subject = "No variant holds the limits. The closest," if several else "The only variant,"
+    broken = [limit.predicate for limit in best.limits if limit.state == BROKEN]
+    parts = [f"{subject} {best.row.name}, {', and '.join(broken) or 'breaks a limit on builds'}"]
+    parts += [f"{breach[0].upper()}{breach[1:]}" for breach in best.breaches]
     rule = _rule(comparison, best)
-    return Verdict(DO_NOT, best.row.name, sentence, rule, reasons, best.limits)
-
-
-def _failure(one: Judgement) -> str:
-    name = f"its {_change(one)}{metric_of(one.limit.metric).title}"
-    unit = f" {one.limit.unit}".rstrip()
-    missing = f"{text.margin(_excess(one))}{unit}"
-    return f"{name} is {one.measured}, which misses the limit {one.limit} by {missing}"
+    return Verdict(DO_NOT, best.row.name, f"{'. '.join(parts)}.", rule, reasons, best.limits)
 
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:

@@ -6,7 +6,7 @@ from tests.evidence.fusion.graphs import GRAPHS, has
 from tests.fixtures.fusions import answers
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.fusion.patterns import read_patterns
 
 POOLED = """

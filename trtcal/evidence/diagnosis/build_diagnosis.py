@@ -26,7 +26,13 @@ from trtcal.evidence.diagnosis.reasons import (
     tensors_of,
 )
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, count_findings, rank, sentence
-from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION, check_fusions
+from trtcal.evidence.fusion.fusions import (
+    AGREES,
+    BROKEN_FUSION,
+    DIFFERS,
+    SPLIT_FUSION,
+    check_fusions,
+)
 from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.copies import examine
 from trtcal.evidence.layers.layer import Layer
@@ -53,7 +59,7 @@ from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
-KIND = "diagnosis"
+DIAGNOSIS_KIND = "diagnosis"
 NO_RANGE = "has no range"
 
 
@@ -122,7 +128,7 @@ class Diagnosis:
             "unused_suppressions": [str(one) for one in self.unused],
             "coverage": self.coverage and self.coverage.to_document(),
         }
-        return seal({"kind": KIND, "schema_version": 2, **body})
+        return seal({"kind": DIAGNOSIS_KIND, "schema_version": 2, **body})
 
 
 def diagnose(
@@ -148,7 +154,7 @@ def diagnose(
         (*judge_findings(findings, limits), *judge_coverage(limits, case.coverage)),
         dict(log.notes),
         _counts(case, log),
-        tuple(one for one in suppressions if one not in used),
+        tuple(suppression for suppression in suppressions if suppression not in used),
         case.coverage,
     )
 
@@ -159,7 +165,9 @@ def suppress(
     """Separate findings into those that count and those that are accepted, each with why."""
     open_ones, accepted = [], []
     for finding in findings:
-        why = next((one for one in suppressions if one.covers(finding)), None)
+        why = next(
+            (suppression for suppression in suppressions if suppression.covers(finding)), None
+        )
         if why is None:
             open_ones.append(finding)
         else:
@@ -171,13 +179,13 @@ def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tupl
     """Hold the numbers of findings, in all and by kind, to the limits that are about them."""
     kinds = Counter(finding.kind for finding in findings)
     ours = [limit for limit in limits if limit.is_of_findings]
-    counts = {one.metric: kinds[one.about.counts] for one in ours}
+    counts = {limit.metric: kinds[limit.about.counts] for limit in ours}
     return judge_counts(ours, counts | {"findings": len(findings)})
 
 
 def _counts(case: Case, log: LogFindings) -> dict[str, int]:
     outcomes = case.outcomes
-    lost = sum(one.is_lost for one in outcomes)
+    lost = sum(outcome.is_lost for outcome in outcomes)
     met = sum(one.is_met for one in outcomes)
     counts = {
         "asked": len(outcomes),
@@ -255,7 +263,7 @@ def _cost(layer: Layer | None, risk: str) -> Cost:
     if layer is None:
         return Cost(risk=risk)
     tensors = (*layer.inputs, *layer.constants, *layer.outputs)
-    sized = all(one.shape and min(one.shape) > 0 for one in tensors)
+    sized = all(tensor.shape and min(tensor.shape) > 0 for tensor in tensors)
     return Cost(getattr(layer, "time_ms", None), layer.bytes_moved if sized else None, risk)
 
 
@@ -305,17 +313,14 @@ def summary_line(diagnosis: Diagnosis) -> str:
     return ", ".join(parts) if parts else "no findings"
 
 
-NAMED = 3  # nodes at a tensor
+MAX_NODES = 3  # nodes at a tensor
 HARMLESS = Cost(risk="none")
-AROUND = 1  # lines of context before and behind a log line
+CONTEXT_LINES = 1  # lines of context before and behind a log line
 SHOWN_CHARACTERS = 500
 
 
 def check_build(
-    build: Build,
-    config: Config,
-    model: Model | None = None,
-    logs: Sequence[Path] = (),
+    build: Build, config: Config, model: Model | None = None, logs: Sequence[Path] = ()
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
@@ -335,7 +340,7 @@ def check_build(
         build.layers,
         tensors=tensors_of(model.proto) if model else {},
         coverage=coverage,
-        expected=_expected({one.asked for one in build.outcomes}, bool(build.skipped)),
+        expected=_expected({outcome.asked for outcome in build.outcomes}, bool(build.skipped)),
     )
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
@@ -357,10 +362,10 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     """
     checked = check_fusions(model, layers=layers)
     fixable = {
-        (one.nodes or (one.tensor,))[0]
+        (breaker.nodes or (breaker.tensor,))[0]
         for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
-        for one in match.breakers[:1]
-        if one.fix and (layers is None or verdict == AGREES)
+        for breaker in match.breakers[:1]
+        if breaker.fix and (layers is None or verdict == AGREES)
     }
     split = {
         match.root
@@ -429,13 +434,13 @@ def _check_of_model(
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
-def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
+def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
     """Return a diagnosis whose tensors without a range are named with the nodes at them.
 
     One that needs no range costs nothing, and comes behind all that does.
     """
-    if not any(finding.kind == MISSING_RANGE for finding in made.findings):
-        return made
+    if not any(finding.kind == MISSING_RANGE for finding in diagnosis.findings):
+        return diagnosis
     graph = model.proto.graph
     writers, readers = producers_of(graph), readers_of(graph)
     types = stated_types(onnx.shape_inference.infer_shapes(stand_in(model.proto)).graph)
@@ -445,18 +450,20 @@ def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
         if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
             return finding
         parts = [("writes", writers[name]), *(("reads", one) for one in readers.get(name, ()))]
-        who = ", ".join(f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:NAMED])
-        found = replace(finding, what=f"tensor {name!r} has no range: {who}")
+        who = ", ".join(
+            f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
+        )
+        renamed = replace(finding, what=f"tensor {name!r} has no range: {who}")
         kind = types[name].tensor_type.elem_type if name in types else 0
         if kind in FLOATS | {0} and name in readers:
-            return found
+            return renamed
         why = "it is an output of the network" if kind in FLOATS | {0} else "it holds no floats"
         return replace(
-            found, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
+            renamed, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
         )
 
-    findings = sorted(map(named, made.findings), key=lambda one: one.cost == HARMLESS)
-    return replace(made, findings=tuple(findings))
+    findings = sorted(map(named, diagnosis.findings), key=lambda one: one.cost == HARMLESS)
+    return replace(diagnosis, findings=tuple(findings))
 
 
 def _faults(model: Model) -> Iterator[Finding]:
@@ -481,8 +488,8 @@ def check_case(
     """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
     check_known([limit.metric for limit in config.limits], None if config.evaluation.metric else ())
     accepted = [Suppression(**one) for one in config.suppress]
-    made = diagnose(replace(case, events=_events(logs)), config.limits, accepted, further)
-    return replace(made, findings=with_context(made.findings, logs))
+    diagnosis = diagnose(replace(case, events=_events(logs)), config.limits, accepted, further)
+    return replace(diagnosis, findings=with_context(diagnosis.findings, logs))
 
 
 def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
@@ -513,7 +520,7 @@ def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
     A neighbour that is wanted itself, or stands beside an earlier line already, is not repeated.
     """
     lines = sorted(int(p.rpartition(":")[2]) for p in wanted if p.rpartition(":")[0] == log.name)
-    near = {line + step for line in lines for step in range(-AROUND, AROUND + 1)}
+    near = {line + step for line in lines for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
     kept: dict[int, str] = {}
     if lines:
         with log.open("rb") as file:
@@ -521,11 +528,11 @@ def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
                 if number in near:
                     text = raw[:SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
                     kept[number] = text.rstrip("\r\n")
-                if number > lines[-1] + AROUND:
+                if number > lines[-1] + CONTEXT_LINES:
                     break
     shown = set(lines)
     for line in lines:
-        here = range(line - AROUND, line + AROUND + 1)
+        here = range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1)
         texts = [
             kept[near] for near in here if near in kept and (near == line or near not in shown)
         ]

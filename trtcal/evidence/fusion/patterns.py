@@ -149,7 +149,7 @@ DequantizeLinear after it.
 VARIABLE = Variable("x")
 FORM_EXAMPLE = 'operator = "Swish", is = "Mul(x, Sigmoid(x))"'
 PATTERN_EXAMPLE = 'name = "conv+activation", is = "activation(conv)"'
-HINT = "give a TOML file with [operators], [[form]] and [[pattern]]"
+FILE_HINT = "give a TOML file with [operators], [[form]] and [[pattern]]"
 
 NAME = Kind("a name", lambda value: isinstance(value, str) and value != "")
 TEXTS = Kind(
@@ -177,8 +177,8 @@ class Form:
     expressions: tuple[Operator, ...] = key(_expressions, name="is")
 
     def __post_init__(self) -> None:
-        for one in self.expressions:
-            if VARIABLE not in operands_in(one) or one.name == self.operator:
+        for expression in self.expressions:
+            if VARIABLE not in operands_in(expression) or expression.name == self.operator:
                 hint = "write `x` for it, as in Mul(x, Sigmoid(x))"
                 raise WrongKeyError("{} has no input", "is", hint)
 
@@ -217,7 +217,10 @@ class Patterns:
     )
 
     def __post_init__(self) -> None:
-        names = [[one.operator for one in self.forms], [one.name for one in self.patterns]]
+        names = [
+            [form.operator for form in self.forms],
+            [pattern.name for pattern in self.patterns],
+        ]
         for word, given in zip(("form", "pattern"), names, strict=True):
             for name in given:
                 if given.count(name) > 1:
@@ -253,7 +256,7 @@ def read_patterns(files: Iterable[Path] = ()) -> Patterns:
     """Read trtcal's own patterns and those of TOML files; `InputError` with the file and the entry."""
     read: dict[Path, Patterns] = {}
     for path in (OWN, *files):
-        table = read_toml(path, HINT)
+        table = read_toml(path, FILE_HINT)
         with naming(path):
             read[path] = read_section(Patterns, table)
     every = reduce(Patterns.replaced_by, read.values())

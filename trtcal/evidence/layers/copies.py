@@ -156,8 +156,8 @@ def adds_residual(layer: Layer) -> bool:
 
 
 # What takes less than this part of the time (or, without times, of the bytes) is not worth a line.
-WORTH = 0.005
-LONG = 3
+LEAST_SHARE = 0.005
+LONG_CHAIN = 3
 MOST_EVIDENCE = 100
 
 
@@ -177,21 +177,25 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
     reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
     total_ms, total_bytes = time_of(layers), bytes_of(layers)
     left_over = {one.layer for one in unfused}
-    found = [
+    findings = [
         *_float_between_int8(flow),
-        *(_reformat(one) for one in reformats if not one.is_free and one.layer not in left_over),
+        *(
+            _reformat(reformat)
+            for reformat in reformats
+            if not reformat.is_free and reformat.layer not in left_over
+        ),
         *(_unfused_finding(one) for one in unfused),
-        *(_chain(one) for one in chains if len(one.layers) >= LONG or one.cuts),
+        *(_chain(chain) for chain in chains if len(chain.layers) >= LONG_CHAIN or chain.cuts),
     ]
-    worth = (one for one in found if _is_worth(one.cost, total_ms, total_bytes))
+    worth = (one for one in findings if _is_worth(one.cost, total_ms, total_bytes))
     ranked = rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
     return LayerReport(reformats, unfused, chains, ranked)
 
 
 def _is_worth(cost: Cost, total_ms: float | None, total_bytes: int) -> bool:
     if total_ms is not None and cost.time_ms is not None:
-        return cost.time_ms >= WORTH * total_ms
-    return (cost.moved_bytes or 0) >= WORTH * total_bytes > 0
+        return cost.time_ms >= LEAST_SHARE * total_ms
+    return (cost.moved_bytes or 0) >= LEAST_SHARE * total_bytes > 0
 
 
 def _float_between_int8(flow: Flow) -> Iterator[Finding]:

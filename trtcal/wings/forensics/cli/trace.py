@@ -29,7 +29,7 @@ from trtcal.wings.forensics.cli.bisect import Bisect
 
 if TYPE_CHECKING:
     from trtcal.config import Config
-    from trtcal.evidence.fusion.check import Fusions
+    from trtcal.evidence.fusion.fusions import Fusions
     from trtcal.runs.history import History
     from trtcal.wings.forensics.checkpoint_diff import ChainDifference, Delta
     from trtcal.wings.forensics.checkpoint_verify import Verification
