@@ -92,7 +92,7 @@ def kind_of(layer: Layer) -> str:
 
 def share_by_precision(engine: Engine) -> tuple[Share, ...]:
     """Return the share of each precision over all layers; the shares add up to 1."""
-    return _shares(engine, counted_precision, PRECISIONS)
+    return _shares(engine, counted_precision, ORDER)
 
 
 def share_by_kind(engine: Engine) -> tuple[Share, ...]:
@@ -258,7 +258,7 @@ def capability_of(gpu: str) -> str | None:
 def datasheet_of(target: str) -> str | None:
     """Return the datasheet of a target, which may be a GPU's name; None if there is none."""
     gpu = find_gpu_name(target)
-    names = [gpu] if gpu in DATASHEETS else GPUS.get(capability_of(target) or target, ())
+    names = [gpu] if gpu and gpu in DATASHEETS else GPUS.get(capability_of(target) or target, ())
     return next((DATASHEETS[name] for name in names if name in DATASHEETS), None)
 
 
