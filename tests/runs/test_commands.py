@@ -116,6 +116,8 @@ def test_a_breach_is_posted(db):
 def test_wrong_input_is_one_error(db, capsys):
     assert run_command(["history", "show", "99", "--db", str(db)]) == 2
     assert run_command(["history", "check", "--db", str(db), "--limit", "tops <= 1"]) == 2
+    assert "did you mean top5 or top1?" in capsys.readouterr().err
+    assert run_command(["history", "check", "--db", str(db), "--limit", "kl <= 1"]) == 2
     assert "known: " in capsys.readouterr().err
     assert (
         run_command(["history", "check", "--db", str(db), "--limit", "top1 >= 1", "--project", "x"])
