@@ -19,9 +19,9 @@ from tests.fixtures.commands import run, succeed
 from tests.fixtures.engines import needs_rtx
 from tests.fixtures.house import PACKAGE
 from tests.networks import conv_net, samples, save
-from trtcal.cli.extended import MOVED
 from trtcal.cli.main import DEFECT, FIRST, cli, commands
 from trtcal.cli.output import printable
+from trtcal.documents.schema import COMMANDS as MOVED
 
 IMAGES = np.zeros((4, 3, 8, 8), np.float32)
 

@@ -20,19 +20,6 @@ def extension_commands() -> Mapping[str, Command]:
     return {command.name: command for table in tables for command in table}
 
 
-MOVED = {
-    "bisect": "trace bisect",
-    "calibration": "ranges",
-    "checkpoint": "trace",
-    "cost": "history cost",
-    "drift": "bundle drift",
-    "explain": "log --explain",
-    "fusion": "layers fusions",
-    "store trace": "store origin",
-}
-"""Former names of commands, and what they are called now."""
-
-
 class MovedGroup(click.Group):
     """A group whose commands that were renamed are answered with their new names."""
 
@@ -40,10 +27,12 @@ class MovedGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; `InputError` with the whole new line for a former name."""
+        from trtcal.documents.schema import COMMANDS as RENAMED  # what --help does not wait for
+
         path = f"{ctx.command_path} {args[0]}".partition(" ")[2]
-        if path in MOVED:
-            line = shlex.join(["trtcal", *MOVED[path].split(), *args[1:]])
-            raise InputError(f"`trtcal {path}` is now `trtcal {MOVED[path]}`", f"`{line}`")
+        if path in RENAMED:
+            line = shlex.join(["trtcal", *RENAMED[path].split(), *args[1:]])
+            raise InputError(f"`trtcal {path}` is now `trtcal {RENAMED[path]}`", f"`{line}`")
         return super().resolve_command(ctx, args)
 
 
