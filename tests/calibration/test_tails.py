@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from trtcal.backends.taps import Inside
-from trtcal.calibration.extremes import KEPT, find_tails
+from trtcal.calibration.extremes import REACHES, find_tails
 from trtcal.data import open_dataset
 from trtcal.documents import read_document
 from trtcal.model import load_model
@@ -25,8 +25,10 @@ def test_they_are_those_of_the_largest_magnitudes(scene, tmp_path):
     assert set(tails.tensors) == set(tensors)
     for name, reaches in tails.tensors.items():
         largest = np.abs(everything[name].reshape(COUNT, -1)).max(axis=1)
-        assert [one.index for one in reaches] == np.argsort(-largest, kind="stable")[:KEPT].tolist()
-        assert [one.value for one in reaches] == pytest.approx(sorted(largest)[::-1][:KEPT])
+        assert [one.index for one in reaches] == np.argsort(-largest, kind="stable")[
+            :REACHES
+        ].tolist()
+        assert [one.value for one in reaches] == pytest.approx(sorted(largest)[::-1][:REACHES])
     document = tails.write(tmp_path / "tails.json")
     assert read_document(tmp_path / "tails.json", "tails")["digest"] == document["digest"]
 

@@ -38,7 +38,7 @@ def test_shared_samples_are_counted_in_any_order_and_container(place):
 
 
 def test_of_many_samples_some_are_kept_and_the_others_estimated(monkeypatch):
-    monkeypatch.setattr(module, "KEPT", 512)
+    monkeypatch.setattr(module, "DIGESTS", 512)
     everyone = rng(5).integers(0, 2**64, 20_000, dtype=np.uint64)
     found = overlap(keep(everyone), np.concatenate([everyone[:4000], everyone[:0:-1][:10]]))
     assert found.shared < 200

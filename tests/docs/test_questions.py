@@ -48,7 +48,7 @@ def place(tmp_path_factory):
     _write_engines(folder)
     _write_caches(folder)
     _write_pictures(folder)
-    samples(folder / "data.npz", count=64)
+    samples(folder / "data.npz", count=96)
     samples(folder / "test.npz", count=40)
     _change(conv_net(folder / "net.onnx"), folder / "other.onnx", {"w1": 1.5})
     _change(folder / "net.onnx", folder / "large.onnx", {"w2": 3e5})

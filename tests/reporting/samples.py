@@ -15,7 +15,7 @@ from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.limits import parse_limits
-from trtcal.ptq.artifact import KIND as OPTIMIZED
+from trtcal.ptq.artifact import OPTIMIZATIONS_KIND as OPTIMIZED
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan, write_plan
 from trtcal.ranges import Calibration, TensorRange

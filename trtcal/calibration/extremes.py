@@ -15,8 +15,8 @@ from trtcal.data import Dataset, batch_for
 from trtcal.documents import Sealed
 from trtcal.model import Model
 
-KIND = "tails"
-KEPT = 3
+TAILS_KIND = "tails"
+REACHES = 3
 TENSORS = 24  # in a run, whose ranges cut most
 BATCH = 16
 
@@ -31,7 +31,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Tails(Sealed, kind=KIND, command="trtcal ranges tails"):
+class Tails(Sealed, kind=TAILS_KIND, command="trtcal ranges tails"):
     """Tensor -> the samples with its largest magnitudes, the largest first."""
 
     model: str
@@ -58,7 +58,7 @@ def find_tails(
         for name, array in inside.read(feeds).items():
             if array.ndim and len(array) == size:
                 found = _reaches(array, start, dataset.files)
-                kept[name] = heapq.nlargest(KEPT, [*kept[name], *found], key=_farthest)
+                kept[name] = heapq.nlargest(REACHES, [*kept[name], *found], key=_farthest)
         start += size
         progress(size)
     found_tails = {name: tuple(reaches) for name, reaches in kept.items() if reaches}

@@ -18,7 +18,7 @@ USED, DARK = 80.0, 70.0  # what images use of 0 to 255, at least, and where thei
 SAME_SCALE, SAME_ZERO = 1.4, 0.2  # closer forms cannot be distinguished
 SCALED = 20.0  # times the contrast, where pixels were divided or were not
 VALUES = 1 << 19  # by which forms are recognized, at most
-MOST = 2  # forms that data are taken for
+MOST_FORMS = 2  # forms that data are taken for
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def forms_of(planes: Array) -> list[Form]:
     seen = planes[:, :, ::every, ::every].astype(np.float64)
     used = {form: _used(form.pixels(seen)) for form in KNOWN}
     fitting = [form for form in KNOWN if used[form] >= USED]
-    return sorted(fitting, key=lambda form: -used[form])[:MOST]
+    return sorted(fitting, key=lambda form: -used[form])[:MOST_FORMS]
 
 
 def changes(planes: Array) -> list[Change]:

@@ -30,7 +30,7 @@ FEW = 4  # samples that the first layers see at a time: their outputs are the la
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours
 NORMS = 6  # BatchNormalizations read, evenly over the network
-LEAST = 1e-12
+TINY = 1e-12
 SMALLEST = 1e-38  # of float32: a probability of 0 was rounded to it
 
 
@@ -178,7 +178,7 @@ def _moments(values: Array) -> Values:
 def _misfit(norm: Norm, sums: Values) -> float:
     """Return the KL divergence of what was seen from what the node was trained on, median channel."""
     mean = sums[1] / sums[0]
-    variance = np.maximum(sums[2] / sums[0] - mean**2, LEAST)
+    variance = np.maximum(sums[2] / sums[0] - mean**2, TINY)
     ratio = variance / norm.variance
     nats = (ratio - 1 - np.log(ratio) + (mean - norm.mean) ** 2 / norm.variance) / 2
     return float(np.log1p(np.median(nats)))
@@ -225,13 +225,13 @@ def _response_of(scores: Array | None, misfit: float | None) -> Response:
     lead = logits.max(1) - logits.mean(1)
     powers = np.exp(logits - logits.max(1, keepdims=True))
     shares = powers / powers.sum(1, keepdims=True)
-    logs = np.log(np.maximum(shares, LEAST))
-    others = np.log(np.maximum(shares.mean(0), LEAST))
+    logs = np.log(np.maximum(shares, TINY))
+    others = np.log(np.maximum(shares.mean(0), TINY))
     return Response(
         logits.argmax(1),
         shares.max(1),
         lead,
-        lead / (logits.std(1) + LEAST),
+        lead / (logits.std(1) + TINY),
         -(shares * logs).sum(1),
         (shares * (logs - others)).sum(1),
         misfit,
@@ -245,7 +245,7 @@ def _logits(scores: Values) -> Values:
     shares = np.clip(scores, SMALLEST, None)
     if (np.abs(scores.sum(1) - 1) <= SUM_TOLERANCE).all():
         return np.log(shares)
-    return np.log(shares) - np.log(np.maximum(1 - shares, LEAST))
+    return np.log(shares) - np.log(np.maximum(1 - shares, TINY))
 
 
 LEAST_NORM = 1e-9

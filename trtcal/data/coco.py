@@ -18,7 +18,7 @@ from trtcal.data.subsets import Subset
 from trtcal.documents import canonical_json, digest_bytes, read_json
 from trtcal.errors import InputError
 
-HINT = "give COCO instances: images (id, width, height), annotations (bbox), categories (id)"
+COCO_FORM = "give COCO instances: images (id, width, height), annotations (bbox), categories (id)"
 CHANNELS = (1, 3, 4)
 
 
@@ -112,7 +112,7 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _wrong(path: Path, what: str) -> InputError:
-    return InputError(f"labels {path}: {what}", HINT)
+    return InputError(f"labels {path}: {what}", COCO_FORM)
 
 
 def _sorted(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Samples that two datasets share, by their digests: a calibration keeps them, an evaluation looks.
 
-A calibration keeps 64 bits of each sample's digest, of no more than `KEPT` samples: the smallest of
+A calibration keeps 64 bits of each sample's digest, of no more than `DIGESTS` samples: the smallest of
 them, which are as good as drawn at random, whatever the order of the samples or who read them.
 """
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trtcal.data.dataset import Dataset, digests_of
 
-KEPT = 4096
+DIGESTS = 4096
 BATCH = 64
 Numbers = npt.NDArray[np.uint64]
 BIG = np.dtype(">u8")
@@ -50,8 +50,8 @@ def numbers_of(dataset: Dataset, stop: int | None = None) -> Numbers:
 
 
 def keep(numbers: Numbers) -> str:
-    """Return the smallest `KEPT` of them as text, base64 of big-endian integers in order."""
-    return base64.b64encode(np.unique(numbers)[:KEPT].astype(BIG).tobytes()).decode()
+    """Return the smallest `DIGESTS` of them as text, base64 of big-endian integers in order."""
+    return base64.b64encode(np.unique(numbers)[:DIGESTS].astype(BIG).tobytes()).decode()
 
 
 def overlap(kept: str, numbers: Numbers) -> Overlap | None:
@@ -67,7 +67,7 @@ def overlap(kept: str, numbers: Numbers) -> Overlap | None:
     shared = int(np.isin(numbers, known).sum())
     if not shared:
         return None
-    if len(known) < KEPT:
+    if len(known) < DIGESTS:
         return Overlap(shared, len(numbers))
     part = float(known.max()) / 2**64
     return Overlap(shared, len(numbers), min(round(shared / part), len(numbers)))

@@ -23,7 +23,7 @@ from trtcal.scripts import function_in, running
 
 CLASS = "polygraphy_class"
 OLD_CLASS = "__polygraphy_encoded_"
-HINT = "give the file or folder that `polygraphy run --save-inputs` wrote"
+SAVED_INPUTS = "give the file or folder that `polygraphy run --save-inputs` wrote"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read_feeds(path: Path) -> Iterator[Feeds]:
         if not isinstance(feed, dict) or class_of(feed):
             what = class_of(feed) if isinstance(feed, dict) else type(feed).__name__
             raise InputError(
-                f"data {where}: the feed is a {what}, not a dictionary of arrays", HINT
+                f"data {where}: the feed is a {what}, not a dictionary of arrays", SAVED_INPUTS
             )
         yield {name: _array(where, name, item) for name, item in feed.items()}
 
@@ -62,13 +62,15 @@ def class_of(value: dict[str, object]) -> str | None:
 def _array(where: str, name: str, value: object) -> Array:
     kind = class_of(value) if isinstance(value, dict) else type(value).__name__
     if not isinstance(value, dict) or kind != "ndarray" or not isinstance(value.get("array"), str):
-        raise InputError(f"data {where}: {name!r} is a {kind or 'dict'}, not a numpy array", HINT)
+        raise InputError(
+            f"data {where}: {name!r} is a {kind or 'dict'}, not a numpy array", SAVED_INPUTS
+        )
     try:
         data = base64.b64decode(value["array"], validate=True)
         read_header(io.BytesIO(data), len(data))
         array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise InputError(f"data {where}: {name!r} cannot be read: {error}", HINT) from error
+        raise InputError(f"data {where}: {name!r} cannot be read: {error}", SAVED_INPUTS) from error
     return array
 
 

@@ -25,8 +25,8 @@ Slices = dict[str, npt.NDArray[np.bool_]]
 Codes = npt.NDArray[np.int32]
 FILE, CLASS = "file", "class"
 PASSED_OVER = (FILE, "label")
-MOST = 1000  # slices of one file
-HINT = (
+MOST_SLICES = 1000  # slices of one file
+SLICES_FORM = (
     "name the attributes in the first line, such as tier,source; then write one row for each sample"
 )
 
@@ -62,12 +62,14 @@ def read_attributes(
     columns, named = _columns(path)
     found = named or next(iter(columns.values()), _Column())
     if len(found.codes) != samples:
-        raise InputError(f"{path} has {len(found.codes)} rows for {samples} samples", HINT)
+        raise InputError(f"{path} has {len(found.codes)} rows for {samples} samples", SLICES_FORM)
     if not columns:
-        raise InputError(f"{path} has no attribute", HINT)
+        raise InputError(f"{path} has no attribute", SLICES_FORM)
     total = sum(len(column.values) for column in columns.values())
-    if total > MOST:
-        raise InputError(f"{path} has {total} slices", f"group values: the limit is {MOST} slices")
+    if total > MOST_SLICES:
+        raise InputError(
+            f"{path} has {total} slices", f"group values: the limit is {MOST_SLICES} slices"
+        )
     order = slice(None) if named is None or files is None else _order(path, named, files)
     return tuple(
         Attribute(
@@ -116,7 +118,8 @@ def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
         for number, row in enumerate(reader, 2):
             if None in row or None in row.values():
                 raise InputError(
-                    f"{path}, line {number}: its columns differ from those of the first line", HINT
+                    f"{path}, line {number}: its columns differ from those of the first line",
+                    SLICES_FORM,
                 )
             for name, column in columns.items():
                 column.add(row[name])

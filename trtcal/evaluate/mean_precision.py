@@ -25,7 +25,7 @@ from trtcal.evaluate.tasks import PRECISIONS, Task
 from trtcal.stats import Corpus, Mask, bootstrap
 
 LEAST_SCORE = 0.001  # from which on a box counts for the precision
-MOST = 100  # boxes of a sample, those of the highest scores, as in COCO's rules
+BOXES_COUNTED = 100  # boxes of a sample, those of the highest scores, as in COCO's rules
 IN_SHARES = 2.0  # coordinates up to which boxes are in shares of the image, not in pixels
 SOME = 256  # samples from which it is read whether boxes are (x, y) or (y, x)
 RECALLS = np.linspace(0.0, 1.0, 101)
@@ -83,7 +83,7 @@ class PrecisionCollector:
 
     def __post_init__(self) -> None:
         _pycocotools()
-        self.decoder = replace(self.decoder, least=LEAST_SCORE, most=MOST)
+        self.decoder = replace(self.decoder, least=LEAST_SCORE, most=BOXES_COUNTED)
         if self.decoder.layout == SELECTED:
             raise InputError(
                 "the output has the numbers of boxes but no coordinates to compare with the "
@@ -141,7 +141,7 @@ class PrecisionCollector:
 
     def _reading(self, labels: Array) -> _Reading:
         """Return how boxes are read: as (y, x) where the reference's fit the annotations better so."""
-        corners = np.concatenate([one.corners[:MOST].ravel() for one in self.boxes[0]])
+        corners = np.concatenate([one.corners[:BOXES_COUNTED].ravel() for one in self.boxes[0]])
         in_shares = bool(len(corners)) and float(np.quantile(corners, 0.99)) <= IN_SHARES
         sides = np.ones((len(labels), 2)) if in_shares else labels["size"]
         first = int(self.decoder.background == 0)
@@ -177,7 +177,7 @@ class _Reading:
 
 def _best(found: Boxes) -> Boxes:
     """Return the boxes of the highest scores, without what else a decoder gives."""
-    order = np.argsort(-found.scores, kind="stable")[:MOST]
+    order = np.argsort(-found.scores, kind="stable")[:BOXES_COUNTED]
     return Boxes(found.corners[order], found.scores[order], found.classes[order])
 
 
@@ -201,7 +201,11 @@ def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
             }
             one.createIndex()
         run = evaluator(*both, "bbox")
-        run.params.areaRng, run.params.areaRngLbl, run.params.maxDets = [[0, 1e10]], ["all"], [MOST]
+        run.params.areaRng, run.params.areaRngLbl, run.params.maxDets = (
+            [[0, 1e10]],
+            ["all"],
+            [BOXES_COUNTED],
+        )
         run.evaluate()
     size = len(labels)
     return [_joined(run.evalImgs[n * size : (n + 1) * size]) for n in range(categories)]

@@ -28,13 +28,13 @@ from trtcal.model import Model, checked, unique
 from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
 from trtcal.model.model import Floats, Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps
-from trtcal.ptq.changes import HINT, Bounds, Changes, missing
+from trtcal.ptq.changes import HOW_TO_MAKE, Bounds, Changes, missing
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
 from trtcal.quantization.weighted_ops import Layer, Weight, bias_of, block_axis, set_bias
 from trtcal.ranges import Calibration
 
-KIND = "optimizations"
+OPTIMIZATIONS_KIND = "optimizations"
 LEVELS = 127  # steps on either side of zero in INT8
 
 
@@ -124,7 +124,9 @@ def _check_overrides(model: Model) -> None:
     for name, grid in overrides.weights.items():
         precision = overrides.precisions.get(name, "int8")
         if not _fits(grid, nodes[name], layers[name].weight, FORMATS[precision]):
-            raise InputError(f"the optimizations do not fit the weights of layer {name!r}", HINT)
+            raise InputError(
+                f"the optimizations do not fit the weights of layer {name!r}", HOW_TO_MAKE
+            )
 
 
 def _fits(grid: Grid, node: gs.Node, weight: Weight | None, kind: Precision) -> bool:
@@ -183,7 +185,7 @@ def read_optimizations(path: Path) -> Optimizations:
         record = dict(header["record"])
         result = Optimizations(str(header["model"]), changes, overrides, record)
         if record["optimizations"] != result.digest or record["digest"] != digest_document(record):
-            raise InputError(f"{path} was changed after it was written", HINT)
+            raise InputError(f"{path} was changed after it was written", HOW_TO_MAKE)
         return result
 
     optimizations: Optimizations = parsing(path, build)

@@ -21,7 +21,7 @@ from trtcal.ptq.compensation import own_bias
 from trtcal.quantization.placement import place
 from trtcal.quantization.weighted_ops import Layer
 
-HINT = "make them with `trtcal quantize --improve`"
+HOW_TO_MAKE = "make them with `trtcal quantize --improve`"
 
 Bounds = tuple[float, float]
 
@@ -70,7 +70,7 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
         if array is None:
             continue
         if tuple(one.dims) != array.shape or one.data_type != onnx.TensorProto.FLOAT:
-            raise InputError(f"the optimizations do not fit the constant {one.name!r}", HINT)
+            raise InputError(f"the optimizations do not fit the constant {one.name!r}", HOW_TO_MAKE)
         one.CopyFrom(numpy_helper.from_array(array, one.name))
     if left:
         raise missing(f"constant {min(left)!r}")
@@ -90,7 +90,9 @@ def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.Mo
         if node.name not in left:
             continue
         if not is_op(node, "Relu", "Clip"):
-            raise InputError(f"the optimizations do not fit {node.name!r}, a {node.op}", HINT)
+            raise InputError(
+                f"the optimizations do not fit {node.name!r}, a {node.op}", HOW_TO_MAKE
+            )
         least, largest = left.pop(node.name)
         ends = {"least": least, "largest": largest} if largest < np.inf else {"least": least}
         given = [
@@ -156,4 +158,4 @@ def _put(
 
 def missing(what: str) -> InputError:
     """Return the error that a model lacks what optimizations change."""
-    return InputError(f"the model has no {what}, which the optimizations change", HINT)
+    return InputError(f"the model has no {what}, which the optimizations change", HOW_TO_MAKE)

@@ -33,7 +33,7 @@ from trtcal.ptq.compensation import (
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
 
-MOST = 64.0  # times that a channel is scaled up or down at most
+LARGEST_FACTOR = 64.0  # times that a channel is scaled up or down at most
 STRENGTH = 0.5  # of the difference between channels that goes into the weights behind
 REACH = (
     0.15  # of a channel's range, by which other samples may exceed the observed ones before a Clip
@@ -130,8 +130,8 @@ def _factors(
         mine = np.flatnonzero(usable & (sets == one))
         # nothing depends on a constant factor; this one leaves the largest channel as it is
         mean = 1 / (wide[mine] * peak[mine]).max() * peak[mine].max()
-        factors[mine] = np.clip(wide[mine] * mean, 1 / MOST, MOST)
-    bounded = np.clip(factors, 1.0, np.minimum(room, MOST))
+        factors[mine] = np.clip(wide[mine] * mean, 1 / LARGEST_FACTOR, LARGEST_FACTOR)
+    bounded = np.clip(factors, 1.0, np.minimum(room, LARGEST_FACTOR))
     factors = np.where(np.isfinite(room), bounded, factors)
     return np.where(usable, factors, 1.0)[roots]
 
@@ -147,7 +147,7 @@ def _room(channels: Channels, extremes: Mapping[str, Extremes]) -> Values:
     for name, limit in channels.limits.items():
         seen = extremes[name]
         reached = seen.largest + REACH * (seen.largest - seen.least)
-        mine = limit / np.maximum(reached, limit / MOST)
+        mine = limit / np.maximum(reached, limit / LARGEST_FACTOR)
         np.minimum.at(room, roots[channels.of[name][1]], np.maximum(mine, 1.0))
     return room
 

@@ -21,7 +21,12 @@ from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter
 from trtcal.formats import NARROW
 from trtcal.model import Model
-from trtcal.ptq.artifact import KIND, Optimizations, layer_changes, write_optimizations
+from trtcal.ptq.artifact import (
+    OPTIMIZATIONS_KIND,
+    Optimizations,
+    layer_changes,
+    write_optimizations,
+)
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.optimizations import (
     NEAREST,
@@ -151,7 +156,7 @@ def improve(
     best = progress.best
     warnings = _warnings(len(fit), len(selection))
     record = {
-        "kind": KIND,
+        "kind": OPTIMIZATIONS_KIND,
         "schema_version": 1,
         "trtcal": __version__,
         "model": prepared.fingerprint,

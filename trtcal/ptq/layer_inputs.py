@@ -17,7 +17,7 @@ from trtcal.model.model import Floats
 from trtcal.model.ops import AS_MATRIX
 from trtcal.quantization.weighted_ops import Layer
 
-LEAST = 1e-30
+NO_ENERGY = 1e-30
 MASK = "attention_mask"  # an input of ones where tokens count; others may mean the contrary
 
 Mask = npt.NDArray[np.bool_] | None
@@ -135,7 +135,9 @@ def token_weights(
     Both by batch, `energies` (samples, tokens) or more; a mask of another shape is ignored. A position
     counts in inverse proportion to its energy, but those below the median count about alike.
     """
-    usual = max(float(np.median(np.concatenate([energy.ravel() for energy in energies]))), LEAST)
+    usual = max(
+        float(np.median(np.concatenate([energy.ravel() for energy in energies]))), NO_ENERGY
+    )
     by_batch = []
     for energy, mask in zip(energies, masks, strict=True):
         weights = usual / (energy.astype(np.float64) + usual)

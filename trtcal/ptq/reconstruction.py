@@ -61,7 +61,7 @@ from trtcal.ranges import Calibration
 
 BATCH = 8
 SIDES = ("float", "quantized")
-LEAST = 16
+FEWEST_SAMPLES = 16
 MEMORY_BYTES = 1 << 28  # of values between two layers that are kept in memory
 
 
@@ -70,7 +70,7 @@ def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:
     size = batch_for(model, 1)
     first = next(iter(dataset.batches(size, 0, size)))
     largest = max(tensor_bytes(stand_in(model.proto), first).values(), default=0) / size
-    return min(most, max(LEAST, int(MEMORY_BYTES / max(2 * len(SIDES) * largest, 1))))
+    return min(most, max(FEWEST_SAMPLES, int(MEMORY_BYTES / max(2 * len(SIDES) * largest, 1))))
 
 
 @dataclass(frozen=True)

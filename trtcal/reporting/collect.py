@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.calibration import Observation, is_observation, read_observation
-from trtcal.calibration.extremes import KIND as TAILS
+from trtcal.calibration.extremes import TAILS_KIND as TAILS
 from trtcal.documents import Document, parsing, read_document, read_json, recover
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import KIND as AB
@@ -20,10 +20,10 @@ from trtcal.evidence.diagnosis.build_diagnosis import DIAGNOSIS_KIND as DIAGNOSI
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.formats import PLANNED
 from trtcal.model import Model, load_model
-from trtcal.ptq.artifact import KIND as OPTIMIZATIONS
+from trtcal.ptq.artifact import OPTIMIZATIONS_KIND as OPTIMIZATIONS
 from trtcal.quantization.plan import FIELDS, Plan, read_plan
 from trtcal.quantization.plan import PLAN_KIND as PLAN
-from trtcal.ranges import KIND as CALIBRATION
+from trtcal.ranges import CALIBRATION_KIND as CALIBRATION
 from trtcal.ranges import Calibration
 
 RUN, DATA_CHECK = "run", "data_check"

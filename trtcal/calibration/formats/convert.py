@@ -34,7 +34,7 @@ from trtcal.formats import FORMATS
 from trtcal.model import Model, load_model
 from trtcal.model.tensors import sources
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
-from trtcal.ranges import KIND, Calibration, TensorRange, scales_of
+from trtcal.ranges import CALIBRATION_KIND, Calibration, TensorRange, scales_of
 
 READERS: dict[str, Callable[[Path], Calibration]] = {
     FORM: read_cache,
@@ -107,7 +107,7 @@ def detect(path: Path) -> str:
     if head.lstrip().startswith(b"{"):
         document = read_json(path)
         other = AIMET if is_aimet(document) else "json"
-        return "calibration" if document.get("kind") == KIND else other
+        return "calibration" if document.get("kind") == CALIBRATION_KIND else other
     return "onnxruntime" if b"\0" in head else "text"
 
 

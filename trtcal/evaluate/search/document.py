@@ -20,7 +20,6 @@ from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
 from trtcal.ranges import Calibration
 
-KIND = "search"
 RESULT = "search.json"
 
 
@@ -48,7 +47,7 @@ def write_search(
         rows.append(row)
     findings = result.found
     body: Document = {
-        "kind": KIND,
+        "kind": "search",
         "schema_version": 2,
         "trtcal": __version__,
         "model": model.fingerprint,

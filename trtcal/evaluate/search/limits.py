@@ -78,7 +78,7 @@ FIGURES: Mapping[str, Callable[[Point], float]] = {
     f"{INT8_MACS} >=": lambda point: -math.inf if point.int8_macs is None else point.int8_macs,
 }
 """The limits that a search takes, without their bounds, and the figure of a plan that each is about."""
-HINT = (
+LIMIT_FORMS = (
     'limits of a search look like "top1 >= -0.5", "agreement >= -0.5", "sqnr_db >= 30", '
     '"speedup >= 2", "latency_p50 <= 3" or "int8_macs >= 80%"'
 )
@@ -98,7 +98,7 @@ class Limits:
         check_known(one.metric for one in self.asked)
         for one in self.asked:
             if not is_searched(one) or one.is_relative or one.variant is not None:
-                raise InputError(f"a search cannot use the limit {one}", HINT)
+                raise InputError(f"a search cannot use the limit {one}", LIMIT_FORMS)
 
     @classmethod
     def of(cls, *texts: str) -> Limits:

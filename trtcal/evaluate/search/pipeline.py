@@ -40,7 +40,7 @@ from trtcal.quantization import find_layers
 from trtcal.ranges import Calibration
 
 Z = 1.96  # of a 95 % interval
-LEAST = 16  # samples, below which plans are not checked
+FEWEST = 16  # samples, below which plans are not checked
 BATCH = 32
 
 
@@ -80,11 +80,11 @@ def check_held_back(
 ) -> HeldBack | None:
     """Measure all INT8 and the recommended plan on up to `evaluated` samples after the first so many.
 
-    None where fewer than `LEAST` are left, in whole batches where the model prescribes their size.
+    None where fewer than `FEWEST` are left, in whole batches where the model prescribes their size.
     """
     samples = min(len(dataset) - evaluated, evaluated)
     samples -= samples % (batch_for(plans.model, 1))
-    if samples < LEAST:
+    if samples < FEWEST:
         return None
     known = {point.plan: point.loss for point in found.measured}
     first = split(plans.units[0]).precision

@@ -180,7 +180,7 @@ def _cuts(
 
 
 BATCH = 8
-LEAST = 16  # samples
+STEP_SAMPLES = 16  # samples
 TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
 NONE: Mapping[int, Session] = MappingProxyType({})
 
@@ -297,12 +297,12 @@ class Rerun:
     def loss_with(self, kind: str, instead: Mapping[int, onnx.ModelProto]) -> Loss:
         """Return the loss with other models in place of segments, from the current one on.
 
-        Every `LEAST` samples it stops if what differs from `kind` is known to the tolerance.
+        Every `STEP_SAMPLES` samples it stops if what differs from `kind` is known to the tolerance.
         """
         sessions = {place: self._open(part) for place, part in instead.items()}
         run = partial(self._from_kept, kind, min(instead), sessions)
         parts: list[Rows] = []
-        step, numbers = -(-LEAST // self.batch), range(len(self.recording))
+        step, numbers = -(-STEP_SAMPLES // self.batch), range(len(self.recording))
         for start in numbers[::step]:
             parts += self.recording.compare(run, self._rows, numbers[start : start + step])
             if self._is_known(kind, joined(parts)["error"]):

@@ -18,7 +18,6 @@ from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.ranges import Calibration
 
-KIND = "sensitivity"
 SAMPLES = 64
 
 
@@ -76,7 +75,7 @@ class Sensitivities:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
         layers = [one.to_document() | {"share": one.share(self.measure)} for one in self.ranked]
         return {
-            "kind": KIND,
+            "kind": "sensitivity",
             "schema_version": 1,
             "trtcal": __version__,
             **of,
