@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,7 +79,7 @@ def test_the_same_points_give_the_same_bytes():
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.parametrize(
+@each(
     "points",
     [
         [point(0, "only")],
