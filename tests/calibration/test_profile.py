@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fixtures.tables import each
 from trtcal.calibration import ObserveOptions, Profile, Settings, observe, profile
 from trtcal.calibration.profile import DATA, Phases
 from trtcal.cli.main import run_command
@@ -98,12 +97,14 @@ def test_the_command_line_says_where_the_time_went(scene, tmp_path, capsys):
     assert run_command(words) == 0
 
 
-@each("text, size", [("512MB", 512 * 10**6), ("1.5GiB", 3 << 29), ("7", 7), ("4 g", 4 * 10**9)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("512MB", 512 * 10**6), ("1.5GiB", 3 << 29), ("7", 7), ("4 g", 4 * 10**9)]
+)
 def test_sizes_are_read(text, size):
     assert size_in_bytes(text) == size
 
 
-@each("text", ["", "much", "-4GB", "4XB", "GB"])
+@pytest.mark.parametrize("text", ["", "much", "-4GB", "4XB", "GB"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(InputError, match="is not a size"):
         size_in_bytes(text)

@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from calibrators import Histogram
-from tests.fixtures.tables import each
 from tests.networks import conv_net, rng, transposed_net
 from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset, part
@@ -215,8 +214,8 @@ def curve_of(*ends):
     return LearningCurve("m", "d", "minmax", {}, "kl", 8, 32, 0, points, ())
 
 
-@each(
-    "ends, answer, words",
+@pytest.mark.parametrize(
+    ("ends", "answer", "words"),
     [
         (
             [(0.1, 0.2, 0.3), (0.04, 0.06, 0.08), (0.0, 0.01, 0.02), (-0.01, 0.0, 0.01)],

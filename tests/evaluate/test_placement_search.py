@@ -9,7 +9,6 @@ from onnx import helper
 
 from tests.fixtures.quantized import calibrated
 from tests.fixtures.slow import SLOW
-from tests.fixtures.tables import each
 from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
@@ -104,8 +103,8 @@ def measured(bytes_moved, layers=0, waits=0, float_heavy=0):
     return Measured(float_heavy, bytes_moved, tuple(listed))
 
 
-@each(
-    "better, worse",
+@pytest.mark.parametrize(
+    ("better", "worse"),
     [
         (measured(2000, 9), measured(1000, 1, float_heavy=1)),
         (measured(9980, 9), measured(10000, 1)),
@@ -113,6 +112,7 @@ def measured(bytes_moved, layers=0, waits=0, float_heavy=0):
         (measured(10009, 2, 1), measured(10000, 2, 2)),
         (measured(10000, 2), measured(10001, 2)),
     ],
+    ids=["heavy in float", "bytes", "kernels", "layers", "bytes at last"],
 )
 def test_what_is_better(better, worse):
     assert better.is_better(worse, worse.bytes_moved)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.fixtures.tables import each
 from trtcal.runs.series import FEWEST, TOGETHER, find_shifts
 
 SERIES = 200
@@ -18,8 +17,8 @@ def noise(seed, runs=100, odd=False):
     return values
 
 
-@each("odd", [False, True])
-@each("factor", [1.05, 0.95])
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("factor", [1.05, 0.95])
 def test_a_shift_of_5_percent_is_found_within_three_runs(factor, odd):
     found = 0
     for seed in range(SERIES):
