@@ -147,7 +147,7 @@ def test_a_model_is_a_path_a_proto_or_a_model(net):
     assert trtcal.load_model(net.parent / "again.onnx").fingerprint == proto.fingerprint
 
 
-@pytest.mark.parametrize("wrong", [3, None, b"model", ["net.onnx"]])
+@each("wrong", [3, None, b"model", ["net.onnx"]])
 def test_other_types_of_models_are_refused(wrong):
     with pytest.raises(trtcal.InputError, match="not a model") as caught:
         trtcal.load_model(wrong)

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 from tests.fixtures.engines import int8, made, needs_rtx, worker
+from tests.fixtures.tables import each
 from tests.networks import conv_net, detection_net, transposed_net
 from trtcal.backends.base import build
 from trtcal.backends.child import run_worker
@@ -149,8 +150,8 @@ def test_missing_backends_say_how_to_get_them(tmp_path):
     assert not (tmp_path / "build").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "expected"),
+@each(
+    "name, target, expected",
     [
         ("onnxruntime", None, ("onnxruntime", "cpu")),
         ("tensorrt", None, ("tensorrt", "gpu")),
@@ -166,8 +167,8 @@ def test_backend_and_target_follow_from_each_other(name, target, expected):
     assert (backend.name, chosen) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "target"),
+@each(
+    "name, target",
     [
         ("magic", None),
         (None, "tpu"),

@@ -55,10 +55,7 @@ def test_a_gpu_is_a_target(name, target):
     assert canonical(name) == target
 
 
-@pytest.mark.parametrize(
-    ("wrong", "near"),
-    [("rtx4091", "rtx4090"), ("h10", "h100"), ("cpuu", "cpu"), ("rtx6000", "ada")],
-)
+@each("wrong, near", [("rtx4091", "rtx4090"), ("h10", "h100"), ("cpuu", "cpu"), ("rtx6000", "ada")])
 def test_an_unknown_gpu_gets_the_nearest_names(wrong, near):
     with pytest.raises(InputError) as caught:
         canonical(wrong)

@@ -51,8 +51,8 @@ def test_versions_up_to_10_have_every_route(version):
         found.check(route, "entropy2")
 
 
-@pytest.mark.parametrize("version", NEW)
-@pytest.mark.parametrize("route", ROUTES[1:])
+@each("version", NEW)
+@each("route", ROUTES[1:])
 def test_later_versions_refuse_every_route_but_qdq(version, route):
     trt = module(version)
     with pytest.raises(BackendError, match=f"TensorRT {trt.__version__} has no route '{route}'"):
@@ -150,8 +150,8 @@ def test_unnamed_layers_and_unknown_precisions_are_refused(plan):
         set_layer_precisions(TRT, chain("x", "a"), plan, "prefer")
 
 
-@pytest.mark.parametrize("version", OLD)
-@pytest.mark.parametrize("kind", ["entropy2", "minmax", "entropy"])
+@each("version", OLD)
+@each("kind", ["entropy2", "minmax", "entropy"])
 def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(version, kind):
     trt = module(version)
     asked = request("cache", ranges={"x": 1.0, "y": 255 * 2048.5 / 2048}, kind=kind)

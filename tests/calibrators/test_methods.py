@@ -10,6 +10,7 @@ from calibrators.histogram import VALUES_KEPT
 from calibrators.methods import linear_bins
 from calibrators.range import FLOOR
 from tests.fixtures.slow import slow_but
+from tests.fixtures.tables import each
 
 
 def histogram(values: np.ndarray) -> Histogram:
@@ -52,7 +53,7 @@ def literal_divergences(values: np.ndarray, bins: int = 2048, levels: int = 128)
     return np.array(divergences)
 
 
-@pytest.mark.parametrize("seed", range(14))
+@each("seed", range(14))
 def test_minmax_is_the_exact_largest_magnitude(seed):
     values = draw(seed)
     assert create("minmax")(histogram(values)).amax == np.abs(values).max()
@@ -154,7 +155,7 @@ def test_auto_clips_only_where_it_pays_and_says_so():
     assert never.amax == 50
 
 
-@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse", "auto"])
+@each("method", ["minmax", "percentile", "entropy", "mse", "auto"])
 def test_odd_data_give_usable_ranges_with_a_note(method):
     zeros = create(method)(histogram(np.zeros(10)))
     assert zeros.amax == FLOOR
@@ -171,7 +172,7 @@ def test_odd_data_give_usable_ranges_with_a_note(method):
         create(method)(histogram(np.array([np.nan, np.inf])))
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 100.1, "many"])
+@each("wrong", [0, -1, 100.1, "many"])
 def test_impossible_percentiles_are_refused(wrong):
     with pytest.raises(ValueError, match="percentile"):
         create("percentile", percentile=wrong)

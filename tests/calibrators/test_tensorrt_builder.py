@@ -56,7 +56,7 @@ def calibrator(data, memory=None, kind="entropy2", **options):
     return calibrator_object(kind, data, SHAPES, memory=memory or HostMemory(), **options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_every_kind_streams_every_batch_to_its_address(kind):
     made = calibrator(batches(3), kind=kind, legacy=LEGACY if kind == "legacy" else None)
     builder = Builder(SIZES)
@@ -69,7 +69,7 @@ def test_every_kind_streams_every_batch_to_its_address(kind):
     assert (served.from_cache, served.cache_refused, served.cache) == (False, False, CACHE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_every_kind_is_of_tensorrts_own_class(kind):
     made = calibrator(batches(1), kind=kind, legacy=LEGACY if kind == "legacy" else None)
     assert isinstance(made, getattr(sys.modules["tensorrt"], BASES[kind]))
@@ -344,8 +344,8 @@ def test_ranges_that_tensorrt_refuses_are_an_error():
         made.finish()
 
 
-@pytest.mark.parametrize(
-    ("amaxes", "message"),
+@each(
+    "amaxes, message",
     [
         ({}, "no range"),
         ({"x": 0.0}, "'x': its scale is 0"),
@@ -453,7 +453,7 @@ def test_parameters_that_do_not_fit_are_refused(kind, shapes, options, message):
         calibrator_object(kind, batches(1), shapes, memory=HostMemory(), **options)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), "0.5"])
+@each("share", [-0.1, 1.1, float("nan"), "0.5"])
 def test_shares_of_the_legacy_calibrator_are_from_0_to_1(share):
     with pytest.raises(ValueError, match="quantile must be from 0 to 1"):
         Legacy(quantile=share, regression_cutoff=0.5)

@@ -8,6 +8,7 @@ from onnx import helper, numpy_helper
 from scipy import ndimage
 
 from tests.fixtures.pictures import CLASSES, SIZE, paint, template_classifier
+from tests.fixtures.tables import each
 from tests.networks import samples, save, weight
 from trtcal.check.data_check import check_data
 from trtcal.check.evidence import weigh
@@ -89,8 +90,8 @@ def test_noise_is_named(colours):
     assert codes(model, shuffled.reshape(images.shape)) == ["noise"]
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("channels", [1, 3])
+@each("last", [False, True])
+@each("channels", [1, 3])
 def test_the_line_of_python_is_the_change(channels, last):
     planes = np.random.default_rng(5).uniform(-1, 1, (4, channels, 6, 6)).astype(np.float32)
     for had in KNOWN:

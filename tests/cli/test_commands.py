@@ -18,6 +18,7 @@ from tests.docs.reference.commands import leaves
 from tests.fixtures.commands import run, succeed
 from tests.fixtures.engines import needs_rtx
 from tests.fixtures.house import PACKAGE
+from tests.fixtures.tables import each
 from tests.networks import conv_net, samples, save
 from trtcal.cli.main import DEFECT, FIRST, cli, commands
 from trtcal.cli.output import printable
@@ -357,8 +358,8 @@ def test_an_interrupt_is_130(capsys, monkeypatch):
     assert run(capsys, "doctor", "--json")[0] == 130
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@each(
+    "text, shown",
     [
         ("plain/name:0", "plain/name:0"),
         ("\x1b[31mred", "\\x1b[31mred"),

@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.fixtures.tables import each
 from trtcal.cli import output
 from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import filled, note, print_table, progress, warning
@@ -93,8 +94,8 @@ def test_a_command_is_called_with_its_fields():
     assert done.output.strip() == repr(given)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
+@each(
+    "words, says",
     [
         ("m -o z", "Missing argument 'OTHERS...'"),
         ("m o", "Missing option '-o' / '--output'"),

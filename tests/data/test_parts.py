@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.data.pictures import PLAIN, draw, everything, model_of
 from tests.fixtures.stored import COUNT, KINDS, stored
+from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.data.dataset import Fingerprint, digests_of
 from trtcal.errors import InputError
@@ -202,7 +203,7 @@ def test_the_order_of_the_samples_counts(order):
     assert (first.digest(None) == second.digest(None)) == (list(order) == list(range(9)))
 
 
-@pytest.mark.parametrize(
+@each(
     "other",
     [
         {"z": ARRAYS["x"], "y": ARRAYS["y"]},

@@ -14,6 +14,7 @@ from tests.conftest import SAMPLES
 from tests.evidence.layers import engines
 from tests.fixtures.answered import LEVELS, LOGS
 from tests.fixtures.pictures import paint, template_classifier
+from tests.fixtures.tables import each
 from tests.networks import conv_net, samples
 from trtcal.check.preprocessing import NORMAL
 from trtcal.cli.main import run_command
@@ -124,7 +125,7 @@ def test_the_command_prints_the_answer(place, monkeypatch, capsys, row):
     assert status == 2 if row[0] in REFUSED else status in (0, 1)
 
 
-@pytest.mark.parametrize("row", LINKED, ids=lambda row: row[0])
+@each("row", LINKED)
 def test_the_section_is_there(row):
     page, _, anchor = re.search(r"\((.+)\)", row[3])[1].partition("#")
     heads = re.findall(r"^#+ (.+)$", (DOCS / page).read_text(), re.MULTILINE)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.fails import fails
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evaluate.ab_rule import Rule, ask, decide, rule_for
 from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE, parse_limits
@@ -100,7 +101,7 @@ def test_a_metric_that_is_not_there_is_named():
         ask(rule_of("map >= -1"), {"top1": (right(9, 1), right(9, 1))})
 
 
-@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.5, float("nan"), float("inf")])
+@each("alpha", [-1.0, 0.0, 0.5, float("nan"), float("inf")])
 def test_error_rates_must_be_some(alpha):
     with pytest.raises(InputError, match="error rate"):
         Rule((), alpha=alpha)

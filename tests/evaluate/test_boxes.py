@@ -122,7 +122,7 @@ NONE = {
 }
 
 
-@pytest.mark.parametrize("values", NONE.values(), ids=NONE)
+@each("values", NONE.values())
 def test_other_outputs_are_no_boxes(values):
     assert find_decoder({"y": values.astype(np.float32)}, 1) is None
 

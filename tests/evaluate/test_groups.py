@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.fails import fails
+from tests.fixtures.tables import each
 from trtcal.data.slices import Attribute, classes_of, read_attributes, read_slices
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import AccuracyMeter
@@ -35,7 +36,7 @@ def noisy(rng, share=0.01):
     return right, right ^ (rng.random(SAMPLES) < share * np.where(right, 0.25, 1.0))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_a_drop_of_ten_points_in_a_slice_of_five_percent_is_reported(seed):
     rng = np.random.default_rng(seed)
     tier = attribute("tier", rng.permutation(np.repeat([0, 1, 2], [1000, 900, 100])))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evaluate.per_sample import compare_rows, divergence
 from trtcal.metrics import METRICS
@@ -20,7 +21,7 @@ def test_all_figures_but_two_sums_are_metrics():
     assert set(compare_rows([a], [b], np.arange(12) % 9)) - {*METRICS} == {"signal", "error"}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_figures_are_those_of_scipy(seed):
     a, b = outputs(seed)
     labels = np.random.default_rng(seed).integers(0, 9, 12)

@@ -114,9 +114,7 @@ def test_classification_gives_what_it_gave_bit_for_bit():
     assert set(found) - set(before) == {"relative_error"}
 
 
-@pytest.mark.parametrize(
-    "kind", ["classification", "multilabel", "segmentation", "tokens", "heads"]
-)
+@each("kind", ["classification", "multilabel", "segmentation", "tokens", "heads"])
 def test_another_order_of_classes_does_not_agree(kind):
     values = ONE_OUTPUT[kind][0]
     axis = {"tokens": -1}.get(kind, 1)
@@ -250,7 +248,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize(("kinds", "wanted"), LIMITS.items(), ids=map("+".join, LIMITS))
+@each("kinds, wanted", LIMITS.items())
 def test_every_output_has_the_default_limit_of_its_kind(kinds, wanted):
     outputs = {f"y{place}": kind for place, kind in enumerate(kinds)}
     assert (default_limits(outputs, {"top1", "miou"}), default_limits(outputs)) == wanted

@@ -172,7 +172,7 @@ def test_a_tag_in_which_something_is_hidden_is_refused(pair):
     assert len(refused.value.message) < 400
 
 
-@pytest.mark.parametrize("value", [None, 3, "team=x", ["team"], {f"k{n}": "v" for n in range(51)}])
+@each("value", [None, 3, "team=x", ["team"], {f"k{n}": "v" for n in range(51)}])
 def test_what_is_no_table_of_tags_is_refused(value):
     with pytest.raises(InputError, match="must be a table"):
         read_tags(value)
@@ -186,9 +186,7 @@ def test_tags_are_taken_as_they_are_or_refused(table):
     assert taken in (None, table)
 
 
-@pytest.mark.parametrize(
-    "cost", [3, {"tags": 3}, {"tags": {"a": 1}}, {"pricing": "free"}, {"instance": 4}, {"x": 1}]
-)
+@each("cost", [3, {"tags": 3}, {"tags": {"a": 1}}, {"pricing": "free"}, {"instance": 4}, {"x": 1}])
 def test_what_no_run_would_record_of_costs_is_an_input_error(cost):
     with pytest.raises(InputError, match="cost"):
         CostConfig.from_document({"cost": cost})

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.tables import each
 from tests.model.deltas import KINDS, changed
 from tests.model.passes.graphs import branch, info, make
 from tests.networks import weight
@@ -23,7 +24,7 @@ SEEDS = range(50)
 PROTOS = [ZOO[name].make().proto() for name in sorted(ZOO)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_kind_and_first_node_of_seeded_changes_are_right(kind):
     for seed in SEEDS:
         before, after, expected = changed(kind, PROTOS, seed)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from onnx import helper
 
 import trtcal
@@ -67,7 +66,7 @@ def test_no_other_module_has_a_table_of_operators():
     }
 
 
-@pytest.mark.parametrize(
+@each(
     "source",
     [
         'A = ("Relu", "Conv", "Add")',
@@ -134,7 +133,7 @@ def test_bounded_operators_give_no_larger_magnitudes(op):
     assert np.abs(of_images(op)).max() <= np.abs(IMAGES).max()
 
 
-@pytest.mark.parametrize("op", sorted(ops.WITHIN_ONE))
+@each("op", sorted(ops.WITHIN_ONE))
 def test_operators_within_one_give_none_above(op):
     assert np.abs(of_images(op)).max() <= 1.0
 
@@ -150,6 +149,6 @@ def test_a_factor_goes_through(op):
     np.testing.assert_allclose(of_images(op, 2 * IMAGES), 2 * of_images(op), rtol=1e-5)
 
 
-@pytest.mark.parametrize("op", sorted(ops.MOVES))
+@each("op", sorted(ops.MOVES))
 def test_moving_operators_keep_every_value(op):
     assert sorted(of_images(op).flat) == sorted(IMAGES.flat)

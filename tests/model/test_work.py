@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.tables import each
@@ -113,8 +112,8 @@ def test_peepholes_multiply_too():
     assert found.macs == 5 * (32 * 4 + 32 * 8 + 24)
 
 
-@pytest.mark.parametrize(
-    ("op", "inputs", "weights", "attributes", "by_hand"),
+@each(
+    "op, inputs, weights, attributes, by_hand",
     [
         # projection of 12 tokens from 16 to 3 x 16, scores 12 x 12 and their sums, over 16
         (
@@ -276,9 +275,7 @@ def test_a_loop_that_values_end_counts_once_and_says_so():
         )
 
 
-@pytest.mark.parametrize(
-    ("length", "most", "trips"), [(7, None, 7), (7, 5, 5), (1, None, 1), (300, 900, 300)]
-)
+@each("length, most, trips", [(7, None, 7), (7, 5, 5), (1, None, 1), (300, 900, 300)])
 def test_a_loop_that_counts_up_to_a_size_is_followed(length, most, trips):
     """`while (t < T)`, as TensorFlow writes its recurrent networks: T is a size of the input."""
     number = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "t": TensorProto.INT64}

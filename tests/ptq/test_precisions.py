@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.fixtures.tables import each
 from tests.networks import rng, samples
 from tests.ptq.nets import wide_net
 from trtcal.cli.main import run_command
@@ -92,7 +93,7 @@ def test_a_plan_that_quantizes_nothing_is_refused(net):
         improved(net, Plan("fp16"))
 
 
-@pytest.mark.parametrize("name", NARROW)
+@each("name", NARROW)
 def test_rounded_weights_are_on_the_grid_and_weigh_errors_by_the_inputs(name):
     kind, draw = FORMATS[name], rng(3)
     x = draw.standard_normal((2000, 5)) @ draw.standard_normal((5, 32))

@@ -9,6 +9,7 @@ from onnx import helper
 
 from tests.calibration.formats.tables import calibration
 from tests.fixtures.slow import SLOW
+from tests.fixtures.tables import each
 from tests.kinds import KINDS
 from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.tensorrt import TensorRTRTX
@@ -199,8 +200,8 @@ def test_bodies_plug_ins_and_unknown_precisions_are_said():
     assert any(line.startswith("not counted: odd (plug.in::Odd") for line in found.details())
 
 
-@pytest.mark.parametrize(
-    ("limit", "state"),
+@each(
+    "limit, state",
     [
         ("int8_macs >= 60%", HOLDS),
         ("int8_macs >= 65%", UNDECIDED),

@@ -146,7 +146,7 @@ def test_onnx_reference_gives_the_same(name, scale):
     np.testing.assert_array_equal(given, expected)
 
 
-@pytest.mark.parametrize(("name", "scale"), [*itertools.product(("fp8", "int4"), (1.0, 0.25))])
+@each("name, scale", [*itertools.product(("fp8", "int4"), (1.0, 0.25))])
 def test_onnx_runtime_gives_what_the_reference_gives(name, scale):
     values = probes(name) * np.float32(scale)
     values = values[np.abs(values) < 2.0**30 * scale]

@@ -233,7 +233,7 @@ def test_fp16_scales_are_the_next_that_are_not_smaller(exact):
     assert as_scale(exact, np.float32) == np.float32(exact)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1e-2, 1e-4, 1e-6])
+@each("factor", [1.0, 1e-2, 1e-4, 1e-6])
 def test_fp16_weights_round_trip_within_a_step(factor):
     values = (weight(5, 4, 3, 3) * factor).astype(np.float16)
     values[2] = 0

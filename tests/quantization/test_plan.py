@@ -40,9 +40,7 @@ def test_a_rule_matches_whole_names(rule, matched):
     assert [name for name, op in OPS.items() if rule.matches(name, op)] == matched
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|a)*b", "(.*a){20}", "(a?){50}a{50}"], ids=lambda pattern: pattern
-)
+@each("pattern", ["(a+)+$", "(a|a)*b", "(.*a){20}", "(a?){50}a{50}"])
 def test_no_pattern_takes_for_ever(pattern):
     Rule("fp32", pattern, "regex").matches("a" * 5000 + "!", "Conv")
     Rule("fp32", "*a" * 40 + "*b").matches("a" * 200, "Conv")
@@ -112,8 +110,8 @@ def test_nodes_with_a_second_pair_are_written_and_read(tmp_path):
     assert read_plan(tmp_path / "plan.json").rules == rules
 
 
-@pytest.mark.parametrize(
-    ("plan", "says"),
+@each(
+    "plan, says",
     [
         (
             Plan(second_qdq=("a/relu",)),

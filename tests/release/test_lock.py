@@ -1,9 +1,9 @@
 """The lock file covers what pyproject.toml asks for, for every supported Python."""
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.fixtures.tables import each
 from tests.release.lock import LOCK, ROOT, locked, version
 from trtcal.config import tomllib
 
@@ -35,7 +35,7 @@ def installed(python):
     return dict(zip(names, map(version, pins), strict=True))
 
 
-@pytest.mark.parametrize("python", PYTHONS)
+@each("python", PYTHONS)
 def test_the_lock_has_a_fitting_version_of_every_dependency(python):
     versions = installed(python)
     wanted = [one for one in WANTED if not one.marker or one.marker.evaluate(on(python))]

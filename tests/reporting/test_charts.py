@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,7 +83,7 @@ def test_the_same_points_give_the_same_bytes():
     assert source_of(points) == source_of(points)
 
 
-@pytest.mark.parametrize(
+@each(
     "points",
     [
         [point(0, "only")],

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.conftest import SAMPLES
+from tests.fixtures.tables import each
 from trtcal.cli.main import run_command
 
 GALLERY = sorted((SAMPLES.parent / "reports").glob("*.html"))
@@ -19,7 +18,7 @@ def test_it_shows_what_may_be_shipped_and_what_not():
     assert words & {"SHIP", "SHIP WITH CARE"}
 
 
-@pytest.mark.parametrize("page", GALLERY, ids=lambda page: page.stem)
+@each("page", GALLERY)
 def test_a_page_of_the_gallery_is_whole_light_and_discreet(page):
     data = page.with_suffix(".json")
     assert run_command(["verify", str(page), str(data)]) == 0

@@ -118,7 +118,7 @@ def test_tables_that_cannot_be_read_are_input_errors(tmp_path):
         load_prices(tmp_path / "binary")
 
 
-@pytest.mark.parametrize("amount", [0, -1, float("nan"), float("inf")])
+@each("amount", [0, -1, float("nan"), float("inf")])
 def test_what_is_no_price_is_refused(amount):
     with pytest.raises(InputError, match="not a price"):
         named_price(amount)

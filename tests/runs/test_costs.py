@@ -12,6 +12,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from tests.fixtures.tables import each
 from tests.runs.runs import report, timed_report
 from trtcal.cli.main import run_command
 from trtcal.documents import parsing
@@ -327,8 +328,8 @@ def test_a_cost_in_another_currency_is_no_better_and_no_worse(history, capsys):
     assert "no baseline run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("limit", "state"),
+@each(
+    "limit, state",
     [
         ("cost_per_million <= 1", "holds"),
         ("cost_per_million <= 0.0001", "broken"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixtures.tables import each
 from tests.tensorrt import check, stand_in
 from tests.tensorrt.claims import CLAIMS, EVERYWHERE, TOUCHED
 from tests.tensorrt.touched import OBJECTS, touched, touched_in
@@ -20,7 +21,7 @@ def test_everything_that_the_sources_touch_is_claimed_and_nothing_else():
     assert touched() == set(TOUCHED)
 
 
-@pytest.mark.parametrize("source", FOUND)
+@each("source", FOUND)
 def test_the_reader_finds_every_way_to_touch(source):
     assert FOUND[source] in touched_in(source)
 

@@ -7,9 +7,9 @@ import re
 
 import numpy as np
 import onnx
-import pytest
 
 from tests.evaluate.search.nets import far_net, random_net
+from tests.fixtures.tables import each
 from tests.networks import conv_net, linear_classifier, rng, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
@@ -129,8 +129,8 @@ def test_a_held_back_set_that_is_another_one_is_reported(tmp_path, make):
     assert result.held_back.pairs[0].differs(result.measure)
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "differs"),
+@each(
+    "mine, theirs, differs",
     [(1.0, 1.5, False), (1.0, 1.6, True), (math.inf, 1.0, True), (math.inf, math.inf, False)],
 )
 def test_a_difference_is_held_against_both_errors(mine, theirs, differs):

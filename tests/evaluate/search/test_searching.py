@@ -7,6 +7,7 @@ import pytest
 
 from tests.evaluate.search.nets import random_net
 from tests.fixtures.slow import slow_but
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
@@ -159,9 +160,7 @@ def test_reliefs_are_of_single_limits_only():
     assert not reliefs([point("c", 0.1, 4, 5.0)], asked)
 
 
-@pytest.mark.parametrize(
-    "limit", ["top1 >= 1", "kl <= 1", "speedup <= 2", "top1 >= -1%", "a: speedup >= 2"]
-)
+@each("limit", ["top1 >= 1", "kl <= 1", "speedup <= 2", "top1 >= -1%", "a: speedup >= 2"])
 def test_limits_that_no_plan_can_be_searched_for_are_refused(limit):
     with pytest.raises(InputError, match="a search cannot use the limit"):
         Limits.of(limit)

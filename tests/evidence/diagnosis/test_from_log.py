@@ -3,6 +3,7 @@
 import pytest
 
 from tests.evidence.log.lines import parse_lines
+from tests.fixtures.tables import each
 from trtcal.config import Config
 from trtcal.evidence.diagnosis.build_diagnosis import Case, check_engine, diagnose, with_context
 from trtcal.evidence.findings import Evidence, Finding
@@ -41,7 +42,7 @@ def test_a_failure_is_reported_by_its_cause_not_by_what_follows_from_it():
     assert [(one.kind, one.subject) for one in found] == [("no_implementation", "mix + relu")]
 
 
-@pytest.mark.parametrize("order", [(0, 512), (512, 0)])
+@each("order", [(0, 512), (512, 0)])
 def test_no_free_memory_at_all_is_the_least_there_was(order):
     skipped = (
         "[W] Skipping tactic 3 due to insufficient memory on requested size of 900 detected for "

@@ -1,9 +1,8 @@
 """Why a node lost its precision: what the log says of it counts before what the graph shows."""
 
-import pytest
-
 from tests.evidence.log.lines import parse_lines
 from tests.fixtures.structures import whole, wrong_axis
+from tests.fixtures.tables import each
 from trtcal.evidence.diagnosis.build_diagnosis import Case, diagnose
 from trtcal.evidence.diagnosis.reasons import Mentions, explain, tensors_of
 from trtcal.evidence.layers.layer import Layer, TensorInfo
@@ -35,8 +34,8 @@ def explained(proto, *lines, outcome=LOST):
     return found
 
 
-@pytest.mark.parametrize(
-    ("line", "cause"),
+@each(
+    "line, cause",
     [
         (MISSING.format("x"), "missing_range"),
         (NO_KERNEL.format("node + relu"), "no_kernel"),

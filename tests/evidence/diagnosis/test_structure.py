@@ -120,7 +120,7 @@ def with_scale(value):
     return net.proto()
 
 
-@pytest.mark.parametrize("value", [0.0, -0.1, 1e-42, np.inf, np.nan])
+@each("value", [0.0, -0.1, 1e-42, np.inf, np.nan])
 def test_scales_that_give_no_integers_are_faults(value):
     assert find_faults(with_scale(value))["node"].cause == "bad_scale"
 

@@ -83,8 +83,8 @@ def test_copies_say_why_they_are_there_and_where(engine):
     assert (first.why, first.before) == ("precision fp32 to int8, layout linear to NC/32HW32", ())
 
 
-@pytest.mark.parametrize(
-    ("form", "layout"),
+@each(
+    "form, layout",
     [
         ("Row major linear FP32", "linear"),
         ("Row major Int8 format", "linear"),

@@ -47,7 +47,7 @@ def test_what_is_not_known_is_not_made_up():
     assert estimate(Layer("k", "kgen", (X,), (X,)), GPU).bound == "memory"
 
 
-@pytest.mark.parametrize("name", target_names())
+@each("name", target_names())
 def test_shipped_targets_are_dense_rates_of_one_gpu(name):
     target = find_target(name)
     assert target.fp32_tflops < target.fp16_tflops < target.int8_tops

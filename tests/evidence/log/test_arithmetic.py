@@ -68,7 +68,7 @@ def test_a_transposed_convolution_multiplies_every_input():
     assert read([2, 8, 10, 10], [2, 16, 21, 21], **fields).macs == 2 * 100 * 8 * 16 * 9
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {},

@@ -110,9 +110,7 @@ def test_an_exception_that_python_ignores_fails_no_build():
     assert not is_failed(text)
 
 
-@pytest.mark.parametrize(
-    ("line", "rule"),
-    [
+@each("line, rule", [
         ("[W] [TRT] CUDA initialization failure with error: 35. Please check", "cuda_driver_old"),
         ("[E] createInferBuilder: Error Code 6: API Usage Error (CUDA initialization failure with "
          "error: 100. Please check your CUDA installation)", "cuda_no_device"),
@@ -126,16 +124,13 @@ def test_an_exception_that_python_ignores_fails_no_build():
          "out_of_memory"),
         ("CUDA failure 700: an illegal memory access was encountered ; GPU=0", "illegal_access"),
         ("Cuda failure: 46", "cuda_failed"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_errors_of_cuda_say_what_their_number_means(line, rule):
     (event,) = events(line)
     assert (event.category, event.fields["rule"]) == ("error", rule)
 
 
-@pytest.mark.parametrize(
-    ("text", "category", "subject"),
-    [
+@each("text, category, subject", [
         ("[W] [TRT] Missing scale and zero-point for tensor\nstem_9, expect fall back to x",
          "uncalibrated", "stem_9"),
         ("[W] [TRT] Missing scale and zero-point for tensor stem_9, expect\nfall back to non-int8",
@@ -145,8 +140,7 @@ def test_errors_of_cuda_say_what_their_number_means(line, rule):
         ("[E] 10: [optimizer.cpp::costs::9] Error Code 10: Internal\nError (Could not find any "
          "implementation for node mix_1.)", "no_implementation", "mix_1"),
         ("[W] [TRT] Skipping tac\ntic 4 due to Myelin error: no", "tactic_skipped", "4"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_message_broken_into_two_lines_is_joined(text, category, subject):
     assert facts(text) == [(1, category, subject)]
 

@@ -3,6 +3,7 @@ from dataclasses import asdict
 
 import pytest
 
+from tests.fixtures.tables import each
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import check
 
@@ -97,7 +98,7 @@ def test_another_precision_than_the_three_is_named_but_not_claimed():
     assert "bf16" in outcome.reason
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "x][ONNX Layer: y", " + ", "{ForeignNode[", "\udcff"])
+@each("name", ["", "a\nb", "x][ONNX Layer: y", " + ", "{ForeignNode[", "\udcff"])
 def test_hostile_names_are_only_names(name):
     outcomes = check({name: "int8", "other": "int8"}, [heavy(name, "int8")])
     assert [o.node for o in outcomes] == [name, "other"]

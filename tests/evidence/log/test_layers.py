@@ -217,9 +217,7 @@ def test_weight_only_quantization_computes_in_the_type_of_its_input():
     assert Layer("g", "CaskGemm", inputs=(fp16,), weights="int8").precision == "fp16"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[", "[]", "{}", '{"Layers": 3}', '{"Layers": [3]}', "[" * 99999]
-)
+@each("text", ["", "[", "[]", "{}", '{"Layers": 3}', '{"Layers": [3]}', "[" * 99999])
 def test_what_is_no_inspector_json_is_an_input_error(text):
     with pytest.raises(InputError):
         read_inspector(text)

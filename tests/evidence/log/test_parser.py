@@ -91,7 +91,7 @@ def test_fields_are_typed_and_flattened():
     assert document["line"] == 1
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "[E] [TRT] 10: Could not find any implementation for node PWN(a) + b.",
@@ -109,8 +109,8 @@ def test_every_wrapper_of_an_error_comes_off(text):
     assert event.fields["code"] == 10
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "category"),
+@each(
+    "start, end, category",
     [
         ("", "insuficient memory on requested size of 5 detected for tactic 2.", "skipped"),
         (
@@ -357,7 +357,7 @@ def test_a_file_that_cannot_be_read_is_an_input_error(tmp_path, name):
         parse_file(tmp_path / name)
 
 
-@pytest.mark.parametrize("order", [(0, 512), (512, 0)])
+@each("order", [(0, 512), (512, 0)])
 def test_no_free_memory_at_all_is_the_least_there_was(order):
     line = "[W] Tactic Device request: 900MB Available: {}MB. Device memory is insufficient."
     summary = summarize(parse_lines([line.format(size) for size in order]))

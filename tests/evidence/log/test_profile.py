@@ -77,9 +77,7 @@ def test_what_is_no_time_is_none():
     assert profile.total_ms == 0
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "no JSON", '[{ "count" : 1 }]', '{"name": "a"}', "\0" * 99]
-)
+@each("text", ["", "[]", "no JSON", '[{ "count" : 1 }]', '{"name": "a"}', "\0" * 99])
 def test_what_holds_no_times_is_an_error(text):
     with pytest.raises(InputError):
         read_profile(text)

@@ -6,6 +6,7 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 
+from tests.fixtures.tables import each
 from tests.model.passes.graphs import branch, changes, info, make, ops, prepared_alike, values
 from tests.networks import conv_net, rng, weight
 from trtcal.errors import InputError
@@ -394,8 +395,8 @@ def with_attribute(kind, **fields):
     return made
 
 
-@pytest.mark.parametrize(
-    ("broken", "says"),
+@each(
+    "broken, says",
     [
         (
             custom(extra=b"\xff\xfe"),

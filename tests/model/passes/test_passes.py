@@ -4,7 +4,6 @@ import contextlib
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -95,7 +94,7 @@ def test_neutral(op, value, left, dynamic):
     assert gone == {(i, j) for i, j in same if not dynamic or set(SHAPES[j]) <= {1}}
 
 
-@pytest.mark.parametrize(("op", "values"), [
+@each("op, values", [
     ("Mul", [1, 1, 2]), ("Div", [1, 1, 0.5]), ("Add", [0, 0, 1]), ("Sub", [1, 0, 0]),
 ])  # fmt: skip
 def test_what_changes_one_value_is_not_neutral(op, values):
@@ -142,7 +141,7 @@ def around(kinds):
     return make(chain(steps), {}, {"x": ["n"]}, {"y": ["n"]})
 
 
-@pytest.mark.parametrize(("kinds", "left"), [
+@each("kinds, left", [
     ([DOUBLE, FLOAT], 0), ([FLOAT], 0), ([FP16, FLOAT], 2), ([DOUBLE, FP16, DOUBLE, FLOAT], 4),
     ([FP16, DOUBLE, FP16, FLOAT], 2), ([TensorProto.INT32, FLOAT], 2),
 ])  # fmt: skip
@@ -253,7 +252,7 @@ def _tensor(array):
     return numpy_helper.from_array(array)
 
 
-@pytest.mark.parametrize("attribute", [{"value_float": 1.5}, {"value_int": 3},
+@each("attribute", [{"value_float": 1.5}, {"value_int": 3},
     {"value_floats": [1.0, 2.0, 3.0, 4.0]}, {"value_ints": [1, 2, 3, 4]}])  # fmt: skip
 def test_constants_of_plain_numbers_get_their_type(attribute):
     nodes = [node("Constant", [], ["k"], "k", **attribute), node("Cast", ["k"], ["f"], "f", to=FLOAT),
@@ -273,7 +272,7 @@ def test_shapes_are_not_rounded_in_whole_numbers():
     prepared_alike(model, {"x": draw(6, 4)})
 
 
-@pytest.mark.parametrize("places", [1, [1, -1], [[2], [1]], 0])
+@each("places", [1, [1, -1], [[2], [1]], 0])
 def test_fixed_sizes_of_a_shape_are_constants(places):
     nodes = [node("Shape", ["x"], ["s"], "s"), node("Gather", ["s", "p"], ["g"], "g"),
              node("Cast", ["g"], ["f"], "f", to=FLOAT),
@@ -284,8 +283,8 @@ def test_fixed_sizes_of_a_shape_are_constants(places):
     assert ("Gather" in ops(prepared)) == (places == 0)
 
 
-@pytest.mark.parametrize("chosen", [True, False])
-@pytest.mark.parametrize("clash", [True, False])
+@each("chosen", [True, False])
+@each("clash", [True, False])
 def test_branches(chosen, clash):
     inner = "side/a" if clash else "a"
     then = branch(

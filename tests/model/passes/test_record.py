@@ -142,7 +142,7 @@ def test_a_pass_that_changes_the_values_is_found_by_running(model):
     assert equality.differences.keys() == {"y"}
 
 
-@pytest.mark.parametrize(("factor", "offset", "difference"), [
+@each("factor, offset, difference", [
     (1.0, 0.0, 0.0), (1.0, 1e-3, 2.5e-4), (1.5, 0.0, 0.5), (np.nan, 0.0, np.inf), (np.inf, 0.0, np.inf),
 ])  # fmt: skip
 def test_differences_are_relative_to_the_largest_value(factor, offset, difference):
