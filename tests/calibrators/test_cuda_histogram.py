@@ -100,7 +100,7 @@ def at_offset(array, elements):
     return moved
 
 
-@pytest.fixture(params=[0, 10, histograms.KEPT], ids="at most {} kept".format)
+@pytest.fixture(params=[0, 10, histograms.VALUES_KEPT], ids="at most {} kept".format)
 def kept(request, monkeypatch):
     """With none kept every value goes through the kernels, with 10 the host and the kernels share."""
     monkeypatch.setattr(histograms, "KEPT", request.param)
@@ -221,7 +221,7 @@ def test_other_types_and_addresses_are_refused(kernels):
 def test_memory_is_given_back_when_reading_it_fails(kernels, kept):
     device = HostDevice(kernels)
     counted = DeviceHistogram(device)
-    count(counted, np.ones(histograms.KEPT + 1, np.float32))
+    count(counted, np.ones(histograms.VALUES_KEPT + 1, np.float32))
     device.read = None
     with pytest.raises(TypeError):
         counted.close()
@@ -232,7 +232,7 @@ def test_memory_is_given_back_when_it_cannot_be_written(kernels):
     device = HostDevice(kernels)
     device.copy = None
     with pytest.raises(TypeError):
-        count(DeviceHistogram(device), np.ones(histograms.KEPT + 1, np.float32))
+        count(DeviceHistogram(device), np.ones(histograms.VALUES_KEPT + 1, np.float32))
     assert not device.buffers
 
 
@@ -354,7 +354,7 @@ def test_what_is_missing_is_said(cuda, monkeypatch):
     monkeypatch.setattr(cuda_histogram, "which", lambda name: None)
     counted = DeviceHistogram(PyCudaDevice())
     with pytest.raises(ImportError, match="install the CUDA toolkit"):
-        count(counted, np.ones(histograms.KEPT + 1, np.float32))
+        count(counted, np.ones(histograms.VALUES_KEPT + 1, np.float32))
     counted.close()
     assert cuda.held() == {"contexts": 1}
     monkeypatch.setitem(sys.modules, "pycuda.driver", None)

@@ -28,14 +28,14 @@ def merged(first: Histogram, second: Histogram) -> Histogram:
 
 
 @pytest.fixture(
-    params=[histograms.KEPT, 10], ids=["few values", "many values"], autouse=True, scope="module"
+    params=[histograms.VALUES_KEPT, 10], ids=["few values", "many values"], autouse=True, scope="module"
 )
 def kept(request):
     """Every law holds below, above and across the number of values that are kept exactly."""
-    before = histograms.KEPT
-    histograms.KEPT = request.param
+    before = histograms.VALUES_KEPT
+    histograms.VALUES_KEPT = request.param
     yield request.param
-    histograms.KEPT = before
+    histograms.VALUES_KEPT = before
 
 
 @given(values, values)
@@ -130,7 +130,7 @@ def test_counts_are_taken_from_one_value_more_than_are_kept_on(kept):
 
 def test_counts_that_do_not_fit_together_are_refused():
     ends = np.array([-2.5, 0, 3.5], np.float32)
-    counts, scalars, low, high = counted(np.repeat(ends, histograms.KEPT))
+    counts, scalars, low, high = counted(np.repeat(ends, histograms.VALUES_KEPT))
     infinite = counts.copy()
     infinite[0x7F800000 >> SHIFT] = 1
     none = np.zeros(BINS, np.uint32)
@@ -195,7 +195,7 @@ def test_nonsense_arrays_are_refused():
 
 
 def test_few_values_are_counted_exactly():
-    few = np.random.default_rng(0).standard_normal(histograms.KEPT).astype(np.float32)
+    few = np.random.default_rng(0).standard_normal(histograms.VALUES_KEPT).astype(np.float32)
     low, high, counts = histogram(few).magnitudes()
     assert (low == high).all()
     np.testing.assert_array_equal(np.repeat(low, counts), np.sort(np.abs(few)).astype(np.float64))
