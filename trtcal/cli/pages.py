@@ -74,6 +74,8 @@ PAGES: dict[str, str | None] = {
     "trtcal.runs.history": "history.md",
     "trtcal.runs.upgrade": "history.md#files-of-an-older-trtcal",
     "trtcal.runs.verify": "history.md#verification",
+    "trtcal.metrics": "statistics.md#limits",
+    "trtcal.scripts": "configuration.md",
     "trtcal.stats": "statistics.md",
     "trtcal.wings": None,
     "trtcal.wings.cluster": "calibration.md#long-jobs",
