@@ -212,7 +212,8 @@ def _absent(case: Case) -> Iterator[Finding]:
         if name in found or (name == ANY and found):
             continue
         largest = case.coverage.rest[:3] if case.coverage else ()
-        kind = f"no_{name}" if f"no_{name}" in KINDS else f"no_{ANY}"
+        kinds = (f"no_{name}", f"no_{ANY}")
+        kind = next(kind for kind in kinds if kind in KINDS)
         yield Finding(
             kind=kind,
             subject=None,
