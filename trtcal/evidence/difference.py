@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 Side = TypeVar("Side")
-KINDS = ("worse", "better", "changed", "gone", "new")
+CHANGE_KINDS = ("worse", "better", "changed", "gone", "new")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Difference(Generic[Side, T]):
     def counts(self) -> dict[str, int]:
         """Return how many changes there are of each kind."""
         kinds = [one.kind for one in self.changes]
-        return {kind: kinds.count(kind) for kind in KINDS}
+        return {kind: kinds.count(kind) for kind in CHANGE_KINDS}
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, for sides that are JSON."""

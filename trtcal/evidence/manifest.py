@@ -23,7 +23,7 @@ from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.model import TensorSpec
 from trtcal.quantization.coverage import Coverage
 
-KIND = "build"
+BUILD_KIND = "build"
 MANIFEST = "build.json"
 LOG = "build.log"
 DIAGNOSIS = "diagnosis.json"
@@ -83,7 +83,7 @@ class Build:
         """Return the manifest; what differs from build to build stands under `measured`."""
         body = {name: value for name, value in to_fields(self).items() if name != "folder"}
         layers = [layer.to_document() for layer in self.layers]
-        head = {"kind": KIND, "schema_version": 1, "trtcal": __version__}
+        head = {"kind": BUILD_KIND, "schema_version": 1, "trtcal": __version__}
         coverage = self.coverage and self.coverage.to_document()
         return seal({**head, **body, "layers": layers, "coverage": coverage})
 
@@ -101,7 +101,7 @@ def read_build(place: Path) -> Build:
 def read_manifest(place: Path) -> tuple[Build, str]:
     """Read a build, and the digest of its manifest, whichever trtcal wrote it."""
     path = place / MANIFEST if place.is_dir() else place
-    document = read_document(path, KIND, command="trtcal build")
+    document = read_document(path, BUILD_KIND, command="trtcal build")
     name = str(document.get("engine_file", ""))
     file = {"folder": str(path.parent), "engine_file": Path(name).name}
     return parsing(path, lambda: from_fields(Build, {**document, **file})), str(document["digest"])
@@ -111,7 +111,7 @@ def is_build_folder(folder: Path) -> bool:
     """Whether a build of trtcal, finished or not, wrote here: by its manifest, else by its records."""
     with contextlib.suppress(InputError):
         document = read_json(folder / MANIFEST)
-        return isinstance(document, dict) and document.get("kind") == KIND
+        return isinstance(document, dict) and document.get("kind") == BUILD_KIND
     with contextlib.suppress(OSError), (folder / RECORDS).open("rb") as file:
         return file.read(len(RECORD)) in (RECORD, b"")
     return False

@@ -16,7 +16,7 @@ from trtcal.errors import InputError
 from trtcal.evaluate.ab import KIND as AB
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evidence import manifest
-from trtcal.evidence.diagnosis.build_diagnosis import KIND as DIAGNOSIS
+from trtcal.evidence.diagnosis.build_diagnosis import DIAGNOSIS_KIND as DIAGNOSIS
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import KIND as OPTIMIZATIONS
@@ -86,7 +86,7 @@ def collect(folder: Path) -> Findings:
     def documents(kind: str) -> tuple[Document, ...]:
         return read(kind, lambda path: read_document(path, kind))
 
-    builds = read(manifest.KIND, _build_at)
+    builds = read(manifest.BUILD_KIND, _build_at)
     failed_logs = tuple(_failed_logs(folder))
     return Findings(
         folder=folder,
@@ -128,7 +128,7 @@ def _kind(path: Path) -> str | None:
         return PLAN
     known = kind in (
         Comparison.kind,
-        manifest.KIND,
+        manifest.BUILD_KIND,
         CALIBRATION,
         RUN,
         TAILS,

@@ -19,8 +19,8 @@ View = dict[str, Any]
 
 CPU = "cpu"  # the target that is no GPU
 FINDINGS_SHOWN = 40
-ROOM = 190_000  # bytes of the one full table, so that the page stays light
-ROW = 190  # bytes of a row without its names
+TABLE_BYTES = 190_000  # bytes of the one full table, so that the page stays light
+ROW_BYTES = 190  # bytes of a row without its names
 LOST_SHOWN = 40  # reasons why layers of one build got something else
 NODE, NODES = "convolution or matrix product", "convolutions and matrix products"
 NONE_ASKED = "no convolution or matrix product was requested in a narrow format"
@@ -245,7 +245,7 @@ def layer_table(
     if build is None or not build["outcomes"]:
         return None
     facts = _Facts(document, build, rows, findings)
-    shown = list(_within(map(facts.row, build["outcomes"]), ROOM))
+    shown = list(_within(map(facts.row, build["outcomes"]), TABLE_BYTES))
     return {
         "title": build["title"],
         "rows": shown,
@@ -259,7 +259,7 @@ def _within(rows: Iterable[View], room: int) -> Iterator[View]:
     """Yield the first rows, up to about so many bytes on the page."""
     for row in rows:
         names = (row["node"], row["tensor"] or "", row["shown"])
-        room -= ROW + sum(len(name.encode("utf-8", "replace")) for name in names)
+        room -= ROW_BYTES + sum(len(name.encode("utf-8", "replace")) for name in names)
         if room < 0:
             return
         yield row

@@ -22,7 +22,7 @@ MARKUP = re.compile(r"[\\`*_{}\[\]<>|~&$@#!^]|^[\s=+-]+|^\d+(?=[.)](?:\s|$))")
 REFERENCES = re.compile(r"@|#|!(?=\d)|:(?=//)|\bwww(?=\.)|\bgh-(?=\d)", re.IGNORECASE)
 JOINER = "\u2060"
 NAME_SHOWN, COMMAND_SHOWN, TEXT_SHOWN = 80, 400, 1000  # a command is there to be copied
-ROOM = {
+SECTION_ROOM = {
     "verdict": 17000,
     "issues": 4000,
     "variants": 11000,
@@ -48,7 +48,7 @@ def to_markdown(document: Document) -> str:
     )
     sections = {one.id: one for one in SECTIONS if one.is_in(values)}
     lines: list[str] = []
-    for place, room in ROOM.items():
+    for place, room in SECTION_ROOM.items():
         lines_here = body_of(templates, sections[place], values) if place in sections else ""
         kept = list(_within(lines_here.splitlines(), room))
         if any(kept):

@@ -52,7 +52,7 @@ from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverag
 from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
-KIND = "diagnosis"
+DIAGNOSIS_KIND = "diagnosis"
 NO_RANGE = "has no range"
 WIDTHS = {"nvfp4": 4, "int4": 4, "int8": 8, "fp8": 8, "fp16": 16, "fp32": 32}  # bits of a value
 
@@ -122,7 +122,7 @@ class Diagnosis:
             "unused_suppressions": [str(one) for one in self.unused],
             "coverage": self.coverage and self.coverage.to_document(),
         }
-        return seal({"kind": KIND, "schema_version": 2, **body})
+        return seal({"kind": DIAGNOSIS_KIND, "schema_version": 2, **body})
 
 
 def diagnose(
@@ -306,9 +306,9 @@ def summary_line(diagnosis: Diagnosis) -> str:
     return ", ".join(parts) if parts else "no findings"
 
 
-NAMED = 3  # nodes at a tensor
+MAX_NODES = 3  # nodes at a tensor
 HARMLESS = Cost(risk="none")
-AROUND = 1  # lines of context before and behind a log line
+CONTEXT_LINES = 1  # lines of context before and behind a log line
 SHOWN_CHARACTERS = 500
 
 
@@ -446,7 +446,9 @@ def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
         if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
             return finding
         parts = [("writes", writers[name]), *(("reads", one) for one in readers.get(name, ()))]
-        who = ", ".join(f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:NAMED])
+        who = ", ".join(
+            f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
+        )
         found = replace(finding, what=f"tensor {name!r} has no range: {who}")
         kind = types[name].tensor_type.elem_type if name in types else 0
         if kind in FLOATS | {0} and name in readers:
@@ -513,7 +515,7 @@ def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
     A neighbour that is wanted itself, or stands beside an earlier line already, is not repeated.
     """
     lines = sorted(int(p.rpartition(":")[2]) for p in wanted if p.rpartition(":")[0] == log.name)
-    near = {line + step for line in lines for step in range(-AROUND, AROUND + 1)}
+    near = {line + step for line in lines for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
     kept: dict[int, str] = {}
     if lines:
         with log.open("rb") as file:
@@ -521,11 +523,11 @@ def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
                 if number in near:
                     text = raw[:SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
                     kept[number] = text.rstrip("\r\n")
-                if number > lines[-1] + AROUND:
+                if number > lines[-1] + CONTEXT_LINES:
                     break
     shown = set(lines)
     for line in lines:
-        here = range(line - AROUND, line + AROUND + 1)
+        here = range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1)
         texts = [
             kept[near] for near in here if near in kept and (near == line or near not in shown)
         ]

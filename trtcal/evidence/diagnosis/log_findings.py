@@ -16,7 +16,7 @@ from trtcal.evidence.log.recognition import CATEGORIES, Event
 from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.log.summary import KernelMemory
 
-SHOWN = 5  # events that one finding gives as evidence
+MAX_EVIDENCE = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
 
 WORKSPACE = "workspace_too_small"
@@ -40,7 +40,7 @@ class _Group:
 
     def add(self, source: str, event: Event) -> None:
         self.count += 1
-        if len(self.kept) < SHOWN:
+        if len(self.kept) < MAX_EVIDENCE:
             self.kept.append((source, event))
         if event.subject is not None and len(self.subjects) < MAX_FINDINGS:
             self.subjects.add(event.subject)

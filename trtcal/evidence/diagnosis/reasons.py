@@ -205,7 +205,7 @@ PER_CHANNEL_ACTIVATION = Fault(
 
 
 MISSING_RANGE = "missing_range"
-KEPT = 5  # events for each name
+MAX_EVENTS = 5  # events for each name
 
 
 class Mentions:
@@ -224,7 +224,7 @@ class Mentions:
         if not CATEGORIES[event.category].cause or event.subject is None:
             return
         for name in dict.fromkeys((event.subject, *nodes_in_name(event.subject))):
-            if len(self.by_name[name]) < KEPT:
+            if len(self.by_name[name]) < MAX_EVENTS:
                 self.by_name[name].append(placed)
 
     def of(self, node: str, tensors: Iterable[str] = ()) -> list[Placed]:

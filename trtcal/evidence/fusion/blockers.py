@@ -30,9 +30,9 @@ from trtcal.model.tensors import View
 if TYPE_CHECKING:
     from trtcal.evidence.fusion.check import Fusions
 
-MOST = 16  # steps through which a value is followed back
+MAX_STEPS = 16  # steps through which a value is followed back
 PAIRS = "inner-pairs"
-NAMED = 3  # other readers that are named, at most
+MAX_READERS = 3  # other readers that are named, at most
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def ways_back(view: View, tensor: str, kinds: Collection[str]) -> Iterator[Edge]
     """Yield the ways back from a value, the shortest first, through steps of some kinds."""
     edge = Edge(tensor, ())
     yield edge
-    for _ in range(MOST):
+    for _ in range(MAX_STEPS):
         found = _step(view, edge.source, kinds)
         if found is None:
             return
@@ -111,7 +111,7 @@ def _transposes(view: View, number: int) -> tuple[int, ...]:
     chain: list[int] = []
     order: list[int] | None = None
     current: int | None = number
-    while current is not None and view.operators[current] == "Transpose" and len(chain) < MOST:
+    while current is not None and view.operators[current] == "Transpose" and len(chain) < MAX_STEPS:
         axes = _axes(view.nodes[current])
         if axes is None or (order is not None and len(axes) != len(order)):
             return ()
@@ -208,7 +208,7 @@ def _type_name(kind: int | None) -> str:
 
 def _other_uses(view: View, tensor: str, inside: Collection[int]) -> Iterator[Breaker]:
     readers = view.readers.get(tensor, ())
-    others = list(islice((node for node in readers if node not in inside), NAMED))
+    others = list(islice((node for node in readers if node not in inside), MAX_READERS))
     if others:
         own = sum(tensor in view.nodes[node].input for node in inside)
         left = len(readers) - own - len(others)

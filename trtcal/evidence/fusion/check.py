@@ -74,7 +74,7 @@ def _moved_in_build(layers: Sequence[Layer]) -> int | None:
     return None if moved is None else 2 * moved
 
 
-KIND = "fusion"
+FUSION_KIND = "fusion"
 BROKEN_FUSION = "broken_fusion"
 SPLIT_FUSION = "fusion_differs"
 AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
@@ -131,7 +131,7 @@ class Fusions:
             "matches": [_match_document(*row) for row in rows],
             "findings": list(map(asdict, self.findings)),
         }
-        return seal({"kind": KIND, "schema_version": 1, **body})
+        return seal({"kind": FUSION_KIND, "schema_version": 1, **body})
 
 
 def _match_document(match: Match, seen: Seen | None, agreement: str) -> dict[str, Any]:
@@ -237,7 +237,7 @@ Standings = dict[tuple[str, str], str]
 def read_standings(path: Path, patterns: Patterns) -> Standings:
     """Read a saved check (`.json`), or check a model."""
     if path.suffix == ".json":
-        document = read_document(path, KIND, command="trtcal fusion MODEL -o FILE")
+        document = read_document(path, FUSION_KIND, command="trtcal fusion MODEL -o FILE")
     else:
         document = check_fusions(load_model(path), patterns).to_document()
     return parsing(path, lambda: dict(_standings(document)))

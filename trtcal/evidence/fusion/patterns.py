@@ -149,7 +149,7 @@ DequantizeLinear after it.
 VARIABLE = Variable("x")
 FORM_EXAMPLE = 'operator = "Swish", is = "Mul(x, Sigmoid(x))"'
 PATTERN_EXAMPLE = 'name = "conv+activation", is = "activation(conv)"'
-HINT = "give a TOML file with [operators], [[form]] and [[pattern]]"
+FILE_HINT = "give a TOML file with [operators], [[form]] and [[pattern]]"
 
 NAME = Kind("a name", lambda value: isinstance(value, str) and value != "")
 TEXTS = Kind(
@@ -253,7 +253,7 @@ def read_patterns(files: Iterable[Path] = ()) -> Patterns:
     """Read trtcal's own patterns and those of TOML files; `InputError` with the file and the entry."""
     read: dict[Path, Patterns] = {}
     for path in (OWN, *files):
-        table = read_toml(path, HINT)
+        table = read_toml(path, FILE_HINT)
         with naming(path):
             read[path] = read_section(Patterns, table)
     every = reduce(Patterns.replaced_by, read.values())

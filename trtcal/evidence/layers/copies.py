@@ -156,8 +156,8 @@ def adds_residual(layer: Layer) -> bool:
 
 
 # What takes less than this part of the time (or, without times, of the bytes) is not worth a line.
-WORTH = 0.005
-LONG = 3
+LEAST_SHARE = 0.005
+LONG_CHAIN = 3
 MOST_EVIDENCE = 100
 
 
@@ -181,7 +181,7 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
         *_float_between_int8(flow),
         *(_reformat(one) for one in reformats if not one.is_free and one.layer not in left_over),
         *(_unfused_finding(one) for one in unfused),
-        *(_chain(one) for one in chains if len(one.layers) >= LONG or one.cuts),
+        *(_chain(one) for one in chains if len(one.layers) >= LONG_CHAIN or one.cuts),
     ]
     worth = (one for one in found if _is_worth(one.cost, total_ms, total_bytes))
     ranked = rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
@@ -190,8 +190,8 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
 
 def _is_worth(cost: Cost, total_ms: float | None, total_bytes: int) -> bool:
     if total_ms is not None and cost.time_ms is not None:
-        return cost.time_ms >= WORTH * total_ms
-    return (cost.moved_bytes or 0) >= WORTH * total_bytes > 0
+        return cost.time_ms >= LEAST_SHARE * total_ms
+    return (cost.moved_bytes or 0) >= LEAST_SHARE * total_bytes > 0
 
 
 def _float_between_int8(flow: Flow) -> Iterator[Finding]:

@@ -255,8 +255,8 @@ def _kinds(before: Engine, after: Engine) -> dict[str, tuple[float, float]]:
     return sums
 
 
-SHOWN = 3
-WORTH = 0.01
+MAX_LISTED = 3
+LEAST_SHARE = 0.01
 
 
 def describe(difference: EngineDifference) -> tuple[str, ...]:
@@ -370,7 +370,9 @@ def _gone_and_new(difference: EngineDifference) -> Iterator[str]:
         if copies:
             yield f"{_count(copies, 'copy')} {verb} {word}{_cost(copies)}: {', '.join(parts)}."
     old, new = (math.fsum(copy.time_ms or 0.0 for copy in side) for side in difference.kept)
-    if difference.is_timed and abs(new - old) > WORTH * (difference.before.total_ms or math.inf):
+    if difference.is_timed and abs(new - old) > LEAST_SHARE * (
+        difference.before.total_ms or math.inf
+    ):
         yield f"The copies in both engines took {_ms(old)} before and take {_ms(new)} now."
 
 
@@ -389,8 +391,10 @@ def _moves(difference: EngineDifference) -> Iterator[str]:
         (difference.merged, "was a layer of its own", "is part of"),
         (difference.split, "is a layer of its own", "was part of"),
     ):
-        if len(moves) > SHOWN:
-            parts = [f"{short(m.layer.name)} {now} {short(m.into.name)}" for m in moves[:SHOWN]]
+        if len(moves) > MAX_LISTED:
+            parts = [
+                f"{short(m.layer.name)} {now} {short(m.into.name)}" for m in moves[:MAX_LISTED]
+            ]
             each = was.replace("is a layer of its", "are layers of their")
             each = each.replace("was a layer of its", "were layers of their")
             took = _sum_ms([moved.layer for moved in moves])
@@ -412,8 +416,8 @@ def _by_kind(difference: EngineDifference) -> Iterator[str]:
 def _layers(difference: EngineDifference) -> Iterator[str]:
     """Yield the layers whose time changed most."""
     changes = [(pair.change_ms or 0.0, pair) for pair in difference.pairs]
-    least = WORTH * (difference.before.total_ms or 0.0)
-    most = sorted(changes, key=lambda one: -abs(one[0]))[:SHOWN]
+    least = LEAST_SHARE * (difference.before.total_ms or 0.0)
+    most = sorted(changes, key=lambda one: -abs(one[0]))[:MAX_LISTED]
     parts = [f"{_name(pair)} {change:+.3f} ms" for change, pair in most if abs(change) > least]
     if difference.is_timed and parts:
         yield f"The layers whose time changed most: {'; '.join(parts)}."

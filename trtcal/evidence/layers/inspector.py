@@ -22,7 +22,7 @@ from trtcal.evidence.layers.roofline import count_described, count_operands
 from trtcal.evidence.log.recognition import Event
 
 MAX_RANK = 16
-HINT = "build the engine with detailed profiling verbosity and export the layers again"
+VERBOSITY_HINT = "build the engine with detailed profiling verbosity and export the layers again"
 
 
 def read_inspector(source: str | bytes | Mapping[str, Any]) -> tuple[Layer, ...]:
@@ -30,7 +30,7 @@ def read_inspector(source: str | bytes | Mapping[str, Any]) -> tuple[Layer, ...]
     document = source if isinstance(source, Mapping) else _parse(source)
     layers = document.get("Layers") if isinstance(document, Mapping) else None
     if not isinstance(layers, list):
-        raise InputError("this JSON has no list of layers under 'Layers'", HINT)
+        raise InputError("this JSON has no list of layers under 'Layers'", VERBOSITY_HINT)
     return tuple(_read_layer(entry, index) for index, entry in enumerate(layers))
 
 
@@ -38,14 +38,14 @@ def _parse(source: str | bytes) -> Any:
     try:
         return parse_json(source, strict=False)
     except ValueError as error:
-        raise InputError(f"the layer information is not JSON: {error}", HINT) from error
+        raise InputError(f"the layer information is not JSON: {error}", VERBOSITY_HINT) from error
 
 
 def _read_layer(entry: Any, index: int) -> Layer:
     if isinstance(entry, str):
         return Layer(name=entry, kind=UNKNOWN, nodes=nodes_of(entry, ""))
     if not isinstance(entry, Mapping):
-        raise InputError(f"layer {index} is neither an object nor a name", HINT)
+        raise InputError(f"layer {index} is neither an object nor a name", VERBOSITY_HINT)
     name, kind = _text(entry.get("Name")), _text(entry.get("LayerType")) or UNKNOWN
     parameters = _convolution(entry)
     groups = [_tensors(entry.get(group)) for group in ("Inputs", "Constants", "Outputs")]

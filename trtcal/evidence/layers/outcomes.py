@@ -169,7 +169,7 @@ def built_coverage(
     return cover(work, got, reasons, is_built=True)
 
 
-LISTED = (
+LAYERS_COUNTED = (
     "kernels of the layer list are counted, those of a loop once; give the model to count nodes"
 )
 
@@ -187,7 +187,7 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
     )
     got = {one.name: _answer(one) for one in layers}
     reasons = {one.name: f"its {one.kind} layer runs in {one.precision}" for one in layers}
-    return cover(Work(nodes, {}, (LISTED,)), got, reasons, is_built=True)
+    return cover(Work(nodes, {}, (LAYERS_COUNTED,)), got, reasons, is_built=True)
 
 
 def narrow_formats(layers: Sequence[Layer]) -> set[str]:

@@ -32,11 +32,11 @@ from trtcal.evidence.layers.roofline import (
 )
 from trtcal.evidence.layers.rtx_engine import MAGIC, read_engine_layers
 from trtcal.evidence.log.reader import parse_file
-from trtcal.evidence.manifest import INSPECTED, KIND, LAYER_TIMES, LOG, MANIFEST, read_build
+from trtcal.evidence.manifest import BUILD_KIND, INSPECTED, LAYER_TIMES, LOG, MANIFEST, read_build
 
 LISTS = (MANIFEST, "graph.json", INSPECTED)
 TIMES = (LAYER_TIMES, "profile.json")
-HINT = (
+SOURCES_HINT = (
     "give an inspector's JSON (trtexec --exportLayerInfo), the folder of a build, a verbose log, "
     "or an engine of TensorRT-RTX"
 )
@@ -74,7 +74,7 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
     if path.is_dir():
         return _read_folder(path, profile)
     if not path.is_file():
-        raise InputError(f"{path} is not a regular file", HINT)
+        raise InputError(f"{path} is not a regular file", SOURCES_HINT)
     engine, times = _read_file(path)
     if not engine.layers:
         raise InputError(f"{path} lists no layers", "build with detailed profiling verbosity")
@@ -91,7 +91,7 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
 def _read_folder(folder: Path, profile: Path | None) -> Engine:
     found = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
     if found is None:
-        raise InputError(f"{folder} has none of {', '.join((*LISTS, LOG))}", HINT)
+        raise InputError(f"{folder} has none of {', '.join((*LISTS, LOG))}", SOURCES_HINT)
     engine = read_engine(found)
     engine = replace(engine, source=str(folder), notes=(f"layers: {found}", *engine.notes))
     beside = next((folder / name for name in TIMES if (folder / name).is_file()), None)
@@ -107,12 +107,12 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
     if start.startswith(MAGIC):
         return Engine(str(path), read_engine_layers(path)), None
     if b"\0" in start[:64]:
-        raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", HINT)
+        raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", SOURCES_HINT)
     is_json = path.suffix == ".json"
     document = _as_json(path) if is_json or start.lstrip().startswith(b"{") else None
     if is_json and not isinstance(document, dict):
         fault = "is not JSON" if document is None else "holds no list of layers"
-        raise InputError(f"{path} {fault}", HINT)
+        raise InputError(f"{path} {fault}", SOURCES_HINT)
     if document is None:
         parsed = parse_file(path)
         if parsed.is_failed:
@@ -121,7 +121,7 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
                 f"find the cause: `trtcal log {shell_word(str(path))}`",
             )
         return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
-    if document.get("kind") == KIND:
+    if document.get("kind") == BUILD_KIND:
         return _of_build(path), None
     if isinstance(document.get("layers"), list):  # as `trtcal log --json` writes them
         items = document["layers"]

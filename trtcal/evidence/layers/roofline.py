@@ -38,7 +38,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 NONE = "none"
-ORDER = ("int8", "fp8", "int4", "fp16", "fp32", "other", UNKNOWN, NONE)
+PRECISIONS = ("int8", "fp8", "int4", "fp16", "fp32", "other", UNKNOWN, NONE)
 KINDS = ("convolution and product", "pooling", "reformat or Q/DQ", "element-wise and other", "idle")
 
 
@@ -75,7 +75,7 @@ def counted_precision(layer: Layer) -> str:
 
 
 def _named(precision: str) -> str:
-    return precision if precision in ORDER else "other"
+    return precision if precision in PRECISIONS else "other"
 
 
 def kind_of(layer: Layer) -> str:
@@ -91,7 +91,7 @@ def kind_of(layer: Layer) -> str:
 
 def share_by_precision(engine: Engine) -> tuple[Share, ...]:
     """Return the share of each precision over all layers; the shares add up to 1."""
-    return _shares(engine, counted_precision, ORDER)
+    return _shares(engine, counted_precision, PRECISIONS)
 
 
 def share_by_kind(engine: Engine) -> tuple[Share, ...]:
@@ -274,11 +274,11 @@ def datasheet_of(target: str) -> str | None:
     return next((DATASHEETS[name] for name in names if name in DATASHEETS), None)
 
 
-LEAST, MOST = 0.001, 1e9
+LOWEST_RATE, HIGHEST_RATE = 0.001, 1e9
 EXAMPLE = "bandwidth_gb_s = 1555, int8_tops = 624, fp16_tflops = 312, fp32_tflops = 19.5"
 RATE = Kind(
-    f"a number from {LEAST} to {MOST:g}",
-    lambda value: is_finite(value) and LEAST <= value <= MOST,
+    f"a number from {LOWEST_RATE} to {HIGHEST_RATE:g}",
+    lambda value: is_finite(value) and LOWEST_RATE <= value <= HIGHEST_RATE,
     float,
 )
 

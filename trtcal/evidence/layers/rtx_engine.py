@@ -41,7 +41,7 @@ NUMBERED = re.compile(r"\.\d+$")
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 FUSION = "runtime_fusion"
-KINDS = {
+LISTED_KINDS = {
     "function": "kgen",
     "corrltn": "correlation",
     "fully_connected": "gemm",
@@ -53,7 +53,7 @@ FORMATS = {
     "3 0 2 1": "(NHWC) Channel major format",
     "4 0 3 2 1": "(NDHWC) Channel major format with 3 spatial dimensions",
 }
-HINT = "build it again with `trtcal build`: its build.log lists the layers too"
+REBUILD_HINT = "build it again with `trtcal build`: its build.log lists the layers too"
 
 
 @dataclass
@@ -80,12 +80,12 @@ def read_engine_layers(path: Path) -> tuple[Layer, ...]:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data[: len(MAGIC)] != MAGIC:
-                raise InputError(f"{path} is not an engine of TensorRT-RTX", HINT)
+                raise InputError(f"{path} is not an engine of TensorRT-RTX", REBUILD_HINT)
             layers = _read_programs(data)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     if not layers:
-        raise InputError(f"{path} has no program that trtcal can read", HINT)
+        raise InputError(f"{path} has no program that trtcal can read", REBUILD_HINT)
     return tuple(layers)
 
 
@@ -116,7 +116,7 @@ def _programs(data: mmap.mmap) -> Iterator[str]:
 
 
 def _fail(what: str) -> NoReturn:
-    raise InputError(f"the program inside the engine cannot be read: {what}", HINT)
+    raise InputError(f"the program inside the engine cannot be read: {what}", REBUILD_HINT)
 
 
 def _read_program(number: int, text: str) -> Iterator[Layer]:
@@ -243,7 +243,7 @@ def _layer(word: str, statement: Group, suffix: str, tensors: _Tensors) -> Layer
     inputs = tuple(tensor for tensor, is_constant in operands if not is_constant)
     constants = tuple(tensor for tensor, is_constant in operands if is_constant)
     outputs = tuple(tensors.find(name)[0] for name in written)
-    name, kind = statement.text("name") + suffix, KINDS.get(word, word)
+    name, kind = statement.text("name") + suffix, LISTED_KINDS.get(word, word)
     return Layer(
         name=name,
         kind=kind,

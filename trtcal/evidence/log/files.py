@@ -54,7 +54,7 @@ BINARY: tuple[tuple[bytes, str, str], ...] = (
     (rb"SQLite format 3\x00", "a database", TEXT_HINT),
     (rb"\x80[\x02-\x05][\x00-\xff]", "a Python pickle", TEXT_HINT),
 )
-KINDS = tuple((re.compile(start, re.DOTALL), what, hint) for start, what, hint in BINARY)
+BINARY_KINDS = tuple((re.compile(start, re.DOTALL), what, hint) for start, what, hint in BINARY)
 CONTROL = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b\b")) + b"\x7f"
 
 
@@ -87,7 +87,7 @@ def _refuse_binary(head: bytes, source: str) -> None:
 
 
 def _kind_of(head: bytes) -> tuple[str, str]:
-    for start, what, hint in KINDS:
+    for start, what, hint in BINARY_KINDS:
         if start.match(head):
             return what, hint
     control = len(head) - len(head.translate(None, CONTROL))

@@ -86,7 +86,7 @@ QUOTED = re.compile(
     re.IGNORECASE,
 )
 # TensorRT's own form for what an error is about: `name: what is wrong`.
-NAMED = re.compile(
+NAME_FIRST = re.compile(
     r"(?!Assertion\b|(?!onnx)\w{1,100}::)(?P<name>[^\s:]\S{0,500}?"
     r"|(?:\(Unnamed Layer\* |\{ForeignNode\[).{1,500}?|\S{1,300} \+ .{1,500}?): (?=[A-Za-z])"
 )
@@ -217,7 +217,7 @@ def _guess_subject(body: Body) -> str | None:
     """Return what a message seems to be about, by the forms in which TensorRT names it."""
     if match := QUOTED.search(body.text):
         return match["name"]
-    match = NAMED.match(body.text)
+    match = NAME_FIRST.match(body.text)
     if match and (
         "code" in body.fields or NODE.search(match["name"]) or FILE.search(match["name"])
     ):
