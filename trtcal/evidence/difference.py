@@ -56,12 +56,12 @@ class Difference(Generic[Side, T]):
 
     def counts(self) -> dict[str, int]:
         """Return how many changes there are of each kind."""
-        kinds = [one.kind for one in self.changes]
+        kinds = [change.kind for change in self.changes]
         return {kind: kinds.count(kind) for kind in CHANGE_KINDS}
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, for sides that are JSON."""
-        return {**vars(self), "changes": [one.to_document() for one in self.changes]}
+        return {**vars(self), "changes": [change.to_document() for change in self.changes]}
 
 
 Table = Mapping[tuple[str, str], T]

@@ -72,10 +72,10 @@ def _of_rule(rule: Rule) -> Explanation:
 def explain_name(name: str) -> tuple[Explanation, ...]:
     """Return what a name stands for, which may be a message and a kind; `InputError` if nothing."""
     known = tuple(explanations())
-    wanted = re.sub(r"[\s-]+", "_", name.strip().lower())
-    if found := tuple(one for one in known if one.name == wanted):
-        return found
+    plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+    if matches := tuple(one for one in known if one.name == plain):
+        return matches
     names = dict.fromkeys(one.name for one in known)
-    near = difflib.get_close_matches(wanted, names, cutoff=0.5)
+    near = difflib.get_close_matches(plain, names, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`trtcal explain` lists all of them"
     raise InputError(f"no message and no finding has the name {name!r}", hint)

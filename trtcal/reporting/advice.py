@@ -44,7 +44,7 @@ def next_step(document: Document) -> NextStep | None:
     if cut := _cut(document, files):
         return cut
     if verdict["word"] == INCONCLUSIVE:
-        needed = max((one["samples_needed"] or 0 for one in verdict["limits"]), default=0)
+        needed = max((limit["samples_needed"] or 0 for limit in verdict["limits"]), default=0)
         if not needed:
             return None
         more = needed - document["comparison"]["samples"]
@@ -52,7 +52,7 @@ def next_step(document: Document) -> NextStep | None:
             f"Add about {more:,} samples to the test data and run again", ("run", files["config"])
         )
     variant = f"{files['folder']}/models/{verdict['variant']}.onnx"
-    targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
+    targets = [build["target"] for build in document["builds"] if build["target"] != CPU]
     if not targets:
         words = ("ab", files["model"], variant, *config_of(files))
         return NextStep("Check the limits in CI at each change", words)
@@ -96,21 +96,28 @@ def origin_of(document: Document) -> tuple[Document, Document | None]:
     """Return what made the variant of the verdict: its `quantization`, its record of optimizations."""
     name = document["measured"]["verdict"]["variant"]
     rows = (document["comparison"] or {"rows": []})["rows"]
-    made: Document = next((row["quantization"] for row in rows if row["name"] == name), {})
-    return made, next((one for one in document["optimizations"] if name in one["variants"]), None)
+    quantization: Document = next((row["quantization"] for row in rows if row["name"] == name), {})
+    return quantization, next(
+        (
+            optimization
+            for optimization in document["optimizations"]
+            if name in optimization["variants"]
+        ),
+        None,
+    )
 
 
 def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
     """Return the options that name the ranges, and optimizations, of the variant of the verdict."""
-    made, optimized = origin_of(document)
+    quantization, optimized = origin_of(document)
     stages = document["measured"]["run"].get("stages", ())
-    written = {one["digest"]: f"{files['folder']}/{one['output']}" for one in stages}
+    written = {stage["digest"]: f"{files['folder']}/{stage['output']}" for stage in stages}
     changes = optimized["optimizations"] if optimized else None
-    wanted = {"--calibration": made.get("calibration"), "--optimizations": changes}
-    if wanted["--calibration"] not in written:
+    options = {"--calibration": quantization.get("calibration"), "--optimizations": changes}
+    if options["--calibration"] not in written:
         return None
     return tuple(
-        word for option, digest in wanted.items() if digest for word in (option, written[digest])
+        word for option, digest in options.items() if digest for word in (option, written[digest])
     )
 
 
@@ -123,7 +130,7 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         return None
     formats = formats_of(document)
     if not document["optimizations"]:
-        made = f"{Path(files['model']).stem}-improved.onnx"
+        output = f"{Path(files['model']).stem}-improved.onnx"
         subject = (
             "quantize",
             files["model"],
@@ -133,7 +140,7 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         return NextStep(
             f"Reduce the loss of {spelled(formats or {'int8'})} without training (ranges, biases, "
             "rounding of weights)",
-            (*subject, "--improve", "fast", "-o", made),
+            (*subject, "--improve", "fast", "-o", output),
         )
     limits = [
         word
@@ -148,9 +155,9 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
 
 def _cut(document: Document, files: Files) -> NextStep | None:
     """Return the command that cuts off what a target has no implementation of."""
-    given = f"{document['comparison']['rows'][0]['name']} for "
+    reference = f"{document['comparison']['rows'][0]['name']} for "
     failed = document["measured"]["failed_builds"].items()
-    for why in (why for what, why in failed if what.startswith(given)):
+    for why in (why for what, why in failed if what.startswith(reference)):
         for command in COMMAND.findall(why):
             if command.startswith(f"`{CUT}"):
                 _, prepare, _, *rest = shlex.split(command.strip("`"))

@@ -148,7 +148,7 @@ def accuracy_against_latency(
     across, up = _axes(points, look.frame)
     known = [(point, point.accuracy) for point in points if point.accuracy is not None]
     front = pareto_front([(point.latency_ms, accuracy) for point, accuracy in known])
-    drawn = [
+    drawn: list[View] = [
         {
             "id": f"{look.prefix}point-{point.number}",
             "x": across.at(point.latency_ms),

@@ -77,10 +77,10 @@ def collect(folder: Path) -> Findings:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "give the folder that `trtcal run` wrote")
     recover(folder)
-    found = [(kind, path) for path in _files(folder, ".json") if (kind := _kind(path))]
+    known_files = [(kind, path) for path in _files(folder, ".json") if (kind := _kind(path))]
 
     def read(kind: str, reader: Callable[[Path], Any]) -> tuple[Any, ...]:
-        every = [reader(path) for known, path in found if known == kind]
+        every = [reader(path) for known, path in known_files if known == kind]
         return tuple({_digest(one): one for one in reversed(every)}.values())[::-1]
 
     def documents(kind: str) -> tuple[Document, ...]:
@@ -144,7 +144,7 @@ def _is_bare_plan(document: Any) -> bool:
     if not isinstance(document, dict) or not set(document) <= set(FIELDS):
         return False
     layers, rules = document.get("layers", {}), document.get("rules", [])
-    named = isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+    named = isinstance(layers, dict) and all(layer in PRECISIONS for layer in layers.values())
     return named and bool(layers or rules)
 
 
@@ -189,16 +189,16 @@ def _observations(folder: Path) -> Iterator[Observation]:
             yield read_observation(path)
 
 
-def _models(folder: Path, wanted: set[str]) -> dict[str, Model]:
+def _models(folder: Path, fingerprints: set[str]) -> dict[str, Model]:
     """Return the models in a folder that builds were made of; what a backend wrote is left alone."""
-    found: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     for path in _files(folder, ".onnx"):
-        if (path.parent / manifest.MANIFEST).exists() or wanted <= set(found):
+        if (path.parent / manifest.MANIFEST).exists() or fingerprints <= set(models):
             continue
         with contextlib.suppress(InputError):
             model = load_model(path)
-            found[model.fingerprint] = model
-    return {digest: model for digest, model in found.items() if digest in wanted}
+            models[model.fingerprint] = model
+    return {digest: model for digest, model in models.items() if digest in fingerprints}
 
 
 def _failed_logs(folder: Path) -> Iterator[str]:
@@ -224,7 +224,7 @@ def _record(document: Document) -> Document:
         **{key: document[key] for key in OF_RECORD},
         "samples": {key: document["samples"][key] for key in SAMPLES},
         "tries": [_try(one) for one in document["tries"]],
-        "layers": [_layer(one) for one in sorted(layers, key=_by_change)[:LAYERS_KEPT]],
+        "layers": [_layer(layer) for layer in sorted(layers, key=_by_change)[:LAYERS_KEPT]],
         "optimized_layers": len(layers),
     }
 

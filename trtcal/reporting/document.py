@@ -81,7 +81,9 @@ def assemble(folder: Path) -> Document:
 
 def _assembled(findings: Findings) -> Document:
     builds = sorted(findings.builds, key=_build_order)
-    every = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
+    every = sorted(
+        findings.calibrations, key=lambda calibration: (calibration.method, calibration.digest)
+    )
     models = {_fingerprint(record) for record in findings.optimizations}
     calibrations = [one for one in every if one.model not in models]
     optimized = [one for one in every if one.model in models]
@@ -91,7 +93,7 @@ def _assembled(findings: Findings) -> Document:
         "schema_version": VERSION,
         "trtcal": __version__,
         "comparison": findings.comparison and _kept(findings.comparison.to_document(), COMPARED),
-        "tests": [{**_kept(one, TESTED), "task": one.get("task")} for one in findings.tests],
+        "tests": [{**_kept(test, TESTED), "task": test.get("task")} for test in findings.tests],
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(one) for one in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
@@ -111,19 +113,21 @@ def _assembled(findings: Findings) -> Document:
 def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list[Document]:
     """Return each record with the ranges of the optimized model and the variants that have them."""
     rows = findings.comparison.rows if findings.comparison else ()
-    found = []
-    for record in sorted(findings.optimizations, key=lambda one: str(one["digest"])):
+    records = []
+    for record in sorted(
+        findings.optimizations, key=lambda optimization: str(optimization["digest"])
+    ):
         model = _fingerprint(record)
         own = [_calibration(one) for one in optimized if one.model == model]
         digests = {one["digest"] for one in own}
-        made = {row.name: row.quantization for row in rows}
+        quantizations = {row.name: row.quantization for row in rows}
         names = [
             name
-            for name, one in made.items()
+            for name, one in quantizations.items()
             if one.get("calibration") in digests or one.get("model") == model
         ]
-        found.append({**record, "variants": names, "calibrations": own})
-    return found
+        records.append({**record, "variants": names, "calibrations": own})
+    return records
 
 
 def _fingerprint(record: Document) -> str:
@@ -174,15 +178,15 @@ def _layer(layer: Layer, target: str) -> Document:
 
 def _fusions(model: Model, build: Build) -> list[Document]:
     """Return each pattern that the model's graph lets expect as one kernel, and what was built."""
-    found = check_fusions(model, layers=Engine(build.target, build.layers, model=build.model))
-    rows = zip(found.matches, found.seen, found.verdicts, strict=True)
+    fusions = check_fusions(model, layers=Engine(build.target, build.layers, model=build.model))
+    rows = zip(fusions.matches, fusions.seen, fusions.verdicts, strict=True)
     return [
         {
             "pattern": match.pattern,
             "root": match.root,
             "nodes": list(match.nodes),
             "prediction": match.state,
-            "why": [one.why for one in match.breakers],
+            "why": [breaker.why for breaker in match.breakers],
             "state": seen.state if seen else None,
             "layers": len(seen.layers) if seen else 0,
             "verdict": verdict,
@@ -208,7 +212,7 @@ def _measured(findings: Findings) -> Document:
         verdict = without_comparison(findings.builds, failed)
     else:
         issues = (findings.data_check or {"issues": ()})["issues"]
-        known = findings.failed_builds, _breaches(findings), [one["sentence"] for one in issues]
+        known = findings.failed_builds, _breaches(findings), [issue["sentence"] for issue in issues]
         verdict = judge(comparison, findings.builds, *known)
     rows = comparison.rows if comparison else ()
     machine = comparison.machine if comparison else None
@@ -222,7 +226,7 @@ def _measured(findings: Findings) -> Document:
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
             for row in rows
         },
-        "tests": {one["digest"]: one["measured"] for one in findings.tests},
+        "tests": {test["digest"]: test["measured"] for test in findings.tests},
         "builds": {build.digest: _build_measured(build, findings) for build in findings.builds},
         "failed_builds": findings.failed_builds,
         "failed_logs": failed,
@@ -236,16 +240,16 @@ def _measured(findings: Findings) -> Document:
 
 def _breaches(findings: Findings) -> dict[str, list[str]]:
     """Return for each model which limits its builds break, as ends of a sentence."""
-    found: dict[str, list[str]] = {}
+    breaches: dict[str, list[str]] = {}
     for build in findings.builds:
-        for one in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
-            if one["state"] == BROKEN:
+        for limit in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
+            if limit["state"] == BROKEN:
                 sentence = (
-                    f"its build for {build.target} breaks the limit {one['limit']} "
-                    f"with {one['value']:.4g} {one['unit']}".rstrip()
+                    f"its build for {build.target} breaks the limit {limit['limit']} "
+                    f"with {limit['value']:.4g} {limit['unit']}".rstrip()
                 )
-                found.setdefault(build.model, []).append(sentence)
-    return found
+                breaches.setdefault(build.model, []).append(sentence)
+    return breaches
 
 
 def _build_measured(build: Build, findings: Findings) -> Document:
@@ -271,8 +275,8 @@ def _diagnosis(document: Document) -> Document:
 
 def _failed_log(folder: Path, where: str) -> Document:
     log = folder / where / LOG
-    found = check_case(Case(), Config(log), [log])
-    return {"where": where, "log": read_log(log), "diagnosis": _diagnosis(found.to_document())}
+    diagnosis = check_case(Case(), Config(log), [log])
+    return {"where": where, "log": read_log(log), "diagnosis": _diagnosis(diagnosis.to_document())}
 
 
 def _noted(run: Document | None, key: str) -> Document:
@@ -317,9 +321,9 @@ def _event(event: Event) -> Document:
 
 def read_report(path: Path) -> Document:
     """Read a report's JSON; `InputError` if it is none, of another format version, or altered."""
-    found = read_json(path)
-    version = found.get("schema_version") if isinstance(found, dict) else VERSION
-    if version != VERSION and found.get("kind") == KIND:
+    document = read_json(path)
+    version = document.get("schema_version") if isinstance(document, dict) else VERSION
+    if version != VERSION and document.get("kind") == KIND:
         raise InputError(
             f"{path} is a report of format {version!r}; this trtcal reads format {VERSION}",
             "write it again from the folder of the run: `trtcal report FOLDER`",

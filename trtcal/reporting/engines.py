@@ -29,28 +29,32 @@ NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused p
 
 def grouped(items: Sequence[View], *keys: str) -> Iterator[list[View]]:
     """Yield the items that have the same values for some keys, in the order of the first of each."""
-    found: dict[tuple[Any, ...], list[View]] = {}
-    for one in items:
-        found.setdefault(tuple(one[key] for key in keys), []).append(one)
-    yield from found.values()
+    groups: dict[tuple[Any, ...], list[View]] = {}
+    for item in items:
+        groups.setdefault(tuple(item[key] for key in keys), []).append(item)
+    yield from groups.values()
 
 
 def builds(document: Document, model: str | None) -> list[View]:
     """Return what each build made of the plan: those of `model` first, a GPU's before a CPU's."""
     measured = document["measured"]["builds"]
-    found = sorted(
-        ({**one, **measured[one["digest"]]} for one in document["builds"]),
+    ordered = sorted(
+        ({**build, **measured[build["digest"]]} for build in document["builds"]),
         key=lambda one: (one["model"] != model, one["target"] == CPU),
     )
     return [
         {**_build(one), "is_chosen": one["model"] == model, "number": number}
-        for number, one in enumerate(found, 1)
+        for number, one in enumerate(ordered, 1)
     ]
 
 
 def _build(build: View) -> View:
     asked, met = _counts(build)
-    lost = [one for one in build["outcomes"] if one["got"] not in (one["asked"], "unknown")]
+    lost = [
+        outcome
+        for outcome in build["outcomes"]
+        if outcome["got"] not in (outcome["asked"], "unknown")
+    ]
     unknown = [one for one in build["outcomes"] if one["got"] == "unknown"]
     unmet = [
         {**own[0], "nodes": [one["node"] for one in own]}
@@ -82,9 +86,9 @@ def formats_of(document: Document) -> set[str]:
     rows = [] if comparison is None else comparison["rows"]
     rows = [row for row in rows if row["name"] == chosen] or rows
     if not rows:
-        return {one["asked"] for build in document["builds"] for one in build["outcomes"]} & {
-            *NARROW
-        }
+        return {
+            outcome["asked"] for build in document["builds"] for outcome in build["outcomes"]
+        } & {*NARROW}
     counted = (from_fields(Coverage, row["coverage"]) for row in rows if row["coverage"])
     return {name for coverage in counted for name in coverage.formats}
 
@@ -96,7 +100,11 @@ def title_of(build: Mapping[str, Any]) -> str:
 
 def _counts(build: View) -> tuple[int, int]:
     """Return how many nodes were asked in a narrow format, and how many of them got it."""
-    got = [one["got"] == one["asked"] for one in build["outcomes"] if one["asked"] in NARROW]
+    got = [
+        outcome["got"] == outcome["asked"]
+        for outcome in build["outcomes"]
+        if outcome["asked"] in NARROW
+    ]
     return len(got), sum(got)
 
 
@@ -109,7 +117,7 @@ def coverage_of(build: View) -> Coverage | None:
 def summary_of(build: View) -> str:
     """Return how much of a build's compute is in narrow formats, the largest rest, what was asked."""
     (asked, met), coverage = _counts(build), coverage_of(build)
-    formats = {one["asked"] for one in build["outcomes"]}.intersection(NARROW)
+    formats = {outcome["asked"] for outcome in build["outcomes"]}.intersection(NARROW)
     nodes, named = text.count(asked, NODE, NODES), spelled(formats)
     run = f"run in {named}" if formats in ({"int8"}, {"fp8"}) else "run as requested"
     plan = f"{met} of {nodes} requested in {named} {run}" if asked else NONE_ASKED
@@ -120,17 +128,17 @@ def summary_of(build: View) -> str:
 def logs(document: Document) -> list[View]:
     """Return each build's log and diagnosis; those of failed builds first."""
     measured = document["measured"]
-    found = [
-        {"title": f"failed build {one['where']}", "failed": True, **one}
-        for one in measured["failed_logs"]
+    entries = [
+        {"title": f"failed build {failed_log['where']}", "failed": True, **failed_log}
+        for failed_log in measured["failed_logs"]
     ]
     for build in document["builds"]:
         own = measured["builds"][build["digest"]]
-        found.append({"title": title_of(build), "failed": False, **own})
-    for one in found:
+        entries.append({"title": title_of(build), "failed": False, **own})
+    for one in entries:
         counts = sorted((one["log"] or {"counts": {}})["counts"].items())
         one["counts"] = [f"{many} {name}" for name, many in counts]
-    return found
+    return entries
 
 
 def log_events(logs: Sequence[View]) -> list[View]:
@@ -276,7 +284,7 @@ class _Facts:
         self.calibration = build["quantization"].get("calibration")
         self.wiring = build["wiring"] or {}
         self.tensors = numbered_tensors(document)
-        self.figures = {one["tensor"]: one for one in figures if not one["is_weight"]}
+        self.figures = {figure["tensor"]: figure for figure in figures if not figure["is_weight"]}
         self.layers = {layer["name"]: layer for layer in build["layers"]}
         self.times = build["times_ms"]
         self.found: dict[str | None, list[int]] = {}
@@ -320,7 +328,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 def numbered_tensors(document: Document) -> dict[str, tuple[int, View]]:
     """Return the tensors of which a histogram is known, with their numbers on the page, by name."""
-    known = (one for one in document["tensors"] if one["bars"])
+    known = (tensor for tensor in document["tensors"] if tensor["bars"])
     return {one["name"]: (number, one) for number, one in enumerate(known, 1)}
 
 
@@ -329,7 +337,7 @@ def fusions(builds: Sequence[View]) -> list[View]:
 
     Those that are broken or came out otherwise are listed for the verdict's variant.
     """
-    found = []
+    tables = []
     for build in builds:
         every = build["fusions"] or ()
         states = Counter(one["prediction"] for one in every)
@@ -342,8 +350,8 @@ def fusions(builds: Sequence[View]) -> list[View]:
         counts = {"whole": states["whole"], "broken": states["broken"]}
         counts |= {"one": seen["one layer"], "several": seen["several layers"]}
         if every:
-            found.append({"title": build["title"], **counts, "listed": listed})
-    return sorted(found, key=lambda one: not one["listed"])
+            tables.append({"title": build["title"], **counts, "listed": listed})
+    return sorted(tables, key=lambda one: not one["listed"])
 
 
 def skipped(document: Document) -> list[View]:

@@ -44,4 +44,4 @@ def _least_ms(build: Build) -> float | None:
     if gpu is None:
         return None
     times = [estimate(layer, find_target(gpu)).estimated_ms for layer in build.layers]
-    return math.fsum(one for one in times if one is not None) if None not in times else None
+    return math.fsum(time for time in times if time is not None) if None not in times else None

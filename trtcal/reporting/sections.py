@@ -75,7 +75,7 @@ SECTIONS = (
 
 def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Environment:
     """Return the templates with one kit; `finalize` makes markup of everything that is printed."""
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -83,7 +83,7 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         lstrip_blocks=True,
         finalize=finalize,
     )
-    made.filters.update(
+    templates.filters.update(
         number=text.number,
         ms=text.milliseconds,
         figure=text.figure,
@@ -100,8 +100,8 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         digest=lambda value: None if value is None else text.shorten(str(value), 26),
         px=lambda value: f"{value:.1f}",
     )
-    made.globals.update(kit=f"{kit}.j2", html=kit == "html")
-    return made
+    templates.globals.update(kit=f"{kit}.j2", html=kit == "html")
+    return templates
 
 
 def _with_commands(value: object, finalize: Callable[[object], object]) -> Markup:

@@ -81,11 +81,13 @@ def tensor_facts(
     unit), exact zeros counted separately; None without histograms, or if no value was finite. `tail`
     are the samples that reach farthest. Histograms and tails that no calibration is of are left out.
     """
-    chosen = {one.histograms for one in calibrations}
-    histograms = next((one.histograms for one in observations if one.digest in chosen), {})
+    chosen = {calibration.histograms for calibration in calibrations}
+    histograms = next(
+        (observation.histograms for observation in observations if observation.digest in chosen), {}
+    )
     data = {(one.model, one.dataset) for one in calibrations}
     reaches: Document = next(
-        (one["tensors"] for one in tails if (one["model"], one["dataset"]) in data), {}
+        (tail["tensors"] for tail in tails if (tail["model"], tail["dataset"]) in data), {}
     )
     by_digest = {one.digest: one for one in calibrations}
     names = dict.fromkeys([*histograms, *(name for one in calibrations for name in one.ranges)])

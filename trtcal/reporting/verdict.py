@@ -55,7 +55,7 @@ class Verdict:
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
         limits = [judgement.to_document() for judgement in self.limits]
-        estimates = [vars(one) for one in self.estimates]
+        estimates = [vars(estimate) for estimate in self.estimates]
         lists = {"reasons": list(self.reasons), "limits": limits, "estimates": estimates}
         return {**vars(self), **lists}
 
@@ -69,12 +69,14 @@ class _Judged:
     @property
     def accuracy(self) -> Judgement | None:
         """The first limit on what the outputs are."""
-        return next((one for one in self.limits if one.limit.metric not in NOT_OF_OUTPUTS), None)
+        return next(
+            (limit for limit in self.limits if limit.limit.metric not in NOT_OF_OUTPUTS), None
+        )
 
     @property
     def judges_speed(self) -> bool:
         """Whether a limit is about speed."""
-        return any(one.limit.metric in ("speedup", *PERCENTILES) for one in self.limits)
+        return any(limit.limit.metric in ("speedup", *PERCENTILES) for limit in self.limits)
 
     @property
     def state(self) -> str:
@@ -85,7 +87,7 @@ class _Judged:
     @property
     def shortfall(self) -> float:
         """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
-        missing = (_excess(one) / max(abs(one.limit.bound), 1.0) for one in self.limits)
+        missing = (_excess(limit) / max(abs(limit.limit.bound), 1.0) for limit in self.limits)
         return len(self.breaches) + sum(missing)
 
 
@@ -136,7 +138,7 @@ def judge(
         reasons = (*unjudged(comparison), *reasons)
     reasons += tuple(_not_paid(comparison, best.row, found))
     reasons += tuple(
-        f"The calibration data look wrong: {text.shorten(one, LONGEST)}." for one in issues
+        f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
     )
     return replace(give(comparison, best, reasons), estimates=found)
 
@@ -172,7 +174,9 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
 
 def _failed_build(failed: Document) -> str:
     """Return what a failed build's log gives as the cause: the layer, the line, the likely fix."""
-    findings = [one for one in failed["diagnosis"]["findings"] if one["kind"] in FAILING]
+    findings = [
+        finding for finding in failed["diagnosis"]["findings"] if finding["kind"] in FAILING
+    ]
     where = "" if failed["where"] == "." else f" in {text.shorten(failed['where'], REASON_SHOWN)}"
     if not findings:
         return f"No engine: the build{where} ended and its log gives no reason."
@@ -245,7 +249,7 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
 def _agreeing(row: Row) -> str:
     accuracy = row.accuracy
     share = text.number(accuracy.agreement)
-    if [one.kind for one in row.outputs] in ([], ["classes"]):
+    if [output.kind for output in row.outputs] in ([], ["classes"]):
         return f"gives the same answer as FP32 on {share} % of {accuracy.samples:,} samples"
     return f"makes {share} % of FP32's decisions, the mean over {accuracy.samples:,} samples"
 
@@ -318,13 +322,15 @@ def _larger_engines(
         for build in builds
         if build.model == reference
     }
-    found = []
+    sentences = []
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
         if build.target != CPU and size and other and size > other:
             sizes = f"{text.size(size)} against {text.size(other)}"
-            found.append(f"The engine of {name} for {build.target} is larger than FP32's: {sizes}.")
-    return found
+            sentences.append(
+                f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
+            )
+    return sentences
 
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
@@ -361,7 +367,7 @@ def _lost(asked: Sequence[Outcome], where: str) -> Iterator[str]:
 
 
 def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    undecided = [one for one in best.limits if one.state == UNDECIDED]
+    undecided = [limit for limit in best.limits if limit.state == UNDECIDED]
     if undecided:
         sentence = _undecided_sentence(best.row, undecided[0])
     else:
@@ -406,9 +412,9 @@ def _measured(one: Judgement) -> str:
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
     several = len(comparison.candidates) > 1
     subject = "No variant holds the limits. The closest," if several else "The only variant,"
-    broken = ". It ".join(_measured(one) for one in best.limits if one.state == BROKEN)
+    broken = ". It ".join(_measured(limit) for limit in best.limits if limit.state == BROKEN)
     parts = [f"{subject} {best.row.name}, {broken or 'breaks a limit on builds'}"]
-    parts += [f"{one[0].upper()}{one[1:]}" for one in best.breaches]
+    parts += [f"{breach[0].upper()}{breach[1:]}" for breach in best.breaches]
     rule = _rule(comparison, best)
     return Verdict(DO_NOT, best.row.name, f"{'. '.join(parts)}.", rule, reasons, best.limits)
 

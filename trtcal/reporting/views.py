@@ -83,9 +83,9 @@ def shown(document: Document) -> View:
         "share": _share_of_labels(chosen),
         "estimates": verdict.get("estimates", []),
         "engine_summaries": [
-            summary_of(one)
-            for one in document["builds"]
-            if one["model_name"] == verdict["variant"] and one["target"] != CPU
+            summary_of(build)
+            for build in document["builds"]
+            if build["model_name"] == verdict["variant"] and build["target"] != CPU
         ],
         "gpu_targets": gpu_targets(document),
         "run_files": run_files(document),
@@ -111,7 +111,7 @@ def shown(document: Document) -> View:
         "the_skipped": engines.skipped(document),
         "logs": logs,
         "events": events,
-        "lines_shown": {one["row_id"] for one in events},
+        "lines_shown": {event["row_id"] for event in events},
         "known_tensors": known_tensors(document),
         "run_command": _run_command(run.get("command")),
         "commands": list(commands(document)),
@@ -125,7 +125,7 @@ def shown(document: Document) -> View:
 
 
 def _subject(document: Document, rows: Sequence[View]) -> str:
-    names = [one["name"] for one in rows] or [one["model_name"] for one in document["builds"]]
+    names = [row["name"] for row in rows] or [build["model_name"] for build in document["builds"]]
     return str(names[0] if names else document["measured"]["folder"] or "A build")
 
 
@@ -176,7 +176,9 @@ def agreement_name(document: Document) -> str:
 
 def _by_output(rows: Sequence[View]) -> list[View]:
     """Return each output's figures, where there are several or they are boxes."""
-    found = [{**one, "variant": row["name"]} for row in rows[1:] for one in row.get("outputs", ())]
+    found = [
+        {**output, "variant": row["name"]} for row in rows[1:] for output in row.get("outputs", ())
+    ]
     is_plain = len(found) <= len(rows[1:]) and all(one["kind"] != "boxes" for one in found)
     return [] if is_plain else found
 
@@ -190,7 +192,7 @@ def _share_of_labels(row: View | None) -> View | None:
 
 def gpu_targets(document: Document) -> list[str]:
     """Return the targets that are no CPU: those that were built for, else those that could not be."""
-    built = {one["target"] for one in document["builds"]} - {CPU}
+    built = {build["target"] for build in document["builds"]} - {CPU}
     return sorted(built) or refused_targets(document["measured"]["failed_builds"])
 
 
@@ -221,11 +223,11 @@ def first_steps(document: Document, found: Sequence[View], row: View | None) -> 
 
     They are about the variant of `row`, if it was built. The tensor comes first if a limit is broken.
     """
-    fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
+    fails = any(limit["state"] == BROKEN for limit in document["measured"]["verdict"]["limits"])
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
         found = [one for one in found if one["kind"] not in FAILING]
     model = row["model"] if row else None
-    own = {engines.title_of(one) for one in document["builds"] if one["model"] == model}
+    own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
     found = [one for one in found if not own or own.intersection(one["builds"])]
     steps = [
         {
@@ -296,7 +298,7 @@ def changes(document: Document) -> View | None:
         return None
     verdict, before = document["measured"]["verdict"], found["run"]["verdict"]
     name = verdict["variant"]
-    builds = (one for one in document["builds"] if one["model_name"] == name)
+    builds = (build for build in document["builds"] if build["model_name"] == name)
     own = {name, *(f"{one['model_name']} for {one['target']}" for one in builds)}
 
     def place(one: View) -> tuple[bool, bool, float]:
@@ -304,11 +306,11 @@ def changes(document: Document) -> View | None:
         return one["figure"] not in FIRST, one["variant"] not in own, -size
 
     figures = [
-        one
-        for one in found["figures"]
-        if one["better"] is not None
-        and one["figure"] not in RAW_TIMES
-        and text.figure(one["before"]) != text.figure(one["now"])
+        figure
+        for figure in found["figures"]
+        if figure["better"] is not None
+        and figure["figure"] not in RAW_TIMES
+        and text.figure(figure["before"]) != text.figure(figure["now"])
     ]
     figures.sort(key=place)
     now = verdict["word"]
@@ -383,18 +385,18 @@ def _agreeing(row: View) -> Interval:
 def tests(document: Document) -> list[View]:
     """Return every A/B test with its verdict and answers."""
     measured = document["measured"]["tests"]
-    return [{**one, **measured[one["digest"]]} for one in document["tests"]]
+    return [{**test, **measured[test["digest"]]} for test in document["tests"]]
 
 
 def slices(row: View | None) -> list[View]:
     """Return a variant's figures by slice and by class, the worst groups first."""
-    found = []
-    for one in (row or {}).get("breakdowns", ()):
-        groups = [_group(group, one["unit"]) for group in one["groups"][:GROUPS_SHOWN]]
+    breakdowns = []
+    for breakdown in (row or {}).get("breakdowns", ()):
+        groups = [_group(group, breakdown["unit"]) for group in breakdown["groups"][:GROUPS_SHOWN]]
         worse = sum(group["rank"] < 2 for group in groups)
-        total = len(one["groups"]) + one["rest"]
-        found.append({**one, "groups": groups, "worse": worse, "all": total})
-    return found
+        total = len(breakdown["groups"]) + breakdown["rest"]
+        breakdowns.append({**breakdown, "groups": groups, "worse": worse, "all": total})
+    return breakdowns
 
 
 def _group(item: View, unit: str) -> View:
@@ -409,17 +411,17 @@ def optimizations(document: Document) -> list[View]:
     """Return each improvement with its sentence, its tries before and after, and its layers."""
     return [
         {
-            **one,
-            "title": some(one["variants"]) or "no variant",
-            "sentence": _sentence(one),
-            "tries": _tries(one),
-            "is_sqnr": one["objective"] == "sqnr",
+            **optimization,
+            "title": some(optimization["variants"]) or "no variant",
+            "sentence": _sentence(optimization),
+            "tries": _tries(optimization),
+            "is_sqnr": optimization["objective"] == "sqnr",
             "layers": [
                 {**layer, "share": _share(layer["rounded"], layer["weights"])}
-                for layer in one["layers"][:LAYERS_SHOWN]
+                for layer in optimization["layers"][:LAYERS_SHOWN]
             ],
         }
-        for one in document["optimizations"]
+        for optimization in document["optimizations"]
     ]
 
 
@@ -454,7 +456,7 @@ def _sqnr_db(one: Document, objective: str) -> float | None:
 
 def _tries(record: Document) -> list[View]:
     """Return each try with its figures, and with those of the best before it."""
-    found, best = [], None
+    tries, best = [], None
     for one in record["tries"]:
         figures = {
             "sqnr": _sqnr_db(one, record["objective"]),
@@ -463,17 +465,17 @@ def _tries(record: Document) -> list[View]:
         }
         ranges = "ranges of the tensors, chosen by this method"
         words = ranges if one["name"].startswith(RANGES) else WORDS.get(one["name"], "")
-        found.append(
+        tries.append(
             {**one, "words": words, "before": best or dict.fromkeys(figures), "after": figures}
         )
         best = figures if one["kept"] else best
-    return found
+    return tries
 
 
 def ranges(document: Document) -> View:
     """Return the tensors with ranges, those of which most is clipped or reaches farthest first."""
-    methods = list(dict.fromkeys(one["method"] for one in document["calibrations"]))
-    known = sorted((one for one in document["tensors"] if one["ranges"]), key=_reach)
+    methods = list(dict.fromkeys(calibration["method"] for calibration in document["calibrations"]))
+    known = sorted((tensor for tensor in document["tensors"] if tensor["ranges"]), key=_reach)
     rows = []
     for one in known[:TENSORS_SHOWN]:
         found = {each["method"]: each for each in one["ranges"]}
@@ -497,17 +499,19 @@ def _reach(tensor: View) -> tuple[float, float]:
 
 def known_tensors(document: Document) -> list[View]:
     """Return the tensors without range or with a note of each calibration, by what is known of them."""
-    found = []
-    for one in document["calibrations"]:
+    tables = []
+    for calibration in document["calibrations"]:
         groups: dict[str, list[str]] = {}
-        for tensor, why in one["unranged"].items():
+        for tensor, why in calibration["unranged"].items():
             groups.setdefault(f"no range: {why}", []).append(tensor)
-        for tensor, note in one["notes"].items():
+        for tensor, note in calibration["notes"].items():
             groups.setdefault(note, []).append(tensor)
-        counts = {"unranged": len(one["unranged"]), "notes": len(one["notes"])}
+        counts = {"unranged": len(calibration["unranged"]), "notes": len(calibration["notes"])}
         if groups:
-            found.append({"method": one["method"], **counts, "groups": list(groups.items())})
-    return found
+            tables.append(
+                {"method": calibration["method"], **counts, "groups": list(groups.items())}
+            )
+    return tables
 
 
 def _run_command(command: Any) -> str | None:
@@ -528,29 +532,29 @@ def commands(document: Document) -> Iterator[str]:
     if files:
         model = shlex.quote(files["model"])
         calibration = test = shlex.join(config_of(files))
-    made, optimized = origin_of(document)
+    quantization, optimized = origin_of(document)
     methods = {one["method"]: one["digest"] for one in document["calibrations"]}
     ranges = ""
     for method in methods or ["percentile"]:
         output = shlex.quote(f"calibration-{method}.json")
         chosen = f"--method {shlex.quote(method)} -o {output}"
         yield _line("trtcal calibrate", model, calibration, chosen)
-        if not ranges or methods[method] == made.get("calibration"):
+        if not ranges or methods[method] == quantization.get("calibration"):
             ranges = f"--calibration {output}"
     plan = shlex.join(plan_of(document, folder)) if files else "[--plan PLAN.json]"
     is_int8 = engines.formats_of(document) <= {"int8"}
     output = "int8.onnx" if is_int8 else "quantized.onnx"
-    given = calibration if files else ""
-    if made.get("calibration") == NONE:  # weights alone
+    data = calibration if files else ""
+    if quantization.get("calibration") == NONE:  # weights alone
         ranges = ""
     if optimized:
-        given, ranges = calibration, f"--improve {shlex.quote(optimized['effort'])}"
-    yield _line("trtcal quantize", model, given, plan, ranges, "-o", output)
-    targets = {(one["backend"], one["target"]) for one in document["builds"]}
+        data, ranges = calibration, f"--improve {shlex.quote(optimized['effort'])}"
+    yield _line("trtcal quantize", model, data, plan, ranges, "-o", output)
+    targets = {(build["backend"], build["target"]) for build in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
-        built = shlex.quote(f"builds/{target}")
-        yield f"trtcal build {output} {where} -o {built}"
+        build_folder = shlex.quote(f"builds/{target}")
+        yield f"trtcal build {output} {where} -o {build_folder}"
         yield f"trtcal log {shlex.quote(f'builds/{target}/build.log')}"
     yield _line("trtcal compare", model, output, test)
     yield f"trtcal report {shlex.quote(folder)} -o report.html"
@@ -565,52 +569,54 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
     stages = (document["measured"]["run"] or {}).get("stages", ())
     outputs = {stage["digest"]: shlex.quote(stage["output"]) for stage in stages}
     optimized = {
-        name: one["optimizations"] for one in document["optimizations"] for name in one["variants"]
+        name: optimization["optimizations"]
+        for optimization in document["optimizations"]
+        for name in optimization["variants"]
     }
-    found = []
+    commands_by_name = []
     for row in rows:
-        made, name = row["quantization"], row["name"]
-        if "calibration" in made:
+        quantization, name = row["quantization"], row["name"]
+        if "calibration" in quantization:
             parts = ["trtcal quantize MODEL.onnx"]
-            if made["calibration"] != NONE:
-                ranges = outputs.get(made["calibration"], "CALIBRATION.json")
+            if quantization["calibration"] != NONE:
+                ranges = outputs.get(quantization["calibration"], "CALIBRATION.json")
                 parts += ["--calibration", ranges]
             if name in optimized:
                 parts += ["--optimizations", outputs.get(optimized[name], "OPTIMIZATIONS.npz")]
-            plan = made.get("plan")
+            plan = quantization.get("plan")
             if plan in outputs or plan not in (None, *PLAIN):
                 parts += ["--plan", outputs.get(plan, "PLAN.json")]
             elif plan in PLAIN:
                 parts.append(PLAIN[plan])
             output = outputs.get(row["model"], shlex.quote(f"{name}.onnx"))
             command = _line(*parts, "-o", output)
-            found.append({"name": name, "command": command, "point": row["number"]})
-    return found
+            commands_by_name.append({"name": name, "command": command, "point": row["number"]})
+    return commands_by_name
 
 
 def digests(document: Document) -> list[tuple[str, str]]:
     """Return every digest and fingerprint that the report rests on, with what it is of."""
     comparison = document["comparison"]
-    found = [("this report", document["digest"])]
+    entries = [("this report", document["digest"])]
     if comparison:
-        found.append(("comparison", comparison["digest"]))
-        found.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
+        entries.append(("comparison", comparison["digest"]))
+        entries.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
         rows = comparison["rows"]
-        found += [(f"fingerprint of model {row['name']}", row["model"]) for row in rows]
+        entries += [(f"fingerprint of model {row['name']}", row["model"]) for row in rows]
     for one in document["tests"]:
-        found.append((f"A/B test of {one['candidate']} against {one['baseline']}", one["digest"]))
+        entries.append((f"A/B test of {one['candidate']} against {one['baseline']}", one["digest"]))
     for one in document["calibrations"]:
-        found.append((f"calibration {one['method']}", one["digest"]))
-        found.append((f"calibration data of {one['method']}", one["dataset"]))
-        found.append((f"histograms of {one['method']}", one["histograms"]))
+        entries.append((f"calibration {one['method']}", one["digest"]))
+        entries.append((f"calibration data of {one['method']}", one["dataset"]))
+        entries.append((f"histograms of {one['method']}", one["histograms"]))
     for one in document["optimizations"]:
         names = ", ".join(one["variants"]) or "no variant"
-        found.append((f"optimizations of {names}", one["optimizations"]))
-        found.append((f"record of optimizations of {names}", one["digest"]))
-        found += [(f"ranges of {names}", ranges["digest"]) for ranges in one["calibrations"]]
+        entries.append((f"optimizations of {names}", one["optimizations"]))
+        entries.append((f"record of optimizations of {names}", one["digest"]))
+        entries += [(f"ranges of {names}", ranges["digest"]) for ranges in one["calibrations"]]
     if document["data_check"]:
-        found.append(("data check", document["data_check"]["digest"]))
-    found += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
+        entries.append(("data check", document["data_check"]["digest"]))
+    entries += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
     for one in document["builds"]:
-        found.append((f"build of {one['model_name']} for {one['target']}", one["digest"]))
-    return found
+        entries.append((f"build of {one['model_name']} for {one['target']}", one["digest"]))
+    return entries

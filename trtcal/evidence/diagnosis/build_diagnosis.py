@@ -148,7 +148,7 @@ def diagnose(
         (*judge_findings(findings, limits), *judge_coverage(limits, case.coverage)),
         dict(log.notes),
         _counts(case, log),
-        tuple(one for one in suppressions if one not in used),
+        tuple(suppression for suppression in suppressions if suppression not in used),
         case.coverage,
     )
 
@@ -159,7 +159,9 @@ def suppress(
     """Separate findings into those that count and those that are accepted, each with why."""
     open_ones, accepted = [], []
     for finding in findings:
-        why = next((one for one in suppressions if one.covers(finding)), None)
+        why = next(
+            (suppression for suppression in suppressions if suppression.covers(finding)), None
+        )
         if why is None:
             open_ones.append(finding)
         else:
@@ -171,13 +173,13 @@ def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tupl
     """Hold the numbers of findings, in all and by kind, to the limits that are about them."""
     kinds = Counter(finding.kind for finding in findings)
     ours = [limit for limit in limits if limit.is_of_findings]
-    counts = {one.metric: kinds[COUNTED.get(one.metric, one.metric)] for one in ours}
+    counts = {limit.metric: kinds[COUNTED.get(limit.metric, limit.metric)] for limit in ours}
     return judge_counts(ours, counts | {"findings": len(findings)})
 
 
 def _counts(case: Case, log: LogFindings) -> dict[str, int]:
     outcomes = case.outcomes
-    lost = sum(one.is_lost for one in outcomes)
+    lost = sum(outcome.is_lost for outcome in outcomes)
     met = sum(one.is_met for one in outcomes)
     counts = {
         "asked": len(outcomes),
@@ -256,7 +258,7 @@ def _cost(layer: Layer | None, risk: str) -> Cost:
     if layer is None:
         return Cost(risk=risk)
     tensors = (*layer.inputs, *layer.constants, *layer.outputs)
-    sized = all(one.shape and min(one.shape) > 0 for one in tensors)
+    sized = all(tensor.shape and min(tensor.shape) > 0 for tensor in tensors)
     return Cost(getattr(layer, "time_ms", None), layer.bytes_moved if sized else None, risk)
 
 
@@ -336,7 +338,7 @@ def check_build(
         build.layers,
         tensors=tensors_of(model.proto) if model else {},
         coverage=coverage,
-        expected=_expected({one.asked for one in build.outcomes}, bool(build.skipped)),
+        expected=_expected({outcome.asked for outcome in build.outcomes}, bool(build.skipped)),
     )
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
@@ -358,10 +360,10 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     """
     checked = check_fusions(model, layers=layers)
     fixable = {
-        (one.nodes or (one.tensor,))[0]
+        (breaker.nodes or (breaker.tensor,))[0]
         for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
-        for one in match.breakers[:1]
-        if one.fix and (layers is None or verdict == AGREES)
+        for breaker in match.breakers[:1]
+        if breaker.fix and (layers is None or verdict == AGREES)
     }
     split = {
         match.root
@@ -430,13 +432,13 @@ def _check_of_model(
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
-def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
+def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
     """Return a diagnosis whose tensors without a range are named with the nodes at them.
 
     One that needs no range costs nothing, and comes behind all that does.
     """
-    if not any(finding.kind == MISSING_RANGE for finding in made.findings):
-        return made
+    if not any(finding.kind == MISSING_RANGE for finding in diagnosis.findings):
+        return diagnosis
     graph = model.proto.graph
     writers, readers = producers_of(graph), readers_of(graph)
     types = stated_types(onnx.shape_inference.infer_shapes(stand_in(model.proto)).graph)
@@ -449,17 +451,17 @@ def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
         who = ", ".join(
             f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
         )
-        found = replace(finding, what=f"tensor {name!r} has no range: {who}")
+        renamed = replace(finding, what=f"tensor {name!r} has no range: {who}")
         kind = types[name].tensor_type.elem_type if name in types else 0
         if kind in FLOATS | {0} and name in readers:
-            return found
+            return renamed
         why = "it is an output of the network" if kind in FLOATS | {0} else "it holds no floats"
         return replace(
-            found, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
+            renamed, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
         )
 
-    findings = sorted(map(named, made.findings), key=lambda one: one.cost == HARMLESS)
-    return replace(made, findings=tuple(findings))
+    findings = sorted(map(named, diagnosis.findings), key=lambda one: one.cost == HARMLESS)
+    return replace(diagnosis, findings=tuple(findings))
 
 
 def _faults(model: Model) -> Iterator[Finding]:
@@ -483,8 +485,8 @@ def check_case(
 ) -> Diagnosis:
     """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
     accepted = [Suppression(**one) for one in config.suppress]
-    made = diagnose(replace(case, events=_events(logs)), config.limits, accepted, further)
-    return replace(made, findings=with_context(made.findings, logs))
+    diagnosis = diagnose(replace(case, events=_events(logs)), config.limits, accepted, further)
+    return replace(diagnosis, findings=with_context(diagnosis.findings, logs))
 
 
 def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:

@@ -253,7 +253,7 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
             raise InputError(
                 f"{name!r} is not a pass of --add", f"choose one of: {', '.join(ON_REQUEST)}"
             )
-    wanted = {one.fix for match in fusions.broken for one in match.breakers} - {None}
+    wanted = {breaker.fix for match in fusions.broken for breaker in match.breakers} - {None}
     wanted -= set(ON_REQUEST) - set(add)
     chosen = [one for one in PASSES if one.name in wanted]
     if CASTS in chosen or ROUNDING_CASTS in chosen:
@@ -264,7 +264,7 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
     prepared = prepare_with_record(model, (), names, chosen)
     if not any(one.changes for one in prepared.records if one.name != TYPES.name):
         raise GateFailed("no pattern can be fixed, so no model was written", _hint(fusions, add))
-    moves = any(one.changes for one in prepared.records if one.name == PAIRS)
+    moves = any(record.changes for record in prepared.records if record.name == PAIRS)
     return FixedModel(prepared.model, prepared.records, _largest_step(model) if moves else None)
 
 
@@ -276,12 +276,12 @@ def _largest_step(model: Model) -> float:
 
 
 def _pairs(fusions: Fusions) -> set[str]:
-    breakers = (one for match in fusions.broken for one in match.breakers)
+    breakers = (breaker for match in fusions.broken for breaker in match.breakers)
     return {name for one in breakers if one.fix == PAIRS for name in one.nodes}
 
 
 def _hint(fusions: Fusions, add: Collection[str]) -> str:
-    fixes = {one.fix for match in fusions.broken for one in match.breakers}
+    fixes = {breaker.fix for match in fusions.broken for breaker in match.breakers}
     left = [name for name in ON_REQUEST if name in fixes and name not in add]
     if left:
         return f"--add {left[0]} removes a node that breaks a pattern; it changes values"

@@ -68,7 +68,7 @@ def _seen(match: Match, index: LayersByNode) -> Seen:
 
 
 def _moved_in_build(layers: Sequence[Layer]) -> int | None:
-    written = {one.name: one for layer in layers for one in layer.outputs}
+    written = {output.name: output for layer in layers for output in layer.outputs}
     passed = {one.name for layer in layers for one in layer.inputs} & set(written)
     moved = sum_bytes(written[name] for name in passed)
     return None if moved is None else 2 * moved
@@ -176,7 +176,9 @@ def _findings(view: View, match: Match, seen: Seen | None) -> Iterator[Finding]:
 
 def _moved(view: View, match: Match) -> int | None:
     """Return the bytes that a break costs: each value is written and read, or only read again."""
-    times = {one.tensor: 1 if one.kind in SHARED else 2 for one in reversed(match.breakers)}
+    times = {
+        breaker.tensor: 1 if breaker.kind in SHARED else 2 for breaker in reversed(match.breakers)
+    }
     sizes = [(view.size_bytes(tensor), count) for tensor, count in times.items()]
     known = [size * count for size, count in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
@@ -184,7 +186,7 @@ def _moved(view: View, match: Match) -> int | None:
 
 def _broken(match: Match, cost: Cost) -> Finding:
     first = match.breakers[0]
-    reasons = "; ".join(one.why for one in match.breakers)
+    reasons = "; ".join(breaker.why for breaker in match.breakers)
     return Finding(
         BROKEN_FUSION,
         first.nodes[0] if first.nodes else first.tensor,
@@ -248,7 +250,7 @@ def _standings(document: Document) -> Iterator[tuple[tuple[str, str], str]]:
         if match["prediction"] not in (WHOLE, BROKEN):
             raise ValueError(match["prediction"])
         root, evidence = str(match["root"]), match["evidence"]
-        why = "; ".join(str(one["why"]) for one in match["breakers"])
+        why = "; ".join(str(breaker["why"]) for breaker in match["breakers"])
         state = f"{match['pattern']} {match['prediction']}"
         yield (root, PREDICTION), f"{state}: {why}" if why else state
         if evidence is not None and Seen(evidence["state"]).is_known:
@@ -262,7 +264,7 @@ def diff_fusions(before: Standings, after: Standings) -> Difference[None, str]:
     a, b = ({key: one[key] for key in one if key not in unknown} for one in (before, after))
     changes = changes_of(a, b, _is_better)
     roots = {root for root, _ in (*before, *after)}
-    return Difference(None, None, changes, len(roots - {one.subject for one in changes}))
+    return Difference(None, None, changes, len(roots - {change.subject for change in changes}))
 
 
 def _is_better(what: str, before: str, after: str) -> bool | None:

@@ -116,7 +116,7 @@ def find_matches(view: View, patterns: Patterns) -> tuple[Match, ...]:
     ]
     kept: list[_Candidate] = []
     taken = set[int]()
-    for one in sorted(candidates, key=lambda one: one.rank):
+    for one in sorted(candidates, key=lambda candidate: candidate.rank):
         if taken.isdisjoint(one.own):
             taken |= one.own
             kept.append(one)
@@ -155,7 +155,9 @@ class _Solver:
 
     def roots(self, pattern: Pattern) -> list[int]:
         """Return the nodes that a pattern's last operator could be."""
-        return sorted({root for one in pattern.expressions for root in self._roots(one)})
+        return sorted(
+            {root for expression in pattern.expressions for root in self._roots(expression)}
+        )
 
     def _roots(self, expression: Operator) -> Iterator[int]:
         for operator in self.patterns.alternatives(expression.name):
@@ -169,7 +171,7 @@ class _Solver:
             for expression in pattern.expressions
             for found in islice(self._node(expression, root, _Found()), MOST_SOLUTIONS)
         ]
-        return min(candidates, key=lambda one: one.rank, default=None)
+        return min(candidates, key=lambda candidate: candidate.rank, default=None)
 
     def _breakers(self, pattern: Pattern, found: _Found) -> tuple[Breaker, ...]:
         inside = {*found.nodes, *(node for edge in found.edges for node in edge.nodes)}

@@ -177,8 +177,8 @@ class Form:
     expressions: tuple[Operator, ...] = key(_expressions, name="is")
 
     def __post_init__(self) -> None:
-        for one in self.expressions:
-            if VARIABLE not in operands_in(one) or one.name == self.operator:
+        for expression in self.expressions:
+            if VARIABLE not in operands_in(expression) or expression.name == self.operator:
                 hint = "write `x` for it, as in Mul(x, Sigmoid(x))"
                 raise WrongKeyError("{} has no input", "is", hint)
 
@@ -217,7 +217,10 @@ class Patterns:
     )
 
     def __post_init__(self) -> None:
-        names = [[one.operator for one in self.forms], [one.name for one in self.patterns]]
+        names = [
+            [form.operator for form in self.forms],
+            [pattern.name for pattern in self.patterns],
+        ]
         for word, given in zip(("form", "pattern"), names, strict=True):
             for name in given:
                 if given.count(name) > 1:

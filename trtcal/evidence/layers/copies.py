@@ -177,13 +177,17 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
     reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
     total_ms, total_bytes = time_of(layers), bytes_of(layers)
     left_over = {one.layer for one in unfused}
-    found = [
+    findings = [
         *_float_between_int8(flow),
-        *(_reformat(one) for one in reformats if not one.is_free and one.layer not in left_over),
+        *(
+            _reformat(reformat)
+            for reformat in reformats
+            if not reformat.is_free and reformat.layer not in left_over
+        ),
         *(_unfused_finding(one) for one in unfused),
-        *(_chain(one) for one in chains if len(one.layers) >= LONG_CHAIN or one.cuts),
+        *(_chain(chain) for chain in chains if len(chain.layers) >= LONG_CHAIN or chain.cuts),
     ]
-    worth = (one for one in found if _is_worth(one.cost, total_ms, total_bytes))
+    worth = (one for one in findings if _is_worth(one.cost, total_ms, total_bytes))
     ranked = rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
     return LayerReport(reformats, unfused, chains, ranked)
 

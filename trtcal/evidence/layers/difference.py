@@ -55,14 +55,14 @@ class EngineDifference(Difference[Engine, Layer]):
     def pairs(self) -> tuple[LayerPair, ...]:
         """The layers that are in both engines."""
         return tuple(
-            LayerPair(one.before, one.after, one.what)
-            for one in self.changes
-            if one.before and one.after
+            LayerPair(change.before, change.after, change.what)
+            for change in self.changes
+            if change.before and change.after
         )
 
     def alone(self, kind: str) -> tuple[str, ...]:
         """Return the names of the layers that are `gone` or `new`."""
-        return tuple(one.subject for one in self.changes if one.kind == kind)
+        return tuple(change.subject for change in self.changes if change.kind == kind)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -73,7 +73,7 @@ class EngineDifference(Difference[Engine, Layer]):
                 name: {"source": engine.source, "total_ms": engine.total_ms}
                 for name, engine in sides.items()
             },
-            "changes": [_change_document(one) for one in self.changes],
+            "changes": [_change_document(change) for change in self.changes],
             "unchanged": self.unchanged,
             "reformats_gone": list(map(asdict, self.gone)),
             "reformats_new": list(map(asdict, self.new)),
@@ -139,7 +139,7 @@ def compare_engines(before: Engine, after: Engine) -> EngineDifference:
         before,
         after,
         changes,
-        sum(one.before is not None and one.before == one.after for one in changes),
+        sum(change.before is not None and change.before == change.after for change in changes),
         gone,
         new,
         (kept_before, kept_after),

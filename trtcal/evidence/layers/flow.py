@@ -58,11 +58,11 @@ def depths(flow: Flow) -> list[int]:
 
     A layer that waits for itself (no list of a builder has one) gets the depth of the rest.
     """
-    found = [0] * len(flow.layers)
+    counts = [0] * len(flow.layers)
     for index in _in_order(flow):
-        before = max((found[other] for other in flow.before(index)), default=0)
-        found[index] = before + flow.layers[index].is_heavy
-    return found
+        before = max((counts[other] for other in flow.before(index)), default=0)
+        counts[index] = before + flow.layers[index].is_heavy
+    return counts
 
 
 def nearest_heavy(flow: Flow, backwards: bool) -> list[frozenset[int]]:
@@ -70,14 +70,14 @@ def nearest_heavy(flow: Flow, backwards: bool) -> list[frozenset[int]]:
 
     At most 64 of them: those that come first in the list.
     """
-    found: list[frozenset[int]] = [frozenset()] * len(flow.layers)
+    nearest: list[frozenset[int]] = [frozenset()] * len(flow.layers)
     order = _in_order(flow)
     for index in order if backwards else reversed(order):
         near: set[int] = set()
         for other in flow.before(index) if backwards else flow.after(index):
-            near |= {other} if flow.layers[other].is_heavy else found[other]
-        found[index] = frozenset(sorted(near)[:MOST_NEAR])
-    return found
+            near |= {other} if flow.layers[other].is_heavy else nearest[other]
+        nearest[index] = frozenset(sorted(near)[:MOST_NEAR])
+    return nearest
 
 
 def _in_order(flow: Flow) -> list[int]:

@@ -167,7 +167,7 @@ class Layer:
     def reads_weights_in(self, dtype: str) -> bool:
         """Whether it multiplies, and its own kernel reads a matrix of this type."""
         tensors = (*self.inputs, *self.constants)
-        stored = any(one.dtype == dtype and len(one.shape) > 1 for one in tensors)
+        stored = any(tensor.dtype == dtype and len(tensor.shape) > 1 for tensor in tensors)
         return self.is_heavy and (stored or self.weights == dtype)
 
     @property

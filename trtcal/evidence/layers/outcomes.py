@@ -163,7 +163,10 @@ def built_coverage(
 
     `sizes` are the shapes of inputs that the model leaves open.
     """
-    got, record = {one.node: one.got for one in outcomes}, quantization_record(model.proto)
+    got, record = (
+        {outcome.node: outcome.got for outcome in outcomes},
+        quantization_record(model.proto),
+    )
     reasons = kept_out(record) | {one.node: one.reason for one in outcomes if one.reason}
     work = count_work(model, {**usual_sizes(record), **(sizes or {})})
     return cover(work, got, reasons, is_built=True)
@@ -185,7 +188,7 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
         )
         for one in layers
     )
-    got = {one.name: _answer(one) for one in layers}
+    got = {layer.name: _answer(layer) for layer in layers}
     reasons = {one.name: f"its {one.kind} layer runs in {one.precision}" for one in layers}
     return cover(Work(nodes, {}, (LAYERS_COUNTED,)), got, reasons, is_built=True)
 
@@ -193,7 +196,9 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
 def narrow_formats(layers: Sequence[Layer]) -> set[str]:
     """Return the narrow formats that layers compute in which do more than copy, quantize or wait."""
     computing = (
-        one for one in layers if not (one.is_reformat or one.is_idle or is_quantize_step(one))
+        layer
+        for layer in layers
+        if not (layer.is_reformat or layer.is_idle or is_quantize_step(layer))
     )
     return {_answer(one) for one in computing}.intersection(NARROW)
 
@@ -235,12 +240,12 @@ def expander_of(asked: str, layer: Layer, layers: Sequence[Layer]) -> Layer | No
 
 
 def _writes_float(layer: Layer, wanted: set[str]) -> bool:
-    written = any(one.name in wanted and one.dtype in FLOATS for one in layer.outputs)
+    written = any(output.name in wanted and output.dtype in FLOATS for output in layer.outputs)
     return written and not layer.is_heavy
 
 
 def _reads(layer: Layer, dtype: str) -> bool:
-    return any(one.dtype == dtype for one in layer.constants)
+    return any(constant.dtype == dtype for constant in layer.constants)
 
 
 def _of_weights(reason: str, asked: str, layer: Layer, expander: Layer | None) -> Loss:

@@ -89,11 +89,11 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
 
 
 def _read_folder(folder: Path, profile: Path | None) -> Engine:
-    found = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
-    if found is None:
+    listing = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
+    if listing is None:
         raise InputError(f"{folder} has none of {', '.join((*LISTS, LOG))}", SOURCES_HINT)
-    engine = read_engine(found)
-    engine = replace(engine, source=str(folder), notes=(f"layers: {found}", *engine.notes))
+    engine = read_engine(listing)
+    engine = replace(engine, source=str(folder), notes=(f"layers: {listing}", *engine.notes))
     beside = next((folder / name for name in TIMES if (folder / name).is_file()), None)
     times = profile or beside
     if times is None:
@@ -187,7 +187,7 @@ def engine_document(engine: Engine, target: Target | None = None) -> Document:
         "by_kind": list(map(asdict, share_by_kind(engine))),
         "reformats": list(map(asdict, report.reformats)),
         "unfused_qdq": list(map(asdict, report.unfused)),
-        "chains": [{**asdict(one), "saved_bytes": one.saved_bytes} for one in report.chains],
+        "chains": [{**asdict(chain), "saved_bytes": chain.saved_bytes} for chain in report.chains],
         "findings": list(map(asdict, report.findings)),
         "target": target.name if target else None,
         "layers": [_layer(layer, target) for layer in engine.layers],

@@ -151,7 +151,11 @@ def count_operands(kind: str, inputs: Tensors, constants: Tensors, outputs: Tens
 
 def _weights(operands: Sequence[Shape], channels: Shape) -> Shape | None:
     """Return the shape of a convolution's weights; what is added behind it may stand before them."""
-    known = [one for one in operands if len(one) == len(channels) and one[0] == channels[1]]
+    known = [
+        operand
+        for operand in operands
+        if len(operand) == len(channels) and operand[0] == channels[1]
+    ]
     return next((one for one in reversed(known)), None)
 
 

@@ -159,7 +159,9 @@ def read_messages(path: Path) -> Messages:
     entries = ({**group, **rule} for group in document["group"] for rule in group["rule"])
     return Messages(
         categories,
-        tuple(_rule({"why": categories[one["category"]].why, **one}, parts) for one in entries),
+        tuple(
+            _rule({"why": categories[entry["category"]].why, **entry}, parts) for entry in entries
+        ),
         re.compile("|".join(f"(?:{one})" for one in numbered)),
         {word: name for name, words in document["severities"].items() for word in words},
     )

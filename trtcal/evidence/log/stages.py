@@ -33,14 +33,14 @@ class BuilderStage:
 
 def builder_stages(log: Path) -> tuple[BuilderStage, ...]:
     """Return the stages of a verbose build log in their order, none of a log that lists none."""
-    found, changes = list[BuilderStage](), list[str]()
+    stages, changes = list[BuilderStage](), list[str]()
     for line in _lines(log):
         if CHANGE.match(line):
             changes.append(line)
-        elif (stage := STAGE.match(line)) and len(found) < MOST_STAGES:
-            found.append(BuilderStage(stage[1], int(stage[2]), tuple(changes)))
+        elif (stage := STAGE.match(line)) and len(stages) < MOST_STAGES:
+            stages.append(BuilderStage(stage[1], int(stage[2]), tuple(changes)))
             changes = []
-    return tuple(found)
+    return tuple(stages)
 
 
 def _lines(log: Path) -> Iterator[str]:

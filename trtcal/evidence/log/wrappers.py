@@ -190,16 +190,16 @@ FIRST_BYTES = 1 << 20
 
 def wrappers_of(lines: Iterable[bytes]) -> list[Wrapper]:
     """Return the wrappers that are around lines, the outermost first."""
-    found: list[Wrapper] = []
+    wrappers: list[Wrapper] = []
     lines = [line for line in lines if line.strip()]
-    while len(found) < MAX_DEPTH:
+    while len(wrappers) < MAX_DEPTH:
         wrapper = next((one for one in WRAPPERS if lines and one.is_around(lines)), None)
         if wrapper is None:
             break
-        found.append(wrapper)
+        wrappers.append(wrapper)
         numbered = (Line(number, b"", line) for number, line in enumerate(lines))
         lines = [line.text for line in _Layer(wrapper).peel(numbered) if line.text.strip()]
-    return found
+    return wrappers
 
 
 @dataclass
