@@ -49,7 +49,7 @@ def _canonical(part: str) -> str:
         return text
     found = capability_of(part)
     if found is None:
-        names = [*NAMED, *(name for names in GPUS.values() for name in names.split())]
+        names = [*NAMED, *(name for names in GPUS.values() for name in names)]
         near = difflib.get_close_matches(text.replace(" ", ""), names, cutoff=0.5)
         raise InputError(
             f"target {part!r} is neither a compute capability nor a known GPU",
@@ -61,7 +61,7 @@ def _canonical(part: str) -> str:
 
 def named_gpus(target: str, most: int = 2) -> str:
     """Return the first GPUs of a target in parentheses, " (t4, rtx2060)"; "" for what has none."""
-    names = GPUS.get(target, "").split()[:most]
+    names = GPUS.get(target, ())[:most]
     return f" ({', '.join(names)})" if names else ""
 
 

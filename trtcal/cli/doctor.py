@@ -28,7 +28,7 @@ class Doctor(JsonOptions, example="trtcal doctor --json"):
             "backends": {name: vars(state) for name, state in states.items()},
             "cuda": vars(find_device()),
             "targets": {
-                one: {"gpus": GPUS.get(one, "").split(), "backend": here.get(one)}
+                one: {"gpus": list(GPUS.get(one, ())), "backend": here.get(one)}
                 for one in dict.fromkeys([*here, *GPUS])
             },
             "calibrators": calibrators.names(),

@@ -37,12 +37,7 @@ from trtcal.reporting.verdict import refused_targets
 from trtcal.stats import LEVEL, Interval, Moments, proportion
 
 MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
-CLASSES = {
-    "SHIP": "ship",
-    "SHIP WITH CARE": "care",
-    "DO NOT SHIP": "stop",
-    "INCONCLUSIVE": "open",
-}
+CLASSES = {"SHIP": "ship", "SHIP WITH CARE": "care", "DO NOT SHIP": "stop", "INCONCLUSIVE": "open"}
 GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6

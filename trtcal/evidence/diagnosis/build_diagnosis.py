@@ -315,10 +315,7 @@ SHOWN_CHARACTERS = 500
 
 
 def check_build(
-    build: Build,
-    config: Config,
-    model: Model | None = None,
-    logs: Sequence[Path] = (),
+    build: Build, config: Config, model: Model | None = None, logs: Sequence[Path] = ()
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 

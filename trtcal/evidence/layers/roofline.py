@@ -232,27 +232,10 @@ def _bounded(count: int | None) -> int | None:
 
 TARGETS = Path(__file__).parent / "targets"
 DEFAULT_GPU = "t4"
-GPUS = {
-    "sm70": "v100 titanv",
-    "sm72": "xavier xaviernx agxxavier",
-    "sm75": "t4 rtx2060 rtx2070 rtx2080 gtx1650 gtx1660 titanrtx quadrortx4000 quadrortx5000 "
-    "quadrortx6000 quadrortx8000",
-    "sm80": "a100 a30",
-    "sm86": "a10 a10g a2 a16 a40 rtx3050 rtx3060 rtx3070 rtx3080 rtx3090 rtxa2000 rtxa4000 rtxa4500 "
-    "rtxa5000 rtxa6000",
-    "sm87": "orin orinnano orinnx agxorin",
-    "sm89": "l4 l40 l40s rtx4050 rtx4060 rtx4070 rtx4080 rtx4090 rtx2000ada rtx4000ada rtx5000ada "
-    "rtx6000ada",
-    "sm90": "h100 h200 h20 gh200",
-    "sm100": "b200 gb200",
-    "sm103": "b300 gb300",
-    "sm110": "thor",
-    "sm120": "rtx5050 rtx5060 rtx5070 rtx5080 rtx5090 rtxpro4000 rtxpro4500 rtxpro5000 rtxpro6000",
-    "sm121": "gb10 dgxspark",
-}
-"""Target of a build -> the GPUs of that compute capability; source: developer.nvidia.com/cuda-gpus."""
-DATASHEETS = {"t4": "t4", "a100": "a100-sxm4-40gb", "orin": "orin-agx-64gb", "l4": "l4"}
-DATASHEETS |= {"agxorin": "orin-agx-64gb", "rtx4090": "rtx-4090", "rtx5090": "rtx-5090"}
+KNOWN = read_toml(Path(__file__).parent.parent / "gpus.toml")
+GPUS: Mapping[str, Sequence[str]] = KNOWN["capabilities"]
+"""Target of a build -> the GPUs of that compute capability."""
+DATASHEETS: Mapping[str, str] = KNOWN["datasheets"]
 """Of those GPUs -> the datasheet that trtcal has; the first of a capability stands for it."""
 MAKERS = re.compile(r"^(nvidia|geforce|tesla|jetson)+")
 SIZES = re.compile(r"(ti|super|laptop|gpu|mobile|maxq|sxm\d?|pcie|nvl|generation|\d+gb)+$")
@@ -261,20 +244,20 @@ SIZES = re.compile(r"(ti|super|laptop|gpu|mobile|maxq|sxm\d?|pcie|nvl|generation
 def find_gpu_name(text: str) -> str | None:
     """Return a GPU's name as it stands in `GPUS`, of one such as "NVIDIA GeForce RTX 4090"."""
     plain = MAKERS.sub("", re.sub(r"[\s_-]", "", text.lower()))
-    known = {name for names in GPUS.values() for name in names.split()}
+    known = {name for names in GPUS.values() for name in names}
     return next((one for one in (plain, SIZES.sub("", plain)) if one in known), None)
 
 
 def capability_of(gpu: str) -> str | None:
     """Return the target, such as `sm89`, that a GPU's name stands for; None if it is not known."""
     name = find_gpu_name(gpu)
-    return next((target for target, names in GPUS.items() if name in names.split()), None)
+    return next((target for target, names in GPUS.items() if name in names), None)
 
 
 def datasheet_of(target: str) -> str | None:
     """Return the datasheet of a target, which may be a GPU's name; None if there is none."""
     gpu = find_gpu_name(target)
-    names = [gpu] if gpu in DATASHEETS else GPUS.get(capability_of(target) or target, "").split()
+    names = [gpu] if gpu in DATASHEETS else GPUS.get(capability_of(target) or target, ())
     return next((DATASHEETS[name] for name in names if name in DATASHEETS), None)
 
 
