@@ -21,8 +21,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.errors import GateFailed
-from trtcal.evidence.fusion.blockers import ON_REQUEST, fix_fusions
-from trtcal.evidence.fusion.check import Fusions, check_fusions
+from trtcal.evidence.fusion.fusions import ON_REQUEST, Fusions, check_fusions, fix_fusions
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.model import Model
 

@@ -16,7 +16,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.model import load_model
 from trtcal.model.delta import difference

@@ -29,7 +29,7 @@ from trtcal.errors import GateFailed, InputError, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
-    from trtcal.evidence.fusion.check import Fusions
+    from trtcal.evidence.fusion.fusions import Fusions
     from trtcal.pipeline.checkpoint_verify import Verification
     from trtcal.runs.checkpoint_diff import ChainDifference, Delta
     from trtcal.runs.checkpoints import Checkpoints

@@ -17,8 +17,7 @@ from trtcal.errors import GateFailed, InputError
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
     from trtcal.evidence.difference import Difference
-    from trtcal.evidence.fusion.blockers import FixedModel
-    from trtcal.evidence.fusion.check import Fusions, Seen
+    from trtcal.evidence.fusion.fusions import FixedModel, Fusions, Seen
     from trtcal.evidence.fusion.matching import Match
     from trtcal.evidence.fusion.patterns import Patterns
     from trtcal.model import Model
@@ -78,7 +77,7 @@ class Check(
 
     def _run(self) -> None:
         from trtcal.documents import write_document
-        from trtcal.evidence.fusion.check import check_fusions
+        from trtcal.evidence.fusion.fusions import check_fusions
         from trtcal.evidence.fusion.patterns import read_patterns
         from trtcal.evidence.layers.reading import read_engine
         from trtcal.model import load_model
@@ -143,8 +142,7 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
 
     `GateFailed` if the outputs differ by more than rounding, or one step of a pair that is gone.
     """
-    from trtcal.evidence.fusion.blockers import fix_fusions
-    from trtcal.evidence.fusion.check import check_fusions
+    from trtcal.evidence.fusion.fusions import check_fusions, fix_fusions
     from trtcal.model.files import write_onnx
 
     if options.output is None:
@@ -228,7 +226,7 @@ class Diff(PairOptions, PatternOptions, example="trtcal fusion diff before.json 
     """
 
     def _run(self) -> None:
-        from trtcal.evidence.fusion.check import diff_fusions, read_standings
+        from trtcal.evidence.fusion.fusions import diff_fusions, read_standings
         from trtcal.evidence.fusion.patterns import read_patterns
 
         patterns = read_patterns(self.files)

@@ -29,7 +29,7 @@ from trtcal.documents import (
 from trtcal.errors import InputError
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import Case, check_case
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import counted_precision, datasheet_of, estimate, find_target

@@ -11,8 +11,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.errors import InputError
-from trtcal.evidence.fusion.blockers import ON_REQUEST, fix_fusions
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import ON_REQUEST, check_fusions, fix_fusions
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.reading import Engine, read_engine
 

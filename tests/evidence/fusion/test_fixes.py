@@ -6,8 +6,7 @@ from tests.evidence.fusion.graphs import GRAPHS, STORIES
 from trtcal.data.feeds import draw_batches
 from trtcal.errors import GateFailed, InputError
 from trtcal.evaluate.equality import check_equal
-from trtcal.evidence.fusion.blockers import fix_fusions
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import check_fusions, fix_fusions
 
 ROUNDING = ("conv_casts_relu", "conv_pair_relu", "story_layer_norm")
 EXACT = (

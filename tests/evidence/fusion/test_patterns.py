@@ -5,7 +5,7 @@ import pytest
 from tests.evidence.fusion.graphs import GRAPHS, has
 from tests.evidence.fusion.test_prediction import answers
 from trtcal.errors import InputError
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.fusion.patterns import read_patterns
 
 POOLED = """

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.evidence.fusion.graphs import GRAPHS, Answer, has, image, tokens
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.fusion.matching import find_matches
 from trtcal.evidence.fusion.patterns import read_patterns
 from trtcal.model import load_model

@@ -10,8 +10,7 @@ import pytest
 
 from tests.conftest import SAMPLES
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
-from trtcal.evidence.fusion.blockers import ON_REQUEST, fix_fusions
-from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.fusion.fusions import ON_REQUEST, check_fusions, fix_fusions
 
 needs_tvm = pytest.mark.skipif(
     importlib.util.find_spec("tvm") is None,

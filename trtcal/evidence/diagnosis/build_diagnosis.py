@@ -26,7 +26,13 @@ from trtcal.evidence.diagnosis.reasons import (
     tensors_of,
 )
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, count_findings, rank, sentence
-from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION, check_fusions
+from trtcal.evidence.fusion.fusions import (
+    AGREES,
+    BROKEN_FUSION,
+    DIFFERS,
+    SPLIT_FUSION,
+    check_fusions,
+)
 from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.copies import examine
 from trtcal.evidence.layers.layer import Layer

@@ -9,7 +9,7 @@ from pathlib import Path
 from trtcal.documents import Workplace, from_fields, together, write_document
 from trtcal.documents.bounds import raising, scaled
 from trtcal.errors import BackendError, InputError, ResourceError
-from trtcal.evidence.fusion.check import Fusions
+from trtcal.evidence.fusion.fusions import Fusions
 from trtcal.evidence.fusion.patterns import Patterns
 from trtcal.model import Model
 from trtcal.model.files import write_onnx

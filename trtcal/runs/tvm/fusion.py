@@ -9,7 +9,7 @@ from typing import Any
 from onnx import NodeProto, TensorProto, helper
 
 from trtcal.documents import canonical_json, digest_bytes, to_fields
-from trtcal.evidence.fusion.check import Fusions, check_fusions
+from trtcal.evidence.fusion.fusions import Fusions, check_fusions
 from trtcal.evidence.fusion.patterns import Patterns
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine

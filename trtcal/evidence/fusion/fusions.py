@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx_graphsurgeon as gs
+
 from trtcal import __version__
 from trtcal.documents import Document, parsing, read_document, seal
+from trtcal.errors import GateFailed, InputError
 from trtcal.evidence.difference import Difference, changes_of
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank
-from trtcal.evidence.fusion.blockers import Breaker
-from trtcal.evidence.fusion.matching import BROKEN, WHOLE, Match, find_matches
+from trtcal.evidence.fusion.matching import BROKEN, PAIRS, WHOLE, Breaker, Match, find_matches
 from trtcal.evidence.fusion.patterns import Patterns, read_patterns
 from trtcal.evidence.layers.layer import Layer, LayersByNode, sum_bytes
 from trtcal.evidence.layers.reading import Engine
 from trtcal.model import Model, load_model
+from trtcal.model.graph import is_op
+from trtcal.model.passes import Pass, PassRecord, prepare_with_record
+from trtcal.model.passes.redundant import CASTS, IDENTITIES, ROUNDING_CASTS, TRANSPOSES, removal
+from trtcal.model.passes.upgrade import TYPES
 from trtcal.model.tensors import View
 
 ONE, SEVERAL, UNLISTED, OPAQUE = "one layer", "several layers", "not listed", "opaque"
@@ -272,3 +278,88 @@ def _is_better(what: str, before: str, after: str) -> bool | None:
         return int(after.split()[0]) < int(before.split()[0])
     was, now = (text.endswith(WHOLE) for text in (before, after))
     return None if was == now else now
+
+
+PASSES = (IDENTITIES, CASTS, ROUNDING_CASTS, TRANSPOSES)
+ON_REQUEST = (ROUNDING_CASTS.name, PAIRS)
+
+
+@dataclass(frozen=True)
+class FixedModel:
+    """A fixed model and what each pass did.
+
+    If Q/DQ pairs are gone, `step` is the largest step of a Q/DQ pair on a computed value: what a value
+    may move by, being rounded no more. Else it is None.
+    """
+
+    model: Model
+    records: tuple[PassRecord, ...]
+    step: float | None
+
+
+def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> FixedModel:
+    """Return the model without what breaks its patterns, as far as passes can take it out.
+
+    Passes that change values (`rounding-casts`, `inner-pairs`) run only if they are in `add`.
+    `InputError` if a name in it is unknown, `GateFailed` if nothing can be fixed.
+    """
+    for name in add:
+        if name not in ON_REQUEST:
+            raise InputError(
+                f"{name!r} is not a pass of --add", f"choose one of: {', '.join(ON_REQUEST)}"
+            )
+    wanted = {breaker.fix for match in fusions.broken for breaker in match.breakers} - {None}
+    wanted -= set(ON_REQUEST) - set(add)
+    chosen = [one for one in PASSES if one.name in wanted]
+    if CASTS in chosen or ROUNDING_CASTS in chosen:
+        chosen.insert(0, TYPES)
+    if PAIRS in wanted:
+        chosen.append(without_pairs(_pairs(fusions)))
+    names = [one.name for one in chosen if one.on_request]
+    prepared = prepare_with_record(model, (), names, chosen)
+    if not any(one.changes for one in prepared.records if one.name != TYPES.name):
+        raise GateFailed("no pattern can be fixed, so no model was written", _hint(fusions, add))
+    moves = any(record.changes for record in prepared.records if record.name == PAIRS)
+    return FixedModel(prepared.model, prepared.records, _largest_step(model) if moves else None)
+
+
+def _largest_step(model: Model) -> float:
+    view = View(model)
+    places = (view.nodes[i] for i, op in enumerate(view.operators) if op == "QuantizeLinear")
+    scales = (view.number(node.input[1]) for node in places if not view.is_constant(node.input[0]))
+    return max((scale for scale in scales if scale is not None), default=0.0)
+
+
+def _pairs(fusions: Fusions) -> set[str]:
+    breakers = (breaker for match in fusions.broken for breaker in match.breakers)
+    return {name for one in breakers if one.fix == PAIRS for name in one.nodes}
+
+
+def _hint(fusions: Fusions, add: Collection[str]) -> str:
+    fixes = {breaker.fix for match in fusions.broken for breaker in match.breakers}
+    left = [name for name in ON_REQUEST if name in fixes and name not in add]
+    if left:
+        return f"--add {left[0]} removes a node that breaks a pattern; it changes values"
+    return (
+        "no pass can remove the nodes that break the patterns"
+        if fusions.broken
+        else "no pattern is broken"
+    )
+
+
+def without_pairs(nodes: Collection[str]) -> Pass:
+    """Return the pass that takes out the Q/DQ pairs of which both nodes are named.
+
+    It changes values: they are no longer rounded to a step of the pair, nor cut at its range.
+    """
+
+    def before_the_pair(node: gs.Node) -> gs.Tensor | None:
+        if node.name not in nodes or not is_op(node, "DequantizeLinear"):
+            return None
+        makers = node.inputs[0].inputs
+        if not makers or makers[0].name not in nodes or not is_op(makers[0], "QuantizeLinear"):
+            return None
+        return makers[0].inputs[0]
+
+    purpose = "Remove Q/DQ pairs that break a fusion; the values are no longer rounded there."
+    return removal(PAIRS, purpose, before_the_pair, on_request=True)
