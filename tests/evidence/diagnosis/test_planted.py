@@ -182,7 +182,7 @@ def test_the_command_says_the_same(faulty, tmp_path, monkeypatch, capsys):
     arguments = ["diagnose", str(faulty.folder), "--model", model, "--log", log]
     assert run_command(arguments) == 0
     out = capsys.readouterr().out
-    for words in ("1 missing range", "2 silent fallback", "1 workspace too small"):
+    for words in ("1 missing range", "2 silent fallback", "1 shortage of workspace"):
         assert words in out
     (tmp_path / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command([*arguments, "--json"]) == 1
