@@ -15,6 +15,8 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from trtcal.errors import some
+from trtcal.evidence.findings import sentence
 from trtcal.quantization.coverage import percent
 from trtcal.reporting import text, views
 from trtcal.reporting.engines import View
@@ -98,6 +100,10 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),
         commands=lambda value: _with_commands(value, finalize),
         digest=lambda value: None if value is None else text.shorten(str(value), 26),
+        quoted=repr,
+        counted=text.count,
+        sentence=sentence,
+        some=lambda names: some(list(names)),
         px=lambda value: f"{value:.1f}",
     )
     templates.globals.update(kit=f"{kit}.j2", html=kit == "html")

@@ -15,7 +15,6 @@ from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
 from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evidence.diagnosis.log_findings import FAILING
-from trtcal.evidence.findings import sentence
 from trtcal.limits import BROKEN, COST, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.formats import spelled
@@ -213,44 +212,20 @@ def pattern_of(name: str) -> str:
     return glob.escape(name)
 
 
-def first_steps(document: Document, found: Sequence[View], row: View | None) -> list[View]:
+def first_steps(document: Document, findings: Sequence[View], row: View | None) -> list[View]:
     """Return what to look at first: the costliest findings, and the tensor that loses most.
 
     They are about the variant of `row`, if it was built. The tensor comes first if a limit is broken.
     """
-    fails = any(limit["state"] == BROKEN for limit in document["measured"]["verdict"]["limits"])
+    fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
-        found = [one for one in found if one["kind"] not in FAILING]
+        findings = [one for one in findings if one["kind"] not in FAILING]
     model = row["model"] if row else None
-    own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
-    found = [one for one in found if not own or own.intersection(one["builds"])]
-    steps = [
-        {
-            "command": None,
-            "what": sentence(own[0]["what"]),
-            "do": own[0]["fix"],
-            "place": own[0]["row_id"],
-            "link": f"Finding {own[0]['number']}",
-        }
-        for own in grouped(found, "kind", "fix")
-    ][:STEPS_SHOWN]
-    worst = [_worst_tensor(one, measuring_layers(document)) for one in entering(row)[:1]]
+    own = {engines.title_of(one) for one in document["builds"] if one["model"] == model}
+    findings = [one for one in findings if not own or own.intersection(one["builds"])]
+    steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
+    worst = [{"tensor": one, "command": measuring_layers(document)} for one in entering(row)[:1]]
     return [*worst, *steps] if fails else [*steps, *worst]
-
-
-def _worst_tensor(figure: View, command: str | None) -> View:
-    readers = some(list(figure["nodes"])) or "a layer"
-    kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
-    what = (
-        f"Quantization hurts {kind} read by {readers} most: SQNR "
-        f"{text.number(figure['own_db'], 1)} dB"
-    )
-    cut = figure["clipped"]
-    what += f", {text.figure(cut)} % of its values are clipped." if cut else "."
-    do = "Measure the loss that each layer causes"
-    do += ":" if command else " with `trtcal sensitivity`."
-    place = {"place": "errors", "link": "Where the error comes from"}
-    return {"what": what, "do": do, "command": command, **place}
 
 
 def entering(row: View | None) -> list[View]:
@@ -408,7 +383,7 @@ def optimizations(document: Document) -> list[View]:
         {
             **optimization,
             "title": some(optimization["variants"]) or "no variant",
-            "sentence": _sentence(optimization),
+            "gain": _gain(optimization),
             "tries": _tries(optimization),
             "is_sqnr": optimization["objective"] == "sqnr",
             "layers": [
@@ -424,22 +399,14 @@ def _share(part: int | None, whole: int | None) -> float | None:
     return 100 * part / whole if part is not None and whole else None
 
 
-def _sentence(record: Document) -> str:
-    """Return what optimizations brought over the best ranges without them."""
+def _gain(record: Document) -> View | None:
+    """Return the SQNR before and after optimizations; None where none reduced the loss."""
     kept = [one for one in record["tries"] if one["kept"]]
     plain = [one for one in kept if one["name"].startswith((RANGES, NEAREST))]
-    samples = text.count(record["samples"]["selection"], "sample")
-    held = f"on {samples} that were not used to fit them"
     if not plain or kept[-1] is plain[-1]:
-        return f"No optimization of the quantized model reduced its loss {held}."
+        return None
     before, after = (_sqnr_db(one, record["objective"]) for one in (plain[-1], kept[-1]))
-    if before is None or after is None:
-        return f"Optimizations of the quantized model lowered its loss {held}."
-    word = "raised" if after >= before else "lowered"
-    return (
-        f"Optimizations of the quantized model {word} its SQNR from {text.number(before, 1)} to "
-        f"{text.number(after, 1)} dB {held}."
-    )
+    return {"before": before, "after": after}
 
 
 def _sqnr_db(one: Document, objective: str) -> float | None:
