@@ -257,7 +257,8 @@ def capability_of(gpu: str) -> str | None:
 def datasheet_of(target: str) -> str | None:
     """Return the datasheet of a target, which may be a GPU's name; None if there is none."""
     gpu = find_gpu_name(target)
-    names = [gpu] if gpu in DATASHEETS else GPUS.get(capability_of(target) or target, ())
+    alone = gpu is not None and gpu in DATASHEETS
+    names = [str(gpu)] if alone else GPUS.get(capability_of(target) or target, ())
     return next((DATASHEETS[name] for name in names if name in DATASHEETS), None)
 
 
