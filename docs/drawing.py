@@ -15,9 +15,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-INK, MUTED, LINE, PAPER = "#1f2328", "#59636e", "#d5dae0", "#ffffff"
-BLUE, BROWN, GREEN, GRAY = "#0b5cad", "#8a3b12", "#1a6e3c", "#eef1f4"
-DPI = 72  # one unit of the drawing is one point
+from trtcal.reporting.charts import ACCENT, DPI, INK, MUTED, PAPER, REFERENCE
+
+BLUE, BROWN, GREEN, GRAY = ACCENT, REFERENCE, "#1a6e3c", "#eef1f4"
 PALE_BLUE, PALE_BROWN = "#dcebfb", "#fbe6d9"
 WIDTH = 5.2
 FONT, SMALL = 11.0, 10.0

@@ -28,7 +28,10 @@ def merged(first: Histogram, second: Histogram) -> Histogram:
 
 
 @pytest.fixture(
-    params=[histograms.VALUES_KEPT, 10], ids=["few values", "many values"], autouse=True, scope="module"
+    params=[histograms.VALUES_KEPT, 10],
+    ids=["few values", "many values"],
+    autouse=True,
+    scope="module",
 )
 def kept(request):
     """Every law holds below, above and across the number of values that are kept exactly."""

@@ -97,7 +97,8 @@ def run_unread(place, arguments, stderr=subprocess.PIPE):
 
 
 @pytest.mark.parametrize(
-    ("command", "status"), slow_but(COMMANDS.items(), ("log --explain", 0), ("log bad.log --json", 1))
+    ("command", "status"),
+    slow_but(COMMANDS.items(), ("log --explain", 0), ("log bad.log --json", 1)),
 )
 def test_a_result_that_nobody_reads_is_no_failure(place, command, status):
     found, err = run_unread(place, command.split())

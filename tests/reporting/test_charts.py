@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from tests.fixtures.examples import examples
 from tests.fixtures.tables import each
 from trtcal.documents.streams import visible
-from trtcal.reporting.charts import Box, Point, accuracy_against_latency, pareto_front, place
-from trtcal.reporting.render import printed
-from trtcal.reporting.sections import environment
+from trtcal.reporting.charts import Point, accuracy_against_latency, pareto_front
+from trtcal.reporting.svg import SVG, Box, place
 
 HOSTILE = [
     "$x^2$",
@@ -30,17 +29,13 @@ def point(number: int, name: str, latency: float = 1.0, accuracy: float | None =
     return Point(number, name, latency, around, accuracy, reaches, number == 0)
 
 
-def source_of(points: list[Point]) -> str:
-    drawing = accuracy_against_latency(points, "Top-1 accuracy", "%")
-    return str(environment("html", printed).get_template("charts.j2").module.chart(drawing))
-
-
 def draw(points: list[Point]) -> ET.Element:
-    return ET.fromstring(source_of(points))  # noqa: S314 (drawn a line above)
+    source = accuracy_against_latency(points, "Top-1 accuracy", "%")
+    return ET.fromstring(source)  # noqa: S314 (drawn a line above)
 
 
 def texts(root: ET.Element) -> list[str]:
-    return [element.text or "" for element in root.iter("text")]
+    return [element.text or "" for element in root.iter(f"{{{SVG}}}text")]
 
 
 def test_the_front_is_what_nothing_beats():
@@ -63,10 +58,10 @@ def test_every_point_is_a_named_element_with_a_tooltip():
 
 
 def test_it_carries_no_style_no_link_and_no_metadata():
-    source = source_of([point(0, "fp32"), point(1, "int8")])
+    source = accuracy_against_latency([point(0, "fp32"), point(1, "int8")], "Top-1", "%")
     assert "style=" not in source
     assert "<style" not in source
-    assert "http" not in source
+    assert "http" not in source.replace(SVG, "")
     assert "metadata" not in source
 
 
@@ -80,7 +75,8 @@ def test_a_name_is_text_and_nothing_else(name):
 
 def test_the_same_points_give_the_same_bytes():
     points = [point(number, f"m{number}", 1.0 + number, 90.0 + number) for number in range(5)]
-    assert source_of(points) == source_of(points)
+    drawn = [accuracy_against_latency(points, "Top-1", "%") for _ in range(2)]
+    assert drawn[0] == drawn[1]
 
 
 @each(
@@ -113,7 +109,7 @@ near = st.tuples(st.floats(0, 600), st.floats(0, 300))
 @given(st.lists(near, min_size=1, max_size=12))
 def test_labels_never_overlap(anchors):
     bounds = Box(0, 0, 640, 320)
-    marks = [Box(x - 5, y - 5, x + 5, y + 5) for x, y in anchors]
+    marks = [Box.around(*anchor, 5) for anchor in anchors]
     boxes = place(anchors, [(70.0, 12.0)] * len(anchors), bounds, marks)
     placed = [box for box in boxes if box is not None]
     for index, box in enumerate(placed):

@@ -141,6 +141,7 @@ def test_nothing_is_loaded_from_outside(page):
             assert (value or "").startswith("#"), (tag, name, value)
     assert "http:" not in page
     assert "https:" not in page
+    assert "url(#" in page  # clip paths inside the chart
     assert not re.search(r"url\((?!#)|@import", page)
 
 

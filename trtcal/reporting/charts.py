@@ -1,107 +1,77 @@
-"""The report's drawings, worked out: accuracy against latency, and histograms with the ranges on them.
+"""The report's drawings as SVG: accuracy against latency, and histograms with the ranges on them.
 
-`charts.j2` writes them as SVG. They are legible without colour: the reference is a diamond, variants on
-the Pareto front are filled circles, the others hollow ones; methods differ by their dashes. Counts are
-on a logarithmic scale, since what a range cuts off is rare. All sizes are units of the drawing.
+They are legible without colour: the reference is a diamond, variants on the Pareto front are filled
+circles, the others hollow ones; methods differ by their dashes. The same data give the same bytes.
+Counts are on a logarithmic scale, since what a range cuts off is rare.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
 
+import numpy as np
+
+from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.reporting.engines import View
-from trtcal.reporting.text import between, figure, milliseconds, number, shorten, visible, width_em
+from trtcal.reporting.svg import GAP, Box, place, tidy
+from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
+from trtcal.reporting.text import figure as figure_text
 
+with without_file(MATPLOTLIB):
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
+ACCENT, REFERENCE, PAPER = "#0b5cad", "#8a3b12", "#ffffff"
+
+DPI = 72  # one unit of the drawing is one point
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
-NAME_LENGTH = 34
 LOG_RATIO = 20.0
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-MOST_STEPS = 6
-
-
-class Box(NamedTuple):
-    """A rectangle, y downwards."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def overlaps(self, other: Box) -> bool:
-        """Whether the two share more than an edge."""
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
-
-    def holds(self, other: Box) -> bool:
-        """Whether the other lies inside."""
-        across = self.left <= other.left and other.right <= self.right
-        return across and self.top <= other.top and other.bottom <= self.bottom
+MARKER_HALF = 5.0
+LABEL_SPACE = 6.0  # between labels side by side
 
 
 @dataclass(frozen=True)
 class Look:
-    """A size that drawings have; a page shows the one that its screen has room for.
+    """A size that drawings have, in inches; a page shows the one that its screen has room for.
 
-    `frame` is where the axes stand in the chart; a panel is one histogram. `prefix` begins the ids of
-    what is drawn so.
+    `frame` is where the axes stand in the chart, as shares of it; a panel is one histogram. `prefix`
+    begins the ids of what is drawn so.
     """
 
     chart: tuple[float, float]
-    frame: Box
+    frame: tuple[float, float, float, float]
     panel: tuple[float, float]
     columns: int
     font: float
     small: float
     prefix: str = ""
 
-
-WIDE = Look((720, 345.6), Box(46.8, 38, 705.6, 300.7), (244.8, 136.8), 3, 10.0, 8.5)
-NARROW = Look((331.2, 316.8), Box(43, 38, 321.3, 272.4), (331.2, 151.2), 1, 12.5, 12.0, "narrow-")
-LOOKS = (WIDE, NARROW)
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A scale: `low` to `high` lie from `start` to `end` on the paper."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    is_log: bool = False
-
-    def at(self, value: float) -> float:
-        """Return where a value lies."""
-        low, high, place = (
-            math.log(one) if self.is_log else one for one in (self.low, self.high, value)
+    def drawing(self) -> AbstractContextManager[None]:
+        """Return the context in which matplotlib has this look."""
+        return mpl.rc_context(
+            {
+                "svg.hashsalt": f"{self.prefix}trtcal",
+                "svg.fonttype": "none",
+                "font.size": self.font,
+                "legend.fontsize": self.small,
+            }
         )
-        return self.start + (place - low) / (high - low) * (self.end - self.start)
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return round values, as places and texts."""
-        values = self._log_values() if self.is_log else self._values()
-        inside = [value for value in values if self.low <= value <= self.high]
-        return [(self.at(value), f"{value:.6g}".replace("-", "\u2212")) for value in inside]
-
-    def _values(self) -> list[float]:
-        least = (self.high - self.low) / MOST_STEPS
-        scale = 10.0 ** math.floor(math.log10(least))
-        step = next(one * scale for one in STEPS if one * scale >= least * (1 - 1e-9))
-        return [step * n for n in range(math.ceil(self.low / step), int(self.high // step) + 1)]
-
-    def _log_values(self) -> list[float]:
-        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        firsts = (1.0, 2.0, 5.0) if len(decades) <= MOST_STEPS else (1.0,)
-        return [first * 10.0**decade for decade in decades for first in firsts]
 
 
-def _padded(low: float, high: float, before: float, after: float) -> tuple[float, float]:
-    """Return limits with room at both ends, also where all values are equal."""
-    span = high - low or max(abs(high) * 0.1, 1e-3)
-    return low - span * before, high + span * after
+WIDE = Look((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
+NARROW = Look(
+    (4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-"
+)  # 331 pixels
+LOOKS = (WIDE, NARROW)
 
 
 @dataclass(frozen=True)
@@ -119,16 +89,9 @@ class Point:
     accuracy_interval: tuple[float, float] | None = None
     is_reference: bool = False
 
-    def tooltip(self, measure: str, unit: str) -> str:
-        """Return its numbers in a line."""
-        name = self.name + (" (reference)" if self.is_reference else "")
-        accuracy = f"{measure} {number(self.accuracy)} {unit}{_interval(self.accuracy_interval)}"
-        latency = f"p50 {milliseconds(self.latency_ms)} ms{_interval(self.latency_interval, 3)}"
-        return f"{name}: {accuracy}; {latency}"
 
-
-def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
-    return f" ({between(*interval, digits)})" if interval else ""
+Drawn = list[tuple[Point, float]]
+"""Points with the accuracy at which they stand."""
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -143,201 +106,329 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def accuracy_against_latency(
     points: Sequence[Point], measure: str, unit: str, look: Look = WIDE
-) -> View:
-    """Return all that is drawn of a chart; `measure` and `unit` name the accuracy axis."""
-    across, up = _axes(points, look.frame)
-    known = [(point, point.accuracy) for point in points if point.accuracy is not None]
-    front = pareto_front([(point.latency_ms, accuracy) for point, accuracy in known])
-    drawn: list[View] = [
-        {
-            "id": f"{look.prefix}point-{point.number}",
-            "x": across.at(point.latency_ms),
-            "y": up.at(accuracy),
-            "text": shorten(visible(point.name), NAME_LENGTH)
-            if len(known) <= NAMES_SHOWN
-            else str(point.number),
-            "tooltip": point.tooltip(measure, unit),
-            "ends": tuple(map(across.at, point.latency_interval)),
-            "span": tuple(map(up.at, point.accuracy_interval or ())),
-            "is_reference": point.is_reference,
-            "is_on_front": index in front,
-        }
-        for index, (point, accuracy) in enumerate(known)
-    ]
-    corners = [(drawn[index]["x"], drawn[index]["y"]) for index in front]
-    names = ", ".join(known[index][0].name for index in front) or "none"
-    return {
-        "look": look,
-        "title": f"{measure} against latency",
-        "description": f"Each of the {len(known)} points is a model. The vertical axis is {measure}, "
-        "the horizontal axis the median latency, both with 95 % intervals. On the Pareto front: "
-        f"{names}. The table Variants has the numbers.",
-        "better": f"{measure} ({unit}), higher is better",
-        "across": across.ticks(),
-        "up": up.ticks(),
-        "front": corners,
-        "points": drawn,
-        "bare": [
-            (across.at(point.latency_ms), shorten(visible(point.name), NAME_LENGTH))
-            for point in points
-            if point.is_reference and point.accuracy is None
-        ],
-        "labels": _labels(drawn, corners, look),
-    }
+) -> str:
+    """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis."""
+    drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
+    places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
+    front = pareto_front(places)
+    with look.drawing():
+        figure = Figure(figsize=look.chart, dpi=DPI)
+        FigureCanvasSVG(figure)
+        axes = figure.add_axes(look.frame)
+        _set_limits(axes, points)
+        _style(axes, measure, unit)
+        _draw_front(axes, [places[index] for index in front], look)
+        _draw_points(axes, drawn, {drawn[index][0].number for index in front}, look)
+        _draw_bare_reference(axes, points)
+        _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
+        source = saved(figure)
+    tooltips = {_gid(point, look): tooltip(point, measure, unit) for point, _ in drawn}
+    tooltips[f"{look.prefix}pareto-front"] = (
+        "Pareto front: no other point is both faster and more accurate"
+    )
+    title = f"{measure} against latency"
+    points_drawn = {_gid(point, look) for point, _ in drawn}
+    description = _description(drawn, front, measure)
+    name = f"{look.prefix}chart"
+    return tidy(source, title, description, tooltips, name, points_drawn)
 
 
-def _axes(points: Sequence[Point], frame: Box) -> tuple[Axis, Axis]:
-    """Return the axes of latency and accuracy."""
-    times = [value for point in points for value in (point.latency_ms, *point.latency_interval)]
-    values = [point.accuracy for point in points if point.accuracy is not None]
-    values += [value for point in points for value in point.accuracy_interval or ()]
-    low, high = (min(times), max(times)) if times else (0.0, 1.0)
-    if is_log := low > 0 and high / low > LOG_RATIO:
-        limits = low / (high / low) ** 0.08, high * (high / low) ** 0.15
+def tooltip(point: Point, measure: str, unit: str) -> str:
+    """Return a point's numbers in a line."""
+    name = visible(point.name) + (" (reference)" if point.is_reference else "")
+    figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
+    latency = f"p50 {milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+    return f"{name}: {figure}; {latency}"
+
+
+def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
+    return f" ({between(*interval, digits)})" if interval else ""
+
+
+def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
+    names = ", ".join(visible(drawn[index][0].name) for index in front)
+    return (
+        f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the "
+        "horizontal axis "
+        f"the median latency, both with 95 % intervals. On the Pareto front: {names or 'none'}. The "
+        "table "
+        "Variants has the numbers."
+    )
+
+
+def _gid(point: Point, look: Look) -> str:
+    return f"{look.prefix}point-{point.number}"
+
+
+def _font() -> float:
+    return float(mpl.rcParams["font.size"])
+
+
+def saved(figure: Figure) -> str:
+    """Return a figure as matplotlib writes it, without a date."""
+    buffer = io.StringIO()
+    with warnings.catch_warnings():
+        # A name may hold letters that matplotlib's own font lacks; the reader's browser has them.
+        warnings.filterwarnings("ignore", message=r"Glyph \d+", category=UserWarning)
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    return buffer.getvalue()
+
+
+def _set_limits(axes: Axes, points: Sequence[Point]) -> None:
+    across = [value for point in points for value in (point.latency_ms, *point.latency_interval)]
+    up = [point.accuracy for point in points if point.accuracy is not None]
+    up += [value for point in points for value in point.accuracy_interval or ()]
+    low, high = (min(across), max(across)) if across else (0.0, 1.0)
+    if low > 0 and high / low > LOG_RATIO:
+        axes.set_xscale("log")
+        axes.set_xlim(low / (high / low) ** 0.08, high * (high / low) ** 0.15)
     else:
-        limits = _padded(low, high, 0.08, 0.18)
-    heights = _padded(min(values, default=0.0), max(values, default=1.0), 0.12, 0.12)
-    across = Axis(*limits, frame.left, frame.right, is_log)
-    return across, Axis(*heights, frame.bottom, frame.top)
+        axes.set_xlim(*_padded(low, high, 0.08, 0.18))
+    axes.set_ylim(*_padded(min(up, default=0.0), max(up, default=1.0), 0.12, 0.12))
 
 
-MARKER_HALF = 5.0
-LABEL_SPACE = 6.0  # between labels side by side
-GAP = 7.0  # from a point's middle to its label's edge
-RING = 6.0  # how much farther each next try is
-RINGS_NEARBY = 12
-ANGLES = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 67, -67, 112, -112, 157, -157)
+def _padded(low: float, high: float, before: float, after: float) -> tuple[float, float]:
+    """Return limits with room at both ends, also where all values are equal."""
+    span = high - low or max(abs(high) * 0.1, 1e-3)
+    return low - span * before, high + span * after
 
 
-def _labels(
-    points: Sequence[View], corners: Sequence[tuple[float, float]], look: Look
-) -> list[View]:
-    """Return the labels that there is room for, each with the line to its point if it is far away."""
-    frame, half = look.frame, MARKER_HALF
-    anchors = [(one["x"], one["y"]) for one in points]
-    sizes = [(width_em(one["text"]) * look.font + LABEL_SPACE, look.font * 1.25) for one in points]
-    markers = [Box(x - half, y - half, x + half, y + half) for x, y in anchors]
-    lines = [*(box for one in points for box in _bars(one)), *_steps(corners, frame.right)]
-    boxes = place(anchors, sizes, frame._replace(bottom=frame.bottom - 2), markers, lines)
-    labels = []
-    for point, (x, y), box in zip(points, anchors, boxes, strict=True):
+def _style(axes: Axes, measure: str, unit: str) -> None:
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.grid(True, axis="y", color=LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED, labelsize=_font() - 0.5, length=0, pad=6)
+    _set_ticks(axes)
+    better = f"{measure} ({unit}), higher is better"
+    left = -axes.get_position().x0 / axes.get_position().width
+    axes.text(0.85 * left, 1.06, better, transform=axes.transAxes, color=INK)
+    axes.text(
+        *(1.0, -0.145, "median latency p50 (ms), lower is better"),
+        transform=axes.transAxes,
+        color=INK,
+        ha="right",
+    )
+
+
+def _set_ticks(axes: Axes) -> None:
+    plain = FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\u2212"))
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        if axis.get_scale() == "log":
+            values = LogLocator(subs=(1.0, 2.0, 5.0)).tick_values(*limits)
+        else:
+            values = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
+        inside = [float(value) for value in values if limits[0] <= value <= limits[1]]
+        axis.set_major_locator(FixedLocator(inside))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(plain)
+
+
+def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], look: Look) -> None:
+    if not front:
+        return
+    across, up = [point[0] for point in front], [point[1] for point in front]
+    edge = axes.get_xlim()[1]
+    (line,) = axes.plot(
+        [*across, edge], [*up, up[-1]], color=ACCENT, linewidth=1.2, drawstyle="steps-post"
+    )
+    line.set_dashes((4, 3))
+    line.set_gid(f"{look.prefix}pareto-front")
+
+
+def _draw_points(axes: Axes, drawn: Drawn, front: set[int], look: Look) -> None:
+    for point, accuracy in drawn:
+        _draw_bars(axes, point, accuracy)
+    for point, accuracy in drawn:
+        color = REFERENCE if point.is_reference else ACCENT
+        (marker,) = axes.plot(
+            [point.latency_ms],
+            [accuracy],
+            marker="D" if point.is_reference else "o",
+            markersize=8 if point.is_reference else 8.5,
+            markerfacecolor=color if point.number in front else PAPER,
+            markeredgecolor=color,
+            markeredgewidth=1.6,
+            linestyle="none",
+        )
+        marker.set_gid(_gid(point, look))
+
+
+def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
+    color = REFERENCE if point.is_reference else ACCENT
+    axes.plot(point.latency_interval, [accuracy] * 2, color=color, linewidth=1.0, alpha=0.65)
+    if point.accuracy_interval:
+        across = [point.latency_ms] * 2
+        axes.plot(across, point.accuracy_interval, color=color, linewidth=1.0, alpha=0.65)
+
+
+def _draw_bare_reference(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw a reference without accuracy as a line at its latency."""
+    for point in points:
+        if point.is_reference and point.accuracy is None:
+            axes.axvline(point.latency_ms, color=REFERENCE, linewidth=1.2, dashes=(1, 2))
+            axes.text(
+                *(point.latency_ms, axes.get_ylim()[1], f" {_name(point)} (FP32 reference)"),
+                color=REFERENCE,
+                va="top",
+                parse_math=False,
+            )
+
+
+def _name(point: Point) -> str:
+    return shorten(visible(point.name), NAME_LENGTH)
+
+
+def _draw_labels(axes: Axes, drawn: Drawn, front: Sequence[Box]) -> None:
+    named = len(drawn) <= NAMES_SHOWN
+    texts = [_name(point) if named else str(point.number) for point, _ in drawn]
+    anchors = [_on_paper(axes, point.latency_ms, accuracy) for point, accuracy in drawn]
+    sizes = [(width_em(text) * _font() + LABEL_SPACE, _font() * 1.25) for text in texts]
+    markers = [Box.around(*anchor, MARKER_HALF) for anchor in anchors]
+    bars = [box for point, accuracy in drawn for box in _bar_boxes(axes, point, accuracy)]
+    frame = axes.bbox
+    bounds = Box(frame.x0, frame.y0 + 2, frame.x1, frame.y1)
+    boxes = place(anchors, sizes, bounds, markers, [*bars, *front])
+    for text, anchor, box in zip(texts, anchors, boxes, strict=True):
         if box is not None:
-            nearest = min(max(x, box.left), box.right), min(max(y, box.top), box.bottom)
-            is_far = math.dist((x, y), nearest) > 2.5 * GAP
-            start = box.left + LABEL_SPACE / 2, box.bottom - look.font * 0.3
-            line = (x, y, *nearest) if is_far else None
-            labels.append({"text": point["text"], "x": start[0], "y": start[1], "line": line})
-    return labels
+            _draw_label(axes, text, anchor, box)
 
 
-def _bars(point: View) -> Iterator[Box]:
-    """Yield thin boxes where a point's intervals are drawn."""
-    x, y = point["x"], point["y"]
-    left, right = point["ends"]
-    yield Box(left, y - 1, right, y + 1)
-    if point["span"]:
-        yield Box(x - 1, point["span"][1], x + 1, point["span"][0])
+def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) -> None:
+    inverse = axes.transData.inverted()
+    x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + _font() * 0.3))
+    label = axes.text(x, y, text, color=INK, parse_math=False)
+    label.set_gid("label")
+    nearest = (
+        min(max(anchor[0], box.left), box.right),
+        min(max(anchor[1], box.bottom), box.top),
+    )
+    if math.dist(anchor, nearest) > 2.5 * GAP:
+        ends = [inverse.transform(anchor), inverse.transform(nearest)]
+        axes.plot(*zip(*ends, strict=True), color=MUTED, linewidth=0.7, zorder=1.5)
 
 
-def _steps(corners: Sequence[tuple[float, float]], right: float) -> Iterator[Box]:
-    """Yield thin boxes where the steps of the front are drawn."""
-    ends = [*corners[1:], *((right, y) for _, y in corners[-1:])]
+def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    across, up = axes.transData.transform((x, y))
+    return float(across), float(up)
+
+
+def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
+    """Return thin boxes where the steps of the front are drawn."""
+    corners = [_on_paper(axes, *point) for point in front]
+    ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
+    boxes = []
     for (x, y), (next_x, next_y) in zip(corners, ends, strict=True):
-        yield Box(x, y - 1, next_x, y + 1)
-        yield Box(next_x - 1, next_y, next_x + 1, y)
+        boxes.append(Box(x, y - 1, next_x, y + 1))
+        boxes.append(Box(next_x - 1, y, next_x + 1, next_y))
+    return boxes
 
 
-def place(
-    anchors: Sequence[tuple[float, float]],
-    sizes: Sequence[tuple[float, float]],
-    bounds: Box,
-    avoid: Sequence[Box] = (),
-    prefer_to_avoid: Sequence[Box] = (),
-) -> list[Box | None]:
-    """Return a box of each size near each anchor, in order; None where there is no room at all.
-
-    No box overlaps another or one of `avoid`, or leaves `bounds`; those of `prefer_to_avoid` are
-    covered only where there is no room nearby. The same input gives the same places.
-    """
-    rings = math.ceil(math.hypot(bounds.right - bounds.left, bounds.bottom - bounds.top) / RING)
-    taken = list(avoid)
-    places: list[Box | None] = []
-    for anchor, size in zip(anchors, sizes, strict=True):
-        box = _free(_tries(anchor, size, RINGS_NEARBY), bounds, [*taken, *prefer_to_avoid])
-        box = box or _free(_tries(anchor, size, rings), bounds, taken)
-        places.append(box)
-        taken += [box] if box else []
-    return places
+def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
+    """Return thin boxes where a point's interval bars are."""
+    low, high = point.latency_interval
+    left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
+    boxes = [Box(left[0], left[1] - 1, right[0], right[1] + 1)]
+    if point.accuracy_interval:
+        bottom = _on_paper(axes, point.latency_ms, point.accuracy_interval[0])
+        top = _on_paper(axes, point.latency_ms, point.accuracy_interval[1])
+        boxes.append(Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1]))
+    return boxes
 
 
-def _free(tries: Iterator[Box], bounds: Box, taken: Sequence[Box]) -> Box | None:
-    fitting = (box for box in tries if bounds.holds(box))
-    return next((box for box in fitting if not any(map(box.overlaps, taken))), None)
-
-
-def _tries(anchor: tuple[float, float], size: tuple[float, float], rings: int) -> Iterator[Box]:
-    """Yield boxes about an anchor, the nearest first, those to its right before the others."""
-    for ring in range(rings):
-        distance = GAP + ring * RING
-        for angle in ANGLES:
-            across, down = math.cos(math.radians(angle)), -math.sin(math.radians(angle))
-            left = anchor[0] + across * distance - size[0] * (1 - across) / 2
-            top = anchor[1] + down * distance - size[1] * (1 - down) / 2
-            yield Box(left, top, left + size[0], top + size[1])
-
-
+NAME_LENGTH = 34
 LEGEND = 3  # methods beside each other over one column
-LEGEND_WIDTH, LEGEND_HEIGHT = 108.0, 21.6
-DASHES = ("", "8,3.2", "2.4,2.4", "8,3.2,1.6,3.2", "12.8,4.8", "4.8,1.6,1.6,1.6,1.6,1.6")
+DASHES: tuple[Sequence[float], ...] = (
+    (1, 0),
+    (5, 2),
+    (1.5, 1.5),
+    (5, 2, 1, 2),
+    (8, 3),
+    (3, 1, 1, 1, 1, 1),
+)
 
 
-def draw_histograms(tensors: Sequence[View], methods: Sequence[str], look: Look = WIDE) -> View:
+def draw_histograms(tensors: Sequence[View], methods: Sequence[str], look: Look = WIDE) -> str:
     """Return the drawing of these tensors' magnitudes; each is one of the report's with its bars."""
-    in_row = LEGEND * look.columns
-    head = 3.6 + LEGEND_HEIGHT * math.ceil(len(methods) / in_row)
-    height = look.panel[1] * math.ceil(len(tensors) / look.columns) + head
-    lines = [
-        {
-            "name": method,
-            "x": 0.012 * look.panel[0] * look.columns + order % in_row * LEGEND_WIDTH,
-            "y": 9.4 + order // in_row * LEGEND_HEIGHT,
-            "dash": DASHES[order % len(DASHES)],
-            "color": "reference" if order % 2 else "accent",
-        }
-        for order, method in enumerate(methods)
-    ]
-    return {
-        "look": look,
-        "size": (look.panel[0] * look.columns, height),
-        "title": "Histograms and ranges",
-        "description": f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each.",
-        "methods": lines,
-        "panels": [
-            {"id": f"{look.prefix}histogram-{index}", **_panel(index, tensor, lines, head, look)}
-            for index, tensor in enumerate(tensors)
-        ],
+    rows, beside = -(-len(tensors) // look.columns), LEGEND * look.columns
+    head = 0.05 + 0.3 * -(-len(methods) // beside)
+    size = (look.panel[0] * look.columns, look.panel[1] * rows + head)
+    with look.drawing():
+        figure = Figure(figsize=size, dpi=DPI)
+        FigureCanvasSVG(figure)
+        for place, tensor in enumerate(tensors):
+            axes = _panel(figure, place, size, head, look)
+            _draw_histogram(axes, f"{look.prefix}histogram-{place}", tensor, methods)
+        _legend(figure, methods, size, beside)
+        source = saved(figure)
+    tooltips = {
+        f"{look.prefix}histogram-{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)
     }
+    description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
+    title = "Histograms and ranges"
+    return tidy(source, title, description, tooltips, f"{look.prefix}histograms")
 
 
-def _panel(index: int, tensor: View, methods: Sequence[View], head: float, look: Look) -> View:
-    row, column = divmod(index, look.columns)
-    left, top = column * look.panel[0] + 8.6, head + row * look.panel[1] + 28.8
-    frame = Box(left, top, left + look.panel[0] - 24.5, top + look.panel[1] - 51.8)
-    largest = tensor["observed"]
-    across = Axis(0.0, largest * 1.02, frame.left, frame.right)
-    heights = [math.log1p(bar) for bar in tensor["bars"]]
-    up = Axis(0.0, max(heights) * 1.05 or 1.0, frame.bottom, frame.top)
-    width = largest / len(heights)
-    known = {line["name"]: line for line in methods}
-    ranges = ", ".join(f"{one['method']} {figure(one['amax'])}" for one in tensor["ranges"])
-    return {
-        "frame": frame,
-        "name": shorten(visible(tensor["name"]), NAME_LENGTH),
-        "tooltip": f"{tensor['name']}: largest {figure(largest)}; {ranges}",
-        "bars": [(up.at(bar), across.at(width * n)) for n, bar in enumerate(heights, 1)],
-        "ticks": [(across.at(value), figure(value)) for value in (0.0, largest / 2, largest)],
-        "ranges": [
-            {**known[one["method"]], "x": across.at(min(one["amax"], largest))}
-            for one in tensor["ranges"]
-        ],
-    }
+def _panel(figure: Figure, place: int, size: tuple[float, float], head: float, look: Look) -> Axes:
+    row, column = divmod(place, look.columns)
+    left = (column * look.panel[0] + 0.12) / size[0]
+    bottom = (size[1] - head - (row + 1) * look.panel[1] + 0.32) / size[1]
+    width, height = (look.panel[0] - 0.34) / size[0], (look.panel[1] - 0.72) / size[1]
+    return figure.add_axes((left, bottom, width, height))
+
+
+def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) -> None:
+    bars, top = np.log1p(tensor["bars"]), tensor["observed"]
+    edges = np.linspace(0.0, top, len(bars) + 1)
+    steps = axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6)
+    steps.set_gid(gid)
+    for one in tensor["ranges"]:
+        order = methods.index(one["method"])
+        color = REFERENCE if order % 2 else ACCENT
+        line = axes.axvline(min(one["amax"], top), color=color, linewidth=1.6)
+        line.set_dashes(DASHES[order % len(DASHES)])
+    axes.set_xlim(0.0, top * 1.02)
+    axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.xaxis.set_major_locator(FixedLocator([0.0, top / 2, top]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: figure_text(value)))
+    axes.tick_params(colors=MUTED, labelsize=_small(), length=2)
+    axes.text(
+        *(0.0, 1.1, shorten(visible(tensor["name"]), NAME_LENGTH)),
+        transform=axes.transAxes,
+        color=INK,
+        fontsize=_small() + 0.5,
+        parse_math=False,
+    )
+
+
+def _small() -> float:
+    return float(mpl.rcParams["legend.fontsize"])
+
+
+def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float], in_row: int) -> None:
+    for order, method in enumerate(methods):
+        color = REFERENCE if order % 2 else ACCENT
+        row, column = divmod(order, in_row)
+        left, height = 0.012 + column * 1.5 / size[0], 1 - (0.13 + 0.3 * row) / size[1]
+        line = mpl.lines.Line2D(
+            [left, left + 0.35 / size[0]], [height, height], color=color, linewidth=1.6
+        )
+        line.set_dashes(DASHES[order % len(DASHES)])
+        figure.add_artist(line)
+        figure.text(
+            *(left + 0.42 / size[0], height, visible(method)),
+            color=INK,
+            fontsize=_small() + 0.5,
+            va="center",
+            parse_math=False,
+        )
+
+
+def _tooltip(tensor: View) -> str:
+    ranges = ", ".join(f"{visible(r['method'])} {figure_text(r['amax'])}" for r in tensor["ranges"])
+    return f"{visible(tensor['name'])}: largest {figure_text(tensor['observed'])}; {ranges}"

@@ -67,7 +67,7 @@ def render(document: Document) -> str:
     """Return the page of a report document."""
     style, script = asset("report.css"), asset("tables.js") + asset("report.js")
     values = views.shown(document)
-    templates = environment("html", printed)
+    templates = environment("html", _printed)
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
     numbers = {row["number"] for row in layers["rows"]} - {None}
     methods = values["the_ranges"]["methods"]
@@ -145,7 +145,7 @@ def policy(style: str, script: str) -> str:
     )
 
 
-def printed(value: Any) -> Any:
+def _printed(value: Any) -> Any:
     """Return what is printed for a value: markup as it is, all else as visible text."""
     if isinstance(value, Markup):
         return value
