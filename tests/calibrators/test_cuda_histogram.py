@@ -21,7 +21,7 @@ from calibrators.device_memory import DeviceError, DeviceMemoryError
 from tests.calibrators.bindings import HostMemory
 from tests.cuda.stand_in import offer_nvcc
 from tests.fixtures.examples import examples
-from tests.fixtures.slow import slow_but
+from tests.fixtures.slow import SLOW, slow_but
 
 ARGUMENTS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
 FLAGS = ("-x", "c++", "-std=c++20", "-O1", "-fno-strict-aliasing", "-pthread")
@@ -243,6 +243,7 @@ def nvcc(*arguments):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@SLOW
 def test_nvcc_compiles_the_kernels_for_every_architecture(tmp_path):
     known = nvcc("--list-gpu-code").split()
     wanted = [number for number in ARCHITECTURES if f"sm_{number}" in known]

@@ -7,6 +7,7 @@ import pytest
 
 from calibrators import create
 from tests.fixtures.commands import run, succeed
+from tests.fixtures.slow import SLOW
 from tests.networks import samples
 from tests.ptq.nets import separable_net
 from trtcal.data import held_back, open_dataset
@@ -51,6 +52,7 @@ def test_the_json_is_the_file(place, capsys):
     assert document == json.loads((place / "calibration.json").read_text())
 
 
+@SLOW
 @pytest.mark.parametrize("option", [("--workers", "2"), ("--histograms", "h.npz")])
 def test_the_ways_to_observe_go_with_it(place, capsys, option):
     first = succeed(capsys, *ARGUMENTS, "auto")

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.slow import SLOW
 
 INSTALLED = [
     "numpy",
@@ -44,6 +45,7 @@ def ran(folder, command, *arguments):
     return done.returncode, found.read_text().split() if found.exists() else []
 
 
+@SLOW
 def test_workers_import_nothing_from_the_current_folder(folder, digits):
     words = ("calibrate", digits / "digits.onnx", "--data", digits / "calibration.npz")
     assert ran(folder, [folder.parent / "trtcal"], *words, "--workers", 2) == (0, [])

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from PIL import Image
 
+from tests.fixtures.slow import SLOW
 from tests.kinds import KINDS
 from tests.networks import conv_net, rng
 from trtcal.cli.main import run_command
@@ -120,6 +121,7 @@ def following(captured):
     return shlex.split(last.removeprefix("next: trtcal "))
 
 
+@SLOW
 def test_a_run_that_loses_advises_commands_that_work_until_layers_stay_in_float(place, capsys):
     (place / "models").mkdir()
     conv_net(place / "models" / "net.onnx")
@@ -144,6 +146,7 @@ def test_a_run_that_loses_advises_commands_that_work_until_layers_stay_in_float(
     assert "which `trtcal run` holds back" in capsys.readouterr().err
 
 
+@SLOW
 def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(place, capsys):
     words = ["run", "net.onnx", "--data", "images", "--target", "cpu", "--no-history"]
     assert run_command(words) in (0, 1)

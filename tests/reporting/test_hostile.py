@@ -103,6 +103,7 @@ def harmless_dashboard() -> list[Shape]:
     return dashboard_shapes(HARMLESS)
 
 
+@SLOW
 @examples(4)
 @example(list(NASTY))
 @example(["-rf"])

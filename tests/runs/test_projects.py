@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.schema import schema_errors
+from tests.fixtures.slow import SLOW
 from tests.kinds import KINDS
 from tests.networks import rng
 from trtcal.cli.main import run_command
@@ -33,6 +34,7 @@ def run(place, name, project=""):
     return json.loads((folder / "reports" / "report.json").read_text())["measured"]["against"]
 
 
+@SLOW
 def test_three_networks_in_files_of_one_name_are_three_series(place):
     assert [run(place, name) for name in NETWORKS] == [None] * 3
     names = History(place / "history.sqlite").names()
@@ -40,6 +42,7 @@ def test_three_networks_in_files_of_one_name_are_three_series(place):
     assert all(name.startswith("model ") for name in names)
 
 
+@SLOW
 def test_an_identical_run_is_no_better_and_no_worse(place, capsys):
     assert run(place, "classifier") is None
     against = run(place, "classifier")

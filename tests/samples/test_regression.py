@@ -96,6 +96,7 @@ def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
     assert document["rerun"] == "same again"
 
 
+@SLOW
 def test_verify_finds_nothing_where_nothing_changed(story, capsys):
     good = story / "regression-good"
     assert trtcal(f"trace verify {good} --baseline {good}") == 0
@@ -129,6 +130,7 @@ def test_bisect_finds_the_pass_in_at_most_six_executions(story, capsys):
     assert "from the good run" in said.err
 
 
+@SLOW
 def test_scripts_of_a_run_are_not_run_without_trust(story, capsys):
     both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
     assert trtcal(f"trace bisect {' '.join(both)} --limit '{LIMIT}' --predicted") == 2
@@ -138,6 +140,7 @@ def test_scripts_of_a_run_are_not_run_without_trust(story, capsys):
     assert "not run again" in capsys.readouterr().err
 
 
+@SLOW
 def test_show_and_diff_print_the_chain(story, capsys):
     good, bad = (story / f"regression-{name}" for name in ("good", "bad"))
     assert trtcal(f"trace show {good} --json") == 0

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from tests.fixtures.wrapped import log
 from trtcal.evidence.log.files import portions
@@ -141,6 +142,7 @@ def facts(document, with_lines):
     return events, document["layers"], document["summary"]
 
 
+@SLOW
 @each("seed", range(22))
 @each("name", WRAPPERS)
 def test_the_findings_are_those_of_the_bare_log(name, seed):
