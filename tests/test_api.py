@@ -16,6 +16,7 @@ from tests.conftest import SAMPLES
 from tests.fixtures.tables import each
 from tests.networks import conv_net, samples
 from trtcal.backends.registry import BACKENDS
+from trtcal.extensions import NAMES, entry_points
 
 DIGITS = SAMPLES / "digits" / "digits.onnx"
 FUNCTIONS = (
@@ -85,7 +86,7 @@ def test_exactly_these_names_are_exported():
     assert set(trtcal.__all__) == {*FUNCTIONS, *TYPES}
     assert len(trtcal.__all__) == len(set(trtcal.__all__))
     homes = [name for names in trtcal._HOMES.values() for name in names]
-    assert sorted(homes) == sorted(trtcal.__all__)
+    assert sorted([*homes, *entry_points(NAMES)]) == sorted(trtcal.__all__)
 
 
 def test_type_checkers_see_the_same_names():

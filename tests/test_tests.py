@@ -30,5 +30,5 @@ def test_no_test_imports_another_one():
 
 
 def test_the_root_has_the_tests_of_the_house_alone():
-    own = {"api", "architecture", "docs", "style", "tests"}
+    own = {"api", "architecture", "docs", "patches", "style", "tests", "without_wings"}
     assert {path.stem for path in TESTS.glob("test_*.py")} == {f"test_{name}" for name in own}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import trtcal
 from trtcal.documents import read_json, write_json
 from trtcal.errors import TrtcalError
 
@@ -28,7 +27,7 @@ START = (
 
 def command_of(module: str, *arguments: str) -> list[str]:
     """Return the line that runs a module with this trtcal, installed or not, and keeps no bytecode."""
-    home = str(Path(trtcal.__file__).parent.parent)
+    home = str(Path(__file__).parents[2])
     paths = [*(os.path.abspath(path) for path in sys.path if path), home]
     return [sys.executable, ISOLATED, "-B", "-c", START, json.dumps(paths), module, *arguments]
 

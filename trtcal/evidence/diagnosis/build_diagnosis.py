@@ -203,6 +203,8 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
 
 
 ANY = "narrow"
+ABSENT = {"int8": "no_int8", "fp8": "no_fp8"}
+"""Format -> the kind of finding about an engine that has no layer in it."""
 
 
 def _absent(case: Case) -> Iterator[Finding]:
@@ -212,8 +214,7 @@ def _absent(case: Case) -> Iterator[Finding]:
         if name in found or (name == ANY and found):
             continue
         largest = case.coverage.rest[:3] if case.coverage else ()
-        kinds = (f"no_{name}", f"no_{ANY}")
-        kind = next(kind for kind in kinds if kind in KINDS)
+        kind = ABSENT.get(name, "no_narrow")
         yield Finding(
             kind=kind,
             subject=None,
