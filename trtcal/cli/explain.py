@@ -20,7 +20,7 @@ class ExplainOptions(JsonOptions):
     """The option that explains a message of build logs or a kind of finding."""
 
     explain: str | None = option(
-        "Explain a message or a kind of finding by its name; without one, list the names.",
+        "Explain the message or kind of finding of this name, or list all names.",
         metavar="[NAME]",
         is_flag=False,
         flag_value=ALL,
