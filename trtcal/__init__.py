@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         run,
         search,
     )
-    from trtcal.pipeline.stages import RunResult
+    from trtcal.pipeline.job import RunResult
     from trtcal.ptq.improver import Improved
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.ranges import Calibration
@@ -94,7 +94,7 @@ _HOMES = {
         "run",
         "search",
     ),
-    "pipeline.stages": ("RunResult",),
+    "pipeline.job": ("RunResult",),
     "ptq.improver": ("Improved",),
     "quantization": ("Plan", "QuantizedModel"),
     "ranges": ("Calibration",),

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.runs.runs import report
 from trtcal.documents import digest_bytes, write_document
-from trtcal.pipeline.stages import all_outputs
+from trtcal.pipeline.job import all_outputs
 from trtcal.reporting.document import KIND, VERSION
 from trtcal.wings.fleet.store.pull import pull as pull_run
 from trtcal.wings.fleet.store.push import Pushed, record_of_folder

@@ -55,7 +55,8 @@ from trtcal.limits import parse_limits
 from trtcal.model import Model, ModelSource, load_model
 from trtcal.model.files import write_onnx
 from trtcal.model.passes import prepare
-from trtcal.pipeline import stages
+from trtcal.pipeline import job
+from trtcal.pipeline.journal import Say
 from trtcal.ptq.improver import Improved
 from trtcal.ptq.improver import improve as optimize
 from trtcal.ptq.optimizations import ImproveOptions
@@ -526,9 +527,9 @@ def _collect(results: Sequence[Reported], folder: Path) -> None:
 def run(
     config: PathLike | Config,
     history: History | None = None,
-    say: stages.Say = lambda line: None,
+    say: Say = lambda line: None,
     trust: bool = False,
-) -> stages.RunResult:
+) -> job.RunResult:
     """Do everything that a `trtcal.toml` says, as `trtcal run` does; nothing is added to `history`.
 
     The report compares the run with the last run of the same model in `history`. `say` is called
@@ -542,4 +543,4 @@ def run(
     if not isinstance(config, Config):
         _check_path(config, "a configuration", "a trtcal.Config")
         config = read_config(Path(config)).trusting(trust)
-    return stages.run(config, "trtcal run", silent, say, history)
+    return job.run(config, "trtcal run", silent, say, history)

@@ -1,19 +1,16 @@
-"""`trtcal run`, as functions in the order of the data flow: each takes values and gives values.
+"""The stages of `trtcal run`: each takes values and gives values.
 
 What a stage makes is written into the run's folder and recorded in its `Journal`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trtcal.backends.base import build
-from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes, write_range
+from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.backends.unsupported import PREPARE
 from trtcal.calibration import (
@@ -28,34 +25,25 @@ from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
 from trtcal.check.issues import DataIssue
 from trtcal.config import (
-    FILE,
     Config,
-    script_in,
-)
-from trtcal.data import (
-    size_ranges,
 )
 from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import (
     Document,
     digest_file,
-    replacing_entries,
     to_fields,
     write_json,
-    write_text,
 )
 from trtcal.errors import BackendError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
-from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
-from trtcal.limits import Judgement, judge_counts
 from trtcal.metrics import SHARES
-from trtcal.model import Model, load_model
-from trtcal.model.loaders import source_of
-from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs, open_inputs
+from trtcal.model import Model
+from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
+from trtcal.pipeline.journal import Journal
 from trtcal.ptq.improver import Improved, improve, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
@@ -68,181 +56,12 @@ from trtcal.quantization import (
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.reporting.render import write_page
 from trtcal.runs.diff import against_last
-from trtcal.runs.follower import Follower, Stage, completed, follower_kinds, followers_of
+from trtcal.runs.follower import completed
 from trtcal.runs.history import History
-from trtcal.runs.origin import Configuration, Measured, Origin, Step, check_replaceable
-from trtcal.runs.settings import SCRIPTS, SETTINGS, write_settings
+from trtcal.runs.origin import Step
 
 DATA_CHECK = "data_check.json"
-OUTPUTS = (
-    "builds",
-    "calibrations",
-    "comparison.json",
-    DATA_CHECK,
-    "histograms.npz",
-    "models",
-    "plans",
-    "optimizations",
-    SCRIPTS,
-    "report.html",
-    "report.json",
-    "run.json",
-    SETTINGS,
-    "tails.json",
-    FILE,
-)
-"""Everything that a run writes at the top of its folder, besides what its followers write."""
-
-Say = Callable[[str], None]
-"""Called with one line about the work."""
-Warn = Callable[[Sequence[DataIssue]], None]
-"""Called with what looks wrong in the calibration data, before they are observed."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The folder of a run, its report, failed builds, and the judged limits on builds and data.
-
-    `issues` are those of the calibration data.
-
-    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
-    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
-    'SHIP WITH CARE'
-    """
-
-    folder: Path
-    report: Document
-    missing_builds: dict[str, str]
-    limits: tuple[Judgement, ...] = ()
-    issues: tuple[DataIssue, ...] = ()
-
-
-@dataclass
-class Journal:
-    """Where a run writes, what it has written so far, and whom it tells.
-
-    `limits` are those on builds and data, judged.
-    """
-
-    folder: Path
-    origin: Origin
-    progress: Reporter = silent
-    say: Say = lambda message: None
-    limits: list[Judgement] = field(default_factory=list)
-    followers: tuple[Follower, ...] = ()
-
-    @contextlib.contextmanager
-    def step(
-        self, stage: str, output: str, inputs: Sequence[str] = (), options: object = None
-    ) -> Iterator[Callable[[str], None]]:
-        """Record one stage; the caller gives the digest of what it wrote to what this yields.
-
-        `inputs` are the digests of what the stage works on: with them followers see it.
-        """
-        started, digests = time.perf_counter(), list[str]()
-        yield digests.append
-        seconds = time.perf_counter() - started
-        self.origin.stages.append(Step(stage, output, digests[0], seconds))
-        if inputs:
-            for follower in self.followers:
-                follower.see_stage(Stage(stage, output, inputs, options or {}, digests[0]))
-
-    def digest_of(self, output: str) -> str | None:
-        """Return the digest of an output that was recorded, the last one of its name."""
-        digests = (step.digest for step in reversed(self.origin.stages) if step.output == output)
-        return next(digests, None)
-
-
-def run(
-    config: Config,
-    command: str = "trtcal run",
-    reporter: Reporter = silent,
-    say: Say = lambda message: None,
-    history: History | None = None,
-    warn: Warn = lambda issues: None,
-    guessed: str | None = None,
-) -> RunResult:
-    """Do everything that `config` says, then put it into the run folder in place of an older run.
-
-    The report is held against the last run of the same model in `history`, to which nothing is added.
-    Files there that no run wrote are kept; `guessed`, the text of a `trtcal.toml` that nobody wrote, is
-    put there too. `InputError` if the configuration lacks a model or data,
-    or the folder holds something else than a run.
-    """
-    folder = config.run_folder
-    check_replaceable(folder)
-    followers = followers_of(config)
-    with replacing_entries(folder, all_outputs()) as place:
-        inputs = open_inputs(config, say, followers=followers)
-        journal = Journal(
-            place, _origin(inputs, guessed is None), reporter, say, followers=followers
-        )
-        if guessed is None and config.path.absolute() == (folder / FILE).absolute():
-            guessed = config.path.read_text(encoding="utf-8")
-        if guessed is not None:
-            write_text(journal.folder / FILE, guessed)
-        write_settings(place, config, folder)
-        for follower in followers:
-            follower.start(folder, place)
-            follower.see_prepared(inputs.preparation)
-        issues = checked_data(inputs, journal)
-        warn(issues)
-        counts = {"data_issues": len(issues)}
-        journal.limits += judge_counts(config.limits, counts, "calibration data")
-        report = run_stages(inputs, journal, command, history)
-    return RunResult(folder, report, journal.origin.missing_builds, tuple(journal.limits), issues)
-
-
-def run_stages(
-    inputs: Inputs, journal: Journal, command: str, history: History | None = None
-) -> Document:
-    """Do all stages and return the report's document."""
-    observation = observe_tensors(inputs, journal)
-    calibrations = calibrate_all(observation, inputs.config, journal)
-    record_tails(inputs, list(calibrations.values()), journal)
-    variants = quantize_all(inputs, calibrations, journal)
-    sizes = size_ranges(inputs.model, inputs.calibration_data)
-    shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
-    for name in set(shapes) - set(inputs.config.build.shapes):
-        journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
-    build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
-    compare_all(inputs, variants, journal)
-    write_followers(journal)
-    journal.origin.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
-    journal.origin.write(journal.folder, command)
-    with journal.step("report", "report.json") as record:
-        document = report_document(journal, inputs.config, history)
-        record(str(write_page(journal.folder / "report.html", document)["digest"]))
-    journal.origin.write(journal.folder, command)
-    return document
-
-
-def optimizations_file(variant: str) -> str:
-    """Return where the optimizations of a variant lie in the folder of a run."""
-    return f"optimizations/{variant}.npz"
-
-
-def _origin(inputs: Inputs, is_configured: bool) -> Origin:
-    """Return what a run starts from; `is_configured` says that somebody wrote its `trtcal.toml`."""
-    config, model = inputs.config, inputs.model
-    paths = {"model": model.path, "config": config.path, "folder": config.run_folder}
-    if model.source is not None:
-        paths["source"] = model.source
-    files = {name: Path(os.path.relpath(path)).as_posix() for name, path in paths.items()}
-    scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
-    return Origin(
-        model.fingerprint,
-        inputs.calibration_data.fingerprint,
-        inputs.evaluation_data.fingerprint,
-        scripts={key: digest_file(file) for key, (file, *_) in scripts.items()},
-        cost=config.cost.to_document(),
-        source=source_of(model.proto),
-        measured=Measured(
-            files, Configuration.of(config.path) if is_configured else Configuration()
-        ),
-    )
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
@@ -454,9 +273,9 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
         record(comparison.digest)
 
 
-def all_outputs() -> tuple[str, ...]:
-    """Return everything that a run writes at the top of its folder."""
-    return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
+def optimizations_file(variant: str) -> str:
+    """Return where the optimizations of a variant lie in the folder of a run."""
+    return f"optimizations/{variant}.npz"
 
 
 def write_followers(journal: Journal) -> None:

@@ -15,8 +15,8 @@ from trtcal.documents import Document, Workplace, read_document
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.pipeline.inputs import prepared_by
+from trtcal.pipeline.job import run
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.pipeline.stages import run
 from trtcal.reporting.document import KIND, VERSION
 from trtcal.runs.history import Entry, History, entry_of
 from trtcal.runs.settings import read_settings

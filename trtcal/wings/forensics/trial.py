@@ -20,8 +20,8 @@ from trtcal.limits import HOLDS, Judgement, Limit
 from trtcal.model import load_model
 from trtcal.model.passes import Pass
 from trtcal.pipeline.inputs import Inputs, open_inputs
+from trtcal.pipeline.journal import Journal
 from trtcal.pipeline.stages import (
-    Journal,
     build_one,
     calibrate_all,
     observe_tensors,

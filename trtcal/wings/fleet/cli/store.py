@@ -83,7 +83,7 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
     rewrite: bool = option("Send every object, and overwrite those that may be corrupted.")
 
     def _run(self) -> None:
-        from trtcal.pipeline.stages import all_outputs
+        from trtcal.pipeline.job import all_outputs
         from trtcal.wings.fleet.store.push import push, record_of_folder
         from trtcal.wings.fleet.store.record import check_tags
         from trtcal.wings.fleet.store.store import ArtifactStore
@@ -114,7 +114,7 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
     output: Path | None = option("Folder for the files.  [default: run-RUN]", "-o")
 
     def _run(self) -> None:
-        from trtcal.pipeline.stages import all_outputs
+        from trtcal.pipeline.job import all_outputs
         from trtcal.wings.fleet.store.pull import pull
 
         store, record = self.find(self.run)

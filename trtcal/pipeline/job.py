@@ -1,0 +1,179 @@
+"""`trtcal run`, to be read from top to bottom: what it does, in the order of the data flow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtcal.backends.options import BuildOptions, with_sizes, write_range
+from trtcal.check.issues import DataIssue
+from trtcal.config import (
+    FILE,
+    Config,
+    script_in,
+)
+from trtcal.data import (
+    size_ranges,
+)
+from trtcal.documents import (
+    Document,
+    digest_file,
+    replacing_entries,
+    to_fields,
+    write_text,
+)
+from trtcal.evaluate.replay import Reporter, silent
+from trtcal.limits import Judgement, judge_counts
+from trtcal.model import load_model
+from trtcal.model.loaders import source_of
+from trtcal.pipeline.inputs import Inputs, open_inputs
+from trtcal.pipeline.journal import Journal, Say
+from trtcal.pipeline.stages import (
+    DATA_CHECK,
+    build_all,
+    calibrate_all,
+    checked_data,
+    compare_all,
+    observe_tensors,
+    quantize_all,
+    record_tails,
+    report_document,
+    write_followers,
+)
+from trtcal.reporting.render import write_page
+from trtcal.runs.follower import follower_kinds, followers_of
+from trtcal.runs.history import History
+from trtcal.runs.origin import Configuration, Measured, Origin, check_replaceable
+from trtcal.runs.settings import SCRIPTS, SETTINGS, write_settings
+
+OUTPUTS = (
+    "builds",
+    "calibrations",
+    "comparison.json",
+    DATA_CHECK,
+    "histograms.npz",
+    "models",
+    "plans",
+    "optimizations",
+    SCRIPTS,
+    "report.html",
+    "report.json",
+    "run.json",
+    SETTINGS,
+    "tails.json",
+    FILE,
+)
+"""Everything that a run writes at the top of its folder, besides what its followers write."""
+
+Warn = Callable[[Sequence[DataIssue]], None]
+"""Called with what looks wrong in the calibration data, before they are observed."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The folder of a run, its report, failed builds, and the judged limits on builds and data.
+
+    `issues` are those of the calibration data.
+
+    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
+    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
+    'SHIP WITH CARE'
+    """
+
+    folder: Path
+    report: Document
+    missing_builds: dict[str, str]
+    limits: tuple[Judgement, ...] = ()
+    issues: tuple[DataIssue, ...] = ()
+
+
+def run(
+    config: Config,
+    command: str = "trtcal run",
+    reporter: Reporter = silent,
+    say: Say = lambda message: None,
+    history: History | None = None,
+    warn: Warn = lambda issues: None,
+    guessed: str | None = None,
+) -> RunResult:
+    """Do everything that `config` says, then put it into the run folder in place of an older run.
+
+    The report is held against the last run of the same model in `history`, to which nothing is added.
+    Files there that no run wrote are kept; `guessed`, the text of a `trtcal.toml` that nobody wrote, is
+    put there too. `InputError` if the configuration lacks a model or data,
+    or the folder holds something else than a run.
+    """
+    folder = config.run_folder
+    check_replaceable(folder)
+    followers = followers_of(config)
+    with replacing_entries(folder, all_outputs()) as place:
+        inputs = open_inputs(config, say, followers=followers)
+        journal = Journal(
+            place, _origin(inputs, guessed is None), reporter, say, followers=followers
+        )
+        if guessed is None and config.path.absolute() == (folder / FILE).absolute():
+            guessed = config.path.read_text(encoding="utf-8")
+        if guessed is not None:
+            write_text(journal.folder / FILE, guessed)
+        write_settings(place, config, folder)
+        for follower in followers:
+            follower.start(folder, place)
+            follower.see_prepared(inputs.preparation)
+        issues = checked_data(inputs, journal)
+        warn(issues)
+        counts = {"data_issues": len(issues)}
+        journal.limits += judge_counts(config.limits, counts, "calibration data")
+        report = run_stages(inputs, journal, command, history)
+    return RunResult(folder, report, journal.origin.missing_builds, tuple(journal.limits), issues)
+
+
+def run_stages(
+    inputs: Inputs, journal: Journal, command: str, history: History | None = None
+) -> Document:
+    """Do all stages and return the report's document."""
+    observation = observe_tensors(inputs, journal)
+    calibrations = calibrate_all(observation, inputs.config, journal)
+    record_tails(inputs, list(calibrations.values()), journal)
+    variants = quantize_all(inputs, calibrations, journal)
+    sizes = size_ranges(inputs.model, inputs.calibration_data)
+    shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
+    for name in set(shapes) - set(inputs.config.build.shapes):
+        journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
+    build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
+    compare_all(inputs, variants, journal)
+    write_followers(journal)
+    journal.origin.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
+    journal.origin.write(journal.folder, command)
+    with journal.step("report", "report.json") as record:
+        document = report_document(journal, inputs.config, history)
+        record(str(write_page(journal.folder / "report.html", document)["digest"]))
+    journal.origin.write(journal.folder, command)
+    return document
+
+
+def all_outputs() -> tuple[str, ...]:
+    """Return everything that a run writes at the top of its folder."""
+    return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
+
+
+def _origin(inputs: Inputs, is_configured: bool) -> Origin:
+    """Return what a run starts from; `is_configured` says that somebody wrote its `trtcal.toml`."""
+    config, model = inputs.config, inputs.model
+    paths = {"model": model.path, "config": config.path, "folder": config.run_folder}
+    if model.source is not None:
+        paths["source"] = model.source
+    files = {name: Path(os.path.relpath(path)).as_posix() for name, path in paths.items()}
+    scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
+    return Origin(
+        model.fingerprint,
+        inputs.calibration_data.fingerprint,
+        inputs.evaluation_data.fingerprint,
+        scripts={key: digest_file(file) for key, (file, *_) in scripts.items()},
+        cost=config.cost.to_document(),
+        source=source_of(model.proto),
+        measured=Measured(
+            files, Configuration.of(config.path) if is_configured else Configuration()
+        ),
+    )
