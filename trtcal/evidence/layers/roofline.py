@@ -76,7 +76,7 @@ def counted_precision(layer: Layer) -> str:
 
 
 def _named(precision: str) -> str:
-    return precision if precision in PRECISIONS else "other"
+    return precision if precision in ORDER else "other"
 
 
 def kind_of(layer: Layer) -> str:
