@@ -196,7 +196,11 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
         *_float_between_int8(flow),
         *(_reformat(one) for one in reformats if not one.is_free and one.layer not in left_over),
         *(_unfused_finding(one) for one in unfused),
-        *(_chain(one) for one in chains if len(one.layers) >= LONG or one.cuts),
+        *(
+            _chain(one)
+            for one in chains
+            if (len(one.layers) >= LONG or one.cuts) and _has_size(one)
+        ),
     ]
     worth = (one for one in found if _is_worth(one.cost, total_ms, total_bytes))
     ranked = rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
@@ -283,6 +287,10 @@ def _chain(one: Chain) -> Finding:
         tuple(Evidence("layer", name) for name in one.layers[:MOST_EVIDENCE]),
         Cost(_saved_ms(one), one.saved_bytes),
     )
+
+
+def _has_size(one: Chain) -> bool:
+    return one.moved_bytes is not None and one.stitched_bytes is not None
 
 
 def _saved_ms(one: Chain) -> float | None:
