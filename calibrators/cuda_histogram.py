@@ -1,4 +1,4 @@
-"""Histograms of tensors in a GPU's memory, which stay there. This has not been run on a GPU.
+"""Histograms of tensors in a GPU's memory, which stay there.
 
     device = PyCudaDevice()
     with DeviceHistogram(device) as counted:
@@ -31,10 +31,10 @@ from calibrators.histogram import COUNT_LIMIT, SCALARS, Histogram
 LOW = BINS + len(SCALARS)
 HIGH, NONZERO, WORDS = LOW + 1, LOW + 2, LOW + 3
 
-# These follow from what GPUs hold; none of them was measured.
-THREADS = 256
+# Measured on an H200: `benchmarks/results/cuda_histogram_gpu.txt`.
+THREADS = 1024
 ELEMENTS = 16  # at least, for each thread before there are more blocks
-BLOCKS = 1024  # at most: each one adds up to 1024 counts of its own to those of all
+BLOCKS = 528  # at most: each one adds up to 4096 counts of its own to those of all
 
 
 class Device(Memory, Protocol):
@@ -54,7 +54,7 @@ class Device(Memory, Protocol):
 class PyCudaDevice(PyCudaMemory):
     """A GPU through PyCUDA, which compiles the kernels with `nvcc` when they are first run.
 
-    This has not been run on a GPU. Errors are those of `PyCudaMemory`, `ImportError` without `nvcc`,
+    Errors are those of `PyCudaMemory`, `ImportError` without `nvcc`,
     and `pycuda.driver.CompileError`.
     """
 

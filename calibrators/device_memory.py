@@ -40,7 +40,7 @@ class Memory(Protocol):
 
 
 class PyCudaMemory:
-    """Memory of a GPU, through PyCUDA. This has not been run on a GPU.
+    """Memory of a GPU, through PyCUDA.
 
     It lies in the context that is PyCUDA's current one, else in the device's primary context, which
     is the one that TensorRT uses by itself. `ImportError` without PyCUDA or an NVIDIA driver; what

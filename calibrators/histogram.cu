@@ -12,7 +12,7 @@ typedef unsigned long long Size;
 #define NONZERO (BINS + 6)
 #define MAGNITUDE 0x7FFFFFFFu
 #define INFINITE 0x7F800000u
-#define SLOT_BITS 10  // 8 KiB of a block's own memory; other sizes were not measured
+#define SLOT_BITS 12  // 32 KiB of a block's own memory: more needs a kernel attribute
 #define SLOTS (1 << SLOT_BITS)
 #define NO_BIN 0xFFFFFFFFu
 

@@ -1,4 +1,4 @@
-"""Calibration inside TensorRT's builder, up to TensorRT 10. This has not been run on a GPU.
+"""Calibration inside TensorRT's builder, up to TensorRT 10; run on a GPU with 8.6.0.
 
 TensorRT 11 and TensorRT-RTX have no such calibration, and for a network with Q/DQ it is ignored. Where
 there is a choice, prefer ranges from `calibrators` and Q/DQ. Here TensorRT runs its own closed
@@ -117,7 +117,8 @@ def cache_object(kind: str, amaxes: Mapping[str, float], *, trt: Any = None) -> 
     """Return a `BuilderCalibrator` that answers with ranges, so that TensorRT runs no inference.
 
     `amaxes` are the ranges by tensor; the cache has the header of this version and kind. It needs no
-    data and no GPU memory: should TensorRT refuse the cache and ask for data, `finish` says so.
+    data and no GPU memory: should TensorRT refuse the cache and ask for data, `finish` says so. Prefer
+    another kind than "legacy", whose caches have a header of their own that is not written here.
     `ImportError` as for `calibrator_object`; `ValueError` for a range that is none, or no range.
     """
     trt = trt or _tensorrt()

@@ -8,7 +8,12 @@ import pytest
 from tests.fixtures.engines import needs_rtx
 from tests.networks import conv_net
 from trtcal.backends.child import run_worker
-from trtcal.backends.tensorrt_worker import layer_information, times_document
+from trtcal.backends.tensorrt_worker import (
+    layer_information,
+    settings,
+    times_document,
+    usual_shapes,
+)
 from trtcal.evidence.layers.inspector import read_inspector
 
 LAYERS = '{"Layers": [{"Name": "conv1", "LayerType": "CaskConvolution"}], "Bindings": []}'
@@ -31,6 +36,21 @@ def test_times_are_those_of_trtexec():
     assert sum(layer["percentage"] for layer in layers) == pytest.approx(100)
     assert json.loads(json.dumps(layers)) == layers
     assert times_document([]) == [{"count": 0}]
+
+
+def test_layers_are_timed_at_the_usual_shapes_of_the_first_profile():
+    first = {"x": [[4, 3], [8, 3], [32, 3]]}
+    assert usual_shapes({"profiles": [first, {"x": [[1, 3]] * 3}]}) == {"x": [8, 3]}
+    assert usual_shapes({"profiles": []}) == {}
+
+
+def test_a_timing_cache_that_is_not_there_yet_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trt = SimpleNamespace(ProfilingVerbosity=SimpleNamespace(DETAILED="detailed"))
+    request = {"profiles": [], "verbosity": "detailed", "timing_cache": "timing.cache"}
+    assert settings(request, trt)["load_timing_cache"] is None
+    (tmp_path / "timing.cache").write_bytes(b"+")
+    assert settings(request, trt)["load_timing_cache"] == "timing.cache"
 
 
 @needs_rtx

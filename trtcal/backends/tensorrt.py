@@ -1,7 +1,7 @@
 """TensorRT and TensorRT-RTX, through Polygraphy, in a child process.
 
 TensorRT-RTX builds ahead of time on a machine without a GPU. TensorRT itself needs the GPU that it
-builds for: that route has never been run on one by its authors.
+builds for: its authors ran 8.6.0 on an H200 (`benchmarks/results/tensorrt_gpu.txt`), no other version.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from trtcal.backends.targets import (
     parse_target,
     version_of,
 )
+from trtcal.backends.weakly_typed import for_tensorrt_8, kept_in_float32
 from trtcal.documents import replacing
 from trtcal.errors import BackendError, InputError
-from trtcal.evidence.layers.inspector import read_inspector
+from trtcal.evidence.layers.inspector import read_inspector, with_types
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.reader import parse_file
@@ -41,6 +42,7 @@ from trtcal.evidence.manifest import INSPECTED, LOG, Build
 from trtcal.formats import RANGED
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
+from trtcal.quantization.qdq import fp16_tensors
 
 MIB = 1 << 20
 STRONGLY_TYPED = range(9, 11)
@@ -189,7 +191,7 @@ def _refuse_unknown(target: str) -> None:
 
 
 class TensorRT(Backend):
-    """Builds for the GPU of this machine. Never yet run on a GPU by its authors."""
+    """Builds for the GPU of this machine."""
 
     name = "tensorrt"
     engine_file = "engine.plan"
@@ -239,18 +241,28 @@ class TensorRT(Backend):
         return product
 
     def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
-        """Return the `trtexec` line that builds the same with the installed version."""
+        """Return the `trtexec` line that builds the same with the installed version, if one does."""
         installed = version_of("tensorrt") or "11"
+        if _is_weakly_typed() and for_tensorrt_8(model.proto) is not model.proto:
+            return None
         profiles = _profiles(model, options)
         return trtexec_command(installed, options, profiles, _is_quantized(model), onnx, engine)
 
 
 def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder: Path) -> Made:
-    write_onnx(folder / "model.onnx", _without_false_names(model.proto, _profiles(model, options)))
+    proto = _without_false_names(model.proto, _profiles(model, options))
+    if request["module"] == "tensorrt" and _is_weakly_typed():
+        proto = for_tensorrt_8(proto)
+    write_onnx(folder / "model.onnx", proto)
+    quantized, float32 = _is_quantized(model), kept_in_float32(model.proto)
+    # TensorRT 8.6 fails where a quantized network has both (benchmarks/results/tensorrt_gpu.txt).
+    fp16 = bool(fp16_tensors(model.proto.graph)) and not (quantized and float32)
     common = {
         "model": "model.onnx",
         "engine": "engine.plan",
-        "quantized": _is_quantized(model),
+        "quantized": quantized,
+        "fp16": fp16,
+        "float32": float32 if fp16 else {},
         "profiles": [profile for profile in _profiles(model, options) if profile],
         "workspace_bytes": options.workspace_bytes,
         "verbosity": options.verbosity,
@@ -296,14 +308,18 @@ def _without_false_names(
     return copy
 
 
+def _is_weakly_typed() -> bool:
+    return int((version_of("tensorrt") or "11").split(".")[0]) < min(STRONGLY_TYPED)
+
+
 def _is_quantized(model: Model) -> bool:
     return any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node)
 
 
 def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
-    if (folder / INSPECTED).exists():
-        return read_inspector((folder / INSPECTED).read_bytes())
     layers = parse_file(folder / LOG).layers
+    if (folder / INSPECTED).exists():
+        return with_types(read_inspector((folder / INSPECTED).read_bytes()), layers)
     if not layers and options.verbosity != "none":
         raise BackendError(
             "the build ended, but its log lists no layers",

@@ -1,4 +1,4 @@
-"""What TensorRT up to 10 takes beside Q/DQ: ranges, precisions, calibrators. Not run on a GPU yet.
+"""What TensorRT up to 10 takes beside Q/DQ: ranges, precisions, calibrators; run with 8.6.0.
 
 Every function gets the module `tensorrt` and asks it what it has: versions differ, and the numbers
 behind its flags shift between them. Of TensorRT's objects `network`, `layer`, `tensor` bear these

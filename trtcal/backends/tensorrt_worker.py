@@ -11,7 +11,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ LAYER_TIMES = "layer-times.json"
 RUNS = 100
 
 
-def inspect_engine(engine: bytes, trt: Any, timed: bool) -> None:
+def inspect_engine(engine: bytes, trt: Any, timed: bool, shapes: Mapping[str, Any]) -> None:
     """Write `layers.json`, and `layer-times.json` if `timed`; say in the log what can't be had.
 
-    The engine is the one that this process has just built: no other is ever loaded here.
+    `shapes` are those of dynamic inputs at which the layers are timed. The engine is the one that this
+    process has just built: no other is ever loaded here.
     """
     try:
         from polygraphy.backend.trt import engine_from_bytes
@@ -36,7 +37,9 @@ def inspect_engine(engine: bytes, trt: Any, timed: bool) -> None:
         loaded = engine_from_bytes(engine)
         Path(LAYERS).write_text(layer_information(loaded, trt))
         if timed:
-            Path(LAYER_TIMES).write_text(json.dumps(times_document(_time(loaded, trt)), indent=1))
+            Path(LAYER_TIMES).write_text(
+                json.dumps(times_document(_time(loaded, trt, shapes)), indent=1)
+            )
     except Exception as error:  # Polygraphy's, CUDA's and pybind11's own: the engine is good
         sys.stderr.write(f"[W] the engine could not be inspected: {error}\n")
 
@@ -47,7 +50,13 @@ def layer_information(engine: Any, trt: Any) -> str:
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
-def _time(engine: Any, trt: Any) -> list[list[tuple[str, float]]]:
+def usual_shapes(request: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the optimum of each dynamic input in the first profile."""
+    first = request["profiles"][:1]
+    return {name: shapes[1] for profile in first for name, shapes in profile.items()}
+
+
+def _time(engine: Any, trt: Any, shapes: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
     """Run the engine on Polygraphy's made-up data; return each run's layers and milliseconds."""
     from polygraphy.backend.trt import TrtRunner
     from polygraphy.comparator import DataLoader
@@ -64,6 +73,8 @@ def _time(engine: Any, trt: Any) -> list[list[tuple[str, float]]]:
     with TrtRunner(engine) as runner:
         loader = DataLoader(seed=0)
         loader.input_metadata = runner.get_input_metadata()
+        for name, shape in shapes.items():
+            loader.input_metadata.add(name, loader.input_metadata[name].dtype, shape)
         runner.context.profiler = Profiler()
         for _ in range(RUNS):
             runs.append([])
@@ -152,7 +163,7 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
         if request["module"] == "tensorrt_rtx":
             config = _rtx_config(request, common, trt)
         else:
-            config = _config(request, common, strongly_typed)
+            config = _config({**_flags(request, network[1], trt, strongly_typed), **common})
         return bytes(engine_bytes_from_network(network, config=config, save_timing_cache=cache))
 
 
@@ -168,6 +179,7 @@ def _routed(trt: Any, network: Any, request: dict[str, Any]) -> AbstractContextM
 def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
     """Return Polygraphy's arguments for the request's options; refuse what this version lacks."""
     level, workspace = request.get("optimization_level"), request.get("workspace_bytes")
+    cache = request.get("timing_cache")
     if level is not None and not hasattr(trt.IBuilderConfig, "builder_optimization_level"):
         raise _lacks(trt, "no option for the optimization level of the builder")
     if workspace is not None and not hasattr(trt, "MemoryPoolType"):
@@ -178,7 +190,7 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
         "profiling_verbosity": getattr(trt.ProfilingVerbosity, VERBOSITIES[request["verbosity"]]),
         "memory_pool_limits": pools,
         "builder_optimization_level": level,
-        "load_timing_cache": request.get("timing_cache"),
+        "load_timing_cache": cache if cache and Path(cache).exists() else None,
     }
 
 
@@ -198,7 +210,7 @@ def _profile(shapes: dict[str, Any]) -> Any:
 
 
 def plugins_of(network: Any, trt: Any) -> list[str]:
-    """Return name and version of every plug-in in the network. Never yet run on a GPU."""
+    """Return name and version of every plug-in in the network. Not run yet with a plug-in."""
     plugins = set()
     for layer in network:
         kind = str(layer.type).rpartition(".")[2]
@@ -223,11 +235,23 @@ def _rtx_config(request: dict[str, Any], common: dict[str, Any], trt: Any) -> An
     return CreateConfigRTX(compute_capabilities=capabilities or None, **common)
 
 
-def _config(request: dict[str, Any], common: dict[str, Any], strongly_typed: bool) -> Any:
-    """Weakly typed TensorRT (up to 8) wants the INT8 flag for Q/DQ. Never yet run on a GPU."""
+def _config(common: dict[str, Any]) -> Any:
     from polygraphy.backend.trt import CreateConfig
 
-    return CreateConfig(**{"int8": request["quantized"] and not strongly_typed, **common})
+    return CreateConfig(**common)
+
+
+def _flags(request: dict[str, Any], network: Any, trt: Any, strongly_typed: bool) -> dict[str, Any]:
+    """Weakly typed TensorRT (up to 8) wants flags for Q/DQ and float16, and what stays float32."""
+    if strongly_typed:
+        return {}
+    flags = {"int8": request["quantized"], "fp16": request["fp16"]}
+    if not request["float32"]:
+        return flags
+    from trtcal.backends.tensorrt_network import set_layer_precisions
+
+    set_layer_precisions(trt, network, request["float32"], "prefer")
+    return {**flags, "precision_constraints": "prefer"}
 
 
 def main_error(errors: Sequence[str], warnings: Sequence[str], ended: str) -> str:
@@ -267,7 +291,7 @@ def main() -> None:
         fail(main_error(kept["E"], kept["W"], str(error).strip()))
     else:
         if REQUEST.get("inspect"):
-            inspect_engine(engine, trt, bool(REQUEST.get("layer_times")))
+            inspect_engine(engine, trt, bool(REQUEST.get("layer_times")), usual_shapes(REQUEST))
         Path(REQUEST["engine"]).write_bytes(engine)
 
 

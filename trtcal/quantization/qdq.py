@@ -451,7 +451,7 @@ def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     float, is found.
     """
     dequantized = _dequantized_types(proto)
-    fp16 = _fp16_tensors(proto.graph)
+    fp16 = fp16_tensors(proto.graph)
 
     def precision(node: onnx.NodeProto) -> str:
         narrow = [dequantized[name] for name in node.input[:2] if name in dequantized]
@@ -483,7 +483,7 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
     return precisions
 
 
-def _fp16_tensors(graph: onnx.GraphProto) -> set[str]:
+def fp16_tensors(graph: onnx.GraphProto) -> set[str]:
     """Return the tensors that are float16, as far as types are stated."""
     values = (*graph.value_info, *graph.input, *graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}

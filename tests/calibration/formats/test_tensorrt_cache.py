@@ -50,6 +50,13 @@ def test_real_scales_mean_what_they_are_known_to_mean(tmp_path):
     assert "Output:0" in table.ranges
 
 
+def test_the_cache_of_a_legacy_calibrator_has_its_parameters_for_a_header(tmp_path):
+    text = "0 3ff0000000000000 3fefff2e48e8a71e\nimage: 3c010204\n"  # TensorRT 8.6.0: 1.0, 0.9999
+    cache = read_cache(text_cache(tmp_path, text))
+    assert cache.parameters == {"algorithm": "LegacyCalibration"}
+    assert cache.ranges["image"].amax == 1.0
+
+
 def test_a_zero_is_a_finding_with_its_name_and_no_range(tmp_path):
     cache = read_cache(text_cache(tmp_path, REAL))
     assert set(cache.unranged) == {SHUFFLE, "366"}

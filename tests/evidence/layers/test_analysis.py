@@ -1,6 +1,7 @@
 """Shares, copies, left-over Q/DQ, chains and findings, against sums taken by hand."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 
@@ -161,6 +162,13 @@ def test_a_quantize_step_inside_a_chain_cuts_it():
     assert (finding.kind, finding.cost.moved_bytes) == ("memory_bound_chain", 4 * 32)
     assert "q in the middle divide it" in finding.what
     assert [one.place for one in finding.evidence] == ["relu", "q", "sigmoid"]
+
+
+def test_a_chain_of_unknown_types_is_no_finding():
+    names = "abcdefgh"
+    layers = tuple(kernel(one, (one,), (two,), dtype="unknown") for one, two in pairwise(names))
+    assert len(find_chains(follow(layers))[0].layers) == len(layers)
+    assert not [one for one in examine(layers).findings if one.kind == "memory_bound_chain"]
 
 
 def test_a_chain_never_goes_around_a_convolution():

@@ -20,6 +20,8 @@ from trtcal.ranges import Calibration, scales_of
 FORM = "tensorrt-cache"
 ALGORITHMS = tuple(tensorrt_cache.ALGORITHMS.values())
 HEADER = re.compile(rf"TRT-([0-9X]+)-({'|'.join(ALGORITHMS)})")
+LEGACY = re.compile(r"0 [0-9a-f]{1,16} [0-9a-f]{1,16}")
+"""What 8.6.0 begins a legacy calibrator's cache with: bits of its regression cutoff and quantile."""
 ENTRY = re.compile(r"(.+): ([0-9a-fA-F]{1,8})", re.DOTALL)  # so it is the last ": " that divides
 UNNAMED = re.compile(r"\(Unnamed Layer\* \d+\) \[.+\]_output(_\d+)?( copy)?", re.DOTALL)
 
@@ -60,8 +62,8 @@ def read_cache(path: Path) -> Calibration:
     A tensor whose scale is 0, negative, denormal, infinite, NaN or too large has no range.
     """
     header, *lines = read_lines(path)
-    match = HEADER.fullmatch(header.rstrip())
-    if not match:
+    match, legacy = HEADER.fullmatch(header.rstrip()), LEGACY.fullmatch(header.rstrip())
+    if not (match or legacy):
         raise InputError(
             f"{path} line 1 is not the header of a TensorRT calibration cache: {header[:80]!r}",
             "give a cache whose first line is like TRT-8601-EntropyCalibration2",
@@ -70,6 +72,8 @@ def read_cache(path: Path) -> Calibration:
     for number, line in enumerate(lines, 2):
         if line.strip():
             add_once(amaxes, *_entry(line, f"{path} line {number}"), f"{path} line {number}")
+    if match is None:
+        return table_of(FORM, amaxes, algorithm=tensorrt_cache.ALGORITHMS["legacy"])
     return table_of(FORM, amaxes, version=match[1], algorithm=match[2])
 
 

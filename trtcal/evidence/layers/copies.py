@@ -185,7 +185,11 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
             if not reformat.is_free and reformat.layer not in left_over
         ),
         *(_unfused_finding(one) for one in unfused),
-        *(_chain(chain) for chain in chains if len(chain.layers) >= LONG_CHAIN or chain.cuts),
+        *(
+            _chain(chain)
+            for chain in chains
+            if (len(chain.layers) >= LONG_CHAIN or chain.cuts) and _has_size(chain)
+        ),
     ]
     worth = (one for one in findings if _is_worth(one.cost, total_ms, total_bytes))
     ranked = rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
@@ -270,6 +274,10 @@ def _chain(one: Chain) -> Finding:
         tuple(Evidence("layer", name) for name in one.layers[:MOST_EVIDENCE]),
         Cost(_saved_ms(one), one.saved_bytes),
     )
+
+
+def _has_size(one: Chain) -> bool:
+    return one.moved_bytes is not None and one.stitched_bytes is not None
 
 
 def _saved_ms(one: Chain) -> float | None:

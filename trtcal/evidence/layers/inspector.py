@@ -114,6 +114,30 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(_text(entry.get("Name")), dtype, shape, layout)
 
 
+def with_types(layers: Sequence[Layer], listed: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return layers with the tensor types that the builder's list has and the inspector lacks.
+
+    TensorRT 8.6 writes "N/A due to dynamic shapes" for every tensor of a network that has any.
+    """
+    found = {layer.name: layer for layer in listed}
+    return tuple(_with_types(layer, found.get(layer.name)) for layer in layers)
+
+
+def _with_types(layer: Layer, listed: Layer | None) -> Layer:
+    if listed is None:
+        return layer
+    types = {one.name: one for one in (*listed.inputs, *listed.outputs)}
+
+    def typed(tensor: TensorInfo) -> TensorInfo:
+        known = types.get(tensor.name)
+        if tensor.dtype != UNKNOWN or known is None:
+            return tensor
+        return replace(tensor, dtype=known.dtype, format=known.format)
+
+    inputs, outputs = (tuple(map(typed, side)) for side in (layer.inputs, layer.outputs))
+    return replace(layer, inputs=inputs, outputs=outputs)
+
+
 MAX_ENTRIES = 1_000_000
 MAX_MS = 1e12
 TIMES_HINT = "give the file that `trtexec --exportProfile` or `trtcal build --layer-times` wrote"

@@ -1,0 +1,96 @@
+"""A model as TensorRT 8 has to get it: its parser is older than opset 18, and its types are free.
+
+Measured with TensorRT 8.6.0 on a GPU: the parser ignores axes that a Reduce operator has as an input
+(opset 18) and reduces over all of them, without a word unless a later node needs other axes; and it
+reads float16 scales of Q/DQ as float32, and refuses them. So axes become attributes here, all floats
+float32, and float16 is the builder's to choose (flag FP16), but for the nodes of `kept_in_float32`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from trtcal.model.graph import export_model, import_graph
+from trtcal.model.ops import SENSITIVE
+from trtcal.quantization.qdq import asked_precisions, fp16_tensors
+
+FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+
+
+def for_tensorrt_8(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model for its parser, with the same inputs and outputs; itself if nothing changes."""
+    graph = import_graph(proto)
+    changed = [_axes_to_attributes(graph), _widen(graph)]
+    return export_model(graph, proto) if any(changed) else proto
+
+
+def kept_in_float32(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return node -> "fp32" for the nodes that need it and have it in a model with float16."""
+    fp16 = fp16_tensors(proto.graph)
+    if not fp16:
+        return {}
+    asked = asked_precisions(proto)
+    return {
+        node.name: "fp32"
+        for node in proto.graph.node
+        if asked.get(node.name, "fp32" if node.op_type in SENSITIVE else None) == "fp32"
+        and fp16.isdisjoint((*node.input, *node.output))
+    }
+
+
+def _axes_to_attributes(graph: gs.Graph) -> bool:
+    found = [
+        node
+        for node in graph.nodes
+        if node.op.startswith("Reduce")
+        and node.op != "ReduceSum"  # which has them as an input since opset 13
+        and len(node.inputs) > 1
+        and isinstance(node.inputs[1], gs.Constant)
+    ]
+    for node in found:
+        node.attrs["axes"] = [int(axis) for axis in node.inputs[1].values]
+        node.attrs.pop("noop_with_empty_axes", None)
+        node.inputs = node.inputs[:1]
+    return bool(found)
+
+
+def _widen(graph: gs.Graph) -> bool:
+    """Make all float16 float32, with casts at inputs and outputs, and take other casts out."""
+    found = [one for one in graph.tensors().values() if one.dtype == np.float16]
+    borders = [one for one in (*graph.inputs, *graph.outputs) if one.dtype == np.float16]
+    for tensor in found:
+        if isinstance(tensor, gs.Constant):
+            tensor.values = np.asarray(tensor.values, np.float32)
+        elif not any(tensor is one for one in borders):
+            tensor.dtype = np.float32
+    casts = [node for node in graph.nodes if node.op == "Cast" and node.attrs["to"] == FLOAT16]
+    for node in casts:
+        node.attrs["to"] = FLOAT
+    for tensor in borders:
+        _cast_at_border(graph, tensor)
+    outputs = {id(one) for one in graph.outputs}
+    for node in [one for one in graph.nodes if one.op == "Cast" and one.attrs["to"] == FLOAT]:
+        if node.inputs[0].dtype == np.float32 and id(node.outputs[0]) not in outputs:
+            _pass_by(node)
+    return bool(found or casts)
+
+
+def _cast_at_border(graph: gs.Graph, tensor: gs.Variable) -> None:
+    wide = gs.Variable(f"{tensor.name}/fp32", np.float32, tensor.shape)
+    if any(tensor is one for one in graph.inputs):
+        for reader in list(tensor.outputs):
+            reader.inputs = [wide if one is tensor else one for one in reader.inputs]
+        graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT}, [tensor], [wide]))
+    else:
+        for writer in list(tensor.inputs):
+            writer.outputs = [wide if one is tensor else one for one in writer.outputs]
+        graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT16}, [wide], [tensor]))
+
+
+def _pass_by(cast: gs.Node) -> None:
+    source, copy = cast.inputs[0], cast.outputs[0]
+    for reader in list(copy.outputs):
+        reader.inputs = [source if one is copy else one for one in reader.inputs]
+    cast.inputs, cast.outputs = [], []
