@@ -53,7 +53,7 @@ def _grow(node: Node, text: str) -> Node:
 
 def _outside(node: Node, more: str = "") -> str:
     r"""Return a pattern of all beginnings that leave a trie; `more` stays inside at its root."""
-    edges = {one if one == r"\d" else re.escape(one): child for one, child in node.items()}
+    edges = {edge if edge == r"\d" else re.escape(edge): child for edge, child in node.items()}
     others = [f"{edge}(?:{_outside(child)})" for edge, child in edges.items() if child]
     return "|".join([f"[^{''.join(edges)}{more}]", *others])
 
@@ -147,9 +147,11 @@ QUIET_RULES = tuple(rule for rule in RULES if _can_be_quiet(rule))
 def _tagged() -> str:
     """Return a pattern of the lines with a quiet tag that may matter all the same."""
     tag = rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})[ \t]*"
-    starts = {one for rule in QUIET_RULES for one in _beginning(rule)}
+    starts = {beginning for rule in QUIET_RULES for beginning in _beginning(rule)}
     message = rf"(?:{loosened(LOCATION.pattern)})?(?:{'|'.join(sorted(starts))}|{NUMBERED})"
-    other = "|".join([_any(HEADINGS), *(one for one in PIECES if not one.startswith(r"(?:\["))])
+    other = "|".join(
+        [_any(HEADINGS), *(piece for piece in PIECES if not piece.startswith(r"(?:\["))]
+    )
     brand: Node = {}
     _grow(brand, "[TRT]")
     bracket = _outside(brand["["])
