@@ -201,12 +201,12 @@ class Recording:
     ) -> list[T]:
         """Return the figures of each batch with what a variant gives for it, by the batch's number."""
 
-        def one(number: int) -> T:
+        def figures_of(number: int) -> T:
             head, expected = self.heads[number], self.expected(number)
-            made = run(number)
-            return figures(Batch(head.start, head.size, head.labels, expected, (made,)))
+            output = run(number)
+            return figures(Batch(head.start, head.size, head.labels, expected, (output,)))
 
-        return self.each(one, numbers)
+        return self.each(figures_of, numbers)
 
     def each(self, work: Callable[[int], T], numbers: Sequence[int] | None = None) -> list[T]:
         """Return what is made of each batch's number, in the threads."""
