@@ -97,8 +97,10 @@ Drawn = list[tuple[Point, float]]
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indexes of the (latency, accuracy) that no other one beats, by rising latency."""
 
-    def beaten(one: tuple[float, float]) -> bool:
-        return any(other[0] <= one[0] and other[1] >= one[1] and other != one for other in points)
+    def beaten(point: tuple[float, float]) -> bool:
+        return any(
+            other[0] <= point[0] and other[1] >= point[1] and other != point for other in points
+        )
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
     return sorted(front, key=lambda index: points[index])
@@ -383,10 +385,10 @@ def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) 
     edges = np.linspace(0.0, top, len(bars) + 1)
     steps = axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6)
     steps.set_gid(gid)
-    for one in tensor["ranges"]:
-        order = methods.index(one["method"])
+    for row in tensor["ranges"]:
+        order = methods.index(row["method"])
         color = REFERENCE if order % 2 else ACCENT
-        line = axes.axvline(min(one["amax"], top), color=color, linewidth=1.6)
+        line = axes.axvline(min(row["amax"], top), color=color, linewidth=1.6)
         line.set_dashes(DASHES[order % len(DASHES)])
     axes.set_xlim(0.0, top * 1.02)
     axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)
