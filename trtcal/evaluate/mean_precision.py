@@ -206,7 +206,7 @@ def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
         )
     with contextlib.redirect_stdout(io.StringIO()):
         both = [coco(), coco()]
-        for api, items in zip(both, (_annotated(labels), _found(boxes)), strict=True):
+        for api, items in zip(both, (_annotated(labels), _detections(boxes)), strict=True):
             api.dataset = {
                 "images": [{"id": number} for number in range(len(labels))],
                 "categories": [{"id": number} for number in range(categories)],
@@ -235,7 +235,7 @@ def _annotated(labels: Array) -> list[dict[str, Any]]:
     ]
 
 
-def _found(boxes: Sequence[Boxes]) -> list[dict[str, Any]]:
+def _detections(boxes: Sequence[Boxes]) -> list[dict[str, Any]]:
     return [
         _item(number, box, name) | {"score": float(score)}
         for number, sample in enumerate(boxes)

@@ -1,8 +1,9 @@
 """Run a reference and any number of variants over the same samples, once, in bounded memory.
 
-`replay` walks the data and yields each batch with everybody's outputs. A `Recording` keeps the samples
-and the reference's outputs, for variants that come later. States that a recurrent network feeds back
-become a part of the data (`carry`), so that whatever takes samples in another order gives each its own.
+`replay` goes through the data and yields each batch with everybody's outputs. A `Recording` keeps the
+samples and the reference's outputs, for variants that come later. States that a recurrent network feeds
+back become a part of the data (`carry`), so that whatever takes samples in another order gives each its
+own.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class RunResult:
 
 @dataclass
 class Journal:
-    """Where a run writes, what it has written so far, and whom it tells.
+    """Where a run writes, what it has written so far, and who follows it.
 
     `limits` are those on builds and data, judged.
     """

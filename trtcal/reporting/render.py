@@ -19,7 +19,7 @@ from markupsafe import Markup
 from trtcal.documents import Document, digest_bytes, parsing, together, write_document, write_text
 from trtcal.errors import InputError
 from trtcal.reporting import text, views
-from trtcal.reporting.charts import LOOKS, draw_histograms
+from trtcal.reporting.charts import LAYOUTS, draw_histograms
 from trtcal.reporting.sections import SECTIONS, TEMPLATES, body_of, environment
 from trtcal.reporting.tensors import drawn_tensors
 
@@ -75,7 +75,9 @@ def render(document: Document) -> str:
         "drawing": views.chart(values["rows"], values["agreement_name"])
         if values["rows"]
         else None,
-        "histograms": [draw_histograms(drawn, methods, look) for look in LOOKS] if drawn else None,
+        "histograms": [draw_histograms(drawn, methods, layout) for layout in LAYOUTS]
+        if drawn
+        else None,
     }
     sections = [
         (section, section.is_for_engineers(values), body_of(templates, section, values))

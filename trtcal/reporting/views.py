@@ -28,7 +28,7 @@ from trtcal.reporting.advice import (
     plan_of,
     run_files,
 )
-from trtcal.reporting.charts import LOOKS, Point, accuracy_against_latency
+from trtcal.reporting.charts import LAYOUTS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
 from trtcal.reporting.verdict import refused_targets
@@ -303,7 +303,7 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     measure, unit, key = _chart_measure(rows, agreement)
     points = [_point(row, rows[0], key) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    drawings = [accuracy_against_latency(points, measure, unit, look) for look in LOOKS]
+    drawings = [accuracy_against_latency(points, measure, unit, layout) for layout in LAYOUTS]
     return {
         "drawings": drawings,
         "measure": measure,

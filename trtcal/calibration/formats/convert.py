@@ -140,7 +140,7 @@ def import_calibration(
 def _followed(calibration: Calibration, model: Model) -> Calibration:
     """Return ranges with those of wanted tensors that hold the values of one that has a range."""
     prepared = prepare(model)
-    names = [name for name in _wanted(prepared) if name not in calibration.ranges]
+    names = [name for name in _tensors_to_quantize(prepared) if name not in calibration.ranges]
     moved = {
         name: replace(calibration.ranges[source], note=_note(calibration.ranges[source], source))
         for name, (source, *others) in sources(prepared.proto, names).items()
@@ -154,7 +154,7 @@ def _note(entry: TensorRange, source: str) -> str:
     return "; ".join(filter(None, [entry.note, f"it has the values of {source!r}"]))
 
 
-def _wanted(prepared: Model) -> list[str]:
+def _tensors_to_quantize(prepared: Model) -> list[str]:
     return tensors_to_observe(find_layers(prepared))
 
 
@@ -170,7 +170,7 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     """Return how a file's tensors and a model's agree; names that TensorRT made up do not count."""
     names = list(ranges)
     known = tensor_names(model)
-    needed = _wanted(prepare(model))
+    needed = _tensors_to_quantize(prepare(model))
     foreign = [
         name
         for name in names

@@ -527,9 +527,9 @@ def _widened(evidence: Evidence, around: dict[str, str]) -> Evidence:
 
 
 def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield place and text of every wanted line, with its neighbours, in one pass over a log.
+    """Yield place and text of every line of evidence, with its neighbours, in one pass over a log.
 
-    A neighbour that is wanted itself, or stands beside an earlier line already, is not repeated.
+    A neighbour that is evidence itself, or stands beside an earlier line already, is not repeated.
     """
     lines = sorted(int(p.rpartition(":")[2]) for p in places if p.rpartition(":")[0] == log.name)
     near = {line + step for line in lines for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}

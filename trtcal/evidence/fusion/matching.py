@@ -256,7 +256,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Solution:
     """A part of a solution: nodes by number, their roles, the ways between them, bound letters."""
 
     nodes: tuple[int, ...] = ()
@@ -264,19 +264,19 @@ class _Found:
     edges: tuple[Edge, ...] = ()
     letters: Mapping[str, str] = field(default_factory=dict)
 
-    def plus(self, role: str, nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Found:
+    def plus(self, role: str, nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Solution:
         """Return it with nodes that play a role, and the ways between them."""
         roles = (*self.roles, (role, nodes))
-        return _Found((*self.nodes, *nodes), roles, (*self.edges, *edges), self.letters)
+        return _Solution((*self.nodes, *nodes), roles, (*self.edges, *edges), self.letters)
 
-    def through(self, edge: Edge) -> _Found:
+    def through(self, edge: Edge) -> _Solution:
         """Return it with one more way between parts."""
-        return _Found(self.nodes, self.roles, (*self.edges, edge), self.letters)
+        return _Solution(self.nodes, self.roles, (*self.edges, edge), self.letters)
 
-    def bound(self, letter: str, tensor: str) -> _Found:
+    def bound(self, letter: str, tensor: str) -> _Solution:
         """Return it with a letter that stands for a value."""
         letters = {**self.letters, letter: tensor}
-        return _Found(self.nodes, self.roles, self.edges, letters)
+        return _Solution(self.nodes, self.roles, self.edges, letters)
 
 
 @dataclass(frozen=True)
@@ -294,12 +294,12 @@ class _Candidate:
     pattern: Pattern
     order: int
     root: int
-    found: _Found
+    solution: _Solution
     breakers: tuple[Breaker, ...]
 
     @property
     def own(self) -> frozenset[int]:
-        return frozenset(self.found.nodes)
+        return frozenset(self.solution.nodes)
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -348,7 +348,7 @@ class _Solver:
         ]
         for operator, expression in spellings:
             for root in list(self._roots(expression)):
-                solution = next(self._node(expression, root, _Found()), None)
+                solution = next(self._node(expression, root, _Solution()), None)
                 if solution and not self._is_spelled(root, operator):
                     nodes = tuple(dict.fromkeys(solution.nodes))
                     spelled = _Spelled(operator, solution.letters["x"], nodes, solution.edges)
@@ -374,11 +374,11 @@ class _Solver:
         candidates = [
             _Candidate(pattern, order, root, solution, self._breakers(pattern, solution))
             for expression in pattern.expressions
-            for solution in islice(self._node(expression, root, _Found()), MOST_SOLUTIONS)
+            for solution in islice(self._node(expression, root, _Solution()), MOST_SOLUTIONS)
         ]
         return min(candidates, key=lambda candidate: candidate.rank, default=None)
 
-    def _breakers(self, pattern: Pattern, solution: _Found) -> tuple[Breaker, ...]:
+    def _breakers(self, pattern: Pattern, solution: _Solution) -> tuple[Breaker, ...]:
         inside = {*solution.nodes, *(node for edge in solution.edges for node in edge.nodes)}
         broken = (
             breaker
@@ -393,7 +393,7 @@ class _Solver:
             form.operator in operators for form in spelled
         )
 
-    def _node(self, term: Operator, number: int, solution: _Found) -> Iterator[_Found]:
+    def _node(self, term: Operator, number: int, solution: _Solution) -> Iterator[_Solution]:
         """Yield the ways in which a node and what it reads fit an operator of an expression."""
         operators = self.patterns.alternatives(term.name)
         if self.view.operators[number] in operators:
@@ -404,7 +404,9 @@ class _Solver:
                 own = solution.plus(term.name, spelled.nodes, spelled.edges)
                 yield from self._all(term, (spelled.reads,), own)
 
-    def _all(self, term: Operator, tensors: tuple[str, ...], solution: _Found) -> Iterator[_Found]:
+    def _all(
+        self, term: Operator, tensors: tuple[str, ...], solution: _Solution
+    ) -> Iterator[_Solution]:
         if len(term.inputs) > len(tensors):
             return
         orders = [tensors[: len(term.inputs)]]
@@ -414,14 +416,16 @@ class _Solver:
             pairs = sorted(zip(term.inputs, order, strict=True), key=_is_operator)
             yield from self._pairs(tuple(pairs), solution)
 
-    def _pairs(self, pairs: tuple[tuple[Term, str], ...], solution: _Found) -> Iterator[_Found]:
+    def _pairs(
+        self, pairs: tuple[tuple[Term, str], ...], solution: _Solution
+    ) -> Iterator[_Solution]:
         if not pairs:
             yield solution
             return
         for extended in self._value(*pairs[0], solution):
             yield from self._pairs(pairs[1:], extended)
 
-    def _value(self, term: Term, tensor: str, solution: _Found) -> Iterator[_Found]:
+    def _value(self, term: Term, tensor: str, solution: _Solution) -> Iterator[_Solution]:
         if isinstance(term, Operator):
             operators = self.patterns.alternatives(term.name)
             for edge in ways_back(self.view, tensor, self.kinds):
@@ -451,7 +455,7 @@ def _match(view: View, candidate: _Candidate) -> Match:
     def names(nodes: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(view.nodes[node].name for node in sorted(set(nodes)))
 
-    roles = tuple((role, names(nodes)) for role, nodes in reversed(candidate.found.roles))
+    roles = tuple((role, names(nodes)) for role, nodes in reversed(candidate.solution.roles))
     around = names(tuple(_around(view, candidate)))
     own = tuple(candidate.own - {candidate.root})
     return Match(
@@ -465,7 +469,7 @@ def _match(view: View, candidate: _Candidate) -> Match:
 
 def _around(view: View, candidate: _Candidate) -> Iterator[int]:
     """Yield the DequantizeLinears that feed a match, and the QuantizeLinears that read its result."""
-    between = {node for edge in candidate.found.edges for node in edge.nodes}
+    between = {node for edge in candidate.solution.edges for node in edge.nodes}
     for node in candidate.own:
         for tensor in view.nodes[node].input:
             maker = view.maker(tensor)

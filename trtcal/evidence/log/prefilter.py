@@ -77,7 +77,7 @@ def _any(texts: Iterable[str]) -> str:
     return "|".join(sorted({re.escape(text) for text in texts}))
 
 
-LOOK = re.compile(r"\(\?(?:[=!]|<[=!])")
+LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 WIDE = re.compile(r"\{(\d+),(?:\d{2,})?\}")
 BEYOND_ASCII = re.compile(r"\[[^\]]*(?:\\u\w{4}|[^\x00-\x7f])[^\]]*\]|\\u\w{4}|[^\x00-\x7f]")
 ENDS = re.compile(r"\)*(?:\||$)")
@@ -89,11 +89,11 @@ def loosened(pattern: str) -> str:
     RE2 looks neither ahead nor behind: what must follow at the end becomes a part of the match, and
     everything else of that kind goes. Wide bounds go too, and letters beyond ASCII are any of them.
     """
-    while look := LOOK.search(pattern):
-        end = _closing(pattern, look.start())
-        inner = pattern[look.end() : end]
-        is_last = look[0] == "(?=" and ENDS.match(pattern, end + 1)
-        pattern = pattern[: look.start()] + (inner if is_last else "") + pattern[end + 1 :]
+    while lookaround := LOOKAROUND.search(pattern):
+        end = _closing(pattern, lookaround.start())
+        inner = pattern[lookaround.end() : end]
+        is_last = lookaround[0] == "(?=" and ENDS.match(pattern, end + 1)
+        pattern = pattern[: lookaround.start()] + (inner if is_last else "") + pattern[end + 1 :]
     pattern = re.sub(r"\(\?P<\w+>", "(?:", pattern)
     pattern = BEYOND_ASCII.sub(r"[\\x80-\\xff]+", pattern)
     return WIDE.sub(lambda bound: "*" if bound[1] == "0" else "+", pattern)
