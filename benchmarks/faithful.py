@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.int8_speed import describe_machine
 from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, batch_for, open_dataset
-from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
+from trtcal.evaluate.collectors import CollectSettings, Evaluation, evaluate
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
@@ -39,7 +39,7 @@ def look(model: Model, path: Path) -> tuple[Model, Observation]:
 def both_modes(model: Model, path: Path, dataset: Dataset) -> Evaluation:
     """Return what the INT8 model in `path` reaches in both modes."""
     everyone = [open_variant(model.path), open_variant(path)]
-    return evaluate(everyone, dataset, batch_for(model, BATCH), Wanted())[1]
+    return evaluate(everyone, dataset, batch_for(model, BATCH), CollectSettings())[1]
 
 
 def line(method: str, found: Evaluation) -> str:

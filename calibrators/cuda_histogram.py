@@ -7,9 +7,9 @@
         histogram = counted.histogram()
 
 The result equals, digest for digest, what `Histogram.update` makes of the same values. A tensor is
-copied to the host only while there are no more than `KEPT` finite values that are not zero: the host
-keeps these exactly. From then on only counts, 4 MiB, go to the host: for `histogram()`, and before
-they can overflow. The kernels are in `histogram.cu`.
+copied to the host only while there are no more than `VALUES_KEPT` finite values that are not zero:
+the host keeps these exactly. From then on only counts, 4 MiB, go to the host: for `histogram()`, and
+before they can overflow. The kernels are in `histogram.cu`.
 """
 
 from __future__ import annotations

@@ -149,7 +149,9 @@ def joined(configured: Sequence[Limit], options: Sequence[Limit]) -> tuple[Limit
     One replaces another of the same variant, metric and relation.
     """
     replaced = {(limit.variant, limit.name, limit.relation) for limit in options}
-    others = (one for one in configured if (one.variant, one.name, one.relation) not in replaced)
+    others = (
+        limit for limit in configured if (limit.variant, limit.name, limit.relation) not in replaced
+    )
     return (*options, *others)
 
 

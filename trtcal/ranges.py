@@ -91,8 +91,8 @@ def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]
     """Return the tensors of which the narrowest range leaves the largest part of the values' reach."""
     left: dict[str, float] = {}
     for calibration in calibrations:
-        for name, one in calibration.ranges.items():
-            share = one.amax / one.observed_amax if one.observed_amax else 1.0
+        for name, entry in calibration.ranges.items():
+            share = entry.amax / entry.observed_amax if entry.observed_amax else 1.0
             left[name] = min(share, left.get(name, 1.0))
     return sorted((name for name in left if left[name] < 1.0), key=lambda name: left[name])[:count]
 

@@ -47,9 +47,9 @@ class Interval:
         """Return the interval without what lies outside the possible range."""
         return Interval(self.value, max(self.low, low), min(self.high, high))
 
-    def at_level(self, level: float, given: float = LEVEL) -> Interval:
+    def at_level(self, level: float, current: float = LEVEL) -> Interval:
         """Return the interval at another level, as if the estimate were normal."""
-        factor = normal_quantile(level) / normal_quantile(given)
+        factor = normal_quantile(level) / normal_quantile(current)
         low, high = self.value - self.low, self.high - self.value
         return Interval(self.value, self.value - factor * low, self.value + factor * high)
 

@@ -72,5 +72,5 @@ def test_every_field_of_a_document_is_on_the_page(documents, monkeypatch, capsys
 def test_every_kind_in_the_code_is_on_the_page():
     text = "\n".join(path.read_text() for path in (ROOT / "trtcal").rglob("*.py"))
     sealed = re.findall(r"^class \w+\(Sealed, kind=\"([\w-]+)\"", text, re.MULTILINE)
-    named = re.findall(r"^KIND(?:, VERSION)? = \"([\w-]+)\"", text, re.MULTILINE)
+    named = re.findall(r"^(?:\w+_)?KIND(?:, VERSION)? = \"([\w-]+)\"", text, re.MULTILINE)
     assert {*sealed, *named} <= {*DOCUMENTS, *OF_OTHERS}

@@ -10,7 +10,7 @@ from tests.networks import save
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
-from trtcal.evaluate.collectors import Wanted
+from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, compare
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.variant_limits import with_default
@@ -97,7 +97,7 @@ def judged(tmp_path, kind, labels=None, noise=0.4, limits=(), own=None):
     dataset = open_dataset(data, load_model(paths[0]))
     one, other = (open_variant(path) for path in paths)
     task, limits = GIVEN.get(kind), parse_limits(limits)
-    wanted = Wanted(task=task, own=own)
+    wanted = CollectSettings(task=task, own=own)
     found = compare(one, [other], dataset, limits, CompareSettings(16, 2, wanted))
     test = ab_test(one, other, dataset, Question(limits), ABOptions(batch=16, task=task, own=own))
     answers = {answer.name: (answer.baseline, answer.candidate) for answer in test.verdict.answers}

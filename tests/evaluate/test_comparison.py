@@ -11,7 +11,7 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate.collectors import Wanted
+from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare, warnings, with_layers
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
@@ -97,7 +97,7 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
     (tmp_path / "metric.py").write_text(
         "def metric(outputs, labels):\n    return {'largest': outputs['y'].max()}\n"
     )
-    wanted = Wanted(
+    wanted = CollectSettings(
         read_attributes(tmp_path / "slices.csv", len(data)), load_metric(tmp_path / "metric.py")
     )
     everyone = [open_variant(reference), open_variant(variant)]

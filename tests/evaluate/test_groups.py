@@ -10,7 +10,7 @@ from tests.fixtures.tables import each
 from trtcal.data.slices import Attribute, classes_of, read_attributes, read_slices
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import AccuracyMeter
-from trtcal.evaluate.groups import KEPT, SUSPECT, TOO_FEW, WORSE, GroupAccumulator, Worst
+from trtcal.evaluate.groups import GROUPS_LISTED, SUSPECT, TOO_FEW, WORSE, GroupAccumulator, Worst
 from trtcal.evaluate.tasks import find_task
 
 SAMPLES = 2000
@@ -113,7 +113,7 @@ def test_a_metric_of_any_values_is_tested_by_its_differences():
 def test_no_more_groups_are_kept_than_agreed_and_the_rest_counted():
     codes = np.arange(SAMPLES) % 500
     found = broken_down([attribute("g", codes)], np.ones(SAMPLES), codes != 7)
-    assert (len(found.groups), found.rest) == (KEPT, 500 - KEPT)
+    assert (len(found.groups), found.rest) == (GROUPS_LISTED, 500 - GROUPS_LISTED)
     assert found.groups[0].name == "g=7"
     assert all(one.rank == TOO_FEW and one.p is None for one in found.groups)
 

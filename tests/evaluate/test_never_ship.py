@@ -9,7 +9,7 @@ from tests.networks import save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import open_dataset
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
-from trtcal.evaluate.collectors import Wanted
+from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, compare
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evaluate.variants import open_variant
@@ -134,7 +134,7 @@ def verdicts(data, tmp_path_factory):
         limits = parse_limits([limit] if limit else [])
         given = "audio" if task == "audio" else None
         comparison = compare(
-            reference, [other], dataset, limits, CompareSettings(32, 2, Wanted(task=given))
+            reference, [other], dataset, limits, CompareSettings(32, 2, CollectSettings(task=given))
         )
         tested = ab_test(reference, other, dataset, Question(limits), ABOptions(task=given))
         assert comparison.task.name == tested.task.name == task
@@ -219,7 +219,7 @@ def test_labels_of_pixels_and_of_values_decide(task, data, tmp_path):
     metric, limits = LABELLED[task]
     dataset = open_dataset({"x": data, "labels": labels}, load_model(a))
     reference, *others = map(open_variant, (a, b, broken))
-    settings = CompareSettings(32, 2, Wanted(outputs=("y1",)))
+    settings = CompareSettings(32, 2, CollectSettings(outputs=("y1",)))
     comparison = compare(reference, others, dataset, parse_limits(limits), settings)
     states = {
         name: {one.limit.metric: one.state for one in judged}

@@ -147,7 +147,7 @@ def test_probabilities_of_a_long_vocabulary_are_no_boxes():
 
 def test_only_the_outputs_that_count_are_compared():
     a, b = logits(10), logits(10, seed=1)
-    task = task_of({"a": a, "b": b}, wanted=["a"])
+    task = task_of({"a": a, "b": b}, output_names=["a"])
     found = task.compare(task.rows({"a": a}, SIZE), task.rows({"a": a}, SIZE))
     assert found["agreement"].tolist() == [1.0] * SIZE
     assert [one.name for one in task.outputs] == ["a"]
@@ -164,7 +164,7 @@ def test_what_is_unknown_or_impossible_is_refused():
     with fails(InputError, "nonsense"):
         task_of({"y": logits(3)}, name="nonsense")
     with fails(InputError, "z"):
-        task_of({"y": logits(3)}, wanted=["z"])
+        task_of({"y": logits(3)}, output_names=["z"])
     with pytest.raises(InputError, match="can be read as one of detection: y float32"):
         task_of({"y": logits(10)}, name="detection")
 

@@ -11,7 +11,7 @@ from tests.fixtures.schema import schema_errors
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
-from trtcal.evaluate.collectors import Wanted
+from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare
 from trtcal.evaluate.metrics import load_metric, task_rows
 from trtcal.evaluate.tasks import TaskReader
@@ -109,7 +109,9 @@ def judged(folder, data, layout, limit="agreement >= -20", **how):
     b = detector(folder / "b.onnx", layout, **how)
     both = [open_variant(path) for path in (a, b)]
     dataset, limits = open_dataset(data, load_model(a)), parse_limits([limit])
-    comparison = compare(both[0], both[1:], dataset, limits, CompareSettings(16, 2, Wanted()))
+    comparison = compare(
+        both[0], both[1:], dataset, limits, CompareSettings(16, 2, CollectSettings())
+    )
     return comparison, ab_test(*both, dataset, Question(limits), ABOptions(16))
 
 
@@ -210,7 +212,7 @@ def test_a_metric_of_ones_own_decides_in_compare_and_in_the_report(tmp_path, dat
     words = {}
     for text in ("peak >= -0.05", "peak >= -10%", "peak >= 0.2", "peak >= 0.999"):
         limits, own = parse_limits([text]), load_metric(script)
-        settings = CompareSettings(16, 2, Wanted(own=own))
+        settings = CompareSettings(16, 2, CollectSettings(own=own))
         comparison = compare(reference, [other], dataset, limits, settings)
         test = ab_test(reference, other, dataset, Question(limits), ABOptions(16, own=own))
         words[text] = judge(comparison).word, test.verdict.word

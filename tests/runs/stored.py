@@ -15,7 +15,7 @@ from typing import Any
 from tests.runs.runs import report
 from trtcal.documents import digest_bytes, write_document
 from trtcal.pipeline.job import all_outputs
-from trtcal.reporting.document import KIND, VERSION
+from trtcal.reporting.document import REPORT_KIND, VERSION
 from trtcal.wings.fleet.store.pull import pull as pull_run
 from trtcal.wings.fleet.store.push import Pushed, record_of_folder
 from trtcal.wings.fleet.store.push import push as push_run
@@ -56,7 +56,7 @@ def write_run(folder: Path, number: int = 1, engines: int = 1, **facts: Any) -> 
     made["measured"]["number"] = number
     names = [f"int8-{one}-cpu" for one in range(engines)]
     stages = [write_build(folder / "builds" / name, (number, name), name) for name in names]
-    made |= {"kind": KIND, "schema_version": VERSION, "cost": cost}
+    made |= {"kind": REPORT_KIND, "schema_version": VERSION, "cost": cost}
     stages.append({"output": "report.json", **write_document(folder / "report.json", made)})
     kept = [{"stage": "made", "output": one["output"], "digest": one["digest"]} for one in stages]
     configuration = {"digest": digest("configuration"), "commit": commit, "differs": False}

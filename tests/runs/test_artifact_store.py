@@ -42,7 +42,7 @@ from trtcal.wings.fleet.store.gc import collect_garbage
 from trtcal.wings.fleet.store.location import open_location
 from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects, path_of
 from trtcal.wings.fleet.store.origin import digest_wanted, find_origin
-from trtcal.wings.fleet.store.record import Wanted, check_names, record_of
+from trtcal.wings.fleet.store.record import Filter, check_names, record_of
 from trtcal.wings.fleet.store.store import ArtifactStore, run_path
 
 NOW, DAY = timedelta(0), timedelta(hours=24)
@@ -126,7 +126,7 @@ def test_runs_are_found_by_what_they_are_the_newest_first(url, tmp_path):
     model = digest("model 2").removeprefix("sha256:")
 
     def found(last=None, **wanted):
-        records, damaged = store.records(Wanted(**wanted), last)
+        records, damaged = store.records(Filter(**wanted), last)
         assert not damaged
         return [next(n for n, one in pushed.items() if one.digest == r.digest) for r in records]
 

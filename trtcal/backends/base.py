@@ -185,7 +185,7 @@ def build(
     backend: Backend,
     options: BuildOptions,
     folder: Path,
-    examine: Callable[[Build], object] = lambda made: None,
+    examine: Callable[[Build], object] = lambda _build: None,
 ) -> Build:
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 

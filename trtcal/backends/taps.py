@@ -297,9 +297,9 @@ def locate(
 ) -> dict[str, str]:
     """Return where in the optimized graph each tensor probably is: tensor -> name of a value there."""
     values = {name for node in optimized.graph.node for name in node.output}
-    walker = _Walker(original)
+    fused_nodes = _FusedNodes(original)
     blocked = {
-        walker.last_fused(node): node.output[0]
+        fused_nodes.last_fused(node): node.output[0]
         for node in optimized.graph.node
         if node.domain == BLOCKED_DOMAIN and node.name.endswith(NCHWC)
     }
@@ -307,7 +307,7 @@ def locate(
     return {name: place for name, place in places.items() if place in values}
 
 
-class _Walker:
+class _FusedNodes:
     """Finds the last tensor of the original graph that a blocked node computes."""
 
     def __init__(self, original: onnx.ModelProto) -> None:

@@ -138,10 +138,10 @@ def resumed(
     if checkpoint is None:
         return HistogramAccumulator(), passes, ""
     try:
-        found = checkpoint.read()
+        saved = checkpoint.read()
     except InputError as error:
         return HistogramAccumulator(), passes, f"{error.message}; starting from the beginning"
-    if found is not None:
-        return *found, f"resuming from {checkpoint.path}"
+    if saved is not None:
+        return *saved, f"resuming from {checkpoint.path}"
     text = f"{checkpoint.path} is a checkpoint of a different job; starting from the beginning"
     return HistogramAccumulator(), passes, text if checkpoint.path.exists() else ""

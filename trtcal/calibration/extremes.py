@@ -57,8 +57,8 @@ def find_tails(
         size = len(next(iter(feeds.values())))
         for name, array in inside.read(feeds).items():
             if array.ndim and len(array) == size:
-                found = _reaches(array, start, dataset.files)
-                kept[name] = heapq.nlargest(REACHES, [*kept[name], *found], key=_farthest)
+                reaches = _reaches(array, start, dataset.files)
+                kept[name] = heapq.nlargest(REACHES, [*kept[name], *reaches], key=_farthest)
         start += size
         progress(size)
     found_tails = {name: tuple(reaches) for name, reaches in kept.items() if reaches}

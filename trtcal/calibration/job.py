@@ -49,10 +49,10 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def missing(wanted: Iterable[Span], done: Iterable[Span]) -> list[Span]:
+def missing(spans: Iterable[Span], done: Iterable[Span]) -> list[Span]:
     """Return what is left of each wanted span; `done` are joined spans."""
     left: list[Span] = []
-    for start, stop in wanted:
+    for start, stop in spans:
         for first, last in done:
             if first < stop and last > start:
                 if start < first:
@@ -177,7 +177,7 @@ def tensor_bytes(proto: onnx.ModelProto, first: Feeds) -> dict[str, int]:
                 shape.dim.add(dim_value=size)
             value.type.tensor_type.shape.CopyFrom(shape)
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    tensors = (one for one in inferred.graph.value_info if one.type.HasField("tensor_type"))
+    tensors = (value for value in inferred.graph.value_info if value.type.HasField("tensor_type"))
     return {value.name: _bytes(value.type.tensor_type) for value in tensors}
 
 

@@ -72,9 +72,9 @@ class Observer:
         """Hold the lanes up; meanwhile the accumulator has every sample that was run."""
         self.going.clear()
         try:
-            with ExitStack() as held:
+            with ExitStack() as stack:
                 for lane in self.lanes:
-                    held.enter_context(lane.lock)
+                    stack.enter_context(lane.lock)
                     lane.settle()
                 yield
         finally:
@@ -149,10 +149,10 @@ class _CountingLane:
     def run(self, batches: _Batches) -> int:
         """Run the next batch and return its number of samples, 0 if there is none."""
         with self._timed("wait for data"):
-            found, seconds = batches.take()
-        if found is None:
+            batch, seconds = batches.take()
+        if batch is None:
             return 0
-        span, feeds = found
+        span, feeds = batch
         self.seconds["load"] += seconds
         self.bytes["load"] += sum(array.nbytes for array in feeds.values())
         with self._timed("infer"):
@@ -185,7 +185,9 @@ class _CountingLane:
         first = len(readings) * self.place // len(self.observer.lanes)
         turned = readings[first:] + readings[:first]
         with self._timed("count"):
-            for reading in [one for one in turned if not self._counted(one, blocking=False)]:
+            for reading in [
+                reading for reading in turned if not self._counted(reading, blocking=False)
+            ]:
                 self._counted(reading, blocking=True)
         self.bytes["count"] += sum(reading.values.nbytes for reading in readings)
 
@@ -225,8 +227,8 @@ class _Batches:
 
     def close(self) -> None:
         """Load no more."""
-        for one in self.coming:
-            one.cancel()
+        for future in self.coming:
+            future.cancel()
         wait(self.coming)
 
 

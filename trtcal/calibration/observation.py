@@ -106,8 +106,8 @@ def read_observation(path: Path) -> Observation:
     def build() -> Observation:
         model, dataset, samples, sizes, *more = arrays["header"].tolist()
         kept = from_fields(_Sizes, {"sizes": json.loads(sizes)}).sizes
-        found = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
-        return replace(found, sample_digests="".join(more))
+        observation = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
+        return replace(observation, sample_digests="".join(more))
 
     observation: Observation = parsing(path, build)
     return observation
@@ -195,12 +195,12 @@ def _naming(method: str, where: str, *known: type[Exception]) -> Iterator[None]:
 
 
 def _all_parameters(
-    calibrator: calibrators.Calibrator, given: dict[str, int | float | str]
+    calibrator: calibrators.Calibrator, parameters: dict[str, int | float | str]
 ) -> dict[str, int | float | str]:
     """Return the parameters in force, defaults included where the calibrator is a dataclass."""
     if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
         return dataclasses.asdict(calibrator)
-    return given
+    return parameters
 
 
 AS_INT8 = frozenset(("minmax", "percentile"))  # methods that choose without a look at the grid

@@ -78,7 +78,7 @@ def observe(
     """
     options = options or ObserveOptions()
     watch, settings = Stopwatch(), options.settings
-    into, made = groups(sources(model.proto, tensors), [spec.name for spec in model.inputs])
+    into, grouped = groups(sources(model.proto, tensors), [spec.name for spec in model.inputs])
     with Workplace() as name:
         lay_out(model.proto, Path(name))
         job = _job(model, dataset, into, Path(name), options)
@@ -93,15 +93,15 @@ def observe(
     for histogram in accumulator.histograms.values():
         histogram.compact()
     histograms = {
-        name: _sum([accumulator.of(part) for part in parts]) for name, parts in made.items()
+        name: _sum([accumulator.of(part) for part in parts]) for name, parts in grouped.items()
     }
     for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
         kept.remove()
-    found = dataset.fingerprint, len(dataset), histograms, profile
+    facts = dataset.fingerprint, len(dataset), histograms, profile
     more = size_ranges(model, dataset), keep(numbers_of(dataset))
-    return Observation(model.fingerprint, *found, *more)
+    return Observation(model.fingerprint, *facts, *more)
 
 
 def _job(
@@ -154,12 +154,12 @@ class _Work:
     def do(self, settings: Settings) -> None:
         self._report(self.before)
         workers = [] if settings.alone else start_workers(self.job, settings)
-        with finishing_on_interrupt() as asked:  # Ray sets signal handlers when it starts
+        with finishing_on_interrupt() as interrupt:  # Ray sets signal handlers when it starts
             if workers:
-                self._in_parallel(workers, asked.is_set)
+                self._in_parallel(workers, interrupt.is_set)
             else:
-                self._alone(asked.is_set)
-        if asked.is_set() and self.job.left(self.accumulator):
+                self._alone(interrupt.is_set)
+        if interrupt.is_set() and self.job.left(self.accumulator):
             self._interrupted()
 
     def _report(self, samples: int) -> None:
@@ -169,7 +169,7 @@ class _Work:
         if self.seen // passes > before:
             self.progress(self.seen // passes - before)
 
-    def _alone(self, asked: Callable[[], bool]) -> None:
+    def _alone(self, is_interrupted: Callable[[], bool]) -> None:
         with Observer(self.job) as observer:
 
             def after_batch(samples: int) -> bool:
@@ -177,20 +177,20 @@ class _Work:
                     with observer.settled():
                         self._keep()
                 self._report(samples)
-                return not asked()
+                return not is_interrupted()
 
             for number in range(len(self.job.passes)):
                 spans = [span for other, span in self.job.left(self.accumulator) if other == number]
-                if spans and not asked():
+                if spans and not is_interrupted():
                     observer.run((number, spans), self.accumulator, after_batch)
 
-    def _in_parallel(self, workers: Sequence[Worker], asked: Callable[[], bool]) -> None:
+    def _in_parallel(self, workers: Sequence[Worker], is_interrupted: Callable[[], bool]) -> None:
         def after_task(samples: int) -> bool:
             count_read(self.job.dataset, samples)
             if samples and self.checkpoint and self.checkpoint.due:
                 self._keep()
             self._report(samples)
-            return not asked()
+            return not is_interrupted()
 
         run_parallel(self.job, self.accumulator, workers, after_task)
 
@@ -243,19 +243,19 @@ def finishing_on_interrupt() -> Iterator[threading.Event]:
 
     Outside the main thread signals are not ours, and the event stays unset.
     """
-    asked = threading.Event()
+    interrupt = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+        if interrupt.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        interrupt.set()
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield interrupt
         return
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
-        yield asked
+        yield interrupt
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -190,10 +190,10 @@ class Scheduler:
     def _next_task(self) -> Task:
         """Take work for about `TASK_S`, less towards the end, so that all end together."""
         fair = len(self.queue) // (2 * len(self.workers))
-        wanted = max(1, int(LEAST_S / self.pace_s), min(fair, int(TASK_S / self.pace_s)))
+        length = max(1, int(LEAST_S / self.pace_s), min(fair, int(TASK_S / self.pace_s)))
         number, span = self.queue.popleft()
         spans = [span]
-        while len(spans) < wanted and self.queue and self.queue[0][0] == number:
+        while len(spans) < length and self.queue and self.queue[0][0] == number:
             spans.append(self.queue.popleft()[1])
         return number, spans
 

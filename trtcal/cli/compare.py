@@ -241,7 +241,7 @@ def _advise(options: Compare, judged: Mapping[Path, Sequence[Judgement]], sample
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
-    from trtcal.evaluate.collectors import read_wanted
+    from trtcal.evaluate.collectors import read_collect_settings
     from trtcal.evaluate.comparison import CompareSettings
 
     config = options.config.evaluation
@@ -250,7 +250,7 @@ def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettin
     return CompareSettings(
         options.batch_of(model),
         options.rounds or config.rounds,
-        read_wanted(
+        read_collect_settings(
             dataset,
             slices,
             metric,

@@ -30,32 +30,32 @@ class ExplainOptions(JsonOptions):
         """Print what a name means and what to do, or a line for each name."""
         from trtcal.evidence.explanations import explain_name, explanations
 
-        found = tuple(explanations()) if name == ALL else explain_name(name)
+        entries = tuple(explanations()) if name == ALL else explain_name(name)
         show = _list if name == ALL else _show
-        self.present({"explanations": list(map(asdict, found))}, lambda: show(found))
+        self.present({"explanations": list(map(asdict, entries))}, lambda: show(entries))
 
 
-def _show(found: tuple[Explanation, ...]) -> None:
-    for number, one in enumerate(found):
+def _show(entries: tuple[Explanation, ...]) -> None:
+    for number, entry in enumerate(entries):
         if number:
             say("")
-        say(f"{one.name}: {one.title}")
-        say_wrapped("  means: ", one.meaning)
-        say_wrapped("  bad because: ", one.why)
-        say_wrapped("  do: ", one.fix)
-        for example in one.examples:
+        say(f"{entry.name}: {entry.title}")
+        say_wrapped("  means: ", entry.meaning)
+        say_wrapped("  bad because: ", entry.why)
+        say_wrapped("  do: ", entry.fix)
+        for example in entry.examples:
             say_wrapped("  line: ", example)
 
 
-def _list(found: tuple[Explanation, ...]) -> None:
+def _list(entries: tuple[Explanation, ...]) -> None:
     """Print a line for each name, those of a category below it."""
     about = None
-    for one in found:
-        if one.about == "finding" != about:
+    for entry in entries:
+        if entry.about == "finding" != about:
             say("")
             say("Findings of a diagnosis")
-        about = one.about
+        about = entry.about
         if about == "category":
             say("")
-        head = one.name if about == "category" else f"  {one.name}"
-        say_wrapped(f"{head}: ", one.meaning.partition(". ")[0])
+        head = entry.name if about == "category" else f"  {entry.name}"
+        say_wrapped(f"{head}: ", entry.meaning.partition(". ")[0])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trtcal.evidence.fusion.patterns import Patterns
     from trtcal.model import Model
 
-SHOWN = 100
+ROWS_SHOWN = 100
 SLACK = 1.001  # of a step of Q/DQ, for the rounding of its own arithmetic
 
 
@@ -87,24 +87,24 @@ class Check(
         if not self.fix and (self.add or self.data or self.random_samples):
             raise click.UsageError("--add, --data and --random go with --fix")
         patterns, model = read_patterns(self.files), load_model(self.model)
-        found = check_fusions(model, patterns, read_engine(self.layers) if self.layers else None)
+        fusions = check_fusions(model, patterns, read_engine(self.layers) if self.layers else None)
         if self.fix:
-            found = _write_fixed(self, model, found, patterns)
+            fusions = _write_fixed(self, model, fusions, patterns)
         else:
             if self.output:
-                write_document(self.output, found.to_document())
-            _note(found)
-            self.present(found.to_document(), lambda: show(found))
-        if self.fail_on_broken and found.broken:
+                write_document(self.output, fusions.to_document())
+            _note(fusions)
+            self.present(fusions.to_document(), lambda: show(fusions))
+        if self.fail_on_broken and fusions.broken:
             raise GateFailed(
-                f"{len(found.broken)} of {len(found.matches)} patterns are broken",
+                f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken",
                 "--fix removes what preparation passes can remove",
             )
 
 
-def show(found: Fusions) -> None:
+def show(fusions: Fusions) -> None:
     """Print every match, what is broken or differs first, the findings, and counts."""
-    rows = zip(found.matches, found.seen, found.verdicts, strict=True)
+    rows = zip(fusions.matches, fusions.seen, fusions.verdicts, strict=True)
     ordered = sorted(rows, key=lambda row: row[0].state == "whole" and row[2] != "differs")
     columns: Columns = {
         "root node": "{0.root}",
@@ -113,20 +113,22 @@ def show(found: Fusions) -> None:
         "why": lambda row: _reasons(row[0]),
         "engine": lambda row: _shown(row[1], row[2]),
     }
-    print_table(ordered, columns, found.model_name, shown=SHOWN)
-    show_findings(found.findings, most(SHOWN))
-    whole = len(found.matches) - len(found.broken)
-    say(f"prediction: {len(found.matches)} patterns, {whole} complete, {len(found.broken)} broken")
-    if found.layers:
-        counts = {word: found.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
+    print_table(ordered, columns, fusions.model_name, shown=ROWS_SHOWN)
+    show_findings(fusions.findings, most(ROWS_SHOWN))
+    whole = len(fusions.matches) - len(fusions.broken)
+    say(
+        f"prediction: {len(fusions.matches)} patterns, {whole} complete, {len(fusions.broken)} broken"
+    )
+    if fusions.layers:
+        counts = {word: fusions.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
         listed = ", ".join(f"{count} {word}" for word, count in counts.items())
-        say(f"evidence: {len(found.layers.layers)} engine layers: {listed}")
+        say(f"evidence: {len(fusions.layers.layers)} engine layers: {listed}")
 
 
-def _note(found: Fusions) -> None:
-    if found.inner:
-        note(f"note: {found.inner} nodes in subgraphs and functions were not checked")
-    if found.is_of_other_model:
+def _note(fusions: Fusions) -> None:
+    if fusions.inner:
+        note(f"note: {fusions.inner} nodes in subgraphs and functions were not checked")
+    if fusions.is_of_other_model:
         note("note: the layers are from a build of another model: nodes are matched by name")
 
 
@@ -139,7 +141,7 @@ def _shown(seen: Seen | None, verdict: str) -> str:
     return f"{verdict}: {len(seen.layers)} ({kinds})"
 
 
-def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Patterns) -> Fusions:
+def _write_fixed(options: Check, model: Model, fusions: Fusions, patterns: Patterns) -> Fusions:
     """Write the fixed model and print what was fixed; return how the patterns stand now.
 
     `GateFailed` if the outputs differ by more than rounding, or one step of a pair that is gone.
@@ -148,7 +150,7 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
     from trtcal.model.files import write_onnx
 
     output = options.output or Path(f"{options.model.stem}-fixed.onnx")
-    fixed = fix_fusions(model, found, options.add)
+    fixed = fix_fusions(model, fusions, options.add)
     if fixed.step is not None and not options.data:
         raise InputError(
             "removing a Q/DQ pair changes values, and only data can measure by how much",
@@ -168,26 +170,26 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
     document = {
         "passes": [vars(record) for record in fixed.records],
         "equality": equality and {**vars(equality), "largest": equality.largest},
-        "fixed": [{**asdict(one), "root": one.root} for one in _fixed(found, left)],
+        "fixed": [{**asdict(match), "root": match.root} for match in _fixed(fusions, left)],
         "left": left.to_document(),
     }
     options.present_onnx(
-        output, written, document, lambda: _show_fixed(fixed, equality, found, left)
+        output, written, document, lambda: _show_fixed(fixed, equality, fusions, left)
     )
     return left
 
 
-def _fixed(found: Fusions, left: Fusions) -> list[Match]:
+def _fixed(fusions: Fusions, left: Fusions) -> list[Match]:
     broken = {match.root for match in left.broken}
-    return [match for match in found.broken if match.root not in broken]
+    return [match for match in fusions.broken if match.root not in broken]
 
 
 def _show_fixed(
-    fixed: FixedModel, equality: Equality | None, found: Fusions, left: Fusions
+    fixed: FixedModel, equality: Equality | None, fusions: Fusions, left: Fusions
 ) -> None:
     columns = {"pass": "{name}", "changes": "{changes}", "skipped": "{skipped}"}
     print_table(fixed.records, columns)
-    for match in _fixed(found, left):
+    for match in _fixed(fusions, left):
         say(f"fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
     for match in left.broken:
         say(f"not fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
@@ -216,7 +218,7 @@ def _bound(fixed: FixedModel, equality: Equality) -> str:
 
 
 def _reasons(match: Match) -> str:
-    return "; ".join(one.why for one in match.breakers)
+    return "; ".join(breaker.why for breaker in match.breakers)
 
 
 class Diff(
@@ -233,16 +235,16 @@ class Diff(
         from trtcal.evidence.fusion.patterns import read_patterns
 
         patterns = read_patterns(self.files)
-        found = diff_fusions(*(read_standings(path, patterns) for path in (self.a, self.b)))
-        self.present(found.to_document(), lambda: _show_diff(found, self))
+        difference = diff_fusions(*(read_standings(path, patterns) for path in (self.a, self.b)))
+        self.present(difference.to_document(), lambda: _show_diff(difference, self))
 
 
-def _show_diff(found: Difference[None, str], options: Diff) -> None:
+def _show_diff(difference: Difference[None, str], options: Diff) -> None:
     columns = {"root node": "{subject}", "in": "{what}", "what": "{kind}"}
     columns |= {"before": "{before}", "after": "{after}"}
-    print_table(found.changes, columns, options.title, "-", SHOWN)
-    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
-    say(f"{counts}, {found.unchanged} unchanged")
+    print_table(difference.changes, columns, options.title, "-", ROWS_SHOWN)
+    counts = ", ".join(f"{count} {kind}" for kind, count in difference.counts().items())
+    say(f"{counts}, {difference.unchanged} unchanged")
 
 
 add_commands(command, Check, Diff)

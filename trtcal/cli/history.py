@@ -98,7 +98,7 @@ def _report_at(path: Path) -> Document:
     """Return the report at a path, made now of a folder that has none."""
     from trtcal.documents import read_document
     from trtcal.documents.streams import command_line
-    from trtcal.reporting.document import KIND, VERSION, assemble
+    from trtcal.reporting.document import REPORT_KIND, VERSION, assemble
 
     file = path / "report.json"
     if path.is_dir() and not file.exists():
@@ -107,7 +107,7 @@ def _report_at(path: Path) -> Document:
         when = datetime.fromtimestamp(latest, timezone.utc).isoformat(timespec="seconds")
         report["measured"]["made_at"] = when  # so that it is the same run whenever it is added
     else:
-        report = read_document(file if path.is_dir() else path, KIND, VERSION)
+        report = read_document(file if path.is_dir() else path, REPORT_KIND, VERSION)
     if report["comparison"] is None:
         words = ("compare", "MODEL.onnx", "INT8.onnx")
         again = command_line(*words, data="DATA", o=path / "comparison.json")

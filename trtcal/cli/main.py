@@ -81,11 +81,11 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
 def groups() -> dict[str, dict[str, str]]:
     """Return all commands with their lines in `trtcal --help`, by what they are for."""
-    found = {title: dict(commands) for title, commands in GROUPS.items()}
+    sections = {title: dict(commands) for title, commands in GROUPS.items()}
     for name, command in extension_commands().items():
         if " " not in name:
-            found.setdefault(command.section, {})[name] = command.line
-    return found
+            sections.setdefault(command.section, {})[name] = command.line
+    return sections
 
 
 def commands() -> dict[str, str]:

@@ -66,24 +66,29 @@ class Show(TableOptions, example="trtcal ranges show model.cache"):
     def _run(self) -> None:
         from trtcal.calibration.formats.convert import read_ranges
 
-        found = read_ranges(self.file, self.form)
-        self.present(found.to_document(), lambda: _show(found, self.file))
+        calibration = read_ranges(self.file, self.form)
+        self.present(calibration.to_document(), lambda: _show(calibration, self.file))
 
 
-def _show(found: Calibration, path: Path) -> None:
+def _show(calibration: Calibration, path: Path) -> None:
     columns: dict[str, str | Callable[[Any], object]] = {
         "tensor": "{0}",
         "amax": "{1.amax:.6g}",
         "scale": lambda item: f"{item[1].amax / 127:.6g}" if item[1].is_for_int8 else "-",
     }
-    if any(one.fp8_amax for one in found.ranges.values()):
+    if any(entry.fp8_amax for entry in calibration.ranges.values()):
         columns |= {"FP8 scale": lambda item: f"{item[1].fp8_scale:.6g}"}
     columns |= {"note": "{1.note}"}
-    print_table([*found.ranges.items()], columns, str(path))
-    for name, reason in found.unranged.items():
+    print_table([*calibration.ranges.items()], columns, str(path))
+    for name, reason in calibration.unranged.items():
         say(f"no range for {name}: {reason}")
-    facts = [found.method, *(f"{name} {value}" for name, value in found.parameters.items())]
-    say(f"{len(found.ranges)} ranges, {len(found.unranged)} without; {', '.join(facts)}")
+    facts = [
+        calibration.method,
+        *(f"{name} {value}" for name, value in calibration.parameters.items()),
+    ]
+    say(
+        f"{len(calibration.ranges)} ranges, {len(calibration.unranged)} without; {', '.join(facts)}"
+    )
 
 
 class Diff(PairOptions, example="trtcal ranges diff minmax.json entropy.cache --json"):
@@ -135,12 +140,14 @@ class Export(
         from trtcal.calibration.formats.convert import export_calibration, read_ranges
         from trtcal.documents import digest_file
 
-        found, tensors = read_ranges(self.file), self.tensors
+        calibration, tensors = read_ranges(self.file), self.tensors
         output = self.output or Path(f"ranges.{ENDINGS[self.form]}")
-        export_calibration(output, found, self.form, tensors or None, self.tensorrt, self.algorithm)
-        for name, reason in found.unranged.items():
+        export_calibration(
+            output, calibration, self.form, tensors or None, self.tensorrt, self.algorithm
+        )
+        for name, reason in calibration.unranged.items():
             note(f"note: {name} has no range and is not written: {reason}")
-        count, digest = len(set(tensors)) or len(found.ranges), digest_file(output)
+        count, digest = len(set(tensors)) or len(calibration.ranges), digest_file(output)
         document = {"output": str(output), "digest": digest, "format": self.form, "ranges": count}
         self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
 
@@ -160,9 +167,9 @@ class Import(TableOptions, example="trtcal ranges import model.cache --model mod
 
         model = load_model(self.model)
         dataset = open_dataset(self.data, model).fingerprint if self.data else "unknown"
-        found = import_calibration(self.file, model, self.form, dataset, self.partial)
-        document = found.write(self.output)
-        self.present(document, lambda: _show(found, self.file), self.output)
+        calibration = import_calibration(self.file, model, self.form, dataset, self.partial)
+        document = calibration.write(self.output)
+        self.present(document, lambda: _show(calibration, self.file), self.output)
 
 
 class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data images.npz"):
@@ -186,15 +193,15 @@ class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data ima
         prepared = prepare(model, self.config)
         title = f"finding the samples that stretch {len(tensors)} ranges"
         with progress(title, len(dataset), "samples") as advance:
-            found = find_tails(prepared, dataset, tensors, advance)
-        reaches = [(name, one) for name, own in found.tensors.items() for one in own]
+            tails = find_tails(prepared, dataset, tensors, advance)
+        reaches = [(name, reach) for name, own in tails.tensors.items() for reach in own]
         columns: Columns = {
             "tensor": "{0}",
             "largest": "{1.value:.6g}",
             "sample": lambda item: item[1].name or f"sample {item[1].index}",
         }
         title = f"{model.name}: samples that stretch the ranges"
-        document = found.write(self.output)
+        document = tails.write(self.output)
         self.present(document, lambda: print_table(reaches, columns, title), self.output)
 
 

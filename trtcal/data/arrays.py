@@ -70,10 +70,10 @@ def opened(path: Path) -> OpenedFile:
 
 def _state(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return info.st_size, info.st_mtime_ns
 
 
 @dataclass(frozen=True)

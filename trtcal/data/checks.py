@@ -17,17 +17,19 @@ LABELS = "labels"
 BLOCK = 1 << 20  # elements checked together
 
 
-def fitting(where: str, spec: TensorSpec, found: Mapping[str, Rows]) -> Rows:
+def fitting(where: str, spec: TensorSpec, feed: Mapping[str, Rows]) -> Rows:
     """Return the array for one input; `InputError` if it is not there or not of its form."""
-    if spec.name not in found:
-        has = ", ".join(sorted(map(str, found))) or "nothing"
-        made = [line for name in found if (line := _conversion(where, spec, name, found[name]))]
-        hint = f"; {made[0]}" if len(made) == 1 else ""
+    if spec.name not in feed:
+        has = ", ".join(sorted(map(str, feed))) or "nothing"
+        conversions = [
+            line for name in feed if (line := _conversion(where, spec, name, feed[name]))
+        ]
+        hint = f"; {conversions[0]}" if len(conversions) == 1 else ""
         raise InputError(
             f"data {where}: no array for the model's input {spec.name!r} (the data have {has})",
             f"the model expects {spec}{hint}",
         )
-    array = found[spec.name]
+    array = feed[spec.name]
     if str(array.dtype) != spec.dtype:
         raise InputError(
             f"data {where}: {spec.name!r} is {array.dtype}, the model expects {spec.dtype}",
@@ -73,29 +75,29 @@ def _conversion(where: str, spec: TensorSpec, name: str, array: Rows) -> str | N
     )
 
 
-def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:
-    return any(fits(shape, wanted) for fits in FORMS)
+def _fits(shape: tuple[int, ...], expected: Shape) -> bool:
+    return any(fits(shape, expected) for fits in FORMS)
 
 
-def _sizes_fit(sizes: Sequence[int], wanted: Shape) -> bool:
-    return len(sizes) == len(wanted) and all(
-        isinstance(size, str) or have == size for have, size in zip(sizes, wanted, strict=True)
+def _sizes_fit(sizes: Sequence[int], expected: Shape) -> bool:
+    return len(sizes) == len(expected) and all(
+        isinstance(size, str) or have == size for have, size in zip(sizes, expected, strict=True)
     )
 
 
-def shape_fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+def shape_fits(shape: tuple[int, ...], expected: Shape) -> bool:
     """Tell whether an array has samples along the first axis that the model has for them."""
-    return bool(shape and wanted) and _sizes_fit(shape[1:], wanted[1:])
+    return bool(shape and expected) and _sizes_fit(shape[1:], expected[1:])
 
 
-def _adds_samples(shape: tuple[int, ...], wanted: Shape) -> bool:
+def _adds_samples(shape: tuple[int, ...], expected: Shape) -> bool:
     """Tell whether an array has an axis for samples that the model's input has not."""
-    return bool(shape) and _sizes_fit(shape[1:], wanted)
+    return bool(shape) and _sizes_fit(shape[1:], expected)
 
 
-def _is_one_sample(shape: tuple[int, ...], wanted: Shape) -> bool:
+def _is_one_sample(shape: tuple[int, ...], expected: Shape) -> bool:
     """Tell whether an array has no axis for samples, and the model's input has one."""
-    return bool(wanted) and _sizes_fit(shape, wanted[1:])
+    return bool(expected) and _sizes_fit(shape, expected[1:])
 
 
 FORMS = (shape_fits, _adds_samples, _is_one_sample, _sizes_fit)
@@ -127,21 +129,21 @@ class Layout:
         """The inputs that the data hold."""
         return tuple(spec for spec in self.specs if spec.name not in self.constants)
 
-    def place(self, where: str, found: Mapping[str, Rows]) -> Placed:
+    def place(self, where: str, feed: Mapping[str, Rows]) -> Placed:
         """Return the arrays of all inputs with samples along the first axis.
 
         What is given once is the same for all samples: an array without their axis, or with one sample
         where others have more. `InputError` if an array is missing or does not fit, or inputs disagree.
         """
-        found = {**self.constants, **found}
-        arrays = {spec.name: fitting(where, spec, found) for spec in self.specs}
+        feed = {**self.constants, **feed}
+        arrays = {spec.name: fitting(where, spec, feed) for spec in self.specs}
         sampled = {
             spec.name: arrays[spec.name]
             for spec in self.specs
             if self._is_sampled(spec, arrays[spec.name].shape)
         }
         most = max(map(len, sampled.values()), default=1)
-        several = {name: one for name, one in sampled.items() if len(one) != 1 or most == 1}
+        several = {name: rows for name, rows in sampled.items() if len(rows) != 1 or most == 1}
         samples = sample_count(where, several) if several else 1
         for name in set(arrays) - set(several):
             value = arrays[name][0:1][0] if name in sampled else values_of(arrays[name])
@@ -165,7 +167,7 @@ class Layout:
 
 def repeated(values: Mapping[str, Array], samples: int) -> dict[str, Array]:
     """Return inputs that are the same for all samples with these along a first axis."""
-    return {name: np.broadcast_to(one, (samples, *one.shape)) for name, one in values.items()}
+    return {name: np.broadcast_to(array, (samples, *array.shape)) for name, array in values.items()}
 
 
 def layout_of(model: Model) -> Layout:
@@ -222,16 +224,16 @@ def check_finite(where: str, name: str, array: Array, before: int = 0) -> None:
 
 
 def labels_in(
-    where: str, found: Mapping[str, Rows], inputs: Collection[str], samples: int
+    where: str, feed: Mapping[str, Rows], inputs: Collection[str], samples: int
 ) -> Labels | None:
     """Return the array called `labels` as int64 or float64, None if there is none or it is an input.
 
     One row a sample: a class, a value, the classes of pixels. Classes kept as floats, as losses
     of two classes take them, are whole numbers too.
     """
-    if LABELS not in found or LABELS in inputs:
+    if LABELS not in feed or LABELS in inputs:
         return None
-    labels = found[LABELS]
+    labels = feed[LABELS]
     if labels.shape[:1] != (samples,) or labels.dtype.kind not in "iuf":
         raise InputError(
             f"data {where}: labels are {labels.dtype}{list(labels.shape)}, not one number for "

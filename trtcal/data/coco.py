@@ -61,20 +61,22 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
         )
     document = _read(path)
     images = _images_of(path, document["images"], dataset)
-    places = {one["id"]: place for place, one in enumerate(_sorted(document["categories"]))}
-    found = defaultdict[Any, list[Mapping[str, Any]]](list)
-    for one in document["annotations"]:
-        if one["category_id"] not in places:
-            raise _wrong(path, f"category {one['category_id']} is not in `categories`")
-        found[one["image_id"]].append(one)
-    most = max((len(found[image["id"]]) for image in images), default=0)
+    places = {
+        category["id"]: place for place, category in enumerate(_sorted(document["categories"]))
+    }
+    by_image = defaultdict[Any, list[Mapping[str, Any]]](list)
+    for annotation in document["annotations"]:
+        if annotation["category_id"] not in places:
+            raise _wrong(path, f"category {annotation['category_id']} is not in `categories`")
+        by_image[annotation["image_id"]].append(annotation)
+    most = max((len(by_image[image["id"]]) for image in images), default=0)
     if not most:
         raise _wrong(path, f"no image of the data {dataset.name} has an annotation")
     labels = np.zeros(len(images), _form(most))
     labels["classes"], labels["categories"] = -1, len(places)
     labels["size"] = _sizes(dataset)
     for record, image in zip(labels, images, strict=True):
-        _fill(path, record, image, found[image["id"]], places)
+        _fill(path, record, image, by_image[image["id"]], places)
     return LabelledDataset(dataset.name, dataset, ((0, len(dataset)),), labels)
 
 
@@ -133,20 +135,20 @@ def _images_of(
             )
         return _sorted(images)
     named = {str(image.get("file_name")): image for image in images}
-    last = {name.rpartition("/")[2]: one for name, one in named.items()}
+    last = {name.rpartition("/")[2]: image for name, image in named.items()}
     unique = len(last) == len(named)
-    found = [
+    matched = [
         named.get(file) or (last.get(file.rpartition("/")[2]) if unique else None)
         for file in dataset.files
     ]
-    missing = [file for file, one in zip(dataset.files, found, strict=True) if one is None]
+    missing = [file for file, image in zip(dataset.files, matched, strict=True) if image is None]
     if missing:
         raise InputError(
             f"labels {path}: no image has the file_name {missing[0]!r} "
-            f"({len(missing)} of {len(found)} files)",
+            f"({len(missing)} of {len(matched)} files)",
             f"list every image of {dataset.name}, including images without an object",
         )
-    return [one for one in found if one is not None]
+    return [image for image in matched if image is not None]
 
 
 def _fill(
@@ -157,19 +159,19 @@ def _fill(
     places: Mapping[Any, int],
 ) -> None:
     """Write the annotations of one image into its record."""
-    for number, one in enumerate(annotations):
+    for number, annotation in enumerate(annotations):
         try:
-            x, y, width, height = map(float, one["bbox"])
+            x, y, width, height = map(float, annotation["bbox"])
             sides = np.array([float(image["width"]), float(image["height"])] * 2)
             box = np.array([x, y, x + width, y + height]) / sides
         except (TypeError, ValueError, ZeroDivisionError):
             box = np.full(4, np.nan)
         if not np.isfinite(box).all() or (box[2:] < box[:2]).any():
             raise _wrong(
-                path, f"the bbox {one['bbox']} of image {image['id']} is not a box within it"
+                path, f"the bbox {annotation['bbox']} of image {image['id']} is not a box within it"
             )
-        record["boxes"][number], record["classes"][number] = box, places[one["category_id"]]
-        record["crowd"][number] = bool(one.get("iscrowd"))
+        record["boxes"][number], record["classes"][number] = box, places[annotation["category_id"]]
+        record["crowd"][number] = bool(annotation.get("iscrowd"))
 
 
 def _sizes(dataset: Dataset) -> Array:

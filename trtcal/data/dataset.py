@@ -184,7 +184,7 @@ class ArrayDataset:
     @property
     def shapes(self) -> Runs:
         """The shapes of the samples, which are all the same."""
-        return ((len(self), {name: one.shape[1:] for name, one in self.arrays.items()}),)
+        return ((len(self), {name: array.shape[1:] for name, array in self.arrays.items()}),)
 
     @property
     def identity(self) -> str:
@@ -282,13 +282,13 @@ def spans(size: int, start: int, stop: int, runs: Runs = ()) -> Iterator[Span]:
     """Yield the first sample of each batch and one past its last; batches end where runs do."""
     ends = accumulate(count for count, _ in runs)
     for first, last in pairwise([start, *(end for end in ends if start < end < stop), stop]):
-        for one in range(first, last, size):
-            yield one, min(one + size, last)
+        for begin in range(first, last, size):
+            yield begin, min(begin + size, last)
 
 
 def shape_runs(shapes: Iterable[SampleShapes]) -> Runs:
     """Return how many samples in a row have which shapes."""
-    return tuple((len(list(same)), one) for one, same in groupby(shapes))
+    return tuple((len(list(same)), sample_shapes) for sample_shapes, same in groupby(shapes))
 
 
 def _end(dataset: Dataset, stop: int | None) -> int:
@@ -313,8 +313,8 @@ def size_ranges(model: Model, dataset: Dataset) -> SizeRanges:
             axis = (1,) * (len(spec.shape) - len(shapes[0]))
             sizes = np.repeat(np.array(shapes).reshape(len(shapes), -1), counts, axis=0)
             middle = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2]
-            found = (sizes.min(axis=0), middle, sizes.max(axis=0))
-            least, usual, most = ((*axis, *(int(size) for size in one)) for one in found)
+            extremes = (sizes.min(axis=0), middle, sizes.max(axis=0))
+            least, usual, most = ((*axis, *(int(size) for size in row)) for row in extremes)
             ranges[spec.name] = least, usual, most
     return ranges
 

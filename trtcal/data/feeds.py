@@ -117,13 +117,13 @@ class _Pass:
         """Yield the model's inputs out of each feed, checked; arrays are the source's own."""
         for number, feed in enumerate(source):
             where = f"{self.where}, feed {number}"
-            found = arrays_in(where, feed, self.layout.fed)
-            placed = self.layout.place(where, found)
+            named = arrays_in(where, feed, self.layout.fed)
+            placed = self.layout.place(where, named)
             arrays = {name: array[:] for name, array in placed.arrays.items()}
             for name, array in arrays.items():
                 check_finite(where, name, array, self.samples)
-            self._keep_labels(where, labels_in(where, found, arrays, placed.samples))
-            self.unused |= {str(name) for name in set(found) - set(arrays) - {LABELS}}
+            self._keep_labels(where, labels_in(where, named, arrays, placed.samples))
+            self.unused |= {str(name) for name in set(named) - set(arrays) - {LABELS}}
             self.in_batches |= placed.in_batches
             self.starts.append(self.samples)
             self.shapes += [{n: array.shape[1:] for n, array in arrays.items()}] * placed.samples
@@ -206,13 +206,13 @@ def _array(where: str, name: object, value: object, dtype: str | None) -> Array:
 def constant(where: str, name: object, value: object, dtype: str) -> Array:
     """Return a number, or lists of them, as an array; `InputError` if the type does not hold them."""
     try:
-        given = np.array(value)
-        made = given.astype(dtype)
+        array = np.array(value)
+        converted = array.astype(dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_array(where, name, f"is not {dtype}: {error}") from error
-    if made.dtype.kind in "biu" and not np.array_equal(made, given):
+    if converted.dtype.kind in "biu" and not np.array_equal(converted, array):
         raise _no_array(where, name, f"is {value}, which is out of the range of {dtype}")
-    return made
+    return converted
 
 
 def _no_array(where: str, name: object, what: str) -> InputError:

@@ -102,8 +102,8 @@ def from_folders(folder: Path, files: Sequence[str]) -> Labels:
             f"image {loose[0]!r} is not in a class folder of {folder}",
             'put each image into the folder of its class, or use labels = "csv"',
         )
-    found = (item.name for item in folder.iterdir() if item.is_dir())
-    classes = sorted(name for name in found if not name.startswith("."))
+    names = (item.name for item in folder.iterdir() if item.is_dir())
+    classes = sorted(name for name in names if not name.startswith("."))
     _check_numbers(folder, classes)
     place = {name: number for number, name in enumerate(classes)}
     return np.array([place[file.split("/")[0]] for file in files], np.int64)
@@ -149,17 +149,17 @@ class ImageDataset(StreamedDataset):
         layout: Layout,
         images: ImagesConfig | None,
         labels: str | None,
-        found: tuple[list[str], list[str]] | None = None,
+        listing: tuple[list[str], list[str]] | None = None,
     ) -> None:
-        files, others = found or find_images(folder)
+        files, others = listing or find_images(folder)
         self._spec = _image_input(folder, layout)
         self._preprocess = Preprocess(_declared(folder, images), self._spec.dtype)
         used = [CSV] if labels == "csv" else []
         unused = tuple(name for name in others if name not in used)
-        given = image_labels(folder, files, labels)
+        all_labels = image_labels(folder, files, labels)
         self._constants = layout.constants
         inputs = tuple(spec.name for spec in layout.specs)
-        super().__init__(folder, inputs, len(files), given, unused)
+        super().__init__(folder, inputs, len(files), all_labels, unused)
         self.files: tuple[str, ...] = tuple(files)
         once = {name: array.shape for name, array in self._constants.items()}
         shapes = self._sample_shapes()
@@ -170,10 +170,10 @@ class ImageDataset(StreamedDataset):
     @cached_property
     def identity(self) -> str:
         """Digest of the files' paths, sizes and times, of what is declared, and of the labels."""
-        found = [[name, *_state(self.path / name)] for name in self.files]
+        states = [[name, *_state(self.path / name)] for name in self.files]
         how = [asdict(self._preprocess), str(self._spec)]
         how += [[name, array.tolist()] for name, array in self._constants.items()]
-        return digest_bytes(canonical_json([found, how, labels_digest(self.labels)]))
+        return digest_bytes(canonical_json([states, how, labels_digest(self.labels)]))
 
     def read(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
         """Yield fresh arrays of `size` samples in order, decoded on all cores."""
@@ -214,9 +214,9 @@ class ImageDataset(StreamedDataset):
             raise self._misfit(name, shape, f"the model expects {self._spec}")
         return shape
 
-    def _misfit(self, name: str, shape: tuple[int, ...], wanted: str) -> InputError:
+    def _misfit(self, name: str, shape: tuple[int, ...], expectation: str) -> InputError:
         return InputError(
-            f"image {self.path / name} becomes {list(shape)}, {wanted}",
+            f"image {self.path / name} becomes {list(shape)}, {expectation}",
             "set resize, crop, channels and layout in [images] of trtcal.toml as the model expects",
         )
 
@@ -252,12 +252,12 @@ def _files(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
 
 def _state(file: Path) -> tuple[int, int]:
     try:
-        found = file.stat()
+        info = file.stat()
     except OSError as error:
         raise InputError(
             f"image {file} cannot be read: {error}", "check the file and its permissions"
         ) from error
-    return found.st_size, found.st_mtime_ns
+    return info.st_size, info.st_mtime_ns
 
 
 def _image_input(folder: Path, layout: Layout) -> TensorSpec:

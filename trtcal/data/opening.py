@@ -113,8 +113,8 @@ def _open(
     if isinstance(data, (str, os.PathLike)):
         return _open_path(Path(data), layout, images, labels)
     if isinstance(data, Mapping) or is_array(data):
-        found = arrays_in(IN_MEMORY, data, layout.fed)
-        return _of_arrays(Path(IN_MEMORY), layout, found)
+        arrays = arrays_in(IN_MEMORY, data, layout.fed)
+        return _of_arrays(Path(IN_MEMORY), layout, arrays)
     if hasattr(type(data), "witnessed"):  # isinstance would read the data for their fingerprint
         return _for_inputs(cast("Dataset", data), model)
     if isinstance(data, Iterator):
@@ -140,11 +140,11 @@ def _layout(model: Model, settings: DataConfig) -> Layout:
                 f"its inputs are: {', '.join(types)}",
             )
     fed_back = set(settings.states.values())
-    given = {spec.name: _zeros(spec) for spec in layout.specs if spec.name in fed_back}
+    constants = {spec.name: _zeros(spec) for spec in layout.specs if spec.name in fed_back}
     for name, value in settings.constants.items():
-        given[name] = constant("constants", name, value, types[name])
+        constants[name] = constant("constants", name, value, types[name])
     alone = layout.alone if settings.sample_axis else frozenset(types)
-    return replace(layout, constants=given, alone=alone)
+    return replace(layout, constants=constants, alone=alone)
 
 
 def _zeros(spec: TensorSpec) -> Array:
@@ -153,11 +153,11 @@ def _zeros(spec: TensorSpec) -> Array:
 
 
 def _for_inputs(dataset: Dataset, model: Model) -> Dataset:
-    wanted = {spec.name for spec in model.inputs}
-    if set(dataset.inputs) != wanted:
+    names = {spec.name for spec in model.inputs}
+    if set(dataset.inputs) != names:
         raise InputError(
             f"dataset {dataset.name} feeds {', '.join(dataset.inputs)}, "
-            f"the model takes {', '.join(sorted(wanted))}",
+            f"the model takes {', '.join(sorted(names))}",
             "open the data with this model",
         )
     return dataset
@@ -206,16 +206,16 @@ def _arrays_of(path: Path, layout: Layout) -> dict[str, Rows]:
 def _open_folder(
     folder: Path, layout: Layout, images: ImagesConfig | None, labels: str | None
 ) -> Dataset:
-    arrays, found = sorted(folder.glob("*.npy")), find_images(folder)
-    if arrays and found[0]:
+    arrays, image_files = sorted(folder.glob("*.npy")), find_images(folder)
+    if arrays and image_files[0]:
         raise InputError(
-            f"folder {folder} has both .npy files and images, such as {found[0][0]}",
+            f"folder {folder} has both .npy files and images, such as {image_files[0][0]}",
             "put arrays and images into separate folders",
         )
     if arrays:
         return _of_arrays(folder, layout, {file.stem: open_npy(file) for file in arrays})
-    if found[0]:
-        return ImageDataset(folder, layout, images, labels, found)
+    if image_files[0]:
+        return ImageDataset(folder, layout, images, labels, image_files)
     for ending, kind in (("npz", NpzFeeds), ("json", JsonInputs)):
         if files := sorted(folder.glob(f"*.{ending}")):
             return FeedDataset(folder, layout, kind(tuple(files)))
@@ -237,15 +237,15 @@ class NpzFeeds:
             yield {name: values_of(rows) for name, rows in open_npz(file).items()}
 
 
-def _of_arrays(path: Path, layout: Layout, found: Mapping[str, Rows]) -> Dataset:
+def _of_arrays(path: Path, layout: Layout, feed: Mapping[str, Rows]) -> Dataset:
     where = str(path)
-    placed = layout.place(where, found)
+    placed = layout.place(where, feed)
     samples, arrays = placed.samples, placed.arrays
     if placed.in_batches:
         check_batch(where, samples, layout.batch)
-    labels = labels_in(where, found, arrays, samples)
+    labels = labels_in(where, feed, arrays, samples)
     fingerprint = _scan(where, arrays, samples).digest(labels)
-    unused = tuple(sorted(set(found) - set(arrays) - {LABELS}))
+    unused = tuple(sorted(set(feed) - set(arrays) - {LABELS}))
     arrays = {name: direct(array) for name, array in arrays.items()}
     return ArrayDataset(name_of(path), arrays, labels, fingerprint, unused)
 

@@ -55,8 +55,8 @@ def read_feeds(path: Path) -> Iterator[Feeds]:
 def class_of(value: dict[str, object]) -> str | None:
     """Return the Python class that Polygraphy says a JSON object was, None for a plain one."""
     old = (key.removeprefix(OLD_CLASS) for key in value if key.startswith(OLD_CLASS))
-    found = value.get(CLASS) or next(old, None)
-    return None if found is None else str(found)
+    name = value.get(CLASS) or next(old, None)
+    return None if name is None else str(name)
 
 
 def _array(where: str, name: str, value: object) -> Array:
@@ -101,5 +101,5 @@ class Script:
 
 def script_named(path: Path) -> Script | None:
     """Return the script if `path` is `file.py` or `file.py:function`, else None."""
-    found = script_in(path)
-    return Script(found[0], found[1] or FUNCTION) if found else None
+    script = script_in(path)
+    return Script(script[0], script[1] or FUNCTION) if script else None

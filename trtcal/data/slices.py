@@ -60,9 +60,9 @@ def read_attributes(
     `files` are the samples' files, if they have any: rows that name theirs may come in any order.
     """
     columns, named = _columns(path)
-    found = named or next(iter(columns.values()), _Column())
-    if len(found.codes) != samples:
-        raise InputError(f"{path} has {len(found.codes)} rows for {samples} samples", SLICES_FORM)
+    column = named or next(iter(columns.values()), _Column())
+    if len(column.codes) != samples:
+        raise InputError(f"{path} has {len(column.codes)} rows for {samples} samples", SLICES_FORM)
     if not columns:
         raise InputError(f"{path} has no attribute", SLICES_FORM)
     total = sum(len(column.values) for column in columns.values())
@@ -84,9 +84,9 @@ def read_attributes(
 def read_slices(path: Path, samples: int, files: Sequence[str] | None = None) -> Slices:
     """Return slice -> which samples are in it, named `tier=low`; see `read_attributes`."""
     return {
-        name: one.codes == code
-        for one in read_attributes(path, samples, files)
-        for code, name in enumerate(one.slices)
+        name: attribute.codes == code
+        for attribute in read_attributes(path, samples, files)
+        for code, name in enumerate(attribute.slices)
     }
 
 
@@ -123,7 +123,7 @@ def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
                 )
             for name, column in columns.items():
                 column.add(row[name])
-    attributes = {name: one for name, one in columns.items() if name not in PASSED_OVER}
+    attributes = {name: column for name, column in columns.items() if name not in PASSED_OVER}
     return attributes, columns.get(FILE)
 
 

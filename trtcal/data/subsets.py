@@ -121,14 +121,14 @@ def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Subset, Su
     runs = max(min(RUNS, samples // unit), 1)
     ends = [len(dataset) * (i + 1) // runs // unit * unit for i in range(runs)]
     each = [samples // unit * (i + 1) // runs * unit for i in range(runs)]
-    most, held, before, taken = [], [], 0, 0
+    most, judged, before, taken = [], [], 0, 0
     for end, upto in zip(ends, each, strict=True):
         most.append((before, end - (upto - taken)))
-        held.append((end - (upto - taken), end))
+        judged.append((end - (upto - taken), end))
         before, taken = end, upto
     return (
         Subset(f"most of {dataset.name}", dataset, _checked(dataset, most)),
-        Subset(f"held back of {dataset.name}", dataset, _checked(dataset, held)),
+        Subset(f"held back of {dataset.name}", dataset, _checked(dataset, judged)),
     )
 
 
@@ -228,11 +228,11 @@ def counted(dataset: Dataset) -> CountedDataset:
     >>> [(read.purpose, read.passes) for read in data.summary()]
     [('opening: check and fingerprint', 1.0), ('histograms', 1.0)]
     """
-    made = CountedDataset(dataset.name, dataset, ((0, len(dataset)),))
+    counted_dataset = CountedDataset(dataset.name, dataset, ((0, len(dataset)),))
     known = dataset.witnessed()  # none at all where the fingerprint was taken when it was opened
     opened = int(known.any(axis=1).sum()) if len(known) else len(dataset)
-    made.add(opened, "opening: check and fingerprint")
-    return made
+    counted_dataset.add(opened, "opening: check and fingerprint")
+    return counted_dataset
 
 
 def count_read(dataset: Dataset, samples: int) -> None:

@@ -37,7 +37,7 @@ from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import INCONCLUSIVE, Limit
 from trtcal.stats import ALPHA, sequential_levels
 
-KIND = "ab"
+AB_KIND = "ab"
 ANALYSES = 5
 
 
@@ -104,7 +104,7 @@ class ABTest:
                 "latency": self.timing.to_document() if self.timing else None,
             },
         }
-        return seal({"kind": KIND, "schema_version": 3, **body})
+        return seal({"kind": AB_KIND, "schema_version": 3, **body})
 
 
 @dataclass(frozen=True)

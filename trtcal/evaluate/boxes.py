@@ -19,7 +19,9 @@ Values = npt.NDArray[np.float64]
 
 SCORE = 0.25  # from which on a box counts; that of the usual deployments
 OVERLAP = 0.5  # intersection over union from which on two boxes are one
-MOST = 1000  # candidates of a sample that overlap is removed from, the highest scores first
+MOST_CANDIDATES = (
+    1000  # candidates of a sample that overlap is removed from, the highest scores first
+)
 SUM_TOLERANCE = 1e-2
 CELLS = 1000  # rows from which on they are a detector's, not a short sequence
 VALID = 0.99  # share of rows that must be boxes for all to be
@@ -76,7 +78,7 @@ class Decoder:
     background: int | None = None
     score: str = ""
     least: float = SCORE
-    most: int = MOST
+    most: int = MOST_CANDIDATES
 
     @property
     def has_cells(self) -> bool:
@@ -211,9 +213,9 @@ def _best(corners: Values, scores: Values, least: float) -> Boxes:
     return Boxes(corners[kept], best[kept], labels[kept].astype(np.float64))
 
 
-def suppressed(boxes: Boxes, most: int = MOST) -> Boxes:
+def suppressed(boxes: Boxes, most: int = MOST_CANDIDATES) -> Boxes:
     """Return boxes without those that overlap a better one of their class (greedy, at `OVERLAP`)."""
-    order = np.argsort(-boxes.scores, kind="stable")[:MOST]
+    order = np.argsort(-boxes.scores, kind="stable")[:MOST_CANDIDATES]
     kept: list[int] = []
     while len(order) and len(kept) < most:
         best, order = int(order[0]), order[1:]
@@ -239,7 +241,7 @@ def cells_of(boxes: Sequence[Boxes]) -> Array | None:
     """Return all values of each sample's cells, (samples, values), None of boxes without cells."""
     if not boxes or not boxes[0].cells:
         return None
-    return np.stack([np.concatenate([part.ravel() for part in one.cells]) for one in boxes])
+    return np.stack([np.concatenate([part.ravel() for part in sample.cells]) for sample in boxes])
 
 
 def found_again(expected: Boxes, actual: Boxes) -> tuple[float, float]:

@@ -82,8 +82,12 @@ def _read(
 def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int) -> int:
     """Return the batch size in which the rows of a model's outputs are samples, as `read_task`."""
     size, reader.sigmoids = batch_for(model, 0), sigmoid_outputs(model.proto)
-    given = {spec.shape[:1] for spec in model.inputs}
-    if reader.batch is None and not size and any(o.shape[:1] not in given for o in model.outputs):
+    batch_dims = {spec.shape[:1] for spec in model.inputs}
+    if (
+        reader.batch is None
+        and not size
+        and any(o.shape[:1] not in batch_dims for o in model.outputs)
+    ):
         run = runner(open_session(model.reference), [spec.name for spec in model.outputs])
         reader.known, reader.batch = _read(run, dataset, (most, False), reader)
         reader.known.check_labels(dataset.labels)
@@ -280,7 +284,7 @@ def sample_figures(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CollectSettings:
     """What to collect: by slices, by the user's own metric, in float simulation, of which task.
 
     `task` and `outputs` are the user's, else they are read from the reference's outputs.
@@ -293,16 +297,16 @@ class Wanted:
     outputs: tuple[str, ...] = ()
 
 
-def read_wanted(
+def read_collect_settings(
     dataset: Dataset,
     slices: Path | None = None,
     metric: Path | None = None,
     simulate: bool = True,
     task: str | None = None,
     outputs: Sequence[str] = (),
-) -> Wanted:
+) -> CollectSettings:
     """Return what to collect by files: a CSV of slices, and a Python file with a metric."""
-    return Wanted(
+    return CollectSettings(
         read_attributes(slices, len(dataset), dataset.files) if slices else (),
         load_metric(metric) if metric else None,
         simulate,
@@ -417,7 +421,7 @@ def evaluate(
     dataset: Dataset,
     batch: int,
     task: Task,
-    wanted: Wanted,
+    question: CollectSettings,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[Evaluation], dict[str, float]]:
     """Return what everyone's outputs show, the first being the reference, and its contrast."""
@@ -425,8 +429,8 @@ def evaluate(
     runs = [variant.runner(names) for variant in everyone]
     labels, collectors = class_labels(dataset.labels), list[_OfVariant]()
     for place, variant in enumerate(everyone):
-        simulation = variant.simulation(names) if wanted.simulate else None
-        accumulators = {SLICES: GroupAccumulator(wanted.attributes if place else ())}
+        simulation = variant.simulation(names) if question.simulate else None
+        accumulators = {SLICES: GroupAccumulator(question.attributes if place else ())}
         if labels is not None and place:
             accumulators[CLASSES] = GroupAccumulator((classes_of(labels),))
         simulated = None if simulation is None else len(runs)
@@ -438,13 +442,17 @@ def evaluate(
     for part, rows in replayed.batches(runs, dataset, batch, progress):
         outputs = (part.expected, *part.outputs)
         figures = [collector.measure(part, rows) for collector in collectors]
-        own = [own_figures(wanted.own, outputs[one.place], part.labels) for one in collectors]
+        own = [
+            own_figures(question.own, outputs[collector.place], part.labels)
+            for collector in collectors
+        ]
         both = [{**a, **b} for a, b in zip(figures, own, strict=True)]
         for collector, each, names_of_own in zip(collectors, both, own, strict=True):
             collector.add(part.start, both[0], each, names_of_own)
     evaluations = [collector.result() for collector in collectors]
     if (precision := replayed.precision) is not None:
         evaluations = [
-            replace(one, means=one.means | precision.means(n)) for n, one in enumerate(evaluations)
+            replace(evaluation, means=evaluation.means | precision.means(n))
+            for n, evaluation in enumerate(evaluations)
         ]
     return evaluations, replayed.contrasts()

@@ -16,7 +16,7 @@ from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError, __version__, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
-from trtcal.evaluate.collectors import Wanted, check_question, evaluate, read_task
+from trtcal.evaluate.collectors import CollectSettings, check_question, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
@@ -148,7 +148,9 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             "measured": {
                 "variants": measured,
                 "limits": [
-                    one.to_document() for found in judge_variants(self).values() for one in found
+                    judgement.to_document()
+                    for judgements in judge_variants(self).values()
+                    for judgement in judgements
                 ],
                 "machine": self.machine,
             },
@@ -203,7 +205,7 @@ class CompareSettings:
 
     batch: int = 32
     rounds: int | None = None
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: CollectSettings = field(default_factory=CollectSettings)
     width: float | None = None
     batch_sizes: Sequence[int] = ()
     alternative: str | None = None
@@ -229,15 +231,15 @@ def compare(
     task, batch = checked_task(reference, dataset, limits, settings)
     evaluations, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
     is_asked = (
-        settings.width or settings.batch_sizes or any(one.about.of == TIMES for one in limits)
+        settings.width or settings.batch_sizes or any(limit.about.of == TIMES for limit in limits)
     )
     rounds = settings.rounds or (ROUNDS if is_asked else None)
     latencies = measure(*_runs(everyone, dataset, batch), rounds, settings.width)
     for size in settings.batch_sizes:
         rates = measure_throughput(*_runs(everyone, dataset, size))
         latencies = [
-            replace(one, throughput=(*one.throughput, rate))
-            for one, rate in zip(latencies, rates, strict=True)
+            replace(latency, throughput=(*latency.throughput, rate))
+            for latency, rate in zip(latencies, rates, strict=True)
         ]
     sizes, numbers = sample_sizes(next(dataset.batches(settings.batch))), numbers_of(dataset)
     rows = tuple(

@@ -25,7 +25,7 @@ from trtcal.evaluate.per_sample import Labels, Values, class_labels, class_score
 from trtcal.metrics import PERCENT, metric_of
 from trtcal.stats import ALPHA, LEAST_SLICE, LEVEL, Interval, holm, mcnemar, paired_difference
 
-KEPT = 20  # groups of one figure that are listed; the others are counted
+GROUPS_LISTED = 20  # groups of one figure that are listed; the others are counted
 AGREEMENT = "agreement"
 COUNT, REFERENCE, CANDIDATE, LOST, WON, SQUARES = range(6)
 WORSE, SUSPECT, JUDGED, TOO_FEW = range(4)
@@ -130,9 +130,9 @@ class GroupAccumulator:
                 for group in own
             ]
         groups.sort(key=lambda group: (group.rank, -group.drop))
-        listed = tuple(map(_rounded, groups[:KEPT]))
+        listed = tuple(map(_rounded, groups[:GROUPS_LISTED]))
         unit = "points" if figure in PERCENT else ""
-        return Breakdown(by, figure, unit, listed, max(len(groups) - KEPT, 0))
+        return Breakdown(by, figure, unit, listed, max(len(groups) - GROUPS_LISTED, 0))
 
 
 def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:

@@ -75,16 +75,18 @@ class Blocks:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know who reads the times."""
-        found = []
+        warnings = []
         if self.outliers > len(self.baseline) // 10:
-            found.append(
+            warnings.append(
                 f"{self.outliers} of {len(self.baseline)} blocks of runs contain an outlier"
             )
         if abs(self.drift) > SHIFTED:
-            found.append(f"all times changed by {100 * self.drift:+.0f} % during the measurement")
+            warnings.append(
+                f"all times changed by {100 * self.drift:+.0f} % during the measurement"
+            )
         if not self.is_pinned:
-            found.append("the measuring thread could not be pinned to one processor")
-        return tuple(found)
+            warnings.append("the measuring thread could not be pinned to one processor")
+        return tuple(warnings)
 
 
 def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
@@ -232,11 +234,11 @@ def _width(blocks: Blocks) -> float:
 
 def _speedup(blocks: Blocks) -> tuple[Interval, bool]:
     """Return the speed-up, and whether there were rounds enough for its interval."""
-    found, _ = ratio_of_blocks(blocks.baseline, blocks.candidate)
-    if found.low > 0 and np.isfinite(found.high):
-        return found, True
+    interval, _ = ratio_of_blocks(blocks.baseline, blocks.candidate)
+    if interval.low > 0 and np.isfinite(interval.high):
+        return interval, True
     ratios = blocks.baseline / blocks.candidate
-    return Interval(found.value, float(ratios.min()), float(ratios.max())), False
+    return Interval(interval.value, float(ratios.min()), float(ratios.max())), False
 
 
 def _summary(blocks: Blocks, batch: int, warnings: tuple[str, ...] = ()) -> Latency:
@@ -264,6 +266,6 @@ def _summary(blocks: Blocks, batch: int, warnings: tuple[str, ...] = ()) -> Late
 def measure_throughput(runs: Sequence[Run], batch: int) -> list[Throughput]:
     """Time each callable on batches of one size."""
     return [
-        Throughput(batch, one.p50_ms, one.samples_per_s, one.speedup)
-        for one in measure(runs, batch, RUNS_AT_A_SIZE)
+        Throughput(batch, latency.p50_ms, latency.samples_per_s, latency.speedup)
+        for latency in measure(runs, batch, RUNS_AT_A_SIZE)
     ]

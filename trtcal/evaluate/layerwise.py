@@ -28,7 +28,7 @@ from trtcal.model.passes import prepare
 from trtcal.model.tensors import constants_of, readers_of
 from trtcal.quantization.qdq import quantization_record
 
-INTEGERS = {np.dtype(one) for one in ("int8", "uint8", "int16", "uint16")}
+INTEGERS = {np.dtype(name) for name in ("int8", "uint8", "int16", "uint16")}
 NODES_NAMED = 3
 
 
@@ -66,7 +66,7 @@ class Site:
 
     def dequantized(self, stored: Array) -> Array:
         """Return what quantized values stand for."""
-        zero, scale = (self._along(one, stored.ndim) for one in (self.zero, self.scale))
+        zero, scale = (self._along(values, stored.ndim) for values in (self.zero, self.scale))
         if self._format is not None:
             return np.asarray(stored.astype(np.float32) * scale)
         result: Array = (stored - zero.astype(scale.dtype)) * scale
@@ -128,7 +128,7 @@ class _Finder:
         if key not in self.known:
             is_weight = node.input[0] in self.constants
             reads = self._through(node.output[0])
-            names = tuple(one.name for one in reads[:NODES_NAMED])
+            names = tuple(reader.name for reader in reads[:NODES_NAMED])
             self.known[key] = len(self.sites)
             site = Site(node.input[0], scale, zero, _axis(node), is_weight, names, above)
             self.sites.append(site)
@@ -170,10 +170,10 @@ class _Finder:
         scale, zero = _value(self.constants, node.input[1]), np.zeros((), default)
         scale = self.scales.get(node.input[1], scale)
         if len(node.input) > 2 and node.input[2]:
-            given = _value(self.constants, node.input[2])
-            if given is None:
+            stored_zero = _value(self.constants, node.input[2])
+            if stored_zero is None:
                 return None
-            zero = given
+            zero = stored_zero
         block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
         known = zero.dtype in INTEGERS or zero.dtype in by_dtype()
         if scale is None or not known or scale.dtype.kind != "f":
@@ -185,11 +185,11 @@ class _Finder:
 
     def _through(self, quantized: str) -> list[onnx.NodeProto]:
         """Return the nodes that read a quantized tensor, behind its DequantizeLinear."""
-        found = []
+        readers = []
         for node in self.readers.get(quantized, []):
             is_pair = node.op_type == "DequantizeLinear"
-            found += self.readers.get(node.output[0], []) if is_pair else [node]
-        return found
+            readers += self.readers.get(node.output[0], []) if is_pair else [node]
+        return readers
 
 
 def _axis(node: onnx.NodeProto) -> int:
@@ -253,13 +253,13 @@ class Layerwise:
 
     def enters(self, count: int = 3) -> tuple[LayerFigure, ...]:
         """Return where most error is added: the lowest SQNR of quantizing alone."""
-        found = [figure for figure in self.figures if figure.own_db is not None]
-        return tuple(sorted(found, key=lambda one: one.own_db or 0.0)[:count])
+        entering = [figure for figure in self.figures if figure.own_db is not None]
+        return tuple(sorted(entering, key=lambda figure: figure.own_db or 0.0)[:count])
 
     def grows(self, count: int = 3) -> tuple[LayerFigure, ...]:
         """Return before which tensors the error grows most, by 1 dB or more."""
-        found = [figure for figure in self.figures if (figure.growth_db or 0.0) >= GROWS_DB]
-        return tuple(sorted(found, key=lambda one: -(one.growth_db or 0.0))[:count])
+        growing = [figure for figure in self.figures if (figure.growth_db or 0.0) >= GROWS_DB]
+        return tuple(sorted(growing, key=lambda figure: -(figure.growth_db or 0.0))[:count])
 
 
 @dataclass
@@ -270,10 +270,10 @@ class _Sums:
     values: int = 0
     clipped: int = 0
 
-    def add(self, site: Site, reference: Array, found: Array) -> None:
+    def add(self, site: Site, reference: Array, quantized: Array) -> None:
         expected, clipped = site.requantized(reference)
-        left, _ = site.requantized(found)
-        errors = (reference, found - reference, expected - reference, left - reference)
+        left, _ = site.requantized(quantized)
+        errors = (reference, quantized - reference, expected - reference, left - reference)
         self.powers += [_power(error) for error in errors]
         self.values += reference.size
         self.clipped += clipped
@@ -294,8 +294,8 @@ def compare_layers(
     seen = min(whole_batches(samples or len(dataset), reference), len(dataset))
     sites, unknown = find_sites(quantized.proto)
     moved = set(quantization_record(quantized.proto).get("moved", ()))
-    wanted = {site.tensor for site in sites if not site.is_weight} - moved
-    base = _closest(reference, wanted)
+    tensors = {site.tensor for site in sites if not site.is_weight} - moved
+    base = _closest(reference, tensors)
     floats = (reference, prepare(reference))
     sums = [
         _weight_sums(floats, quantized, site)
@@ -303,14 +303,18 @@ def compare_layers(
         else _Sums()
         for site in sites
     ]
-    shared = wanted & _tensors(base.proto)
-    pairs = [(site, one) for site, one in zip(sites, sums, strict=True) if site.tensor in shared]
+    shared = tensors & _tensors(base.proto)
+    pairs = [
+        (site, site_sums)
+        for site, site_sums in zip(sites, sums, strict=True)
+        if site.tensor in shared
+    ]
     if pairs:
         _run((base, quantized), pairs, dataset, progress, seen)
     figures = [
-        _figure(site, one, [sums[place] for place in site.upstream])
-        for site, one in zip(sites, sums, strict=True)
-        if one.values
+        _figure(site, site_sums, [sums[place] for place in site.upstream])
+        for site, site_sums in zip(sites, sums, strict=True)
+        if site_sums.values
     ]
     return Layerwise(seen, tuple(figures), unknown + len(sites) - len(figures))
 
@@ -324,25 +328,28 @@ def _run(
 ) -> None:
     """Run the reference and the quantized model on the samples, and add up their tensors' powers."""
     names = sorted({site.tensor for site, _ in pairs})
-    reference, quantized = (Inside(one.proto, names) for one in both)
+    reference, quantized = (Inside(model.proto, names) for model in both)
     batches = dataset.batches(_batch_size(both[0], quantized, dataset), 0, samples)
     for batch in replay(reference.read, [quantized.read], batches, progress=progress):
         for site, sums in pairs:
-            expected, found = (one[site.tensor] for one in (batch.expected, *batch.outputs))
-            if expected.shape == found.shape:
-                sums.add(site, expected, found)
+            expected, actual = (values[site.tensor] for values in (batch.expected, *batch.outputs))
+            if expected.shape == actual.shape:
+                sums.add(site, expected, actual)
 
 
-def _closest(reference: Model, wanted: set[str]) -> Model:
+def _closest(reference: Model, tensors: set[str]) -> Model:
     """Return the reference, or it prepared for Q/DQ if that has more of the tensors."""
-    if wanted <= _tensors(reference.proto):
+    if tensors <= _tensors(reference.proto):
         return reference
-    return max((reference, prepare(reference)), key=lambda one: len(wanted & _tensors(one.proto)))
+    return max(
+        (reference, prepare(reference)),
+        key=lambda candidate: len(tensors & _tensors(candidate.proto)),
+    )
 
 
 def _tensors(proto: onnx.ModelProto) -> set[str]:
-    made = {name for node in proto.graph.node for name in node.output}
-    return made | {value.name for value in proto.graph.input}
+    written = {name for node in proto.graph.node for name in node.output}
+    return written | {value.name for value in proto.graph.input}
 
 
 def _batch_size(model: Model, reader: Inside, dataset: Dataset) -> int:
@@ -357,9 +364,11 @@ def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums
     They are those of the float model, as it is or prepared, that the integers are nearer to: a
     BatchNorm may have been folded into them.
     """
-    found = [_sums_of_weight(one, quantized, site) for one in floats]
-    known = [sums for sums in found if sums.values]
-    return min(known, key=lambda sums: sums.powers[2] / max(sums.powers[0], TINY), default=found[0])
+    candidates = [_sums_of_weight(model, quantized, site) for model in floats]
+    known = [sums for sums in candidates if sums.values]
+    return min(
+        known, key=lambda sums: sums.powers[2] / max(sums.powers[0], TINY), default=candidates[0]
+    )
 
 
 def _sums_of_weight(reference: Model, quantized: Model, site: Site) -> _Sums:
@@ -381,7 +390,7 @@ def _power(values: Array) -> float:
 
 def _figure(site: Site, sums: _Sums, upstream: Sequence[_Sums]) -> LayerFigure:
     signal, arrives, own, leaves = sums.powers.tolist()
-    before = [one.powers[3] / one.powers[0] for one in upstream if one.powers[0] > 0]
+    before = [source.powers[3] / source.powers[0] for source in upstream if source.powers[0] > 0]
     growth = None
     if signal > 0 and arrives > 0 and max(before, default=0.0) > 0:
         growth = rounded(10.0 * math.log10(arrives / signal / max(before)))

@@ -46,23 +46,29 @@ class Matches(NamedTuple):
     objects: Values
 
 
-def mean_precision(found: Sequence[Matches], weights: Values) -> Values:
+def mean_precision(categories: Sequence[Matches], weights: Values) -> Values:
     """Return `PRECISIONS` (0 to 1), each sample counted as often as its weight; NaN without objects."""
-    each = [_of_category(one, weights) for one in found if float(one.objects @ weights) > 0]
+    each = [
+        _of_category(category, weights)
+        for category in categories
+        if float(category.objects @ weights) > 0
+    ]
     return np.mean(each, axis=0) if each else np.full(len(PRECISIONS), np.nan)
 
 
-def _of_category(found: Matches, weights: Values) -> Values:
+def _of_category(matches: Matches, weights: Values) -> Values:
     """Return the mean of the best precisions from each recall on: they change where a box is right."""
-    counted = np.append(weights[found.samples], 0.0)
-    right = counted[found.right].cumsum(1)
-    boxes = counted[:-1] if not found.ignored.any() else np.where(found.ignored, 0.0, counted[:-1])
-    boxes = np.broadcast_to(boxes.cumsum(-1), found.ignored.shape)
+    counted = np.append(weights[matches.samples], 0.0)
+    right = counted[matches.right].cumsum(1)
+    boxes = (
+        counted[:-1] if not matches.ignored.any() else np.where(matches.ignored, 0.0, counted[:-1])
+    )
+    boxes = np.broadcast_to(boxes.cumsum(-1), matches.ignored.shape)
     boxes = np.append(boxes, np.full((len(right), 1), np.inf), axis=1)
-    precisions = right / np.maximum(np.take_along_axis(boxes, found.right, 1), EPS)
+    precisions = right / np.maximum(np.take_along_axis(boxes, matches.right, 1), EPS)
     best = np.maximum.accumulate(precisions[:, ::-1], axis=1)[:, ::-1]
     best = np.append(best, np.zeros((len(best), 1)), axis=1)
-    recalls = right / float(found.objects @ weights)
+    recalls = right / float(matches.objects @ weights)
     places = np.array([row.searchsorted(RECALLS, side="left") for row in recalls])
     means = np.take_along_axis(best, places, 1).mean(1)
     return np.array([means.mean(), means[0]])
@@ -95,8 +101,8 @@ class PrecisionCollector:
         """Take in a batch: everybody's outputs, and the annotations of its `size` samples."""
         self.boxes = self.boxes or [[] for _ in outputs]
         self.labels.append(labels)
-        for kept, one in zip(self.boxes, outputs, strict=True):
-            kept += map(_best, self.decoder.decode(one, size))
+        for kept, output in zip(self.boxes, outputs, strict=True):
+            kept += map(_best, self.decoder.decode(output, size))
 
     @classmethod
     def of(cls, task: Task) -> PrecisionCollector | None:
@@ -111,7 +117,9 @@ class PrecisionCollector:
         key = (samples, None if where is None else where.tobytes())
         if key not in self.drawn:
             self.drawn[key] = bootstrap(
-                lambda weights: np.array([mean_precision(one, weights) for one in everyone]),
+                lambda weights: np.array(
+                    [mean_precision(categories, weights) for categories in everyone]
+                ),
                 samples,
                 where,
             )
@@ -120,8 +128,10 @@ class PrecisionCollector:
 
     def means(self, place: int) -> dict[str, Mean]:
         """Return the figures of a model beside the reference's."""
-        found = {name: self.corpus(name, (0, place)) for name in PRECISIONS}
-        return {name: Mean(one.candidate, one.change, 1.0) for name, one in found.items()}
+        corpora = {name: self.corpus(name, (0, place)) for name in PRECISIONS}
+        return {
+            name: Mean(corpus.candidate, corpus.change, 1.0) for name, corpus in corpora.items()
+        }
 
     def contrast(self) -> dict[str, float]:
         """Return the reference's figures halfway to those of boxes that are of other samples."""
@@ -134,14 +144,16 @@ class PrecisionCollector:
             everyone = [matched(read.of(box), labels) for box in self.boxes]
             own, ones = self.boxes[0], np.ones(len(labels))
             other = matched(read.of([*own[-1:], *own[:-1]]), labels)
-            both = [mean_precision(one, ones) for one in (everyone[0], other)]
+            both = [mean_precision(categories, ones) for categories in (everyone[0], other)]
             halfway = dict(zip(PRECISIONS, np.mean(both, axis=0).tolist(), strict=True))
             self.known = (len(labels), everyone, halfway)
         return self.known
 
     def _reading(self, labels: Array) -> _Reading:
         """Return how boxes are read: as (y, x) where the reference's fit the annotations better so."""
-        corners = np.concatenate([one.corners[:BOXES_COUNTED].ravel() for one in self.boxes[0]])
+        corners = np.concatenate(
+            [sample.corners[:BOXES_COUNTED].ravel() for sample in self.boxes[0]]
+        )
         in_shares = bool(len(corners)) and float(np.quantile(corners, 0.99)) <= IN_SHARES
         sides = np.ones((len(labels), 2)) if in_shares else labels["size"]
         first = int(self.decoder.background == 0)
@@ -163,22 +175,23 @@ class _Reading:
     def of(self, boxes: Sequence[Boxes]) -> list[Boxes]:
         order = [1, 0, 3, 2] if self.is_turned else [0, 1, 2, 3]
         return [
-            one._replace(
-                corners=one.corners[:, order] / np.tile(sides, 2), classes=one.classes - self.first
+            sample._replace(
+                corners=sample.corners[:, order] / np.tile(sides, 2),
+                classes=sample.classes - self.first,
             )
-            for one, sides in zip(boxes, self.sides, strict=False)
+            for sample, sides in zip(boxes, self.sides, strict=False)
         ]
 
     def fit(self, boxes: Sequence[Boxes], labels: Array) -> float:
         """Return the mAP50 of boxes read so, 0 without objects."""
-        found = mean_precision(matched(self.of(boxes), labels), np.ones(len(labels)))
-        return float(np.nan_to_num(found[1]))
+        precisions = mean_precision(matched(self.of(boxes), labels), np.ones(len(labels)))
+        return float(np.nan_to_num(precisions[1]))
 
 
-def _best(found: Boxes) -> Boxes:
+def _best(boxes: Boxes) -> Boxes:
     """Return the boxes of the highest scores, without what else a decoder gives."""
-    order = np.argsort(-found.scores, kind="stable")[:BOXES_COUNTED]
-    return Boxes(found.corners[order], found.scores[order], found.classes[order])
+    order = np.argsort(-boxes.scores, kind="stable")[:BOXES_COUNTED]
+    return Boxes(boxes.corners[order], boxes.scores[order], boxes.classes[order])
 
 
 def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
@@ -193,13 +206,13 @@ def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
         )
     with contextlib.redirect_stdout(io.StringIO()):
         both = [coco(), coco()]
-        for one, items in zip(both, (_annotated(labels), _found(boxes)), strict=True):
-            one.dataset = {
+        for api, items in zip(both, (_annotated(labels), _detections(boxes)), strict=True):
+            api.dataset = {
                 "images": [{"id": number} for number in range(len(labels))],
                 "categories": [{"id": number} for number in range(categories)],
                 "annotations": [{"id": n, **item} for n, item in enumerate(items, 1)],
             }
-            one.createIndex()
+            api.createIndex()
         run = evaluator(*both, "bbox")
         run.params.areaRng, run.params.areaRngLbl, run.params.maxDets = (
             [[0, 1e10]],
@@ -222,11 +235,11 @@ def _annotated(labels: Array) -> list[dict[str, Any]]:
     ]
 
 
-def _found(boxes: Sequence[Boxes]) -> list[dict[str, Any]]:
+def _detections(boxes: Sequence[Boxes]) -> list[dict[str, Any]]:
     return [
         _item(number, box, name) | {"score": float(score)}
-        for number, one in enumerate(boxes)
-        for box, score, name in zip(*one[:3], strict=True)
+        for number, sample in enumerate(boxes)
+        for box, score, name in zip(*sample[:3], strict=True)
     ]
 
 
@@ -243,19 +256,19 @@ def _item(number: int, box: Values, name: float) -> dict[str, Any]:
 
 def _joined(each: Sequence[Mapping[str, Any] | None]) -> Matches:
     """Return the matches of a category from those of each sample, None where it has none."""
-    known = [(number, one) for number, one in enumerate(each) if one is not None]
+    known = [(number, result) for number, result in enumerate(each) if result is not None]
     objects = np.zeros(len(each))
-    for number, one in known:
-        objects[number] = (np.asarray(one["gtIgnore"]) == 0).sum()
-    scores = np.concatenate([np.zeros(0), *(one["dtScores"] for _, one in known)])
-    samples = np.repeat([n for n, _ in known], [len(one["dtScores"]) for _, one in known])
+    for number, result in known:
+        objects[number] = (np.asarray(result["gtIgnore"]) == 0).sum()
+    scores = np.concatenate([np.zeros(0), *(result["dtScores"] for _, result in known)])
+    samples = np.repeat([n for n, _ in known], [len(result["dtScores"]) for _, result in known])
     nothing = np.zeros((10, 0))
-    found, ignored = (
-        np.concatenate([nothing, *(one[key] for _, one in known)], axis=1) != 0
+    hits, ignored = (
+        np.concatenate([nothing, *(result[key] for _, result in known)], axis=1) != 0
         for key in ("dtMatches", "dtIgnore")
     )
     order = np.argsort(-scores, kind="mergesort")
-    places = [np.flatnonzero(row) for row in (found & ~ignored)[:, order]]
+    places = [np.flatnonzero(row) for row in (hits & ~ignored)[:, order]]
     right = np.full((len(places), max(map(len, places))), -1)
     for row, own in zip(right, places, strict=True):
         row[: len(own)] = own

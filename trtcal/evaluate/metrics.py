@@ -23,7 +23,7 @@ from trtcal.evaluate.tasks import TaskReader
 from trtcal.scripts import function_in, running
 
 FUNCTION = "metric"
-HINT = (
+METRIC_FORM = (
     "metric(outputs, labels) gets {output: array} and the labels (or None) of one sample, whose first "
     "axis has length 1, and returns {name: number}"
 )
@@ -48,14 +48,16 @@ class OwnMetric:
         ]
         self.known = self.known or set(rows[0])
         if any(set(row) != self.known for row in rows):
-            raise InputError(f"{self.path}: not every sample has the same figures", HINT)
+            raise InputError(f"{self.path}: not every sample has the same figures", METRIC_FORM)
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def _of_one(self, outputs: dict[str, Array], labels: Labels | None) -> dict[str, float]:
-        with running(self.path, HINT):
+        with running(self.path, METRIC_FORM):
             figures = self.function(outputs, labels)
             if not isinstance(figures, dict) or not figures:
-                raise InputError(f"{self.path}: metric returned {type(figures).__name__}", HINT)
+                raise InputError(
+                    f"{self.path}: metric returned {type(figures).__name__}", METRIC_FORM
+                )
             return {str(name): self._number(name, value) for name, value in figures.items()}
 
     def _number(self, name: object, value: object) -> float:
@@ -64,17 +66,17 @@ class OwnMetric:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise InputError(f"{self.path}: the value of {name!r} is {value!r}", HINT)
+            raise InputError(f"{self.path}: the value of {name!r} is {value!r}", METRIC_FORM)
         return number
 
 
 def load_metric(path: Path) -> OwnMetric:
     """Run a file and return its metric; `InputError` if it has none."""
-    with running(path, HINT):
-        return OwnMetric(path, function_in(path, FUNCTION, HINT))
+    with running(path, METRIC_FORM):
+        return OwnMetric(path, function_in(path, FUNCTION, METRIC_FORM))
 
 
-KEPT = ("signal", "error", "kl", "agreement")
+NOISE_FIGURES = ("signal", "error", "kl", "agreement")
 Rows = Mapping[str, Values]
 
 
@@ -130,7 +132,7 @@ class Loss:
 def rows_of(expected: Sequence[Array], actual: Sequence[Array], labels: Labels | None) -> Rows:
     """Return the figures of each sample of a batch, each of shape (samples,)."""
     figures = compare_rows(expected, actual, labels)
-    rows = {name: values for name, values in figures.items() if name in KEPT}
+    rows = {name: values for name, values in figures.items() if name in NOISE_FIGURES}
     if "top1" in figures:
         rows["lost"] = by_class(expected[0], expected[0], labels)["top1"] - figures["top1"]
     return rows
@@ -152,7 +154,11 @@ def task_rows(
     figures = task.compare(both[0], both[1], labels)
     if "error" not in figures:
         figures |= {"error": 1 - figures["agreement"], "signal": np.ones(size)}
-    kept = [name for name in KEPT if name in figures and (name != "kl" or len(task.outputs) == 1)]
+    kept = [
+        name
+        for name in NOISE_FIGURES
+        if name in figures and (name != "kl" or len(task.outputs) == 1)
+    ]
     rows = {name: figures[name] for name in kept}
     if "top1" in figures:
         rows["lost"] = task.compare(both[0], both[0], labels)["top1"] - figures["top1"]

@@ -21,7 +21,7 @@ Labels = npt.NDArray[np.int64]
 TOP = 5
 IGNORED = 255  # the label of pixels that do not count, of many data sets
 SUM_TOLERANCE = 1e-3  # of rows that are probabilities already
-LEAST = 1e-12  # probability below which a class counts as this, so that KL stays finite
+LEAST_PROBABILITY = 1e-12  # what a class counts as at least, so that KL stays finite
 
 
 def compare_rows(
@@ -133,7 +133,7 @@ def divergence(expected: Array, actual: Array) -> Values:
 def _probabilities(rows: Values, are_shares: bool) -> Values:
     """Return rows as probabilities: those given, or the softmax of logits."""
     powers = np.maximum(rows, 0.0) if are_shares else np.exp(rows - rows.max(1, keepdims=True))
-    powers = np.maximum(powers, LEAST)
+    powers = np.maximum(powers, LEAST_PROBABILITY)
     shares: Values = powers / powers.sum(1, keepdims=True)
     return shares
 

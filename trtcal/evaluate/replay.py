@@ -1,8 +1,9 @@
 """Run a reference and any number of variants over the same samples, once, in bounded memory.
 
-`replay` walks the data and yields each batch with everybody's outputs. A `Recording` keeps the samples
-and the reference's outputs, for variants that come later. States that a recurrent network feeds back
-become a part of the data (`carry`), so that whatever takes samples in another order gives each its own.
+`replay` goes through the data and yields each batch with everybody's outputs. A `Recording` keeps the
+samples and the reference's outputs, for variants that come later. States that a recurrent network feeds
+back become a part of the data (`carry`), so that whatever takes samples in another order gives each its
+own.
 """
 
 from __future__ import annotations
@@ -201,12 +202,12 @@ class Recording:
     ) -> list[T]:
         """Return the figures of each batch with what a variant gives for it, by the batch's number."""
 
-        def one(number: int) -> T:
+        def figures_of(number: int) -> T:
             head, expected = self.heads[number], self.expected(number)
-            made = run(number)
-            return figures(Batch(head.start, head.size, head.labels, expected, (made,)))
+            output = run(number)
+            return figures(Batch(head.start, head.size, head.labels, expected, (output,)))
 
-        return self.each(one, numbers)
+        return self.each(figures_of, numbers)
 
     def each(self, work: Callable[[int], T], numbers: Sequence[int] | None = None) -> list[T]:
         """Return what is made of each batch's number, in the threads."""

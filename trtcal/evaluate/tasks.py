@@ -249,28 +249,32 @@ def find_task(
     size: int,
     inputs: Sequence[tuple[int, ...]] = (),
     name: str | None = None,
-    wanted: Sequence[str] = (),
+    output_names: Sequence[str] = (),
     sigmoids: Collection[str] = (),
 ) -> Task:
     """Return the task of a reference whose outputs of `size` samples are given.
 
-    `inputs` are the shapes of its inputs for them, `name` a task and `wanted` the outputs that count,
-    if the user gave any, `sigmoids` the outputs that a Sigmoid makes. `InputError` for an unknown one,
-    or if no output can be read as the task's.
+    `inputs` are the shapes of its inputs for them, `name` a task and `output_names` the outputs that
+    count, if the user gave any, `sigmoids` the outputs that a Sigmoid makes. `InputError` for an
+    unknown one, or if no output can be read as the task's.
     """
-    _check(outputs, name, wanted)
-    chosen = {one: outputs[one] for one in wanted or outputs}
-    shapes = frozenset(tuple(one[1:]) for one in inputs)
+    _check(outputs, name, output_names)
+    chosen = {output: outputs[output] for output in output_names or outputs}
+    shapes = frozenset(tuple(shape[1:]) for shape in inputs)
     guessed = [
-        Output(one.name, "classes") if _is_share_of_two(one, chosen, size, sigmoids) else one
-        for one in _guess_all(chosen, size, shapes, name)
+        Output(output.name, "classes")
+        if _is_share_of_two(output, chosen, size, sigmoids)
+        else output
+        for output in _guess_all(chosen, size, shapes, name)
     ]
     kind = KINDS[name] if name else None
-    made = tuple(_forced(one, chosen, size, kind) for one in guessed)
-    if kind is not None and not any(one.kind == kind for one in made):
-        shown = ", ".join(f"{one} {chosen[one].dtype}{list(chosen[one].shape)}" for one in chosen)
+    forced = tuple(_forced(output, chosen, size, kind) for output in guessed)
+    if kind is not None and not any(output.kind == kind for output in forced):
+        shown = ", ".join(
+            f"{output} {chosen[output].dtype}{list(chosen[output].shape)}" for output in chosen
+        )
         raise InputError(f"no output can be read as one of {name}: {shown}", "try another --task")
-    return Task(name or _named(made), made, name is not None or bool(wanted))
+    return Task(name or _named(forced), forced, name is not None or bool(output_names))
 
 
 def _is_share_of_two(

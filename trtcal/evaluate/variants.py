@@ -71,7 +71,7 @@ class Variant:
         if self.literal is None:
             return None
         proto = self.literal.proto
-        quantizers = [one for one in import_graph(proto).nodes if one.op == "QuantizeLinear"]
+        quantizers = [node for node in import_graph(proto).nodes if node.op == "QuantizeLinear"]
         if all(map(is_literal, quantizers)):
             return None
         return runner(open_session(adapted(proto), as_it_is=True), names)

@@ -64,7 +64,7 @@ def explanations() -> Iterator[Explanation]:
 
 def _of_rule(rule: Rule) -> Explanation:
     texts = (rule.meaning, rule.why, rule.fix)
-    examples = tuple(one.strip() for one in rule.example)
+    examples = tuple(text.strip() for text in rule.example)
     known = (rule.category, rule.severity, rule.versions)
     return Explanation(rule.name, MESSAGE, *texts, *known, examples)
 
@@ -73,9 +73,9 @@ def explain_name(name: str) -> tuple[Explanation, ...]:
     """Return what a name stands for, which may be a message and a kind; `InputError` if nothing."""
     known = tuple(explanations())
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
-    if matches := tuple(one for one in known if one.name == plain):
+    if matches := tuple(explanation for explanation in known if explanation.name == plain):
         return matches
-    names = dict.fromkeys(one.name for one in known)
+    names = dict.fromkeys(explanation.name for explanation in known)
     near = difflib.get_close_matches(plain, names, cutoff=0.5)
     hint = (
         f"did you mean {' or '.join(near)}?" if near else "`trtcal log --explain` lists all of them"

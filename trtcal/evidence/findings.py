@@ -73,16 +73,16 @@ class Kind:
 
 
 KINDS = {
-    name: from_fields(Kind, one)
-    for name, one in read_toml(Path(__file__).with_name("kinds.toml")).items()
+    name: from_fields(Kind, fields)
+    for name, fields in read_toml(Path(__file__).with_name("kinds.toml")).items()
 }
 
 
 def count_findings(kind: str, count: int) -> str:
     """Return `26 missing fusions`, also for a kind that is not in the table."""
     plain = kind.replace("_", " ")
-    one, several = (kind in KINDS and KINDS[kind].counted) or (plain, f"{plain}s")
-    return f"{count} {one if count == 1 else several}"
+    singular, several = (kind in KINDS and KINDS[kind].counted) or (plain, f"{plain}s")
+    return f"{count} {singular if count == 1 else several}"
 
 
 COSTS_ALONE = frozenset(name for name, kind in KINDS.items() if kind.costs_alone)

@@ -218,7 +218,9 @@ def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
-    attributes = {one.name: one for one in (*function.attribute_proto, *call.attribute)}
+    attributes = {
+        attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)
+    }
     for node in function.node:
         filled = [_filled(attribute, attributes) for attribute in node.attribute]
         if any(attribute.ref_attr_name for attribute in node.attribute):

@@ -38,7 +38,7 @@ class Loader(Protocol):
 
 def is_model(path: Path) -> bool:
     """Tell whether a path looks like a model: ONNX, or of another framework."""
-    return _is_onnx(path) or any(one.is_model(path) for one in load_all(LOADERS).values())
+    return _is_onnx(path) or any(loader.is_model(path) for loader in load_all(LOADERS).values())
 
 
 def loader_of(path: Path) -> Loader | None:

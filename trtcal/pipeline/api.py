@@ -32,7 +32,7 @@ from trtcal.documents import Workplace, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question
 from trtcal.evaluate.ab import ab_test as test
-from trtcal.evaluate.collectors import Wanted
+from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
 from trtcal.evaluate.replay import carry, silent
@@ -384,7 +384,7 @@ def compare(
     sources: list[Named] = [(_name(reference) or "FP32", reference), *_named(variants)]
     dataset = open_data(data, loaded)
     with _opened(sources) as (first, *others):
-        question = Wanted(task=task, outputs=tuple(outputs))
+        question = CollectSettings(task=task, outputs=tuple(outputs))
         options = CompareSettings(batch_for(loaded, batch), rounds, question)
         return compare_variants(first, others, dataset, settings, options)
 

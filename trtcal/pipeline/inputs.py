@@ -24,7 +24,7 @@ from trtcal.data import (
 )
 from trtcal.data.dataset import batch_for
 from trtcal.errors import InputError
-from trtcal.evaluate.collectors import Wanted, read_wanted
+from trtcal.evaluate.collectors import CollectSettings, read_collect_settings
 from trtcal.evaluate.comparison import CompareSettings, checked_task
 from trtcal.evaluate.latency import ROUNDS
 from trtcal.evaluate.replay import carry
@@ -54,7 +54,7 @@ class Inputs:
     preparation: Prepared
     calibration_data: CountedDataset
     evaluation_data: Dataset
-    question: Wanted
+    question: CollectSettings
     plans: dict[str, Plan]
 
     @property
@@ -165,12 +165,12 @@ def open_section(
     return carry(model, dataset, config.data.states)
 
 
-def read_question(config: Config, data: Dataset) -> Wanted:
+def read_question(config: Config, data: Dataset) -> CollectSettings:
     """Return what the evaluation asks of the variants; `InputError` if the data cannot answer it."""
     metric = config.evaluation.metric
     config.check_trusted(metric)
     slices = config.evaluation.slices
-    return read_wanted(data, slices, metric, task=config.task, outputs=config.outputs)
+    return read_collect_settings(data, slices, metric, task=config.task, outputs=config.outputs)
 
 
 def read_plans(config: Config, prepared: Model) -> dict[str, Plan]:

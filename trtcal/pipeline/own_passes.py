@@ -25,7 +25,7 @@ from trtcal.model.passes import PASSES, Pass
 from trtcal.scripts import run_file, running
 
 LIST = "PASSES"
-HINT = (
+PASSES_FORM = (
     "a pass takes an onnx_graphsurgeon.Graph, changes it in place and returns the number of changes"
 )
 
@@ -50,23 +50,23 @@ def passes_of(config: Config) -> tuple[Pass, ...]:
 def read_passes(script: Path) -> list[Pass]:
     """Return the passes of `file.py:function`, or of the list `PASSES` of `file.py`."""
     path, name = script_in(script) or (script, "")
-    with running(path, HINT):
+    with running(path, PASSES_FORM):
         names = run_file(path)
     functions = [names.get(name)] if name else names.get(LIST)
     if not isinstance(functions, (list, tuple)) or not all(map(callable, functions)):
         missing = f"function {name!r}" if name else f"list {LIST} of functions"
-        raise InputError(f"script {path} has no {missing}", HINT)
+        raise InputError(f"script {path} has no {missing}", PASSES_FORM)
     version = digest_file(path)
     return [_pass(path, version, function) for function in functions]
 
 
 def _pass(path: Path, version: str, function: Callable[..., Any]) -> Pass:
     def apply(graph: gs.Graph) -> int:
-        with running(path, HINT):
+        with running(path, PASSES_FORM):
             changes = function(graph)
         if not isinstance(changes, int) or isinstance(changes, bool):
             text = f"{path}: {function.__name__} returned {type(changes).__name__}, not a number"
-            raise InputError(text, HINT)
+            raise InputError(text, PASSES_FORM)
         return changes
 
     name = str(getattr(function, "__name__", "pass"))

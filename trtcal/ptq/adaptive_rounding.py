@@ -69,13 +69,15 @@ def measure_moments(
         chosen = _choose_rows(form.row_count(x), most, generator)
         rows, quantized = form.rows(x, chosen), form.rows(q, chosen)
         if centered:
-            offsets = offsets or [one.mean(axis=1, keepdims=True) for one in (rows, quantized)]
+            offsets = offsets or [
+                values.mean(axis=1, keepdims=True) for values in (rows, quantized)
+            ]
             rows, quantized = rows - offsets[0], quantized - offsets[1]
         counted = np.ones(len(chosen)) if weights is None else weights[number][chosen]
         weighted = quantized * counted.astype(np.float32)[:, None]
         gram += quantized.transpose(0, 2, 1) @ weighted
         cross += rows.transpose(0, 2, 1) @ weighted
-        sums += [np.einsum("n,gnw->gw", counted, one) for one in (rows, quantized)]
+        sums += [np.einsum("n,gnw->gw", counted, values) for values in (rows, quantized)]
         count += counted.sum()
     gram, cross = gram / np.float32(count), cross / np.float32(count)
     if centered:
@@ -111,9 +113,9 @@ def compensated(weights: Floats, halves: Sequence[Moments]) -> Floats:
     return _least_squares(weights, first.with_other(second), tried[best])
 
 
-def _gain(weights: Floats, found: Floats, on: Moments) -> float:
+def _gain(weights: Floats, rounded: Floats, on: Moments) -> float:
     """Return by how much less |W x - W' q|² is than |W x - W q|², in the mean."""
-    change = found - weights
+    change = rounded - weights
     moved = change @ on.gram
     return float(2 * np.vdot(change, weights @ (on.cross - on.gram)) - np.vdot(moved, change))
 
@@ -147,13 +149,13 @@ def rounded_steps(weights: Floats, scales: Floats, gram: Floats, kind: Precision
 
     Columns with the most power are rounded first; each passes its error on to those behind.
     """
-    found, scales = np.zeros_like(weights), np.broadcast_to(scales, weights.shape)
+    rounded, scales = np.zeros_like(weights), np.broadcast_to(scales, weights.shape)
     for group, own in enumerate(gram):
         order = np.argsort(-np.diag(own), kind="stable")
         factor = _inverse_factor(_damped(own[np.ix_(order, order)], DAMPING))
         exact, steps = weights[group][:, order], scales[group][:, order]
-        found[group][:, order] = _columns(exact, steps, factor, kind)
-    return found
+        rounded[group][:, order] = _columns(exact, steps, factor, kind)
+    return rounded
 
 
 def nearest_steps(exact: Floats, kind: Precision) -> Floats:

@@ -171,7 +171,9 @@ def read_optimizations(path: Path) -> Optimizations:
                 for number, name in enumerate(header[kind])
             }
 
-        precisions = {str(name): str(one) for name, one in header.get("precisions", {}).items()}
+        precisions = {
+            str(name): str(precision) for name, precision in header.get("precisions", {}).items()
+        }
         if unknown := set(precisions.values()) - FORMATS.keys():
             raise ValueError(f"it has the unknown precision {min(unknown)!r}")
         grids = {

@@ -51,10 +51,10 @@ def activation_of(pair: PairedGraph, place: int) -> Activation | None:
     return None
 
 
-def _elementwise_behind(pair: PairedGraph, place: int, made: str) -> list[onnx.NodeProto]:
+def _elementwise_behind(pair: PairedGraph, place: int, output: str) -> list[onnx.NodeProto]:
     """Return the nodes that work on each value of a tensor, or of their own outputs, by itself."""
-    taken, inside, known = list[onnx.NodeProto](), {made}, set(pair.tensors)
-    unseen = pair.readers[made]
+    taken, inside, known = list[onnx.NodeProto](), {output}, set(pair.tensors)
+    unseen = pair.readers[output]
     for node in pair.nodes[place + 1 :]:
         read = set(reads(node))
         unseen -= len(read & inside)
@@ -67,9 +67,9 @@ def _elementwise_behind(pair: PairedGraph, place: int, made: str) -> list[onnx.N
     return taken
 
 
-def _still_read(pair: PairedGraph, made: str, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+def _still_read(pair: PairedGraph, output: str, nodes: Sequence[onnx.NodeProto]) -> list[str]:
     """Return the tensors of these nodes that other nodes read too."""
-    unread = {name: pair.readers[name] for name in (made, *(n.output[0] for n in nodes))}
+    unread = {name: pair.readers[name] for name in (output, *(n.output[0] for n in nodes))}
     for name in (name for node in nodes for name in set(reads(node)) & set(unread)):
         unread[name] -= 1
     return [name for name, readers in unread.items() if readers]

@@ -65,13 +65,18 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
     left = dict(constants)
-    for one in changed.graph.initializer:
-        array = left.pop(one.name, None)
+    for initializer in changed.graph.initializer:
+        array = left.pop(initializer.name, None)
         if array is None:
             continue
-        if tuple(one.dims) != array.shape or one.data_type != onnx.TensorProto.FLOAT:
-            raise InputError(f"the optimizations do not fit the constant {one.name!r}", HOW_TO_MAKE)
-        one.CopyFrom(numpy_helper.from_array(array, one.name))
+        if (
+            tuple(initializer.dims) != array.shape
+            or initializer.data_type != onnx.TensorProto.FLOAT
+        ):
+            raise InputError(
+                f"the optimizations do not fit the constant {initializer.name!r}", HOW_TO_MAKE
+            )
+        initializer.CopyFrom(numpy_helper.from_array(array, initializer.name))
     if left:
         raise missing(f"constant {min(left)!r}")
     return changed
@@ -95,11 +100,11 @@ def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.Mo
             )
         least, largest = left.pop(node.name)
         ends = {"least": least, "largest": largest} if largest < np.inf else {"least": least}
-        given = [
+        inputs = [
             gs.Constant(unique(f"{node.name}/{end}", names), np.array(value, np.float32))
             for end, value in ends.items()
         ]
-        node.op, node.inputs = "Clip", [node.inputs[0], *given]
+        node.op, node.inputs = "Clip", [node.inputs[0], *inputs]
     if left:
         raise missing(f"node {min(left)!r}")
     return export_model(graph, proto)

@@ -145,7 +145,7 @@ class _Splitting:
         self.free = ~varies & silent & ((last.largest == 0.0) | (not chain.padded))
         self.shifts = self.known[0].least >= chain.steps[0]
         pairs = zip(self.known, chain.makers, strict=True)
-        limited = np.any([seen.largest > NEAR * one.bounds[1] for seen, one in pairs], axis=0)
+        limited = np.any([seen.largest > NEAR * maker.bounds[1] for seen, maker in pairs], axis=0)
         self.hurt = np.where(varies & (self.shifts | ~limited), self._noise_shares(varies), 0.0)
 
     def _noise_shares(self, varies: Bools) -> Values:
@@ -190,8 +190,8 @@ class _Splitting:
         """Copy a channel in the makers; return by how much their output is shifted."""
         part = copy.number / copy.count - (1.0 if 2 * copy.number > copy.count else 0.0)
         before = 0.0
-        for place, one in enumerate(self.chain.makers):
-            rows, bias = self._rows(one.layer), self._bias(one.layer)
+        for place, maker in enumerate(self.chain.makers):
+            rows, bias = self._rows(maker.layer), self._bias(maker.layer)
             is_clipped = self.known[place].least[copy.channel] < self.chain.steps[place]
             after = part * self.chain.steps[place] if shifted and not is_clipped else 0.0
             taps = rows[copy.channel].sum() if place else 0.0

@@ -127,211 +127,211 @@ def _from_front(tensor: gs.Tensor, axis: int | None) -> int | None:
     return None if tensor.shape is None else axis + len(tensor.shape)
 
 
-def _weighted(node: gs.Node, found: Channels) -> bool:
+def _weighted(node: gs.Node, channels: Channels) -> bool:
     weight, axes = constant(node.inputs[1]), weight_axes(node)
     if weight is None or weight.dtype != np.float32 or axes is None:
         return False
     rows, columns, axis = axes
     groups = node.attrs.get("group", 1) if node.op == "Conv" else 1
     source, kernel = node.inputs[:2]
-    at, ids = found.of.get(source.name, (None, np.empty(0, np.int64)))
+    at, ids = channels.of.get(source.name, (None, np.empty(0, np.int64)))
     if at is None or at != _from_front(source, axis) or len(ids) != weight.shape[columns] * groups:
-        found.freeze(source)
+        channels.freeze(source)
     else:
-        found.edits.append(Edit(kernel.name, node.name, columns, ids, -1, groups))
-    made = found.make(node.outputs[0], axis, weight.shape[rows])
-    if made is not None:
-        found.edits.append(Edit(kernel.name, node.name, rows, made, 1))
-        _with_bias(node, found, made)
+        channels.edits.append(Edit(kernel.name, node.name, columns, ids, -1, groups))
+    new_ids = channels.make(node.outputs[0], axis, weight.shape[rows])
+    if new_ids is not None:
+        channels.edits.append(Edit(kernel.name, node.name, rows, new_ids, 1))
+        _with_bias(node, channels, new_ids)
     return True
 
 
-def _with_bias(node: gs.Node, found: Channels, made: Ids) -> None:
+def _with_bias(node: gs.Node, channels: Channels, ids: Ids) -> None:
     if node.op == "MatMul" or len(node.inputs) < 3:
         return
-    if bias_of(node) is None or tuple(node.inputs[2].shape) != made.shape:
-        found.freeze(node.outputs[0])
+    if bias_of(node) is None or tuple(node.inputs[2].shape) != ids.shape:
+        channels.freeze(node.outputs[0])
     else:
-        found.edits.append(Edit(node.inputs[2].name, node.name, 0, made, 1))
+        channels.edits.append(Edit(node.inputs[2].name, node.name, 0, ids, 1))
 
 
-def _alike(node: gs.Node, found: Channels) -> bool:
-    if node.inputs[0].name in found.of:
-        found.of[node.outputs[0].name] = found.of[node.inputs[0].name]
+def _alike(node: gs.Node, channels: Channels) -> bool:
+    if node.inputs[0].name in channels.of:
+        channels.of[node.outputs[0].name] = channels.of[node.inputs[0].name]
     return len(node.outputs) == 1 or node.op == "Dropout"
 
 
-def _clip(node: gs.Node, found: Channels) -> bool:
+def _clip(node: gs.Node, channels: Channels) -> bool:
     """Bound the channels of a Relu6: one limit for all, so smaller ones can only be scaled up."""
     bounds = clip_bounds(node)
     if bounds is None or bounds[0] != 0.0:
         return False
-    if node.inputs[0].name in found.of and np.isfinite(bounds[1]):
-        found.limits[node.inputs[0].name] = bounds[1]
-    return _alike(node, found)
+    if node.inputs[0].name in channels.of and np.isfinite(bounds[1]):
+        channels.limits[node.inputs[0].name] = bounds[1]
+    return _alike(node, channels)
 
 
-def _unread(node: gs.Node, found: Channels) -> bool:
+def _unread(node: gs.Node, channels: Channels) -> bool:
     """Pass over an operator that reads a shape and no values."""
     return True
 
 
-def _prelu(node: gs.Node, found: Channels) -> bool:
-    return constant(node.inputs[1]) is not None and _alike(node, found)
+def _prelu(node: gs.Node, channels: Channels) -> bool:
+    return constant(node.inputs[1]) is not None and _alike(node, channels)
 
 
-def _reduce(node: gs.Node, found: Channels) -> bool:
+def _reduce(node: gs.Node, channels: Channels) -> bool:
     source = node.inputs[0]
     axes = node.attrs.get("axes") if len(node.inputs) < 2 else constant(node.inputs[1])
-    if source.name not in found.of or source.shape is None or axes is None:
+    if source.name not in channels.of or source.shape is None or axes is None:
         return False
-    axis, ids = found.of[source.name]
-    gone = {int(one) % len(source.shape) for one in np.ravel(axes)}
+    axis, ids = channels.of[source.name]
+    gone = {int(removed) % len(source.shape) for removed in np.ravel(axes)}
     if axis in gone:
         return False
-    kept = axis if node.attrs.get("keepdims", 1) else axis - sum(one < axis for one in gone)
-    found.of[node.outputs[0].name] = (kept, ids)
+    kept = axis if node.attrs.get("keepdims", 1) else axis - sum(removed < axis for removed in gone)
+    channels.of[node.outputs[0].name] = (kept, ids)
     return True
 
 
-def _flat(node: gs.Node, found: Channels) -> bool:
+def _flat(node: gs.Node, channels: Channels) -> bool:
     """Keep the channels of a tensor that has one value of each."""
     source, result = node.inputs[0], node.outputs[0]
-    if source.name not in found.of or source.shape is None or result.shape is None:
+    if source.name not in channels.of or source.shape is None or result.shape is None:
         return False
-    axis, ids = found.of[source.name]
+    axis, ids = channels.of[source.name]
     if axis != 1 or any(size != 1 for size in source.shape[2:]) or len(result.shape) < 2:
         return False
     if result.shape[1] != len(ids):
         return False
-    found.of[result.name] = (1, ids)
+    channels.of[result.name] = (1, ids)
     return True
 
 
-def _add(node: gs.Node, found: Channels) -> bool:
+def _add(node: gs.Node, channels: Channels) -> bool:
     for source, other in (node.inputs, node.inputs[::-1]):
         if constant(other) is not None:
-            return _add_constant(node, found, source, other)
+            return _add_constant(node, channels, source, other)
     left, right = node.inputs
-    if not {left.name, right.name} <= set(found.of) or left.shape is None or right.shape is None:
+    if not {left.name, right.name} <= set(channels.of) or left.shape is None or right.shape is None:
         return False
-    (a, first), (b, second) = (found.of[tensor.name] for tensor in (left, right))
+    (a, first), (b, second) = (channels.of[tensor.name] for tensor in (left, right))
     if a != b or len(left.shape) != len(right.shape) or len(first) != len(second):
         return False
-    found.pairs.append((first, second))
-    found.of[node.outputs[0].name] = (a, first)
+    channels.pairs.append((first, second))
+    channels.of[node.outputs[0].name] = (a, first)
     return True
 
 
-def _add_constant(node: gs.Node, found: Channels, source: gs.Tensor, added: gs.Tensor) -> bool:
+def _add_constant(node: gs.Node, channels: Channels, source: gs.Tensor, added: gs.Tensor) -> bool:
     """Scale an added constant together with the channels, if it lies along them."""
-    if source.name not in found.of or source.shape is None:
+    if source.name not in channels.of or source.shape is None:
         return False
-    axis, ids = found.of[source.name]
+    axis, ids = channels.of[source.name]
     fixed = np.asarray(constant(added))
     own = axis - (len(source.shape) - fixed.ndim)
     lies_along = own >= 0 and fixed.shape[own] == len(ids) == fixed.size
     if not lies_along or fixed.dtype != np.float32:
         return False
-    found.of[node.outputs[0].name] = (axis, ids)
-    found.edits.append(Edit(added.name, node.name, own, ids, 1))
+    channels.of[node.outputs[0].name] = (axis, ids)
+    channels.edits.append(Edit(added.name, node.name, own, ids, 1))
     return True
 
 
-def _mul(node: gs.Node, found: Channels) -> bool:
+def _mul(node: gs.Node, channels: Channels) -> bool:
     """Make channels anew by one factor each; the input stays as it is."""
     index = 1 if constant(node.inputs[0]) is None else 0
     source, factors = node.inputs[1 - index], node.inputs[index]
     fixed = constant(factors)
     if fixed is None:
-        return _gate(node, found)
-    found.freeze(source)
+        return _gate(node, channels)
+    channels.freeze(source)
     if source.shape is None or fixed.dtype != np.float32 or fixed.size < 2:
-        found.freeze(factors)
+        channels.freeze(factors)
         return True
     axes = [i for i, size in enumerate(fixed.shape) if size == fixed.size]
     if len(axes) == 1 and fixed.ndim <= len(source.shape):
         axis = axes[0] + len(source.shape) - fixed.ndim
-        _scaled_by(node, found, {factors.name: axes[0]}, axis, fixed.size)
+        _scaled_by(node, channels, {factors.name: axes[0]}, axis, fixed.size)
     return True
 
 
 def _scaled_by(
-    node: gs.Node, found: Channels, constants: Mapping[str, int], axis: int, count: int
+    node: gs.Node, channels: Channels, constants: Mapping[str, int], axis: int, count: int
 ) -> None:
     """Make channels along an axis that are scaled in constants, each with its own axis."""
-    ids = found.make(node.outputs[0], axis, count)
+    ids = channels.make(node.outputs[0], axis, count)
     if ids is not None:
-        found.edits += [Edit(name, node.name, own, ids, 1) for name, own in constants.items()]
+        channels.edits += [Edit(name, node.name, own, ids, 1) for name, own in constants.items()]
 
 
-def _gate(node: gs.Node, found: Channels) -> bool:
+def _gate(node: gs.Node, channels: Channels) -> bool:
     """Keep the channels that a computed factor multiplies; that factor stays as it is."""
-    source, gate = sorted(node.inputs, key=lambda input_: input_.name not in found.of)
-    found.freeze(gate)
-    known, made = found.of.get(source.name), node.outputs[0]
-    if known is None or source.shape is None or made.shape is None:
+    source, gate = sorted(node.inputs, key=lambda input_: input_.name not in channels.of)
+    channels.freeze(gate)
+    known, result = channels.of.get(source.name), node.outputs[0]
+    if known is None or source.shape is None or result.shape is None:
         return False
     axis, ids = known
-    if len(made.shape) != len(source.shape) or made.shape[axis] != len(ids):
+    if len(result.shape) != len(source.shape) or result.shape[axis] != len(ids):
         return False
-    found.of[made.name] = known
+    channels.of[result.name] = known
     return True
 
 
-def _normalization(node: gs.Node, found: Channels) -> bool:
+def _normalization(node: gs.Node, channels: Channels) -> bool:
     """Make channels by a factor and an addend each."""
-    found.freeze(node.inputs[0])
+    channels.freeze(node.inputs[0])
     vectors = [np.asarray(constant(tensor)) for tensor in node.inputs[1:3]]
     if len(node.outputs) == 1 and all(v.ndim == 1 and v.dtype == np.float32 for v in vectors):
         axis = 1 if node.op == "BatchNormalization" else -1
         names = {tensor.name: 0 for tensor in node.inputs[1:3]}
-        _scaled_by(node, found, names, axis, len(vectors[0]))
+        _scaled_by(node, channels, names, axis, len(vectors[0]))
     return True
 
 
-def _concat(node: gs.Node, found: Channels) -> bool:
-    known = [found.of[tensor.name] for tensor in node.inputs if tensor.name in found.of]
+def _concat(node: gs.Node, channels: Channels) -> bool:
+    known = [channels.of[tensor.name] for tensor in node.inputs if tensor.name in channels.of]
     axis = _from_front(node.outputs[0], node.attrs["axis"])
     if axis is None or len(known) < len(node.inputs) or any(at != axis for at, _ in known):
         return False
-    found.of[node.outputs[0].name] = (axis, np.concatenate([ids for _, ids in known]))
+    channels.of[node.outputs[0].name] = (axis, np.concatenate([ids for _, ids in known]))
     return True
 
 
-def _slice(node: gs.Node, found: Channels) -> bool:
+def _slice(node: gs.Node, channels: Channels) -> bool:
     """Take the same part of the channels; steps along other axes change nothing."""
     source = node.inputs[0]
     arguments = [None if tensor.is_empty() else constant(tensor) for tensor in node.inputs[1:5]]
-    if source.name not in found.of or source.shape is None or len(arguments) < 2:
+    if source.name not in channels.of or source.shape is None or len(arguments) < 2:
         return False
-    if any(one is None for one in arguments):
+    if any(argument is None for argument in arguments):
         return False
-    starts, stops, *others = (np.asarray(one).tolist() for one in arguments)
+    starts, stops, *others = (np.asarray(argument).tolist() for argument in arguments)
     axes = others[0] if others else range(len(starts))
     steps = others[1] if len(others) > 1 else [1] * len(starts)
-    at, ids = found.of[source.name]
+    at, ids = channels.of[source.name]
     for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
         if axis % len(source.shape) == at:
             ids = ids[slice(start, None if step < 0 and stop < -len(ids) else stop, step)]
-    found.of[node.outputs[0].name] = (at, ids)
+    channels.of[node.outputs[0].name] = (at, ids)
     return True
 
 
-def _pad(node: gs.Node, found: Channels) -> bool:
+def _pad(node: gs.Node, channels: Channels) -> bool:
     """Add channels of zeros, which may have any scale."""
     source, *arguments = node.inputs
     pads = constant(arguments[0]) if arguments else None
     value = constant(arguments[1]) if len(arguments) > 1 and not arguments[1].is_empty() else 0
     plain = node.attrs.get("mode", "constant") == "constant" and value is not None
-    if source.name not in found.of or pads is None or len(arguments) > 2 or not plain:
+    if source.name not in channels.of or pads is None or len(arguments) > 2 or not plain:
         return False
-    at, ids = found.of[source.name]
+    at, ids = channels.of[source.name]
     before, after = int(pads[at]), int(pads[at + len(pads) // 2])
     if np.any(value) or min(before, after) < 0:
         return False
-    padded = np.concatenate([found.new(before), ids, found.new(after)])
-    found.of[node.outputs[0].name] = (at, padded)
+    padded = np.concatenate([channels.new(before), ids, channels.new(after)])
+    channels.of[node.outputs[0].name] = (at, padded)
     return True
 
 

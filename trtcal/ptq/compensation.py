@@ -47,7 +47,7 @@ def find_extremes(
     least: dict[str, Floats] = {}
     largest: dict[str, Floats] = {}
     batches = dataset.batches(batch_for(model, BATCH), 0, samples)
-    for read in (one for feeds in batches for one in inside.read_each(feeds)):
+    for read in (read for feeds in batches for read in inside.read_each(feeds)):
         for name, values in read.items():
             others = tuple(i for i in range(values.ndim) if i != axes[name])
             least[name] = np.minimum(least.get(name, np.inf), values.min(axis=others))
@@ -162,7 +162,7 @@ def addend(tensor: gs.Tensor) -> Bias | None:
     (maker,) = tensor.inputs or (None,)
     if maker is None or tensor.shape is None or not is_op(maker, "Add", "LayerNormalization"):
         return None
-    sides = [(index, constant(one)) for index, one in enumerate(maker.inputs)]
+    sides = [(index, constant(operand)) for index, operand in enumerate(maker.inputs)]
     index, values = sides[-1] if sides[-1][1] is not None else sides[0]
     if values is None or values.ndim != 1 or values.size < 2 or values.dtype != np.float32:
         return None

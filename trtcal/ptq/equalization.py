@@ -126,8 +126,8 @@ def _factors(
     wide = np.where(usable, peak, 1.0) ** -part * dense ** (1 - part)
     factors = np.ones(count)
     sets = joined(count, ((ids[:-1], ids[1:]) for ids in (roots[channels.of[n][1]] for n in peaks)))
-    for one in np.unique(sets[usable]):  # channels of one tensor, directly or through others
-        mine = np.flatnonzero(usable & (sets == one))
+    for group in np.unique(sets[usable]):  # channels of one tensor, directly or through others
+        mine = np.flatnonzero(usable & (sets == group))
         # nothing depends on a constant factor; this one leaves the largest channel as it is
         mean = 1 / (wide[mine] * peak[mine]).max() * peak[mine].max()
         factors[mine] = np.clip(wide[mine] * mean, 1 / LARGEST_FACTOR, LARGEST_FACTOR)
@@ -199,7 +199,7 @@ def _is_nonlinear(tensor: gs.Tensor) -> bool:
     (maker,) = tensor.inputs or (None,)
     if maker is None or not is_op(maker, *QUANTIZES) or tensor.shape is None:
         return False
-    sources = {input_.op for given in maker.inputs for input_ in given.inputs}
+    sources = {input_.op for operand in maker.inputs for input_ in operand.inputs}
     return sources != {"MatMul"} or not any(
         isinstance(input_, gs.Constant) for input_ in maker.inputs
     )

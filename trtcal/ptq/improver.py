@@ -199,11 +199,11 @@ def split_samples(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
     return held_back(dataset, max(samples_held_back // unit, 1) * unit, unit)
 
 
-def _warnings(fit: int, held: int) -> tuple[str, ...]:
-    if fit + held >= FEW:
+def _warnings(fit: int, judged: int) -> tuple[str, ...]:
+    if fit + judged >= FEW:
         return ()
     return (
-        f"the optimizations use only {fit} samples to fit and {held} to judge, so the result may not "
+        f"the optimizations use only {fit} samples to fit and {judged} to judge, so the result may not "
         f"hold on other data; give {2 * FEW} samples or more",
     )
 
@@ -238,21 +238,23 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
     if options.plan.ranged:
         tensors = tensors_to_observe(find_layers(model))
         observation = context.observe(model, tensors, context.reporter)
-        tables = {one: calibrate(observation, one) for one in METHODS[options.effort]}
+        tables = {method: calibrate(observation, method) for method in METHODS[options.effort]}
     progress = _Progress()
     for method, table in tables.items():
         name = NEAREST if method == NONE else f"{RANGES}{method}"
         ranges = _Attempt(name, "", [State(table, tables)], now())
         progress = _judged(progress, context, judge, ranges)
-    for one in filter(options.takes, OPTIMIZATIONS):
+    for optimization in filter(options.takes, OPTIMIZATIONS):
         try:
             context.check_time()
             started = now()
-            states = one.apply(context, progress.best, progress.ranges)
-            attempt = _Attempt(one.name, one.description, states, started, one.finer)
+            states = optimization.apply(context, progress.best, progress.ranges)
+            attempt = _Attempt(
+                optimization.name, optimization.description, states, started, optimization.finer
+            )
             progress = _judged(progress, context, judge, attempt)
         except OutOfTimeError:
-            progress = replace(progress, untried=(*progress.untried, one.name))
+            progress = replace(progress, untried=(*progress.untried, optimization.name))
     return progress
 
 
@@ -264,8 +266,11 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     plan = context.plan
     in_time = itertools.takewhile(lambda _: now() <= context.until, others)
     verdict, state = leading(
-        (judge.measure(quantize(context.model(one), one.calibration, plan).proto), one)
-        for one in itertools.chain([first], in_time)
+        (
+            judge.measure(quantize(context.model(candidate), candidate.calibration, plan).proto),
+            candidate,
+        )
+        for candidate in itertools.chain([first], in_time)
     )
     what = attempt.what
     if others and plan.ranged:
@@ -282,11 +287,11 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     )
 
 
-def write_improved(folder: Path, file: str, found: Improved) -> dict[str, str]:
+def write_improved(folder: Path, file: str, improved: Improved) -> dict[str, str]:
     """Write optimizations to a file, and their record and ranges; return the digest of each by path."""
     name = Path(file).stem
     files = (file, f"optimizations/{name}.json", f"calibrations/{name}.json")
-    found.write(*(folder / file for file in files))
-    changes = found.optimizations
-    digests = (changes.digest, str(changes.document["digest"]), found.calibration.digest)
-    return dict(zip(files[: 3 if found.plan.ranged else 2], digests, strict=False))
+    improved.write(*(folder / file for file in files))
+    changes = improved.optimizations
+    digests = (changes.digest, str(changes.document["digest"]), improved.calibration.digest)
+    return dict(zip(files[: 3 if improved.plan.ranged else 2], digests, strict=False))

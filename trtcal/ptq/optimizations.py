@@ -200,9 +200,11 @@ def _recalibrated(
     others = state.tables if context.options.effort == "best" else ()
     tables = dict(state.tables)
     methods = dict.fromkeys((first, *others))
-    for one in methods:
-        new = calibrate(observation, method if method and one == first else one)
-        tables[one] = _joined(tensors, state.calibration if one == first else tables[one], new)
+    for calibrator in methods:
+        new = calibrate(observation, method if method and calibrator == first else calibrator)
+        tables[calibrator] = _joined(
+            tensors, state.calibration if calibrator == first else tables[calibrator], new
+        )
     return [replace(state, calibration=tables[method], tables=tables) for method in methods]
 
 
@@ -210,8 +212,8 @@ def _joined(tensors: Sequence[str], before: Calibration, new: Calibration) -> Ca
     """Return the ranges of tensors: new ones, and those from before of tensors not observed again."""
     by = "" if new.method == before.method else f"by {new.method}"
     noted = {
-        name: replace(one, note=", ".join(filter(None, (one.note, by))) or None)
-        for name, one in new.ranges.items()
+        name: replace(entry, note=", ".join(filter(None, (entry.note, by))) or None)
+        for name, entry in new.ranges.items()
     }
     known, why = {**before.ranges, **noted}, {**before.unranged, **new.unranged}
     ranged = known.keys() - new.unranged.keys()

@@ -205,8 +205,8 @@ class LayerwiseReconstruction:
         dequantize = self.pair.producers[self.pair.pair[name].input[index]]
         values, scale = dequantize.input[:2]
         if scale in self.pair.producers:  # NVFP4's scales are quantized themselves
-            given, step = (self._array(one) for one in self.pair.producers[scale].input[:2])
-            return Grid(self._array(values), given.astype(np.float32) * step)
+            scales, step = (self._array(name) for name in self.pair.producers[scale].input[:2])
+            return Grid(self._array(values), scales.astype(np.float32) * step)
         return Grid(self._array(values), self._array(scale))
 
     def _array(self, name: str) -> Array:
@@ -238,15 +238,15 @@ class LayerwiseReconstruction:
         last = self.pair.last
         for number in range(self.batches):
             known = self.spill.get(side, number)
-            given = dict(known)
+            tensors = dict(known)
             if quantized is not None:
-                given[quantized.read] = self._quantized(quantized, number)
-            fed = {name: given[name] for name in segment.inputs}
-            made = run_session(session, segment.outputs, fed)
-            after = {**known, **dict(zip(segment.outputs, made, strict=True))}
+                tensors[quantized.read] = self._quantized(quantized, number)
+            fed = {name: tensors[name] for name in segment.inputs}
+            outputs = run_session(session, segment.outputs, fed)
+            after = {**known, **dict(zip(segment.outputs, outputs, strict=True))}
             later = {
-                name: one
-                for name, one in after.items()
+                name: values
+                for name, values in after.items()
                 if last.get(name, -1) >= segment.stop or name in kept
             }
             self.spill.keep(side, number, later)
@@ -280,12 +280,12 @@ class LayerwiseReconstruction:
             return None
         energies = []
         for number in range(self.batches):
-            made = self.spill.get("float", number)[step.made]
-            if made.ndim < 3:  # one row a sample
+            output = self.spill.get("float", number)[step.made]
+            if output.ndim < 3:  # one row a sample
                 return None
             if step.bias is not None:
-                made = made + step.bias.values
-            energies.append(np.square(made).mean(axis=-1))
+                output = output + step.bias.values
+            energies.append(np.square(output).mean(axis=-1))
         return token_weights(energies, self.masks)
 
     def _missing_shift(self, step: _Step, weights: TokenWeights) -> Floats:

@@ -175,7 +175,7 @@ class Survey:
 
     def _enter(self, node: gs.Node, decision: Decision) -> None:
         places = fp16_places(node, self.graph.opset)
-        precision = self._wanted(node, decision)
+        precision = self._planned(node, decision)
         if places is not None:
             self.places[id(node)] = places
         obstacle = self._obstacle(node, places, decision)
@@ -184,7 +184,7 @@ class Survey:
         if obstacle or precision:
             self.fixed[id(node)] = FP32 if obstacle else str(precision)
 
-    def _wanted(self, node: gs.Node, decision: Decision) -> str | None:
+    def _planned(self, node: gs.Node, decision: Decision) -> str | None:
         """Return the precision that a plan asks of a node, None if it follows its neighbours."""
         if node.name in self.quantized or (decision.is_default and node.op not in HEAVY):
             return None

@@ -90,19 +90,19 @@ def place(graph: gs.Graph) -> Placement:
         f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and the model has "
         f"opset {graph.opset}"
     )
-    found: Found | None
+    decision: Found | None
     for node in graph.nodes:
         heavy = is_op(node, *RULES)
         if is_fp16(node) and graph.opset < FP16_OPSET:
-            found = too_old if heavy else None
+            decision = too_old if heavy else None
         elif heavy:
-            found = RULES[node.op](node)
+            decision = RULES[node.op](node)
         else:
-            found = REFUSAL if node.op in REFUSED else _residual_add(node, graph, order)
-        if isinstance(found, Layer):
-            layers.append(found)
-        elif found is not None:
-            refused[node.name] = found
+            decision = REFUSAL if node.op in REFUSED else _residual_add(node, graph, order)
+        if isinstance(decision, Layer):
+            layers.append(decision)
+        elif decision is not None:
+            refused[node.name] = decision
     light = propagate(graph, layers)
     sources = range_sources(graph, _tensors([*layers, *light])) | cut_sources(graph, layers)
     optional = choices(graph, [*layers, *light])

@@ -254,7 +254,7 @@ class Plan:
         return seal({"kind": PLAN_KIND, "schema_version": VERSION, **body})
 
 
-FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
+FIELDS = tuple(item.name for item in dataclasses.fields(Plan))
 
 
 def _check_precision(what: str, precision: object) -> None:

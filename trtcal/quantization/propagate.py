@@ -3,7 +3,7 @@
 A tensor that one reader takes as INT8 and another as float is stored twice, and a pooling in float
 between two INT8 layers moves four times the bytes. So a pooling whose result is read quantized gets a
 quantized input, and so do the light readers of a Concat that leads to INT8. What only moves values, and
-Concat, hand a Q on to their inputs: the compiler moves it there.
+Concat, pass a Q on to their inputs: the compiler moves it there.
 
 Not here: average poolings with strides and padding that does not count, for which TensorRT-RTX 1.7 has
 no INT8 kernel (seen in its layer lists: it would expand the values first), and sums over many values.
@@ -18,18 +18,20 @@ import onnx_graphsurgeon as gs
 from trtcal.model.ops import CUTS, INT8_LIGHT, MOVES, MULTIPLIES, POOLS
 from trtcal.quantization.weighted_ops import Layer, is_activation, readers
 
-HANDING_ON = MOVES | {"Concat"}
-LEADING = INT8_LIGHT | HANDING_ON | POOLS | {"GlobalAveragePool"}
+PASSING_ON = MOVES | {"Concat"}
+LEADING = INT8_LIGHT | PASSING_ON | POOLS | {"GlobalAveragePool"}
 
 
 def propagate(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     """Return what more is quantized, in graph order, if these layers are."""
     layers = list(layers)
     cuts = cut_layers(graph, layers)
-    walk = _Walk(graph, [*layers, *cuts])
+    propagation = _Propagation(graph, [*layers, *cuts])
     for node in reversed(graph.nodes):
-        walk.visit(node)
-    return cuts + [walk.found[node.name] for node in graph.nodes if node.name in walk.found]
+        propagation.visit(node)
+    return cuts + [
+        propagation.found[node.name] for node in graph.nodes if node.name in propagation.found
+    ]
 
 
 def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
@@ -52,8 +54,8 @@ def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     return layers_of_choice
 
 
-class _Walk:
-    """Goes from the outputs to the inputs, so that a tensor's readers are known before it is."""
+class _Propagation:
+    """Decides from the outputs to the inputs, so that a tensor's readers are known before it is."""
 
     def __init__(self, graph: gs.Graph, layers: Iterable[Layer]) -> None:
         self.taken = {(layer.name, index) for layer in layers for index in layer.activations}
@@ -92,7 +94,7 @@ class _Walk:
     def _takes(self, reader: gs.Node, index: int) -> bool:
         if (reader.name, index) in self.taken:
             return True
-        return reader.op in HANDING_ON and reader.outputs[0].name in self.quantized
+        return reader.op in PASSING_ON and reader.outputs[0].name in self.quantized
 
     def _leads(self, reader: gs.Node) -> bool:
         return reader.outputs[0].name in self.leading

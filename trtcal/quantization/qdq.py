@@ -111,8 +111,10 @@ def quantize(
         if decision.precision not in NARROW and not decision.is_default
     }
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    asked = {name: done.get(name, precision) for name, precision in asked_precisions(proto).items()}
-    result = QuantizedModel(proto, asked, skipped, excluded, fp16_subgraphs, unused)
+    precisions = {
+        name: done.get(name, precision) for name, precision in asked_precisions(proto).items()
+    }
+    result = QuantizedModel(proto, precisions, skipped, excluded, fp16_subgraphs, unused)
     _describe(result, ranges, plan, done, model.overrides.moved)
     return result
 

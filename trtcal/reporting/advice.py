@@ -76,8 +76,8 @@ def measuring_layers(document: Document) -> str | None:
 def run_files(document: Document) -> Files | None:
     """Return a run's model, configuration and folder, from where its command was given."""
     run: Document = document["measured"]["run"] or {}
-    found: Files | None = run.get("measured", {}).get("files")
-    return found
+    files: Files | None = run.get("measured", {}).get("files")
+    return files
 
 
 def config_of(files: Files) -> tuple[str, ...]:
@@ -125,7 +125,11 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
 def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     """Return what makes a variant more accurate, if that is what a limit misses."""
     judged = document["measured"]["verdict"]["limits"]
-    broken = {parse_limit(one["limit"]): one for one in judged if one["state"] == BROKEN}
+    broken = {
+        parse_limit(judgement["limit"]): judgement
+        for judgement in judged
+        if judgement["state"] == BROKEN
+    }
     ranges = _ranges(document, files)
     if ranges is None or all(limit.about.of != OUTPUTS for limit in broken):
         return None

@@ -40,7 +40,7 @@ LABEL_SPACE = 6.0  # between labels side by side
 
 
 @dataclass(frozen=True)
-class Look:
+class Layout:
     """A size that drawings have, in inches; a page shows the one that its screen has room for.
 
     `frame` is where the axes stand in the chart, as shares of it; a panel is one histogram. `prefix`
@@ -56,7 +56,7 @@ class Look:
     prefix: str = ""
 
     def drawing(self) -> AbstractContextManager[None]:
-        """Return the context in which matplotlib has this look."""
+        """Return the context in which matplotlib draws in this layout."""
         return mpl.rc_context(
             {
                 "svg.hashsalt": f"{self.prefix}trtcal",
@@ -67,11 +67,11 @@ class Look:
         )
 
 
-WIDE = Look((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
-NARROW = Look(
+WIDE = Layout((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
+NARROW = Layout(
     (4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-"
 )  # 331 pixels
-LOOKS = (WIDE, NARROW)
+LAYOUTS = (WIDE, NARROW)
 
 
 @dataclass(frozen=True)
@@ -97,39 +97,41 @@ Drawn = list[tuple[Point, float]]
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indexes of the (latency, accuracy) that no other one beats, by rising latency."""
 
-    def beaten(one: tuple[float, float]) -> bool:
-        return any(other[0] <= one[0] and other[1] >= one[1] and other != one for other in points)
+    def beaten(point: tuple[float, float]) -> bool:
+        return any(
+            other[0] <= point[0] and other[1] >= point[1] and other != point for other in points
+        )
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
     return sorted(front, key=lambda index: points[index])
 
 
 def accuracy_against_latency(
-    points: Sequence[Point], measure: str, unit: str, look: Look = WIDE
+    points: Sequence[Point], measure: str, unit: str, layout: Layout = WIDE
 ) -> str:
     """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis."""
     drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
     places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
     front = pareto_front(places)
-    with look.drawing():
-        figure = Figure(figsize=look.chart, dpi=DPI)
+    with layout.drawing():
+        figure = Figure(figsize=layout.chart, dpi=DPI)
         FigureCanvasSVG(figure)
-        axes = figure.add_axes(look.frame)
+        axes = figure.add_axes(layout.frame)
         _set_limits(axes, points)
         _style(axes, measure, unit)
-        _draw_front(axes, [places[index] for index in front], look)
-        _draw_points(axes, drawn, {drawn[index][0].number for index in front}, look)
+        _draw_front(axes, [places[index] for index in front], layout)
+        _draw_points(axes, drawn, {drawn[index][0].number for index in front}, layout)
         _draw_bare_reference(axes, points)
         _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
         source = saved(figure)
-    tooltips = {_gid(point, look): tooltip(point, measure, unit) for point, _ in drawn}
-    tooltips[f"{look.prefix}pareto-front"] = (
+    tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
+    tooltips[f"{layout.prefix}pareto-front"] = (
         "Pareto front: no other point is both faster and more accurate"
     )
     title = f"{measure} against latency"
-    points_drawn = {_gid(point, look) for point, _ in drawn}
+    points_drawn = {_gid(point, layout) for point, _ in drawn}
     description = _description(drawn, front, measure)
-    name = f"{look.prefix}chart"
+    name = f"{layout.prefix}chart"
     return tidy(source, title, description, tooltips, name, points_drawn)
 
 
@@ -156,8 +158,8 @@ def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
     )
 
 
-def _gid(point: Point, look: Look) -> str:
-    return f"{look.prefix}point-{point.number}"
+def _gid(point: Point, layout: Layout) -> str:
+    return f"{layout.prefix}point-{point.number}"
 
 
 def _font() -> float:
@@ -225,7 +227,7 @@ def _set_ticks(axes: Axes) -> None:
         axis.set_major_formatter(plain)
 
 
-def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], look: Look) -> None:
+def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], layout: Layout) -> None:
     if not front:
         return
     across, up = [point[0] for point in front], [point[1] for point in front]
@@ -234,10 +236,10 @@ def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], look: Look) ->
         [*across, edge], [*up, up[-1]], color=ACCENT, linewidth=1.2, drawstyle="steps-post"
     )
     line.set_dashes((4, 3))
-    line.set_gid(f"{look.prefix}pareto-front")
+    line.set_gid(f"{layout.prefix}pareto-front")
 
 
-def _draw_points(axes: Axes, drawn: Drawn, front: set[int], look: Look) -> None:
+def _draw_points(axes: Axes, drawn: Drawn, front: set[int], layout: Layout) -> None:
     for point, accuracy in drawn:
         _draw_bars(axes, point, accuracy)
     for point, accuracy in drawn:
@@ -252,7 +254,7 @@ def _draw_points(axes: Axes, drawn: Drawn, front: set[int], look: Look) -> None:
             markeredgewidth=1.6,
             linestyle="none",
         )
-        marker.set_gid(_gid(point, look))
+        marker.set_gid(_gid(point, layout))
 
 
 def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
@@ -349,32 +351,35 @@ DASHES: tuple[Sequence[float], ...] = (
 )
 
 
-def draw_histograms(tensors: Sequence[View], methods: Sequence[str], look: Look = WIDE) -> str:
+def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Layout = WIDE) -> str:
     """Return the drawing of these tensors' magnitudes; each is one of the report's with its bars."""
-    rows, beside = -(-len(tensors) // look.columns), LEGEND * look.columns
+    rows, beside = -(-len(tensors) // layout.columns), LEGEND * layout.columns
     head = 0.05 + 0.3 * -(-len(methods) // beside)
-    size = (look.panel[0] * look.columns, look.panel[1] * rows + head)
-    with look.drawing():
+    size = (layout.panel[0] * layout.columns, layout.panel[1] * rows + head)
+    with layout.drawing():
         figure = Figure(figsize=size, dpi=DPI)
         FigureCanvasSVG(figure)
         for place, tensor in enumerate(tensors):
-            axes = _panel(figure, place, size, head, look)
-            _draw_histogram(axes, f"{look.prefix}histogram-{place}", tensor, methods)
+            axes = _panel(figure, place, size, head, layout)
+            _draw_histogram(axes, f"{layout.prefix}histogram-{place}", tensor, methods)
         _legend(figure, methods, size, beside)
         source = saved(figure)
     tooltips = {
-        f"{look.prefix}histogram-{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)
+        f"{layout.prefix}histogram-{place}": _tooltip(tensor)
+        for place, tensor in enumerate(tensors)
     }
     description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
     title = "Histograms and ranges"
-    return tidy(source, title, description, tooltips, f"{look.prefix}histograms")
+    return tidy(source, title, description, tooltips, f"{layout.prefix}histograms")
 
 
-def _panel(figure: Figure, place: int, size: tuple[float, float], head: float, look: Look) -> Axes:
-    row, column = divmod(place, look.columns)
-    left = (column * look.panel[0] + 0.12) / size[0]
-    bottom = (size[1] - head - (row + 1) * look.panel[1] + 0.32) / size[1]
-    width, height = (look.panel[0] - 0.34) / size[0], (look.panel[1] - 0.72) / size[1]
+def _panel(
+    figure: Figure, place: int, size: tuple[float, float], head: float, layout: Layout
+) -> Axes:
+    row, column = divmod(place, layout.columns)
+    left = (column * layout.panel[0] + 0.12) / size[0]
+    bottom = (size[1] - head - (row + 1) * layout.panel[1] + 0.32) / size[1]
+    width, height = (layout.panel[0] - 0.34) / size[0], (layout.panel[1] - 0.72) / size[1]
     return figure.add_axes((left, bottom, width, height))
 
 
@@ -383,10 +388,10 @@ def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) 
     edges = np.linspace(0.0, top, len(bars) + 1)
     steps = axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6)
     steps.set_gid(gid)
-    for one in tensor["ranges"]:
-        order = methods.index(one["method"])
+    for row in tensor["ranges"]:
+        order = methods.index(row["method"])
         color = REFERENCE if order % 2 else ACCENT
-        line = axes.axvline(min(one["amax"], top), color=color, linewidth=1.6)
+        line = axes.axvline(min(row["amax"], top), color=color, linewidth=1.6)
         line.set_dashes(DASHES[order % len(DASHES)])
     axes.set_xlim(0.0, top * 1.02)
     axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)

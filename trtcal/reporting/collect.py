@@ -13,7 +13,7 @@ from trtcal.calibration import Observation, is_observation, read_observation
 from trtcal.calibration.extremes import TAILS_KIND as TAILS
 from trtcal.documents import Document, parsing, read_document, read_json, recover
 from trtcal.errors import InputError
-from trtcal.evaluate.ab import KIND as AB
+from trtcal.evaluate.ab import AB_KIND as AB
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evidence import manifest
 from trtcal.evidence.diagnosis.build_diagnosis import DIAGNOSIS_KIND as DIAGNOSIS
@@ -82,7 +82,7 @@ def collect(folder: Path) -> Findings:
 
     def read(kind: str, reader: Callable[[Path], Any]) -> tuple[Any, ...]:
         every = [reader(path) for known, path in known_files if known == kind]
-        return tuple({_digest(one): one for one in reversed(every)}.values())[::-1]
+        return tuple({_digest(result): result for result in reversed(every)}.values())[::-1]
 
     def documents(kind: str) -> tuple[Document, ...]:
         return read(kind, lambda path: read_document(path, kind))
@@ -117,7 +117,7 @@ def _files(folder: Path, ending: str) -> Iterator[Path]:
     for name, folders, files in os.walk(folder):
         here = Path(name)
         deep = len(here.relative_to(folder).parts) >= MAX_DEPTH
-        folders[:] = [] if deep else sorted(one for one in folders if not one.startswith("."))
+        folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
         yield from (here / file for file in sorted(files) if file.endswith(ending))
 
 
@@ -174,14 +174,14 @@ def _comparison(
         raise InputError(
             f"{folder} has neither a comparison nor a build", "run `trtcal compare` into it first"
         )
-    found: Comparison | None = _at_most_one(folder, comparisons, "comparisons")
-    return found
+    comparison: Comparison | None = _at_most_one(folder, comparisons, "comparisons")
+    return comparison
 
 
-def _at_most_one(folder: Path, found: tuple[Any, ...], what: str) -> Any:
-    if len(found) > 1:
-        raise InputError(f"{folder} holds {len(found)} {what}", "give the folder of one run")
-    return found[0] if found else None
+def _at_most_one(folder: Path, results: tuple[Any, ...], what: str) -> Any:
+    if len(results) > 1:
+        raise InputError(f"{folder} holds {len(results)} {what}", "give the folder of one run")
+    return results[0] if results else None
 
 
 def _observations(folder: Path) -> Iterator[Observation]:
@@ -215,8 +215,8 @@ def _relative(path: Path, folder: Path) -> str:
 def read_record(path: Path) -> Document:
     """Read what a report has of a record of optimizations; `InputError` if it lacks a field."""
     document = read_document(path, OPTIMIZATIONS)
-    found: Document = parsing(path, lambda: _record(document))
-    return found
+    record: Document = parsing(path, lambda: _record(document))
+    return record
 
 
 def _record(document: Document) -> Document:
@@ -224,7 +224,7 @@ def _record(document: Document) -> Document:
     return {
         **{key: document[key] for key in OF_RECORD},
         "samples": {key: document["samples"][key] for key in SAMPLES},
-        "tries": [_try(one) for one in document["tries"]],
+        "tries": [_try(attempt) for attempt in document["tries"]],
         "layers": [_layer(layer) for layer in sorted(layers, key=_by_change)[:LAYERS_KEPT]],
         "optimized_layers": len(layers),
     }

@@ -43,7 +43,7 @@ from trtcal.reporting.collect import Findings, collect
 from trtcal.reporting.tensors import tensor_facts, wire
 from trtcal.reporting.verdict import judge, without_comparison
 
-KIND = "report"
+REPORT_KIND = "report"
 VERSION = 4
 EVENTS_KEPT = 20
 MESSAGE_KEPT = 300
@@ -84,23 +84,23 @@ def _assembled(findings: Findings) -> Document:
         findings.calibrations, key=lambda calibration: (calibration.method, calibration.digest)
     )
     models = {_fingerprint(record) for record in findings.optimizations}
-    calibrations = [one for one in every if one.model not in models]
-    optimized = [one for one in every if one.model in models]
+    calibrations = [calibration for calibration in every if calibration.model not in models]
+    optimized = [calibration for calibration in every if calibration.model in models]
     cost = CostConfig.from_document(findings.run or {}).to_document()
     body = {
-        "kind": KIND,
+        "kind": REPORT_KIND,
         "schema_version": VERSION,
         "trtcal": __version__,
         "comparison": findings.comparison and _kept(findings.comparison.to_document(), COMPARED),
         "tests": [{**_kept(test, TESTED), "task": test.get("task")} for test in findings.tests],
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
-        "calibrations": [_calibration(one) for one in calibrations],
+        "calibrations": [_calibration(calibration) for calibration in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
         "data_check": findings.data_check and _kept(findings.data_check, CHECKED),
         "optimizations": _optimizations(findings, optimized),
         "plans": sorted(
             (_known(plan.to_document(), PLANNED) for plan in findings.plans),
-            key=lambda one: str(one["digest"]),
+            key=lambda row: str(row["digest"]),
         ),
         **({"cost": cost} if cost else {}),
         "measured": _measured(findings),
@@ -117,13 +117,13 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list
         findings.optimizations, key=lambda optimization: str(optimization["digest"])
     ):
         model = _fingerprint(record)
-        own = [_calibration(one) for one in optimized if one.model == model]
-        digests = {one["digest"] for one in own}
+        own = [_calibration(calibration) for calibration in optimized if calibration.model == model]
+        digests = {row["digest"] for row in own}
         quantizations = {row.name: row.quantization for row in rows}
         names = [
             name
-            for name, one in quantizations.items()
-            if one.get("calibration") in digests or one.get("model") == model
+            for name, quantization in quantizations.items()
+            if quantization.get("calibration") in digests or quantization.get("model") == model
         ]
         records.append({**record, "variants": names, "calibrations": own})
     return records
@@ -155,7 +155,9 @@ def _build(build: Build, model: Model | None) -> Document:
         **_kept(build, BUILT),
         "coverage": build.coverage and build.coverage.to_document(),
         "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
-        "wiring": wire(model.proto, {one.node for one in build.outcomes}) if model else None,
+        "wiring": wire(model.proto, {outcome.node for outcome in build.outcomes})
+        if model
+        else None,
         "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
         "estimated_on": datasheet_of(build.target),
         "layers": [_layer(layer, build.target) for layer in build.layers],
@@ -199,8 +201,8 @@ def _calibration(calibration: Calibration) -> Document:
     return {
         **_kept(calibration, CALIBRATED),
         "ranges": len(ranges),
-        "most_clipped": max((one.clipped for one in ranges.values()), default=None),
-        "notes": {name: one.note for name, one in ranges.items() if one.note},
+        "most_clipped": max((entry.clipped for entry in ranges.values()), default=None),
+        "notes": {name: entry.note for name, entry in ranges.items() if entry.note},
     }
 
 
@@ -322,12 +324,12 @@ def read_report(path: Path) -> Document:
     """Read a report's JSON; `InputError` if it is none, of another format version, or altered."""
     document = read_json(path)
     version = document.get("schema_version") if isinstance(document, dict) else VERSION
-    if version != VERSION and document.get("kind") == KIND:
+    if version != VERSION and document.get("kind") == REPORT_KIND:
         raise InputError(
             f"{path} is a report of format {version!r}; this trtcal reads format {VERSION}",
             "write it again from the folder of the run: `trtcal report FOLDER`",
         )
-    return read_document(path, KIND, VERSION)
+    return read_document(path, REPORT_KIND, VERSION)
 
 
 PATH = Path(__file__).with_name("schema.json")
@@ -335,5 +337,5 @@ PATH = Path(__file__).with_name("schema.json")
 
 def read_schema() -> Document:
     """Return the schema of the version that this trtcal writes."""
-    found: Document = json.loads(PATH.read_text(encoding="utf-8"))
-    return found
+    schema: Document = json.loads(PATH.read_text(encoding="utf-8"))
+    return schema

@@ -40,24 +40,24 @@ def builds(document: Document, model: str | None) -> list[View]:
     measured = document["measured"]["builds"]
     ordered = sorted(
         ({**build, **measured[build["digest"]]} for build in document["builds"]),
-        key=lambda one: (one["model"] != model, one["target"] == CPU),
+        key=lambda build: (build["model"] != model, build["target"] == CPU),
     )
     return [
-        {**_build(one), "is_chosen": one["model"] == model, "number": number}
-        for number, one in enumerate(ordered, 1)
+        {**_build(build), "is_chosen": build["model"] == model, "number": number}
+        for number, build in enumerate(ordered, 1)
     ]
 
 
 def _build(build: View) -> View:
-    asked, met = _counts(build)
+    requested, met = _counts(build)
     lost = [
         outcome
         for outcome in build["outcomes"]
         if outcome["got"] not in (outcome["asked"], "unknown")
     ]
-    unknown = [one for one in build["outcomes"] if one["got"] == "unknown"]
+    unknown = [outcome for outcome in build["outcomes"] if outcome["got"] == "unknown"]
     unmet = [
-        {**own[0], "nodes": [one["node"] for one in own]}
+        {**own[0], "nodes": [row["node"] for row in own]}
         for own in grouped([*lost, *unknown], "asked", "got", "reason", "hint")
     ]
     heavy = Counter(layer["precision"] for layer in build["layers"] if layer["heavy"])
@@ -65,7 +65,7 @@ def _build(build: View) -> View:
     return {
         **build,
         "title": title_of(build),
-        "asked": asked,
+        "asked": requested,
         "met": met,
         "share": coverage and coverage.narrow_share,
         "formats": list(coverage.formats) if coverage else [],
@@ -116,11 +116,11 @@ def coverage_of(build: View) -> Coverage | None:
 
 def summary_of(build: View) -> str:
     """Return how much of a build's compute is in narrow formats, the largest rest, what was asked."""
-    (asked, met), coverage = _counts(build), coverage_of(build)
+    (requested, met), coverage = _counts(build), coverage_of(build)
     formats = {outcome["asked"] for outcome in build["outcomes"]}.intersection(NARROW)
-    nodes, named = text.count(asked, NODE, NODES), spelled(formats)
+    nodes, named = text.count(requested, NODE, NODES), spelled(formats)
     run = f"run in {named}" if len(formats) == 1 and formats <= {*RANGED} else "run as requested"
-    plan = f"{met} of {nodes} requested in {named} {run}" if asked else NONE_ASKED
+    plan = f"{met} of {nodes} requested in {named} {run}" if requested else NONE_ASKED
     shown = plan if coverage is None else f"{coverage.headline} ({plan})"
     return f"On {build['target']}: {shown}."
 
@@ -135,25 +135,25 @@ def logs(document: Document) -> list[View]:
     for build in document["builds"]:
         own = measured["builds"][build["digest"]]
         entries.append({"title": title_of(build), "failed": False, **own})
-    for one in entries:
-        counts = sorted((one["log"] or {"counts": {}})["counts"].items())
-        one["counts"] = [f"{many} {name}" for name, many in counts]
+    for entry in entries:
+        counts = sorted((entry["log"] or {"counts": {}})["counts"].items())
+        entry["counts"] = [f"{many} {name}" for name, many in counts]
     return entries
 
 
 def log_events(logs: Sequence[View]) -> list[View]:
     """Return the findings of all logs, each with its builds; equal ones once, with their count."""
     every = [
-        {**event, "row_id": line_id(number, event["line"]), "title": one["title"]}
-        for number, one in enumerate(logs)
-        for event in (one["log"] or {"events": []})["events"]
+        {**event, "row_id": line_id(number, event["line"]), "title": log["title"]}
+        for number, log in enumerate(logs)
+        for event in (log["log"] or {"events": []})["events"]
     ]
     return [
         {
             **own[0],
             "meaning": getattr(CATEGORIES.get(own[0]["category"]), "meaning", ""),
             "more": len(own) - 1,
-            "titles": some(list(dict.fromkeys(one["title"] for one in own))),
+            "titles": some(list(dict.fromkeys(event["title"] for event in own))),
         }
         for own in grouped(every, "severity", "category", "message")
     ]
@@ -171,22 +171,22 @@ def findings(logs: Sequence[View]) -> View:
     `builds` that have them, and in `lines` the ids of the log lines of its evidence. `accepted` are
     those that a configuration accepts, `beyond` counts what is not shown here.
     """
-    known = [one.get("diagnosis") or {} for one in logs]
+    known = [log.get("diagnosis") or {} for log in logs]
     groups = grouped(_with_builds(logs, "findings"), "kind", "why", "fix")
     shown = sorted(map(_group, groups), key=_weight)[:FINDINGS_SHOWN]
     accepted = map(_group, grouped(_with_builds(logs, "accepted"), "kind", "subject", "fix"))
-    total = sum(sum(one.get("kinds", {}).values()) for one in known)
+    total = sum(sum(diagnosis.get("kinds", {}).values()) for diagnosis in known)
     return {
         "shown": [
-            {**one, "number": number, "row_id": f"finding-{number}"}
-            for number, one in enumerate(shown, 1)
+            {**finding, "number": number, "row_id": f"finding-{number}"}
+            for number, finding in enumerate(shown, 1)
         ],
         "accepted": list(accepted)[:FINDINGS_SHOWN],
-        "beyond": total - sum(one["count"] for one in shown),
+        "beyond": total - sum(finding["count"] for finding in shown),
         "broken": [
             (log["title"], limit)
-            for log, one in zip(logs, known, strict=True)
-            for limit in one.get("limits", [])
+            for log, diagnosis in zip(logs, known, strict=True)
+            for limit in diagnosis.get("limits", [])
             if limit["state"] == BROKEN
         ],
         "known": any(known),
@@ -196,25 +196,27 @@ def findings(logs: Sequence[View]) -> View:
 def _with_builds(logs: Sequence[View], key: str) -> list[View]:
     """Return the findings of every log with its title and number."""
     return [
-        {**one, "title": log["title"], "log": number}
+        {**entry, "title": log["title"], "log": number}
         for number, log in enumerate(logs)
-        for one in (log.get("diagnosis") or {}).get(key, [])
+        for entry in (log.get("diagnosis") or {}).get(key, [])
     ]
 
 
 def _group(own: Sequence[View]) -> View:
     """Return findings as one: what all of it costs, each counted once, and what is like the first."""
-    costs = {one["what"]: one["cost"] for one in reversed(own)}
-    cost = {key: _sum([one[key] for one in costs.values()]) for key in ("time_ms", "moved_bytes")}
-    cost["risk"] = max((one["risk"] for one in costs.values()), key=RISKS.index)
-    proofs = [(one["log"], proof) for one in own for proof in one["evidence"]]
+    costs = {finding["what"]: finding["cost"] for finding in reversed(own)}
+    cost = {
+        key: _sum([amount[key] for amount in costs.values()]) for key in ("time_ms", "moved_bytes")
+    }
+    cost["risk"] = max((amount["risk"] for amount in costs.values()), key=RISKS.index)
+    proofs = [(finding["log"], proof) for finding in own for proof in finding["evidence"]]
     names = {proof["place"] for _, proof in proofs if proof["source"] != "log"}
     return {
         **own[0],
-        "alike": list(dict.fromkeys(one["what"] for one in own))[1:],
+        "alike": list(dict.fromkeys(finding["what"] for finding in own))[1:],
         "count": len(own),
-        "builds": list(dict.fromkeys(one["title"] for one in own)),
-        "names": (names | {one["subject"] for one in own}) - {None},
+        "builds": list(dict.fromkeys(finding["title"] for finding in own)),
+        "names": (names | {finding["subject"] for finding in own}) - {None},
         "lines": {
             proof["place"]: line_id(log, proof["place"].rpartition(":")[2])
             for log, proof in reversed(proofs)
@@ -296,13 +298,13 @@ class _Facts:
     def row(self, outcome: View) -> View:
         """Return one node's row."""
         wired = self.wiring.get(outcome["node"], {"op": None, "inputs": []})
-        tensors = [one["tensor"] for one in wired["inputs"]]
+        tensors = [tensor["tensor"] for tensor in wired["inputs"]]
         name = tensors[0] if tensors else None
         number, tensor = self.tensors.get(str(name), (None, None))
         layer = self.layers.get(outcome["layer"]) or {}
         figure = self.figures.get(name) or {}
         ranges = tensor["ranges"] if tensor else []
-        chosen = next((one for one in ranges if one["calibration"] == self.calibration), None)
+        chosen = next((entry for entry in ranges if entry["calibration"] == self.calibration), None)
         about = (outcome["node"], outcome["layer"], name)
         return {
             **outcome,
@@ -310,7 +312,7 @@ class _Facts:
             "tensor": name,
             "more": len(tensors) - 1,
             "number": number,
-            "amax": next((one["amax"] for one in wired["inputs"][:1]), None),
+            "amax": next((tensor["amax"] for tensor in wired["inputs"][:1]), None),
             "clipped": 100 * chosen["clipped"] if chosen else figure.get("clipped"),
             "sqnr": figure.get("own_db"),
             "fused": len(layer.get("nodes", ())),
@@ -318,7 +320,7 @@ class _Facts:
             "time": self.times.get(outcome["layer"]),
             "estimate": _times(layer.get("estimated_ms"), 1e3),
             "kilobytes": _times(layer.get("bytes"), 1e-3),
-            "findings": sorted({number for one in about for number in self.found.get(one, ())}),
+            "findings": sorted({number for name in about for number in self.found.get(name, ())}),
         }
 
 
@@ -329,7 +331,7 @@ def _times(value: float | None, factor: float) -> float | None:
 def numbered_tensors(document: Document) -> dict[str, tuple[int, View]]:
     """Return the tensors of which a histogram is known, with their numbers on the page, by name."""
     known = (tensor for tensor in document["tensors"] if tensor["bars"])
-    return {one["name"]: (number, one) for number, one in enumerate(known, 1)}
+    return {tensor["name"]: (number, tensor) for number, tensor in enumerate(known, 1)}
 
 
 def fusions(builds: Sequence[View]) -> list[View]:
@@ -340,18 +342,19 @@ def fusions(builds: Sequence[View]) -> list[View]:
     tables = []
     for build in builds:
         every = build["fusions"] or ()
-        states = Counter(one["prediction"] for one in every)
-        seen = Counter(one["state"] for one in every)
+        states = Counter(fusion["prediction"] for fusion in every)
+        seen = Counter(fusion["state"] for fusion in every)
         listed = [
-            one
-            for one in every
-            if build["is_chosen"] and (one["prediction"] == "broken" or one["verdict"] == "differs")
+            fusion
+            for fusion in every
+            if build["is_chosen"]
+            and (fusion["prediction"] == "broken" or fusion["verdict"] == "differs")
         ]
         counts = {"whole": states["whole"], "broken": states["broken"]}
         counts |= {"one": seen["one layer"], "several": seen["several layers"]}
         if every:
             tables.append({"title": build["title"], **counts, "listed": listed})
-    return sorted(tables, key=lambda one: not one["listed"])
+    return sorted(tables, key=lambda table: not table["listed"])
 
 
 def skipped(document: Document) -> list[View]:
@@ -362,6 +365,6 @@ def skipped(document: Document) -> list[View]:
         for node, reason in build["skipped"].items()
     ]
     return [
-        {**own[0], "models": list(dict.fromkeys(one["model"] for one in own))}
+        {**own[0], "models": list(dict.fromkeys(row["model"] for row in own))}
         for own in grouped(every, "node", "reason")
     ]

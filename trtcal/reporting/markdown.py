@@ -46,7 +46,7 @@ def to_markdown(document: Document) -> str:
         command=lambda value: _markup(value, COMMAND_SHOWN),
         trimmed=lambda value: _markup(str(value).strip()),
     )
-    sections = {one.id: one for one in SECTIONS if one.is_in(values)}
+    sections = {section.id: section for section in SECTIONS if section.is_in(values)}
     lines: list[str] = []
     for place, room in SECTION_ROOM.items():
         lines_here = body_of(templates, sections[place], values) if place in sections else ""
@@ -64,8 +64,10 @@ def _title(document: Document) -> str:
 def escaped(value: object, shown: int = TEXT_SHOWN) -> str:
     """Return any text so that it stands there as it is and is nothing else, on one line."""
     plain = text.shorten(text.visible(str(value)), shown)
-    joined = REFERENCES.sub(lambda found: found[0] + JOINER, plain)
-    return MARKUP.sub(lambda found: "".join(f"&#{ord(one)};" for one in found[0]), joined)
+    joined = REFERENCES.sub(lambda match: match[0] + JOINER, plain)
+    return MARKUP.sub(
+        lambda match: "".join(f"&#{ord(character)};" for character in match[0]), joined
+    )
 
 
 def _markup(value: object, shown: int = TEXT_SHOWN) -> Markup:

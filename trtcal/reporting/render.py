@@ -19,7 +19,7 @@ from markupsafe import Markup
 from trtcal.documents import Document, digest_bytes, parsing, together, write_document, write_text
 from trtcal.errors import InputError
 from trtcal.reporting import text, views
-from trtcal.reporting.charts import LOOKS, draw_histograms
+from trtcal.reporting.charts import LAYOUTS, draw_histograms
 from trtcal.reporting.sections import SECTIONS, TEMPLATES, body_of, environment
 from trtcal.reporting.tensors import drawn_tensors
 
@@ -52,8 +52,8 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
     sealed = dict(
         entry.rpartition(" ")[::2] for entry in seal[1].decode("latin-1").split("; ") if entry
     )
-    found = digests_of_parts(raw[: seal.start()] + raw[seal.end() :])
-    return [part for part in {**sealed, **found} if sealed.get(part) != found.get(part)]
+    actual = digests_of_parts(raw[: seal.start()] + raw[seal.end() :])
+    return [part for part in {**sealed, **actual} if sealed.get(part) != actual.get(part)]
 
 
 def digests_of_parts(raw: bytes) -> dict[str, str]:
@@ -75,12 +75,14 @@ def render(document: Document) -> str:
         "drawing": views.chart(values["rows"], values["agreement_name"])
         if values["rows"]
         else None,
-        "histograms": [draw_histograms(drawn, methods, look) for look in LOOKS] if drawn else None,
+        "histograms": [draw_histograms(drawn, methods, layout) for layout in LAYOUTS]
+        if drawn
+        else None,
     }
     sections = [
-        (one, one.is_for_engineers(values), body_of(templates, one, values))
-        for one in SECTIONS
-        if one.is_in(values)
+        (section, section.is_for_engineers(values), body_of(templates, section, values))
+        for section in SECTIONS
+        if section.is_in(values)
     ]
     values |= {
         "sections": sections,
@@ -137,7 +139,8 @@ def asset(name: str, folder: Path = TEMPLATES) -> Markup:
 def policy(style: str, script: str) -> str:
     """Return the Content-Security-Policy of a page that has just these."""
     hashes = [
-        base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in (style, script)
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
     ]
     return (
         f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "

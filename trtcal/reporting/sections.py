@@ -121,5 +121,5 @@ def _with_commands(value: object, finalize: Callable[[object], object]) -> Marku
 def body_of(templates: jinja2.Environment, section: Section, values: View) -> Markup:
     """Return what a section says."""
     module = templates.get_template(f"{section.template}.j2").make_module(values)
-    found: Markup = getattr(module, section.id)()
-    return found
+    markup: Markup = getattr(module, section.id)()
+    return markup

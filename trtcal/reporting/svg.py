@@ -167,7 +167,7 @@ def _plain_attributes(element: ET.Element) -> None:
     if HREF in element.attrib:
         element.set("href", element.attrib.pop(HREF))
     for name in GEOMETRY & element.attrib.keys():
-        rounded = DECIMALS.sub(lambda found: f"{float(found[0]):.1f}", element.attrib[name])
+        rounded = DECIMALS.sub(lambda match: f"{float(match[0]):.1f}", element.attrib[name])
         element.set(name, STEPS.sub(r"\1", rounded))
     style = element.attrib.pop("style", "")
     classes = []
@@ -188,21 +188,21 @@ def _let_symbols_inherit(root: ET.Element) -> None:
 
 def _declarations(style: str) -> list[tuple[str, str]]:
     """Return presentation attributes; of fonts only the size and the weight, the page has its own."""
-    found = []
+    declarations = []
     for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name == "font":
             size = FONT_SIZE.search(value)
-            found += [("font-size", size[1])] if size else []
+            declarations += [("font-size", size[1])] if size else []
         elif name == "font-size":
-            found.append((name, value.removesuffix("px")))
+            declarations.append((name, value.removesuffix("px")))
         elif (
             name
             and (name, value) not in DEFAULTS
             and name not in ("font-family", "font-style", "font-stretch", "font-variant")
         ):
-            found.append((name, value))
-    return found
+            declarations.append((name, value))
+    return declarations
 
 
 def _keep_ids(root: ET.Element, named: set[str]) -> None:
@@ -221,8 +221,8 @@ def _describe(element: ET.Element, text: str) -> None:
 
 
 def _frame(root: ET.Element, title: str, description: str, name: str, is_group: bool) -> None:
-    for given in ("width", "height", "version"):
-        root.attrib.pop(given, None)
+    for attribute in ("width", "height", "version"):
+        root.attrib.pop(attribute, None)
     root.set("class", "chart")
     root.set("role", "group" if is_group else "img")
     root.set("font-family", FONT_FAMILY)

@@ -85,20 +85,22 @@ def tensor_facts(
     histograms = next(
         (observation.histograms for observation in observations if observation.digest in chosen), {}
     )
-    data = {(one.model, one.dataset) for one in calibrations}
+    data = {(calibration.model, calibration.dataset) for calibration in calibrations}
     reaches: Document = next(
         (tail["tensors"] for tail in tails if (tail["model"], tail["dataset"]) in data), {}
     )
-    by_digest = {one.digest: one for one in calibrations}
-    names = dict.fromkeys([*histograms, *(name for one in calibrations for name in one.ranges)])
+    by_digest = {calibration.digest: calibration for calibration in calibrations}
+    names = dict.fromkeys(
+        [*histograms, *(name for calibration in calibrations for name in calibration.ranges)]
+    )
     return [
         {
             "name": name,
             **_seen(histograms.get(name)),
             "ranges": [
-                {"calibration": digest, "method": one.method, **_range(one, name)}
-                for digest, one in by_digest.items()
-                if name in one.ranges
+                {"calibration": digest, "method": calibration.method, **_range(calibration, name)}
+                for digest, calibration in by_digest.items()
+                if name in calibration.ranges
             ],
             "tail": list(reaches.get(name, ())),
         }
@@ -122,8 +124,8 @@ def _seen(histogram: Histogram | None) -> Document:
 
 
 def _range(calibration: Calibration, name: str) -> Document:
-    one = calibration.ranges[name]
-    return {"amax": one.amax, "clipped": one.clipped, "note": one.note}
+    entry = calibration.ranges[name]
+    return {"amax": entry.amax, "clipped": entry.clipped, "note": entry.note}
 
 
 def heights(bars: Sequence[int]) -> str:
@@ -132,26 +134,26 @@ def heights(bars: Sequence[int]) -> str:
     return "".join(HEIGHTS[round((len(HEIGHTS) - 1) * math.log1p(bar) / top)] for bar in bars)
 
 
-def drawn_tensors(document: Document, methods: Sequence[str], wanted: Collection[int]) -> View:
+def drawn_tensors(document: Document, methods: Sequence[str], numbers: Collection[int]) -> View:
     """Return the data from which the page's script plots tensors: bars, largest value, ranges, tail.
 
     Ranges stand in the order of `methods`.
     """
     drawn = {
         str(number): [
-            heights(one["bars"]),
-            _short(one["observed"]),
-            [_amax(one["ranges"], method) for method in methods],
-            [tail_words(reach) for reach in one["tail"]],
+            heights(tensor["bars"]),
+            _short(tensor["observed"]),
+            [_amax(tensor["ranges"], method) for method in methods],
+            [tail_words(reach) for reach in tensor["tail"]],
         ]
-        for number, one in numbered_tensors(document).values()
-        if number in wanted
+        for number, tensor in numbered_tensors(document).values()
+        if number in numbers
     }
     return {"methods": [text.visible(method) for method in methods], "tensors": drawn}
 
 
 def _amax(ranges: Iterable[View], method: str) -> float | None:
-    return next((_short(one["amax"]) for one in ranges if one["method"] == method), None)
+    return next((_short(entry["amax"]) for entry in ranges if entry["method"] == method), None)
 
 
 def _short(value: float) -> float:

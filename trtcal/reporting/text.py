@@ -83,10 +83,10 @@ def size(size_bytes: int | None) -> str:
 def moment(value: str) -> str:
     """Return an ISO time in UTC as people write it, to the minute; anything else as it is."""
     try:
-        found = datetime.fromisoformat(value)
+        time = datetime.fromisoformat(value)
     except ValueError:
         return value
-    return f"{found:%Y-%m-%d %H:%M}" + (" UTC" if found.tzinfo == timezone.utc else "")
+    return f"{time:%Y-%m-%d %H:%M}" + (" UTC" if time.tzinfo == timezone.utc else "")
 
 
 def count(amount: int, thing: str, things: str | None = None) -> str:

@@ -97,14 +97,14 @@ class _Judged:
         return len(self.breaches) + sum(missing)
 
 
-def _excess(one: Judgement) -> float:
+def _excess(judgement: Judgement) -> float:
     """Return how far the estimate lies beyond its limit, 0 where it does not."""
-    if one.figure is None:
+    if judgement.figure is None:
         return 0.0
-    beyond = one.figure.value - one.limit.bound
-    if one.limit.relation == "==":
+    beyond = judgement.figure.value - judgement.limit.bound
+    if judgement.limit.relation == "==":
         return abs(beyond)
-    return max(-beyond if one.limit.relation == ">=" else beyond, 0.0)
+    return max(-beyond if judgement.limit.relation == ">=" else beyond, 0.0)
 
 
 def judge(
@@ -130,34 +130,36 @@ def judge(
     ]
     if not judged:
         return Verdict(INCONCLUSIVE, None, "Nothing was compared with FP32.", _rule(comparison))
-    holding = [one for one in judged if one.state == HOLDS]
-    undecided = [one for one in judged if one.state == UNDECIDED]
+    holding = [variant for variant in judged if variant.state == HOLDS]
+    undecided = [variant for variant in judged if variant.state == UNDECIDED]
     if not (holding or undecided):
-        best, give = min(judged, key=lambda one: one.shortfall), _do_not_ship
+        best, give = min(judged, key=lambda variant: variant.shortfall), _do_not_ship
     else:
         best = max(holding or undecided, key=_merit(is_holding=bool(holding)))
         give = _ship if holding else _inconclusive
     others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
-    found = estimates(builds, best.row, others)
+    speed_estimates = estimates(builds, best.row, others)
     reasons = warnings(best.row, best.judges_speed, *known)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
-    reasons += tuple(_not_paid(comparison, best.row, found))
+    reasons += tuple(_not_paid(comparison, best.row, speed_estimates))
     reasons += tuple(
         f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
     )
-    return replace(give(comparison, best, reasons), estimates=found)
+    return replace(give(comparison, best, reasons), estimates=speed_estimates)
 
 
-def _not_paid(comparison: Comparison, row: Row, found: Iterable[Estimate]) -> Iterator[str]:
+def _not_paid(
+    comparison: Comparison, row: Row, speed_estimates: Iterable[Estimate]
+) -> Iterator[str]:
     """Yield for which targets a variant is no faster than FP16, as far as datasheets say."""
     other = comparison.alternative
-    for one in found:
-        if other is not None and one.against == other.name and one.ratio < PAYS:
+    for estimate in speed_estimates:
+        if other is not None and estimate.against == other.name and estimate.ratio < PAYS:
             yield (
-                f"{row.name} is not worth it on {one.target}: it runs at {text.number(one.ratio)} "
-                "times the speed of FP16, estimated from its layers and the datasheet of the "
-                f"{one.gpu.upper()}."
+                f"{row.name} is not worth it on {estimate.target}: it runs at "
+                f"{text.number(estimate.ratio)} times the speed of FP16, "
+                f"estimated from its layers and the datasheet of the {estimate.gpu.upper()}."
             )
 
 
@@ -168,7 +170,7 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
         reasons = [reason for build in builds for reason in _build_warnings(build)]
         rule = "A verdict needs accuracy and speed beside FP32: run `trtcal compare`."
         return Verdict(INCONCLUSIVE, None, sentence, rule, tuple(reasons))
-    sentences = [_failed_build(one) for one in failed]
+    sentences = [_failed_build(failure) for failure in failed]
     return Verdict(
         DO_NOT,
         None,
@@ -186,7 +188,7 @@ def _failed_build(failed: Document) -> str:
     where = "" if failed["where"] == "." else f" in {text.shorten(failed['where'], REASON_SHOWN)}"
     if not findings:
         return f"No engine: the build{where} ended and its log gives no reason."
-    first = min(findings, key=lambda one: (one["kind"] != NAMED_FIRST, _line_of(one)))
+    first = min(findings, key=lambda finding: (finding["kind"] != NAMED_FIRST, _line_of(finding)))
     at = f" (line {_line_of(first)} of its log)"
     if first["subject"]:
         layer = text.shorten(first["subject"], REASON_SHOWN)
@@ -197,7 +199,7 @@ def _failed_build(failed: Document) -> str:
 
 def _line_of(finding: Document) -> int:
     """Return the first line of a log that a finding rests on: what comes first causes the rest."""
-    places = (one["place"] for one in finding["evidence"] if one["source"] == "log")
+    places = (evidence["place"] for evidence in finding["evidence"] if evidence["source"] == "log")
     lines = [
         int(place.rpartition(":")[2]) for place in places if place.rpartition(":")[2].isdigit()
     ]
@@ -207,13 +209,13 @@ def _line_of(finding: Document) -> int:
 def _merit(is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
     """Return the key of which the best variant has the greatest value."""
 
-    def merit(one: _Judged) -> tuple[float, ...]:
-        accuracy, first = one.row.accuracy, one.accuracy
+    def merit(variant: _Judged) -> tuple[float, ...]:
+        accuracy, first = variant.row.accuracy, variant.accuracy
         kept = -math.inf
         if first is not None and first.figure is not None:
             kept = first.figure.value if first.limit.relation == ">=" else -first.figure.value
         sqnr = math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db
-        speed = (one.row.latency.speedup,) if is_holding and one.judges_speed else ()
+        speed = (variant.row.latency.speedup,) if is_holding and variant.judges_speed else ()
         return (*speed, kept, sqnr)
 
     return merit
@@ -236,7 +238,7 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
         )
     elif shares := [metric for metric in labelled().values() if {metric} & PERCENT & {*row.means}]:
         ours, theirs = (
-            text.number(100 * one.means[shares[0]].value.mean) for one in (row, reference)
+            text.number(100 * side.means[shares[0]].value.mean) for side in (row, reference)
         )
         label = metric_of(shares[0]).title
         first = f"reaches {label} {ours} % on {accuracy.samples:,} samples; FP32 reaches {theirs} %"
@@ -316,7 +318,7 @@ def _of_evaluation(row: Row) -> list[str]:
     """Return what is known of the samples and outputs that a variant was judged on."""
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
-    return [one for one in (shared, cut) if one]
+    return [sentence for sentence in (shared, cut) if sentence]
 
 
 def _larger_engines(
@@ -347,13 +349,13 @@ def _speed_warning(row: Row, targets: Sequence[str]) -> str:
 
 
 def _build_warnings(build: Build) -> list[str]:
-    asked = [outcome for outcome in build.outcomes if outcome.asked in NARROW]
-    unknown = [outcome.node for outcome in asked if outcome.got not in (*FLOATS, *NARROW)]
-    total, where = text.count(len(asked), "layer"), f"{build.target} ({build.backend})"
+    outcomes = [outcome for outcome in build.outcomes if outcome.asked in NARROW]
+    unknown = [outcome.node for outcome in outcomes if outcome.got not in (*FLOATS, *NARROW)]
+    total, where = text.count(len(outcomes), "layer"), f"{build.target} ({build.backend})"
     reasons = []
     if build.coverage and build.coverage.is_low:
         reasons.append(f"On {where}, only {build.coverage.headline}.")
-    reasons += _lost(asked, where)
+    reasons += _lost(outcomes, where)
     if unknown:
         names = some(unknown)
         reasons.append(
@@ -362,12 +364,12 @@ def _build_warnings(build: Build) -> list[str]:
     return reasons
 
 
-def _lost(asked: Sequence[Outcome], where: str) -> Iterator[str]:
+def _lost(outcomes: Sequence[Outcome], where: str) -> Iterator[str]:
     """Yield which of the layers asked in narrow formats got float: to multiply in, or as weights."""
     for is_weights, what in ((False, "run in float"), (True, "have weights expanded to float")):
-        own = [one for one in asked if (one.asked in WEIGHTS_ONLY) == is_weights]
-        lost = [one.node for one in own if one.got in FLOATS]
-        total, formats = text.count(len(own), "layer"), spelled({one.asked for one in own})
+        own = [outcome for outcome in outcomes if (outcome.asked in WEIGHTS_ONLY) == is_weights]
+        lost = [outcome.node for outcome in own if outcome.got in FLOATS]
+        total, formats = text.count(len(own), "layer"), spelled({outcome.asked for outcome in own})
         if lost:
             yield f"{len(lost)} of {total} requested in {formats} {what} on {where}: {some(lost)}."
 
@@ -409,7 +411,9 @@ def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     judged = best.limits if best else ()
-    parts = [f"{one.limit}{_here(one)}" for one in judged] or map(str, comparison.limits)
+    parts = [f"{judgement.limit}{_here(judgement)}" for judgement in judged] or map(
+        str, comparison.limits
+    )
     chosen = "smallest loss, then the highest SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     count = len(comparison.candidates)
@@ -420,9 +424,9 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     )
 
 
-def _here(one: Judgement) -> str:
-    if one.figure is None or one.margin is None:
+def _here(judgement: Judgement) -> str:
+    if judgement.figure is None or judgement.margin is None:
         return " (not measured)"
-    end = one.figure.low if one.limit.relation == ">=" else one.figure.high
-    words = "margin" if one.margin >= 0 else "missed by"
-    return f" (here {text.number(end)}, {words} {text.margin(one.margin)})"
+    end = judgement.figure.low if judgement.limit.relation == ">=" else judgement.figure.high
+    words = "margin" if judgement.margin >= 0 else "missed by"
+    return f" (here {text.number(end)}, {words} {text.margin(judgement.margin)})"

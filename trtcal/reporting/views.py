@@ -28,7 +28,7 @@ from trtcal.reporting.advice import (
     plan_of,
     run_files,
 )
-from trtcal.reporting.charts import LOOKS, Point, accuracy_against_latency
+from trtcal.reporting.charts import LAYOUTS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
 from trtcal.reporting.verdict import refused_targets
@@ -47,7 +47,10 @@ PLAIN = {
     for rest in (None, "fp16", "fp32")
 }
 """By the digest of a plan of all in INT8, which needs no file: the option that gives its rest."""
-WORDS = {NEAREST: "no optimization", **{one.name: one.what for one in OPTIMIZATIONS}}
+WORDS = {
+    NEAREST: "no optimization",
+    **{optimization.name: optimization.what for optimization in OPTIMIZATIONS},
+}
 
 
 def shown(document: Document) -> View:
@@ -156,8 +159,8 @@ AGREEMENTS = {
 
 def _task(document: Document) -> View | None:
     """Return the task that was judged, None where none was or an older comparison does not say."""
-    found = (document["comparison"] or {}).get("task")
-    return None if found is None else dict(found)
+    task = (document["comparison"] or {}).get("task")
+    return None if task is None else dict(task)
 
 
 def agreement_name(document: Document) -> str:
@@ -169,11 +172,13 @@ def agreement_name(document: Document) -> str:
 
 def _by_output(rows: Sequence[View]) -> list[View]:
     """Return each output's figures, where there are several or they are boxes."""
-    found = [
+    outputs = [
         {**output, "variant": row["name"]} for row in rows[1:] for output in row.get("outputs", ())
     ]
-    is_plain = len(found) <= len(rows[1:]) and all(one["kind"] != "boxes" for one in found)
-    return [] if is_plain else found
+    is_plain = len(outputs) <= len(rows[1:]) and all(
+        output["kind"] != "boxes" for output in outputs
+    )
+    return [] if is_plain else outputs
 
 
 def _share_of_labels(row: View | None) -> View | None:
@@ -216,45 +221,47 @@ def first_steps(document: Document, findings: Sequence[View], row: View | None) 
 
     They are about the variant of `row`, if it was built. The tensor comes first if a limit is broken.
     """
-    fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
+    fails = any(limit["state"] == BROKEN for limit in document["measured"]["verdict"]["limits"])
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
-        findings = [one for one in findings if one["kind"] not in FAILING]
+        findings = [finding for finding in findings if finding["kind"] not in FAILING]
     model = row["model"] if row else None
-    own = {engines.title_of(one) for one in document["builds"] if one["model"] == model}
-    findings = [one for one in findings if not own or own.intersection(one["builds"])]
+    own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
+    findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
     steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
-    worst = [{"tensor": one, "command": measuring_layers(document)} for one in entering(row)[:1]]
+    worst = [
+        {"tensor": figure, "command": measuring_layers(document)} for figure in entering(row)[:1]
+    ]
     return [*worst, *steps] if fails else [*steps, *worst]
 
 
 def entering(row: View | None) -> list[View]:
     """Return a variant's tensors by their own rounding and clipping, the worst first."""
-    known = [one for one in _layer_figures(row) if one["own_db"] is not None]
-    return sorted(known, key=lambda one: one["own_db"])
+    known = [figure for figure in _layer_figures(row) if figure["own_db"] is not None]
+    return sorted(known, key=lambda figure: figure["own_db"])
 
 
 def growing(row: View | None) -> list[View]:
     """Return a variant's tensors before which the error grows, those with the most first."""
-    grown = [one for one in _layer_figures(row) if (one["growth_db"] or 0.0) >= GROWS_DB]
-    return sorted(grown, key=lambda one: -one["growth_db"])
+    grown = [figure for figure in _layer_figures(row) if (figure["growth_db"] or 0.0) >= GROWS_DB]
+    return sorted(grown, key=lambda figure: -figure["growth_db"])
 
 
 def _layer_figures(row: View | None) -> list[View]:
-    found: list[View] = ((row or {}).get("layers") or {"figures": []})["figures"]
-    return found
+    figures: list[View] = ((row or {}).get("layers") or {"figures": []})["figures"]
+    return figures
 
 
 def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
     """Return the variants with their cost, in money if the price of the machine is known."""
-    found = document["measured"].get("costs")
-    if not found:
+    costs = document["measured"].get("costs")
+    if not costs:
         return []
-    kind = "cost" if found["price"] else "relative"
+    kind = "cost" if costs["price"] else "relative"
     return [
         {
             **row,
             "rate": 1e3 * row["latency"]["batch"] / row["latency"]["p50_ms"],
-            "cost": (found["variants"].get(row["name"]) or {}).get(kind),
+            "cost": (costs["variants"].get(row["name"]) or {}).get(kind),
         }
         for row in rows
     ]
@@ -262,21 +269,21 @@ def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
 
 def changes(document: Document) -> View | None:
     """Return what changed since the last run of the same model, None where none is known."""
-    found: View | None = document["measured"].get("against")
-    if found is None:
+    difference: View | None = document["measured"].get("against")
+    if difference is None:
         return None
-    verdict, before = document["measured"]["verdict"], found["run"]["verdict"]
+    verdict, before = document["measured"]["verdict"], difference["run"]["verdict"]
     name = verdict["variant"]
     builds = (build for build in document["builds"] if build["model_name"] == name)
-    own = {name, *(f"{one['model_name']} for {one['target']}" for one in builds)}
+    own = {name, *(f"{build['model_name']} for {build['target']}" for build in builds)}
 
-    def place(one: View) -> tuple[bool, bool, float]:
-        size = abs(one["change"]) if one["change"] is not None else math.inf
-        return one["figure"] not in FIRST, one["variant"] not in own, -size
+    def place(figure: View) -> tuple[bool, bool, float]:
+        size = abs(figure["change"]) if figure["change"] is not None else math.inf
+        return figure["figure"] not in FIRST, figure["variant"] not in own, -size
 
     figures = [
         figure
-        for figure in found["figures"]
+        for figure in difference["figures"]
         if figure["better"] is not None
         and figure["figure"] not in RAW_TIMES
         and text.figure(figure["before"]) != text.figure(figure["now"])
@@ -284,7 +291,7 @@ def changes(document: Document) -> View | None:
     figures.sort(key=place)
     now = verdict["word"]
     return {
-        **found,
+        **difference,
         "first": figures[:FIGURES_SHOWN],
         "more": figures[FIGURES_SHOWN:MORE_FIGURES],
         "verdict": f"The verdict changed from {before} to {now}." if before != now else None,
@@ -296,7 +303,7 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     measure, unit, key = _chart_measure(rows, agreement)
     points = [_point(row, rows[0], key) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    drawings = [accuracy_against_latency(points, measure, unit, look) for look in LOOKS]
+    drawings = [accuracy_against_latency(points, measure, unit, layout) for layout in LAYOUTS]
     return {
         "drawings": drawings,
         "measure": measure,
@@ -400,36 +407,36 @@ def _share(part: int | None, whole: int | None) -> float | None:
 
 def _gain(record: Document) -> View | None:
     """Return the SQNR before and after optimizations; None where none reduced the loss."""
-    kept = [one for one in record["tries"] if one["kept"]]
-    plain = [one for one in kept if one["name"].startswith((RANGES, NEAREST))]
+    kept = [attempt for attempt in record["tries"] if attempt["kept"]]
+    plain = [attempt for attempt in kept if attempt["name"].startswith((RANGES, NEAREST))]
     if not plain or kept[-1] is plain[-1]:
         return None
-    before, after = (_sqnr_db(one, record["objective"]) for one in (plain[-1], kept[-1]))
+    before, after = (_sqnr_db(attempt, record["objective"]) for attempt in (plain[-1], kept[-1]))
     return {"before": before, "after": after}
 
 
-def _sqnr_db(one: Document, objective: str) -> float | None:
+def _sqnr_db(attempt: Document, objective: str) -> float | None:
     """Return the SQNR of a try: the mean over samples if that is the objective, else over all."""
     if objective == "sqnr":
-        return None if one["value"] is None else -one["value"]
-    return -10 * math.log10(one["noise"]) if one["noise"] else None
+        return None if attempt["value"] is None else -attempt["value"]
+    return -10 * math.log10(attempt["noise"]) if attempt["noise"] else None
 
 
 def _tries(record: Document) -> list[View]:
     """Return each try with its figures, and with those of the best before it."""
     tries, best = [], None
-    for one in record["tries"]:
+    for attempt in record["tries"]:
         figures = {
-            "sqnr": _sqnr_db(one, record["objective"]),
-            "disagreement": one["disagreement"],
-            "value": one["value"],
+            "sqnr": _sqnr_db(attempt, record["objective"]),
+            "disagreement": attempt["disagreement"],
+            "value": attempt["value"],
         }
         ranges = "ranges of the tensors, chosen by this method"
-        words = ranges if one["name"].startswith(RANGES) else WORDS.get(one["name"], "")
+        words = ranges if attempt["name"].startswith(RANGES) else WORDS.get(attempt["name"], "")
         tries.append(
-            {**one, "words": words, "before": best or dict.fromkeys(figures), "after": figures}
+            {**attempt, "words": words, "before": best or dict.fromkeys(figures), "after": figures}
         )
-        best = figures if one["kept"] else best
+        best = figures if attempt["kept"] else best
     return tries
 
 
@@ -438,23 +445,25 @@ def ranges(document: Document) -> View:
     methods = list(dict.fromkeys(calibration["method"] for calibration in document["calibrations"]))
     known = sorted((tensor for tensor in document["tensors"] if tensor["ranges"]), key=_reach)
     rows = []
-    for one in known[:TENSORS_SHOWN]:
-        found = {each["method"]: each for each in one["ranges"]}
-        by_method = [found.get(method) for method in methods]
-        rows.append({**one, "by_method": by_method, "tail": list(map(tail_words, one["tail"]))})
+    for tensor in known[:TENSORS_SHOWN]:
+        method_rows = {each["method"]: each for each in tensor["ranges"]}
+        by_method = [method_rows.get(method) for method in methods]
+        rows.append(
+            {**tensor, "by_method": by_method, "tail": list(map(tail_words, tensor["tail"]))}
+        )
     return {
         "methods": methods,
         "heads": [(method, "n") for method in methods],
         "rows": rows,
         "all": len(known),
-        "drawn": [one for one in known if one["bars"]][:CHARTS_SHOWN],
+        "drawn": [tensor for tensor in known if tensor["bars"]][:CHARTS_SHOWN],
     }
 
 
 def _reach(tensor: View) -> tuple[float, float]:
     """Return a key that puts first what its ranges cut, as shares of the largest value."""
-    least = min(one["amax"] for one in tensor["ranges"])
-    clipped = max(one["clipped"] for one in tensor["ranges"])
+    least = min(entry["amax"] for entry in tensor["ranges"])
+    clipped = max(entry["clipped"] for entry in tensor["ranges"])
     return least / tensor["observed"] if tensor["observed"] else 1.0, -clipped
 
 
@@ -494,7 +503,9 @@ def commands(document: Document) -> Iterator[str]:
         model = shlex.quote(files["model"])
         calibration = test = shlex.join(config_of(files))
     quantization, optimized = origin_of(document)
-    methods = {one["method"]: one["digest"] for one in document["calibrations"]}
+    methods = {
+        calibration["method"]: calibration["digest"] for calibration in document["calibrations"]
+    }
     ranges = ""
     for method in methods or ["percentile"]:
         output = shlex.quote(f"calibration-{method}.json")
@@ -564,20 +575,20 @@ def digests(document: Document) -> list[tuple[str, str]]:
         entries.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
         rows = comparison["rows"]
         entries += [(f"fingerprint of model {row['name']}", row["model"]) for row in rows]
-    for one in document["tests"]:
-        entries.append((f"A/B test of {one['candidate']} against {one['baseline']}", one["digest"]))
-    for one in document["calibrations"]:
-        entries.append((f"calibration {one['method']}", one["digest"]))
-        entries.append((f"calibration data of {one['method']}", one["dataset"]))
-        entries.append((f"histograms of {one['method']}", one["histograms"]))
-    for one in document["optimizations"]:
-        names = ", ".join(one["variants"]) or "no variant"
-        entries.append((f"optimizations of {names}", one["optimizations"]))
-        entries.append((f"record of optimizations of {names}", one["digest"]))
-        entries += [(f"ranges of {names}", ranges["digest"]) for ranges in one["calibrations"]]
+    for row in document["tests"]:
+        entries.append((f"A/B test of {row['candidate']} against {row['baseline']}", row["digest"]))
+    for row in document["calibrations"]:
+        entries.append((f"calibration {row['method']}", row["digest"]))
+        entries.append((f"calibration data of {row['method']}", row["dataset"]))
+        entries.append((f"histograms of {row['method']}", row["histograms"]))
+    for row in document["optimizations"]:
+        names = ", ".join(row["variants"]) or "no variant"
+        entries.append((f"optimizations of {names}", row["optimizations"]))
+        entries.append((f"record of optimizations of {names}", row["digest"]))
+        entries += [(f"ranges of {names}", ranges["digest"]) for ranges in row["calibrations"]]
     if document["data_check"]:
         entries.append(("data check", document["data_check"]["digest"]))
     entries += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
-    for one in document["builds"]:
-        entries.append((f"build of {one['model_name']} for {one['target']}", one["digest"]))
+    for row in document["builds"]:
+        entries.append((f"build of {row['model_name']} for {row['target']}", row["digest"]))
     return entries

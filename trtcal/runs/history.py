@@ -102,7 +102,7 @@ class Entry:
         return {**{k: v for k, v in vars(self).items() if k != "figures"}, "figures": figures}
 
 
-COLUMNS = tuple(one.name for one in fields(Entry))[1:-3]
+COLUMNS = tuple(column.name for column in fields(Entry))[1:-3]
 """Of a run in the file, between its number and its digests."""
 
 
@@ -378,7 +378,7 @@ def _entry(row: Sequence[object], figures: Figures, tags: Mapping[str, str]) -> 
 
 
 VERDICT = {"verdict": "word", "variant": "variant", "sentence": "sentence"}
-SHOWN = 6  # digits of a structure that tell two networks of one file name from each other
+DIGITS_SHOWN = 6  # digits of a structure that tell two networks of one file name from each other
 
 
 def entry_of(report: Document, name: str | None = None, folder: str | None = None) -> Entry:
@@ -388,23 +388,27 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
     of one name may hold other networks. A field that is missing is a `KeyError`.
     """
     measured, comparison = report["measured"], report["comparison"]
-    structure = str(comparison.get("structure") or "").partition(":")[2][:SHOWN]
+    structure = str(comparison.get("structure") or "").partition(":")[2][:DIGITS_SHOWN]
     own = f"{comparison['rows'][0]['name']} {structure}".rstrip()
     verdict = measured["verdict"]
     plain = {
         "made_at": measured["made_at"],
         "name": name or own,
-        **{key: verdict[one] for key, one in VERDICT.items()},
+        **{key: verdict[field] for key, field in VERDICT.items()},
         "command": (measured["run"] or {}).get("command"),
         "folder": folder,
     }
-    made = {
-        **{key: storable(one) for key, one in plain.items()},
-        "digests": {storable(key): storable(one) for key, one in digests_of_run(report).items()},
-        "figures": {(storable(one), key): v for (one, key), v in figures_of_run(report).items()},
+    facts = {
+        **{key: storable(value) for key, value in plain.items()},
+        "digests": {
+            storable(key): storable(digest) for key, digest in digests_of_run(report).items()
+        },
+        "figures": {
+            (storable(variant), key): v for (variant, key), v in figures_of_run(report).items()
+        },
         "tags": CostConfig.from_document(report).tags,
     }
-    return from_fields(Entry, {"number": 0, "report": report["digest"], **made})
+    return from_fields(Entry, {"number": 0, "report": report["digest"], **facts})
 
 
 def storable(text: Any) -> Any:

@@ -26,7 +26,7 @@ from trtcal.documents import (
 from trtcal.documents.bounds import read_bytes
 from trtcal.documents.schema import convert, convert_config, replace_texts
 from trtcal.errors import InputError
-from trtcal.reporting.document import KIND as REPORT
+from trtcal.reporting.document import REPORT_KIND as REPORT
 from trtcal.reporting.render import write_page
 from trtcal.runs.bundle.verifying import SIGNATURE
 from trtcal.runs.history import History

@@ -30,7 +30,7 @@ LISTS = {"1.0.0": ("activation_encodings", "param_encodings"), "2.0.0": ("encodi
 FP8 = "float8e4m3fn"
 INTEGER = re.compile(r"(u?)int(\d{1,2})")
 MOST_BITS = 32
-HINT = "export the encodings with encoding_version 1.0.0 or 2.0.0"
+ENCODINGS_HINT = "export the encodings with encoding_version 1.0.0 or 2.0.0"
 Entry = Mapping[str, Any]
 
 
@@ -48,18 +48,20 @@ def read_aimet(path: Path) -> Calibration:
     document = read_json(path)
     version = str(document.get("version")) if isinstance(document, dict) else None
     if version not in LISTS:
-        raise InputError(f"{path} has no AIMET encodings of a known version ({version})", HINT)
+        raise InputError(
+            f"{path} has no AIMET encodings of a known version ({version})", ENCODINGS_HINT
+        )
     int8: dict[str, TensorRange] = {}
     fp8: dict[str, TensorRange] = {}
     unranged: dict[str, str] = {}
     for where, name, entry in _entries(document, version, path):
-        found = _read(entry, version, where)
-        if isinstance(found, str):
-            unranged[name] = found
+        result = _read(entry, version, where)
+        if isinstance(result, str):
+            unranged[name] = result
         elif name in (ranges := fp8 if _kind(entry, version) == FP8 else int8):
             raise InputError(f"{where}: tensor {name!r} is listed twice", "remove one of the two")
         else:
-            ranges[name] = found
+            ranges[name] = result
     ranges = {name: joined(int8.get(name), fp8.get(name)) for name in {**int8, **fp8}}
     unranged = {name: why for name, why in unranged.items() if name not in ranges}
     return foreign(AIMET, ranges, unranged, {"version": version})
@@ -70,11 +72,11 @@ def _entries(document: Any, version: str, path: Path) -> Iterator[tuple[str, str
     for part in LISTS[version]:
         entries = document.get(part, [])
         if not isinstance(entries, list):
-            raise InputError(f"{path}: {part} is not a list", HINT)
+            raise InputError(f"{path}: {part} is not a list", ENCODINGS_HINT)
         for number, entry in enumerate(entries):
             where = f"{path}: {part}[{number}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                raise InputError(f"{where} has no name", HINT)
+                raise InputError(f"{where} has no name", ENCODINGS_HINT)
             yield where, entry["name"], {**entry, "is_weight": part == "param_encodings"}
 
 
@@ -117,11 +119,11 @@ def _numbers(
     entry: Entry, name: str, where: str, default: float | None = None
 ) -> npt.NDArray[np.float64]:
     """Return the one number of a field, shape (1,); `InputError` if it is none."""
-    given = entry.get(name)
-    value = given[0] if isinstance(given, list) and len(given) == 1 else given
+    numbers = entry.get(name)
+    value = numbers[0] if isinstance(numbers, list) and len(numbers) == 1 else numbers
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{where}: {name} is not one number", HINT)
+        raise InputError(f"{where}: {name} is not one number", ENCODINGS_HINT)
     return np.asarray([value], np.float64)
 
 

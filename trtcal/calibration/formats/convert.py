@@ -53,7 +53,7 @@ WRITERS: dict[str, Callable[[Mapping[str, float]], bytes]] = {
 }
 READABLE = ("calibration", *READERS, "qdq")
 WRITABLE = tuple(READERS)
-SHOWN = 5
+NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,13 @@ class Fit:
         """Raise `InputError` with what differs."""
         differences = []
         if self.unknown:
-            names = f"tensors that the model does not have ({some(self.unknown, SHOWN)})"
+            names = f"tensors that the model does not have ({some(self.unknown, NAMES_SHOWN)})"
             differences.append(f"it has {len(self.unknown)} {names}")
         if self.missing:
             count = f"{len(self.missing)} of the {self.wanted}"
             differences.append(
-                f"it has no range for {count} activations to quantize ({some(self.missing, SHOWN)})"
+                f"it has no range for {count} activations to quantize "
+                f"({some(self.missing, NAMES_SHOWN)})"
             )
         if differences:
             raise InputError(
@@ -123,44 +124,44 @@ def import_calibration(
     `InputError` if it was made for another model or dataset, or does not fit the model. With
     `partial`, what fits is taken: foreign tensors are dropped, and missing ones stay without range.
     """
-    found = read_ranges(path, form, tensor_names(model))
-    _same(path, "model", found.model, model.fingerprint)
-    _same(path, "dataset", found.dataset, dataset)
-    if not found.method.startswith(IMPORTED):
-        return found
-    found = _followed(replace(found, model=model.fingerprint, dataset=dataset), model)
-    names = [*found.ranges, *found.unranged]
+    calibration = read_ranges(path, form, tensor_names(model))
+    _same(path, "model", calibration.model, model.fingerprint)
+    _same(path, "dataset", calibration.dataset, dataset)
+    if not calibration.method.startswith(IMPORTED):
+        return calibration
+    calibration = _followed(replace(calibration, model=model.fingerprint, dataset=dataset), model)
+    names = [*calibration.ranges, *calibration.unranged]
     fit = compare_names(names, model)
     if not partial or len(fit.missing) == fit.wanted:
         fit.check(model.path)
-    return _fitting(found, fit, path)
+    return _fitting(calibration, fit, path)
 
 
-def _followed(found: Calibration, model: Model) -> Calibration:
+def _followed(calibration: Calibration, model: Model) -> Calibration:
     """Return ranges with those of wanted tensors that hold the values of one that has a range."""
     prepared = prepare(model)
-    wanted = [name for name in _wanted(prepared) if name not in found.ranges]
+    names = [name for name in _tensors_to_quantize(prepared) if name not in calibration.ranges]
     moved = {
-        name: replace(found.ranges[source], note=_note(found.ranges[source], source))
-        for name, (source, *others) in sources(prepared.proto, wanted).items()
-        if source in found.ranges and not others
+        name: replace(calibration.ranges[source], note=_note(calibration.ranges[source], source))
+        for name, (source, *others) in sources(prepared.proto, names).items()
+        if source in calibration.ranges and not others
     }
-    unranged = {name: why for name, why in found.unranged.items() if name not in moved}
-    return replace(found, ranges={**found.ranges, **moved}, unranged=unranged)
+    unranged = {name: why for name, why in calibration.unranged.items() if name not in moved}
+    return replace(calibration, ranges={**calibration.ranges, **moved}, unranged=unranged)
 
 
-def _note(one: TensorRange, source: str) -> str:
-    return "; ".join(filter(None, [one.note, f"it has the values of {source!r}"]))
+def _note(entry: TensorRange, source: str) -> str:
+    return "; ".join(filter(None, [entry.note, f"it has the values of {source!r}"]))
 
 
-def _wanted(prepared: Model) -> list[str]:
+def _tensors_to_quantize(prepared: Model) -> list[str]:
     return tensors_to_observe(find_layers(prepared))
 
 
-def _same(path: Path, what: str, found: str, wanted: str) -> None:
-    if UNKNOWN not in (found, wanted) and found != wanted:
+def _same(path: Path, what: str, stored: str, expected: str) -> None:
+    if UNKNOWN not in (stored, expected) and stored != expected:
         raise InputError(
-            f"{path} was made for another {what} ({found[:19]}…) than this one ({wanted[:19]}…)",
+            f"{path} was made for another {what} ({stored[:19]}…) than this one ({expected[:19]}…)",
             f"give the {what} that it was made for, or calibrate again",
         )
 
@@ -169,15 +170,15 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     """Return how a file's tensors and a model's agree; names that TensorRT made up do not count."""
     names = list(ranges)
     known = tensor_names(model)
-    wanted = _wanted(prepare(model))
+    needed = _tensors_to_quantize(prepare(model))
     foreign = [
         name
         for name in names
         if not (name in known or name.removesuffix(" copy") in known or is_unnamed(name))
     ]
     there = set(names)
-    missing = tuple(name for name in wanted if name not in there)
-    return Fit(tuple(foreign), missing, len(wanted))
+    missing = tuple(name for name in needed if name not in there)
+    return Fit(tuple(foreign), missing, len(needed))
 
 
 def tensor_names(model: Model) -> set[str]:
@@ -187,11 +188,11 @@ def tensor_names(model: Model) -> set[str]:
     return {*used, *(value.name for value in graph.input), *(t.name for t in graph.initializer)}
 
 
-def _fitting(found: Calibration, fit: Fit, path: Path) -> Calibration:
-    ranges = {name: item for name, item in found.ranges.items() if name not in fit.unknown}
+def _fitting(calibration: Calibration, fit: Fit, path: Path) -> Calibration:
+    ranges = {name: item for name, item in calibration.ranges.items() if name not in fit.unknown}
     absent = dict.fromkeys(fit.missing, f"{path.name} has no range for it")
-    kept = {name: why for name, why in found.unranged.items() if name not in fit.unknown}
-    return replace(found, ranges=ranges, unranged={**kept, **absent})
+    kept = {name: why for name, why in calibration.unranged.items() if name not in fit.unknown}
+    return replace(calibration, ranges=ranges, unranged={**kept, **absent})
 
 
 def export_calibration(
@@ -224,16 +225,16 @@ def _amaxes(calibration: Calibration, form: str) -> dict[str, float]:
     """Return the ranges that a format wants; `InputError` if it wants INT8's and one is for FP8."""
     ranges = {name: calibration.ranges[name] for name in scales_of(calibration)}
     if form == AIMET_FP8:
-        return {name: one.fp8_scale * FORMATS["fp8"].top for name, one in ranges.items()}
+        return {name: entry.fp8_scale * FORMATS["fp8"].top for name, entry in ranges.items()}
     _check_int8(ranges)
-    return {name: one.amax for name, one in ranges.items()}
+    return {name: entry.amax for name, entry in ranges.items()}
 
 
 def _check_int8(ranges: Mapping[str, TensorRange]) -> None:
-    alone = [name for name, one in ranges.items() if not one.is_for_int8]
+    alone = [name for name, entry in ranges.items() if not entry.is_for_int8]
     if alone:
         raise InputError(
-            f"these ranges are for FP8 alone: {some(alone, SHOWN)}",
+            f"these ranges are for FP8 alone: {some(alone, NAMES_SHOWN)}",
             f"calibrate the model for INT8, or write --format {AIMET_FP8}",
         )
 
@@ -246,7 +247,7 @@ def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
         ]
         pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
         raise InputError(
-            f"tensors without a range: {some(pairs, SHOWN)}",
+            f"tensors without a range: {some(pairs, NAMES_SHOWN)}",
             "`trtcal ranges show` lists the reasons",
         )
     return replace(calibration, ranges={name: calibration.ranges[name] for name in tensors})

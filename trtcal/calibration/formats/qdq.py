@@ -46,12 +46,12 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
     unranged: dict[str, str] = {}
     for node in graph.quantizers:
         name = graph.origin(node.input[0], known)
-        found = graph.range_of(node)
-        if isinstance(found, str):
-            unranged[name] = found
+        result = graph.range_of(node)
+        if isinstance(result, str):
+            unranged[name] = result
         else:
             ranges = fp8 if graph.kind_of(node) == TensorProto.FLOAT8E4M3FN else int8
-            ranges[name] = _larger(ranges.get(name), found)
+            ranges[name] = _larger(ranges.get(name), result)
     ranges = {name: joined(int8.get(name), fp8.get(name)) for name in {**int8, **fp8}}
     if not ranges and not unranged:
         raise InputError(
@@ -130,8 +130,8 @@ def interval(
     notes = _notes(scales)
     low, high = float(((least - zeros) * scales).min()), float(((most - zeros) * scales).max())
     if np.all(least - zeros == -(most - zeros) - 1):  # symmetric: -128..127, one level more below
-        one = np.float32(scales.max())
-        amax = amax_of(one) if most - least == 255 else high
+        largest = np.float32(scales.max())
+        amax = amax_of(largest) if most - least == 255 else high
     else:
         notes.append(f"asymmetric: its range is [{low:.6g}, {high:.6g}]")
         amax = max(abs(low), abs(high))

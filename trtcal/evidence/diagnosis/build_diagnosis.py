@@ -125,7 +125,7 @@ class Diagnosis:
             "limits": [judgement.to_document() for judgement in self.limits],
             "notes": dict(self.notes),
             "counts": dict(self.counts),
-            "unused_suppressions": [str(one) for one in self.unused],
+            "unused_suppressions": [str(suppression) for suppression in self.unused],
             "coverage": self.coverage and self.coverage.to_document(),
         }
         return seal({"kind": DIAGNOSIS_KIND, "schema_version": 2, **body})
@@ -186,7 +186,7 @@ def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tupl
 def _counts(case: Case, log: LogFindings) -> dict[str, int]:
     outcomes = case.outcomes
     lost = sum(outcome.is_lost for outcome in outcomes)
-    met = sum(one.is_met for one in outcomes)
+    met = sum(outcome.is_met for outcome in outcomes)
     counts = {
         "asked": len(outcomes),
         "met": met,
@@ -209,9 +209,9 @@ ABSENT = {"int8": "no_int8", "fp8": "no_fp8"}
 
 def _absent(case: Case) -> Iterator[Finding]:
     """Yield a finding about each format in which an engine was to have layers and has none."""
-    found = narrow_formats(case.layers)
+    formats = narrow_formats(case.layers)
     for name in case.expected if case.layers else ():
-        if name in found or (name == ANY and found):
+        if name in formats or (name == ANY and formats):
             continue
         largest = case.coverage.rest[:3] if case.coverage else ()
         kind = ABSENT.get(name, "no_narrow")
@@ -221,7 +221,7 @@ def _absent(case: Case) -> Iterator[Finding]:
             what=f"no layer of this engine runs in {spelled([name])}",
             why=KINDS[kind].why,
             fix=KINDS[kind].fix,
-            evidence=tuple(Evidence("node", one.node, one.reason) for one in largest),
+            evidence=tuple(Evidence("node", node.node, node.reason) for node in largest),
             cost=Cost(moved_bytes=bytes_of(case.layers)),
         )
 
@@ -300,11 +300,11 @@ def _merged(findings: list[Finding], case: Case) -> list[Finding]:
 
 
 def _is_of_log(finding: Finding) -> bool:
-    return bool(finding.evidence) and all(one.source == "log" for one in finding.evidence)
+    return bool(finding.evidence) and all(evidence.source == "log" for evidence in finding.evidence)
 
 
 def _joined(finding: Finding, line: Finding) -> Finding:
-    more = tuple(one for one in line.evidence if one not in finding.evidence)
+    more = tuple(evidence for evidence in line.evidence if evidence not in finding.evidence)
     return replace(finding, evidence=finding.evidence + more)
 
 
@@ -374,9 +374,9 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
         for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
         if verdict == DIFFERS and match.state == WHOLE
     }
-    wanted = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
+    subjects = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
     for finding in checked.findings:
-        if finding.subject in wanted[finding.kind]:
+        if finding.subject in subjects[finding.kind]:
             yield replace(finding, why=sentence(finding.why), fix=sentence(finding.fix))
 
 
@@ -417,8 +417,8 @@ def _check_of_model(
         case = Case(coverage=asked_coverage(model))
         return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
     multiplying = asked_precisions(model.proto)
-    asked = {node: one for node, one in multiplying.items() if one in NARROW}
-    outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
+    precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
+    outcomes = explain(check(precisions, engine.layers), model.proto, Mentions(_events(logs)))
     # Without Q/DQ a calibrator may have given the ranges: then the layers alone show what is in INT8.
     built = outcomes or check(dict.fromkeys(multiplying, "int8"), engine.layers)
     record = quantization_record(model.proto)
@@ -428,7 +428,7 @@ def _check_of_model(
         engine.layers,
         tensors=tensors_of(model.proto),
         coverage=built_coverage(model, built),
-        expected=_expected({*asked.values()}, bool(record)),
+        expected=_expected({*precisions.values()}, bool(record)),
     )
     return check_case(case, config, logs, _of_layers(engine.layers, model))
 
@@ -451,7 +451,10 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
         name = finding.subject or ""
         if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
             return finding
-        parts = [("writes", writers[name]), *(("reads", one) for one in readers.get(name, ()))]
+        parts = [
+            ("writes", writers[name]),
+            *(("reads", reader) for reader in readers.get(name, ())),
+        ]
         who = ", ".join(
             f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
         )
@@ -464,7 +467,7 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
             renamed, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
         )
 
-    findings = sorted(map(named, diagnosis.findings), key=lambda one: one.cost == HARMLESS)
+    findings = sorted(map(named, diagnosis.findings), key=lambda finding: finding.cost == HARMLESS)
     return replace(diagnosis, findings=tuple(findings))
 
 
@@ -477,11 +480,11 @@ def _faults(model: Model) -> Iterator[Finding]:
         )
 
 
-def _expected(asked: Collection[str], was_quantized: bool) -> tuple[str, ...]:
+def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:
     """Return in which formats a layer is to run: any, if nodes were to have one and none is asked."""
-    if was_quantized and not {*asked}.intersection(NARROW):
+    if was_quantized and not {*formats}.intersection(NARROW):
         return (ANY,)
-    return tuple(name for name in RANGED if name in asked)
+    return tuple(name for name in RANGED if name in formats)
 
 
 def check_case(
@@ -489,7 +492,7 @@ def check_case(
 ) -> Diagnosis:
     """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
     check_known([limit.metric for limit in config.limits], None if config.evaluation.metric else ())
-    accepted = [Suppression(**one) for one in config.suppress]
+    accepted = [Suppression(**entry) for entry in config.suppress]
     diagnosis = diagnose(replace(case, events=_events(logs)), config.limits, accepted, further)
     return replace(diagnosis, findings=with_context(diagnosis.findings, logs))
 
@@ -502,10 +505,17 @@ def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
 
 def with_context(findings: Sequence[Finding], logs: Sequence[Path]) -> tuple[Finding, ...]:
     """Return the findings with the lines around every log line that they give as evidence."""
-    wanted = {one.place for finding in findings for one in finding.evidence if one.source == "log"}
-    around = {place: text for log in logs for place, text in _contexts(log, wanted)}
+    places = {
+        evidence.place
+        for finding in findings
+        for evidence in finding.evidence
+        if evidence.source == "log"
+    }
+    around = {place: text for log in logs for place, text in _contexts(log, places)}
     return tuple(
-        replace(finding, evidence=tuple(_widened(one, around) for one in finding.evidence))
+        replace(
+            finding, evidence=tuple(_widened(evidence, around) for evidence in finding.evidence)
+        )
         for finding in findings
     )
 
@@ -516,12 +526,12 @@ def _widened(evidence: Evidence, around: dict[str, str]) -> Evidence:
     return replace(evidence, text=around[evidence.place])
 
 
-def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield place and text of every wanted line, with its neighbours, in one pass over a log.
+def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield place and text of every line of evidence, with its neighbours, in one pass over a log.
 
-    A neighbour that is wanted itself, or stands beside an earlier line already, is not repeated.
+    A neighbour that is evidence itself, or stands beside an earlier line already, is not repeated.
     """
-    lines = sorted(int(p.rpartition(":")[2]) for p in wanted if p.rpartition(":")[0] == log.name)
+    lines = sorted(int(p.rpartition(":")[2]) for p in places if p.rpartition(":")[0] == log.name)
     near = {line + step for line in lines for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
     kept: dict[int, str] = {}
     if lines:

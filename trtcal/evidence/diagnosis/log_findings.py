@@ -67,7 +67,7 @@ class LogFindings:
         """Return what was found, in the order of the log."""
         causes = [group for group in self.groups.values() if "echo" not in group.first.tags]
         failing = any(group.kind in FAILING for group in causes)
-        return [self._finding(one) for one in (causes if failing else self.groups.values())]
+        return [self._finding(group) for group in (causes if failing else self.groups.values())]
 
     def _take(self, source: str, event: Event) -> None:
         self.memory.add(event)

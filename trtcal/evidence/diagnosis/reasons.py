@@ -41,10 +41,10 @@ def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
     Nodes without any Q/DQ at their operands have none, and so have those whose Q/DQ is as TensorRT
     wants it, or for weights alone: what those lose, they lose for another reason.
     """
-    graph, asked = _Graph(proto), asked_precisions(proto)
-    nodes = (one for one in proto.graph.node if asked.get(one.name) not in WEIGHTS_ONLY)
-    found = ((node.name, next(graph.faults(node), None)) for node in nodes)
-    return {name: fault for name, fault in found if fault}
+    graph, precisions = _Graph(proto), asked_precisions(proto)
+    nodes = (node for node in proto.graph.node if precisions.get(node.name) not in WEIGHTS_ONLY)
+    faults = ((node.name, next(graph.faults(node), None)) for node in nodes)
+    return {name: fault for name, fault in faults if fault}
 
 
 class _Graph:
@@ -85,7 +85,7 @@ class _Graph:
             node = self.producers.get(name)
             if node is None or node.op_type == DEQUANTIZE or not node.input:
                 return node if node is not None and node.op_type == DEQUANTIZE else None
-            if len([one for one in node.input if one not in self.constants]) != 1:
+            if len([name for name in node.input if name not in self.constants]) != 1:
                 return None
             name = node.input[0]
         return None
@@ -120,7 +120,7 @@ class _Graph:
         yield from _scale_faults(scale.astype(np.float64), word)
         yield from self._zero_point_faults(dequantizer, word)
         shape = self.weight_shape(dequantizer)
-        if "block_size" in (one.name for one in dequantizer.attribute if one.i):
+        if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
             yield BLOCKED
         elif scale.size > 1 and shape is None:
             yield PER_CHANNEL_ACTIVATION
@@ -151,13 +151,15 @@ def _axis_faults(
     node: onnx.NodeProto, index: int, dequantizer: onnx.NodeProto, shape: tuple[int, ...]
 ) -> Iterator[Fault]:
     """Yield a fault if the scales of a weight lie on another axis than its output channels."""
-    wanted = _output_axis(node, index, len(shape))
-    axis = next((one.i for one in dequantizer.attribute if one.name == "axis"), 1) % len(shape)
-    if wanted is not None and axis != wanted:
+    channel_axis = _output_axis(node, index, len(shape))
+    axis = next(
+        (attribute.i for attribute in dequantizer.attribute if attribute.name == "axis"), 1
+    ) % len(shape)
+    if channel_axis is not None and axis != channel_axis:
         yield Fault(
             "wrong_axis",
-            f"its weight scales are on axis {axis}, its output channels on axis {wanted}",
-            f"quantize the weights along axis {wanted}, or use one scale for all weights",
+            f"its weight scales are on axis {axis}, its output channels on axis {channel_axis}",
+            f"quantize the weights along axis {channel_axis}, or use one scale for all weights",
         )
 
 
@@ -165,7 +167,7 @@ def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     """Return the axis of a weight that TensorRT wants scales on, None where no rule is known."""
     if node.op_type == "Einsum" or (node.op_type == "MatMul" and index == 0):
         return None
-    transposed = any(one.name == "transB" and one.i for one in node.attribute)
+    transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
     return output_axis(node.op_type, transposed) % rank
 
 

@@ -62,19 +62,19 @@ def match_layers(matches: Sequence[Match], layers: Sequence[Layer]) -> tuple[See
 def _seen(match: Match, index: LayersByNode) -> Seen:
     listing = {node: index.listing(node) for node in match.nodes}
     unlisted = tuple(node for node, numbers in listing.items() if not numbers)
-    found = [index.layers[number] for number in sorted(set().union(*listing.values()))]
-    named = tuple((layer.name, layer.kind) for layer in found)
-    if not found:
+    layers = [index.layers[number] for number in sorted(set().union(*listing.values()))]
+    named = tuple((layer.name, layer.kind) for layer in layers)
+    if not layers:
         return Seen(UNLISTED, (), unlisted)
-    if any(layer.is_opaque for layer in found):
+    if any(layer.is_opaque for layer in layers):
         return Seen(OPAQUE, named, unlisted)
-    state = ONE if len(found) == 1 else SEVERAL
-    return Seen(state, named, unlisted, _moved_in_build(found))
+    state = ONE if len(layers) == 1 else SEVERAL
+    return Seen(state, named, unlisted, _moved_in_build(layers))
 
 
 def _moved_in_build(layers: Sequence[Layer]) -> int | None:
     written = {output.name: output for layer in layers for output in layer.outputs}
-    passed = {one.name for layer in layers for one in layer.inputs} & set(written)
+    passed = {tensor.name for layer in layers for tensor in layer.inputs} & set(written)
     moved = sum_bytes(written[name] for name in passed)
     return None if moved is None else 2 * moved
 
@@ -166,7 +166,9 @@ def check_fusions(
     matches = find_matches(view, patterns or read_patterns())
     seen = match_layers(matches, layers.layers) if layers else (None,) * len(matches)
     pairs = zip(matches, seen, strict=True)
-    findings = rank(finding for match, one in pairs for finding in _findings(view, match, one))
+    findings = rank(
+        finding for match, verdict in pairs for finding in _findings(view, match, verdict)
+    )
     sizes = (len(view.nodes), view.inner)
     return Fusions(model.fingerprint, model.name, *sizes, matches, seen, layers, findings)
 
@@ -199,8 +201,8 @@ def _broken(match: Match, cost: Cost) -> Finding:
         "the pattern is expected to run as several kernels, with the values between them in memory",
         "; ".join(dict.fromkeys(map(_fix, match.breakers))),
         tuple(
-            Evidence("node", one.nodes[0] if one.nodes else one.tensor, one.why)
-            for one in match.breakers
+            Evidence("node", breaker.nodes[0] if breaker.nodes else breaker.tensor, breaker.why)
+            for breaker in match.breakers
         ),
         cost,
     )
@@ -266,7 +268,10 @@ def _standings(document: Document) -> Iterator[tuple[tuple[str, str], str]]:
 def diff_fusions(before: Standings, after: Standings) -> Difference[None, str]:
     """Compare two checks, match by match as their roots are named."""
     unknown = {key for key in before.keys() ^ after.keys() if key[1] == EVIDENCE}
-    a, b = ({key: one[key] for key in one if key not in unknown} for one in (before, after))
+    a, b = (
+        {key: standings[key] for key in standings if key not in unknown}
+        for standings in (before, after)
+    )
     changes = changes_of(a, b, _is_better)
     roots = {root for root, _ in (*before, *after)}
     return Difference(None, None, changes, len(roots - {change.subject for change in changes}))
@@ -307,16 +312,16 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
             raise InputError(
                 f"{name!r} is not a pass of --add", f"choose one of: {', '.join(ON_REQUEST)}"
             )
-    wanted = {breaker.fix for match in fusions.broken for breaker in match.breakers} - {None}
-    wanted -= set(ON_REQUEST) - set(add)
-    chosen = [one for one in PASSES if one.name in wanted]
+    fixes = {breaker.fix for match in fusions.broken for breaker in match.breakers} - {None}
+    fixes -= set(ON_REQUEST) - set(add)
+    chosen = [chosen_pass for chosen_pass in PASSES if chosen_pass.name in fixes]
     if CASTS in chosen or ROUNDING_CASTS in chosen:
         chosen.insert(0, TYPES)
-    if PAIRS in wanted:
+    if PAIRS in fixes:
         chosen.append(without_pairs(_pairs(fusions)))
-    names = [one.name for one in chosen if one.on_request]
+    names = [chosen_pass.name for chosen_pass in chosen if chosen_pass.on_request]
     prepared = prepare_with_record(model, (), names, chosen)
-    if not any(one.changes for one in prepared.records if one.name != TYPES.name):
+    if not any(record.changes for record in prepared.records if record.name != TYPES.name):
         raise GateFailed("no pattern can be fixed, so no model was written", _hint(fusions, add))
     moves = any(record.changes for record in prepared.records if record.name == PAIRS)
     return FixedModel(prepared.model, prepared.records, _largest_step(model) if moves else None)
@@ -331,7 +336,7 @@ def _largest_step(model: Model) -> float:
 
 def _pairs(fusions: Fusions) -> set[str]:
     breakers = (breaker for match in fusions.broken for breaker in match.breakers)
-    return {name for one in breakers if one.fix == PAIRS for name in one.nodes}
+    return {name for breaker in breakers if breaker.fix == PAIRS for name in breaker.nodes}
 
 
 def _hint(fusions: Fusions, add: Collection[str]) -> str:

@@ -72,10 +72,10 @@ def ways_back(view: View, tensor: str, kinds: Collection[str]) -> Iterator[Edge]
     edge = Edge(tensor, ())
     yield edge
     for _ in range(MAX_STEPS):
-        found = _step(view, edge.source, kinds)
-        if found is None:
+        step_and_source = _step(view, edge.source, kinds)
+        if step_and_source is None:
             return
-        step, source = found
+        step, source = step_and_source
         edge = Edge(source, (*edge.steps, step))
         yield edge
 
@@ -86,15 +86,15 @@ def _step(view: View, tensor: str, kinds: Collection[str]) -> tuple[Step, str] |
         return None
     operator = view.operators[number]
     if operator == "DequantizeLinear":
-        found = _pair(view, number)
+        nodes = _pair(view, number)
         kind = "QDQ"
     elif operator == "Transpose":
-        found, kind = _transposes(view, number), operator
+        nodes, kind = _transposes(view, number), operator
     else:
-        found, kind = (number,), operator
-    if not found or kind not in kinds:
+        nodes, kind = (number,), operator
+    if not nodes or kind not in kinds:
         return None
-    return Step(kind, found), view.nodes[found[-1]].input[0]
+    return Step(kind, nodes), view.nodes[nodes[-1]].input[0]
 
 
 def _pair(view: View, dequantize: int) -> tuple[int, ...]:
@@ -121,7 +121,10 @@ def _transposes(view: View, number: int) -> tuple[int, ...]:
 
 
 def _axes(transpose: onnx.NodeProto) -> list[int] | None:
-    axes = next((list(one.ints) for one in transpose.attribute if one.name == "perm"), None)
+    axes = next(
+        (list(attribute.ints) for attribute in transpose.attribute if attribute.name == "perm"),
+        None,
+    )
     return axes if axes and sorted(axes) == list(range(len(axes))) else None
 
 
@@ -185,15 +188,15 @@ def _same_constant(view: View, a: str, b: str) -> bool:
 def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
     names = _names(view, casts)
     kinds = [next((a.i for a in view.nodes[node].attribute if a.name == "to"), 0) for node in casts]
-    given, last = view.type_of(tensor), kinds[0]
-    words = [_type_name(kind) for kind in (given, *reversed(kinds))]
+    source_type, last = view.type_of(tensor), kinds[0]
+    words = [_type_name(kind) for kind in (source_type, *reversed(kinds))]
     shown = ", ".join(map(repr, names))
     why = f"Cast {shown} is in between: {' to '.join(words)}"
-    if given is None or given != last:
+    if source_type is None or source_type != last:
         return Breaker("cast", names, tensor, why)
-    if all(kind == given or kind in HOLDING.get(given, ()) for kind in kinds):
+    if all(kind == source_type or kind in HOLDING.get(source_type, ()) for kind in kinds):
         return Breaker("cast", names, tensor, why, "casts")
-    rounding = "rounding-casts" if {given, *kinds} <= FLOATS else None
+    rounding = "rounding-casts" if {source_type, *kinds} <= FLOATS else None
     return Breaker("cast", names, tensor, why, rounding)
 
 
@@ -253,7 +256,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Solution:
     """A part of a solution: nodes by number, their roles, the ways between them, bound letters."""
 
     nodes: tuple[int, ...] = ()
@@ -261,19 +264,19 @@ class _Found:
     edges: tuple[Edge, ...] = ()
     letters: Mapping[str, str] = field(default_factory=dict)
 
-    def plus(self, role: str, nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Found:
+    def plus(self, role: str, nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Solution:
         """Return it with nodes that play a role, and the ways between them."""
         roles = (*self.roles, (role, nodes))
-        return _Found((*self.nodes, *nodes), roles, (*self.edges, *edges), self.letters)
+        return _Solution((*self.nodes, *nodes), roles, (*self.edges, *edges), self.letters)
 
-    def through(self, edge: Edge) -> _Found:
+    def through(self, edge: Edge) -> _Solution:
         """Return it with one more way between parts."""
-        return _Found(self.nodes, self.roles, (*self.edges, edge), self.letters)
+        return _Solution(self.nodes, self.roles, (*self.edges, edge), self.letters)
 
-    def bound(self, letter: str, tensor: str) -> _Found:
+    def bound(self, letter: str, tensor: str) -> _Solution:
         """Return it with a letter that stands for a value."""
         letters = {**self.letters, letter: tensor}
-        return _Found(self.nodes, self.roles, self.edges, letters)
+        return _Solution(self.nodes, self.roles, self.edges, letters)
 
 
 @dataclass(frozen=True)
@@ -291,12 +294,12 @@ class _Candidate:
     pattern: Pattern
     order: int
     root: int
-    found: _Found
+    solution: _Solution
     breakers: tuple[Breaker, ...]
 
     @property
     def own(self) -> frozenset[int]:
-        return frozenset(self.found.nodes)
+        return frozenset(self.solution.nodes)
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -314,11 +317,13 @@ def find_matches(view: View, patterns: Patterns) -> tuple[Match, ...]:
     ]
     kept: list[_Candidate] = []
     taken = set[int]()
-    for one in sorted(candidates, key=lambda candidate: candidate.rank):
-        if taken.isdisjoint(one.own):
-            taken |= one.own
-            kept.append(one)
-    return tuple(_match(view, one) for one in sorted(kept, key=lambda one: one.root))
+    for candidate in sorted(candidates, key=lambda candidate: candidate.rank):
+        if taken.isdisjoint(candidate.own):
+            taken |= candidate.own
+            kept.append(candidate)
+    return tuple(
+        _match(view, candidate) for candidate in sorted(kept, key=lambda candidate: candidate.root)
+    )
 
 
 class _Solver:
@@ -337,19 +342,21 @@ class _Solver:
         """Find the forms; those further down may be made of those further up."""
         self.kinds = frozenset(("Identity",))
         spellings = [
-            (form.operator, one) for form in self.patterns.forms for one in form.expressions
+            (form.operator, expression)
+            for form in self.patterns.forms
+            for expression in form.expressions
         ]
         for operator, expression in spellings:
             for root in list(self._roots(expression)):
-                found = next(self._node(expression, root, _Found()), None)
-                if found and not self._is_spelled(root, operator):
-                    nodes = tuple(dict.fromkeys(found.nodes))
-                    spelled = _Spelled(operator, found.letters["x"], nodes, found.edges)
+                solution = next(self._node(expression, root, _Solution()), None)
+                if solution and not self._is_spelled(root, operator):
+                    nodes = tuple(dict.fromkeys(solution.nodes))
+                    spelled = _Spelled(operator, solution.letters["x"], nodes, solution.edges)
                     self.spelled.setdefault(root, []).append(spelled)
                     self.places.setdefault(operator, []).append(root)
 
     def _is_spelled(self, root: int, operator: str) -> bool:
-        return any(one.operator == operator for one in self.spelled.get(root, ()))
+        return any(spelled.operator == operator for spelled in self.spelled.get(root, ()))
 
     def roots(self, pattern: Pattern) -> list[int]:
         """Return the nodes that a pattern's last operator could be."""
@@ -365,67 +372,71 @@ class _Solver:
         """Return how a pattern fits at a node with the most nodes, and least broken."""
         self.kinds = pattern.between
         candidates = [
-            _Candidate(pattern, order, root, found, self._breakers(pattern, found))
+            _Candidate(pattern, order, root, solution, self._breakers(pattern, solution))
             for expression in pattern.expressions
-            for found in islice(self._node(expression, root, _Found()), MOST_SOLUTIONS)
+            for solution in islice(self._node(expression, root, _Solution()), MOST_SOLUTIONS)
         ]
         return min(candidates, key=lambda candidate: candidate.rank, default=None)
 
-    def _breakers(self, pattern: Pattern, found: _Found) -> tuple[Breaker, ...]:
-        inside = {*found.nodes, *(node for edge in found.edges for node in edge.nodes)}
+    def _breakers(self, pattern: Pattern, solution: _Solution) -> tuple[Breaker, ...]:
+        inside = {*solution.nodes, *(node for edge in solution.edges for node in edge.nodes)}
         broken = (
-            one
-            for edge in dict.fromkeys(found.edges)
-            for one in breakers_of(self.view, edge, inside, pattern.allows)
+            breaker
+            for edge in dict.fromkeys(solution.edges)
+            for breaker in breakers_of(self.view, edge, inside, pattern.allows)
         )
         return tuple(dict.fromkeys(broken))
 
     def _is_one_of(self, number: int, operators: frozenset[str]) -> bool:
         spelled = self.spelled.get(number, ())
         return self.view.operators[number] in operators or any(
-            one.operator in operators for one in spelled
+            form.operator in operators for form in spelled
         )
 
-    def _node(self, term: Operator, number: int, found: _Found) -> Iterator[_Found]:
+    def _node(self, term: Operator, number: int, solution: _Solution) -> Iterator[_Solution]:
         """Yield the ways in which a node and what it reads fit an operator of an expression."""
-        wanted = self.patterns.alternatives(term.name)
-        if self.view.operators[number] in wanted:
-            given = tuple(self.view.nodes[number].input)
-            yield from self._all(term, given, found.plus(term.name, (number,), ()))
-        for one in self.spelled.get(number, ()):
-            if one.operator in wanted and len(term.inputs) <= 1:
-                own = found.plus(term.name, one.nodes, one.edges)
-                yield from self._all(term, (one.reads,), own)
+        operators = self.patterns.alternatives(term.name)
+        if self.view.operators[number] in operators:
+            tensors = tuple(self.view.nodes[number].input)
+            yield from self._all(term, tensors, solution.plus(term.name, (number,), ()))
+        for spelled in self.spelled.get(number, ()):
+            if spelled.operator in operators and len(term.inputs) <= 1:
+                own = solution.plus(term.name, spelled.nodes, spelled.edges)
+                yield from self._all(term, (spelled.reads,), own)
 
-    def _all(self, term: Operator, given: tuple[str, ...], found: _Found) -> Iterator[_Found]:
-        if len(term.inputs) > len(given):
+    def _all(
+        self, term: Operator, tensors: tuple[str, ...], solution: _Solution
+    ) -> Iterator[_Solution]:
+        if len(term.inputs) > len(tensors):
             return
-        orders = [given[: len(term.inputs)]]
-        if term.name in COMMUTES and len(given) == len(term.inputs) == 2:
-            orders += [given[::-1]] if given[0] != given[1] else []
+        orders = [tensors[: len(term.inputs)]]
+        if term.name in COMMUTES and len(tensors) == len(term.inputs) == 2:
+            orders += [tensors[::-1]] if tensors[0] != tensors[1] else []
         for order in orders:
             pairs = sorted(zip(term.inputs, order, strict=True), key=_is_operator)
-            yield from self._pairs(tuple(pairs), found)
+            yield from self._pairs(tuple(pairs), solution)
 
-    def _pairs(self, pairs: tuple[tuple[Term, str], ...], found: _Found) -> Iterator[_Found]:
+    def _pairs(
+        self, pairs: tuple[tuple[Term, str], ...], solution: _Solution
+    ) -> Iterator[_Solution]:
         if not pairs:
-            yield found
+            yield solution
             return
-        for one in self._value(*pairs[0], found):
-            yield from self._pairs(pairs[1:], one)
+        for extended in self._value(*pairs[0], solution):
+            yield from self._pairs(pairs[1:], extended)
 
-    def _value(self, term: Term, tensor: str, found: _Found) -> Iterator[_Found]:
+    def _value(self, term: Term, tensor: str, solution: _Solution) -> Iterator[_Solution]:
         if isinstance(term, Operator):
-            wanted = self.patterns.alternatives(term.name)
+            operators = self.patterns.alternatives(term.name)
             for edge in ways_back(self.view, tensor, self.kinds):
                 number = self.view.maker(edge.source)
-                if number is not None and self._is_one_of(number, wanted):
-                    yield from self._node(term, number, found.through(edge))
+                if number is not None and self._is_one_of(number, operators):
+                    yield from self._node(term, number, solution.through(edge))
         elif isinstance(term, Variable):
-            if found.letters.get(term.letter, tensor) == tensor and tensor:
-                yield found.bound(term.letter, tensor)
+            if solution.letters.get(term.letter, tensor) == tensor and tensor:
+                yield solution.bound(term.letter, tensor)
         elif self._holds(term, tensor):
-            yield found
+            yield solution
 
     def _holds(self, term: Anything | Number, tensor: str) -> bool:
         if isinstance(term, Number):
@@ -440,30 +451,30 @@ def _is_operator(pair: tuple[Term, str]) -> bool:
     return isinstance(pair[0], Operator)
 
 
-def _match(view: View, one: _Candidate) -> Match:
+def _match(view: View, candidate: _Candidate) -> Match:
     def names(nodes: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(view.nodes[node].name for node in sorted(set(nodes)))
 
-    roles = tuple((role, names(nodes)) for role, nodes in reversed(one.found.roles))
-    around = names(tuple(_around(view, one)))
-    own = tuple(one.own - {one.root})
+    roles = tuple((role, names(nodes)) for role, nodes in reversed(candidate.solution.roles))
+    around = names(tuple(_around(view, candidate)))
+    own = tuple(candidate.own - {candidate.root})
     return Match(
-        one.pattern.name,
-        (*names(own), view.nodes[one.root].name),
+        candidate.pattern.name,
+        (*names(own), view.nodes[candidate.root].name),
         tuple(dict.fromkeys(roles)),
-        one.breakers,
+        candidate.breakers,
         around,
     )
 
 
-def _around(view: View, one: _Candidate) -> Iterator[int]:
+def _around(view: View, candidate: _Candidate) -> Iterator[int]:
     """Yield the DequantizeLinears that feed a match, and the QuantizeLinears that read its result."""
-    between = {node for edge in one.found.edges for node in edge.nodes}
-    for node in one.own:
+    between = {node for edge in candidate.solution.edges for node in edge.nodes}
+    for node in candidate.own:
         for tensor in view.nodes[node].input:
             maker = view.maker(tensor)
             if maker is not None and view.operators[maker] == "DequantizeLinear":
                 yield from {maker} - between
-    for reader in view.readers.get(view.nodes[one.root].output[0], ()):
+    for reader in view.readers.get(view.nodes[candidate.root].output[0], ()):
         if view.operators[reader] == "QuantizeLinear":
             yield reader

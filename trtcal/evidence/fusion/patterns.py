@@ -112,8 +112,8 @@ def operators_in(term: Term) -> Iterator[Operator]:
     """Yield the operators of an expression, from the outermost inwards."""
     if isinstance(term, Operator):
         yield term
-        for one in term.inputs:
-            yield from operators_in(one)
+        for operand in term.inputs:
+            yield from operators_in(operand)
 
 
 def operands_in(term: Term) -> Iterator[Term]:
@@ -121,8 +121,8 @@ def operands_in(term: Term) -> Iterator[Term]:
     if not isinstance(term, Operator):
         yield term
         return
-    for one in term.inputs:
-        yield from operands_in(one)
+    for operand in term.inputs:
+        yield from operands_in(operand)
 
 
 def check_operator(name: str, known: Collection[str]) -> None:
@@ -154,12 +154,12 @@ FILE_HINT = "give a TOML file with [operators], [[form]] and [[pattern]]"
 NAME = Kind("a name", lambda value: isinstance(value, str) and value != "")
 TEXTS = Kind(
     "a string or a list of one or more strings",
-    lambda value: value != [] and all(isinstance(one, str) for one in as_list(value)),
+    lambda value: value != [] and all(isinstance(text, str) for text in as_list(value)),
     as_list,
 )
 STEPS = Kind(
     f"a list of {', '.join(BETWEEN)}",
-    lambda value: all(one in BETWEEN for one in as_list(value)),
+    lambda value: all(text in BETWEEN for text in as_list(value)),
     lambda value: frozenset(as_list(value)),
 )
 
@@ -197,13 +197,13 @@ class Pattern:
 
 
 def _sets(value: object) -> dict[str, frozenset[str]]:
-    found = {name: frozenset(texts) for name, texts in by_name(TEXTS, value).items()}
-    for name in found:
+    sets = {name: frozenset(texts) for name, texts in by_name(TEXTS, value).items()}
+    for name in sets:
         if not (name.isidentifier() and name.islower() and len(name) > 1):
             raise WrongKeyError(
                 "{} is not a valid name of a set", name, "use a name such as my_conv"
             )
-    return found
+    return sets
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ class Patterns:
             [form.operator for form in self.forms],
             [pattern.name for pattern in self.patterns],
         ]
-        for word, given in zip(("form", "pattern"), names, strict=True):
-            for name in given:
-                if given.count(name) > 1:
+        for word, listed in zip(("form", "pattern"), names, strict=True):
+            for name in listed:
+                if listed.count(name) > 1:
                     raise WrongKeyError(f"{{}} has {name!r} twice", word, "name each")
 
     def alternatives(self, name: str) -> frozenset[str]:
@@ -232,8 +232,8 @@ class Patterns:
 
     def replaced_by(self, other: Patterns) -> Patterns:
         """Return these patterns and others, which take the place of those of the same name."""
-        forms = {one.operator: one for one in (*self.forms, *other.forms)}
-        patterns = {one.name: one for one in (*self.patterns, *other.patterns)}
+        forms = {form.operator: form for form in (*self.forms, *other.forms)}
+        patterns = {pattern.name: pattern for pattern in (*self.patterns, *other.patterns)}
         operators = {**self.operators, **other.operators}
         return Patterns(operators, tuple(forms.values()), tuple(patterns.values()))
 
@@ -248,8 +248,8 @@ class Patterns:
         expected = [(pattern.name, pattern.expressions) for pattern in self.patterns]
         for name, expressions in (*spelled, *expected):
             with naming(repr(name)):
-                for one in chain.from_iterable(map(operators_in, expressions)):
-                    check_operator(one.name, {*every.operators, *forms})
+                for term in chain.from_iterable(map(operators_in, expressions)):
+                    check_operator(term.name, {*every.operators, *forms})
 
 
 def read_patterns(files: Iterable[Path] = ()) -> Patterns:

@@ -176,7 +176,7 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
     flow = follow(layers)
     reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
     total_ms, total_bytes = time_of(layers), bytes_of(layers)
-    left_over = {one.layer for one in unfused}
+    left_over = {qdq.layer for qdq in unfused}
     findings = [
         *_float_between_int8(flow),
         *(
@@ -184,15 +184,17 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
             for reformat in reformats
             if not reformat.is_free and reformat.layer not in left_over
         ),
-        *(_unfused_finding(one) for one in unfused),
+        *(_unfused_finding(qdq) for qdq in unfused),
         *(
             _chain(chain)
             for chain in chains
             if (len(chain.layers) >= LONG_CHAIN or chain.cuts) and _has_size(chain)
         ),
     ]
-    worth = (one for one in findings if _is_worth(one.cost, total_ms, total_bytes))
-    ranked = rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
+    worth = (finding for finding in findings if _is_worth(finding.cost, total_ms, total_bytes))
+    ranked = rank(
+        replace(finding, why=sentence(finding.why), fix=sentence(finding.fix)) for finding in worth
+    )
     return LayerReport(reformats, unfused, chains, ranked)
 
 
@@ -232,59 +234,60 @@ def _float_between_int8(flow: Flow) -> Iterator[Finding]:
     )
 
 
-def _reformat(one: Reformat) -> Finding:
-    where = _between(one.before, one.after)
+def _reformat(reformat: Reformat) -> Finding:
+    where = _between(reformat.before, reformat.after)
     return Finding(
         "silent_reformat",
-        one.layer,
-        f"a copy {where} changes {one.why}",
+        reformat.layer,
+        f"a copy {where} changes {reformat.why}",
         "the builder inserted it without a message, because the layers around it need different "
         "formats",
         "give both neighbours the same precision, or give the tensor a channel count that is a "
         "multiple of 32 (INT8) or of 8 (FP16); at an input or output of the network, use the "
         "format of the engine",
-        (Evidence("layer", one.layer, f"origin {one.origin or 'unknown'}"),),
-        Cost(one.time_ms, one.moved_bytes),
+        (Evidence("layer", reformat.layer, f"origin {reformat.origin or 'unknown'}"),),
+        Cost(reformat.time_ms, reformat.moved_bytes),
     )
 
 
-def _unfused_finding(one: Unfused) -> Finding:
+def _unfused_finding(qdq: Unfused) -> Finding:
     return Finding(
         "unfused_qdq",
-        one.layer,
-        f"a quantize or dequantize step runs as a separate kernel ({one.form})",
-        f"{one.reason}, so the kernel reads and writes the whole tensor once more",
-        KINDS["unfused_qdq"].fixes[one.cause],
-        (Evidence("layer", one.layer, one.form),),
-        Cost(one.time_ms, one.moved_bytes),
+        qdq.layer,
+        f"a quantize or dequantize step runs as a separate kernel ({qdq.form})",
+        f"{qdq.reason}, so the kernel reads and writes the whole tensor once more",
+        KINDS["unfused_qdq"].fixes[qdq.cause],
+        (Evidence("layer", qdq.layer, qdq.form),),
+        Cost(qdq.time_ms, qdq.moved_bytes),
     )
 
 
-def _chain(one: Chain) -> Finding:
-    cut = f"; {listed(one.cuts)} in the middle divide it" if one.cuts else ""
+def _chain(chain: Chain) -> Finding:
+    cut = f"; {listed(chain.cuts)} in the middle divide it" if chain.cuts else ""
     return Finding(
         "memory_bound_chain",
-        one.layers[0],
-        f"{len(one.layers)} layers {_between(one.before[:1], one.after[:1])} only move data: "
-        f"{one.moved_bytes:,} bytes where one kernel would move {one.stitched_bytes:,} (estimate){cut}",
+        chain.layers[0],
+        f"{len(chain.layers)} layers {_between(chain.before[:1], chain.after[:1])} only move data: "
+        f"{chain.moved_bytes:,} bytes where one kernel would move {chain.stitched_bytes:,} "
+        f"(estimate){cut}",
         "each of them writes its result to memory, and the next one reads it again",
         "remove Q/DQ from the middle, so that the builder can fuse the layers"
-        if one.cuts
+        if chain.cuts
         else "find what prevents the fusion: other shapes, several readers or plug-ins",
-        tuple(Evidence("layer", name) for name in one.layers[:MOST_EVIDENCE]),
-        Cost(_saved_ms(one), one.saved_bytes),
+        tuple(Evidence("layer", name) for name in chain.layers[:MOST_EVIDENCE]),
+        Cost(_saved_ms(chain), chain.saved_bytes),
     )
 
 
-def _has_size(one: Chain) -> bool:
-    return one.moved_bytes is not None and one.stitched_bytes is not None
+def _has_size(chain: Chain) -> bool:
+    return chain.moved_bytes is not None and chain.stitched_bytes is not None
 
 
-def _saved_ms(one: Chain) -> float | None:
+def _saved_ms(chain: Chain) -> float | None:
     """Return the time of the bytes that one kernel would not move, if all bytes cost the same."""
-    if one.time_ms is None or not one.moved_bytes or one.saved_bytes is None:
+    if chain.time_ms is None or not chain.moved_bytes or chain.saved_bytes is None:
         return None
-    return one.time_ms * one.saved_bytes / one.moved_bytes
+    return chain.time_ms * chain.saved_bytes / chain.moved_bytes
 
 
 def _between(before: Sequence[str], after: Sequence[str]) -> str:

@@ -99,13 +99,13 @@ class LayerPair(NamedTuple):
         return self.after.time_ms - self.before.time_ms
 
 
-def _change_document(one: Change[Layer]) -> dict[str, Any]:
+def _change_document(change: Change[Layer]) -> dict[str, Any]:
     return {
-        "subject": one.subject,
-        "what": one.what,
-        "before": one.before and _side(one.before),
-        "after": one.after and _side(one.after),
-        "kind": one.kind,
+        "subject": change.subject,
+        "what": change.what,
+        "before": change.before and _side(change.before),
+        "after": change.after and _side(change.after),
+        "kind": change.kind,
     }
 
 
@@ -192,11 +192,11 @@ def _unmatched(these: _Places, those: _Places) -> tuple[tuple[Reformat, ...], tu
 def _copies(places: _Places) -> list[tuple[Hashable, Reformat]]:
     layers = places.flow.layers
     indexes = [index for index, layer in enumerate(layers) if layer.is_reformat]
-    found = zip(indexes, find_reformats(places.flow), strict=True)
+    reformats = zip(indexes, find_reformats(places.flow), strict=True)
     return [
-        ((places.behind(index), one.origin, _first_type(layers[index].outputs)), one)
-        for index, one in found
-        if not one.is_free
+        ((places.behind(index), reformat.origin, _first_type(layers[index].outputs)), reformat)
+        for index, reformat in reformats
+        if not reformat.is_free
     ]
 
 
@@ -353,9 +353,13 @@ def _written(difference: EngineDifference) -> Iterator[str]:
         came = old in NARROW
         copies = difference.new if came else difference.gone
         names = {pair.after.name if came else pair.before.name for pair in pairs}
-        found = [copy for copy in copies if names & set(copy.before)]
+        attached = [copy for copy in copies if names & set(copy.before)]
         verb, those = "appeared" if came else "disappeared", "it" if len(pairs) == 1 else "them"
-        with_it = f"; {_count(found, 'copy')} {verb} after {those}{_cost(found)}" if found else ""
+        with_it = (
+            f"; {_count(attached, 'copy')} {verb} after {those}{_cost(attached)}"
+            if attached
+            else ""
+        )
         write = "writes" if len(pairs) == 1 else "write"
         yield f"{_count(pairs, 'layer')} {write} {new} instead of {old}{with_it}."
 
@@ -417,7 +421,7 @@ def _layers(difference: EngineDifference) -> Iterator[str]:
     """Yield the layers whose time changed most."""
     changes = [(pair.change_ms or 0.0, pair) for pair in difference.pairs]
     least = LEAST_SHARE * (difference.before.total_ms or 0.0)
-    most = sorted(changes, key=lambda one: -abs(one[0]))[:MAX_LISTED]
+    most = sorted(changes, key=lambda change: -abs(change[0]))[:MAX_LISTED]
     parts = [f"{_name(pair)} {change:+.3f} ms" for change, pair in most if abs(change) > least]
     if difference.is_timed and parts:
         yield f"The layers whose time changed most: {'; '.join(parts)}."
@@ -456,7 +460,7 @@ def _cost(copies: Sequence[Reformat]) -> str:
 
 
 def _sum_ms(timed: Iterable[Reformat | Layer]) -> str:
-    times = [one.time_ms for one in timed if one.time_ms is not None]
+    times = [kernel.time_ms for kernel in timed if kernel.time_ms is not None]
     return f" ({_ms(math.fsum(times))})" if times else ""
 
 

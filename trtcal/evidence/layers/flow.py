@@ -37,8 +37,8 @@ class Flow:
 
 
 def _others(index: int, tensors: Sequence[TensorInfo], table: dict[str, list[int]]) -> list[int]:
-    found = (other for tensor in tensors for other in table.get(tensor.name, ()))
-    return [other for other in dict.fromkeys(found) if other != index]
+    neighbours = (other for tensor in tensors for other in table.get(tensor.name, ()))
+    return [other for other in dict.fromkeys(neighbours) if other != index]
 
 
 def follow(layers: Sequence[Layer]) -> Flow:

@@ -109,8 +109,8 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
     datatype = _text(entry.get("Datatype"))
     dtype = dtype_named(datatype) if datatype else dtype_in_format(layout)
     sizes = entry.get("Dimensions")
-    given = sizes[:MAX_RANK] if isinstance(sizes, list) else []
-    shape = tuple(size for size in given if type(size) is int)
+    dims = sizes[:MAX_RANK] if isinstance(sizes, list) else []
+    shape = tuple(size for size in dims if type(size) is int)
     return TensorInfo(_text(entry.get("Name")), dtype, shape, layout)
 
 

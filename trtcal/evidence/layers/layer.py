@@ -193,7 +193,9 @@ class Layer:
 
     def _most_operands(self) -> str:
         """Return what most operands are: the first may be what is added after the product."""
-        operands = [one.dtype for one in (*self.inputs, *self.constants) if len(one.shape) > 1]
+        operands = [
+            operand.dtype for operand in (*self.inputs, *self.constants) if len(operand.shape) > 1
+        ]
         counts = Counter(operands or [self.inputs[0].dtype])
         return counts.most_common(1)[0][0]
 

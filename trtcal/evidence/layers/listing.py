@@ -100,7 +100,7 @@ def _read_after_kind(text: str, match: re.Match[str]) -> Layer | None:
         return None
     name, kind = text[len("Name: ") : match.start()], match[1]
     operands = constants.tensors if constants else ()
-    given = {key: value.strip() for key, value in ATTRIBUTE.findall(attributes)}
+    values = {key: value.strip() for key, value in ATTRIBUTE.findall(attributes)}
     weights = WEIGHTS.search(attributes)
     return Layer(
         name=name,
@@ -108,9 +108,9 @@ def _read_after_kind(text: str, match: re.Match[str]) -> Layer | None:
         inputs=inputs.tensors,
         outputs=outputs.tensors,
         constants=operands,
-        tactic=given.get("TacticName") or None,
+        tactic=values.get("TacticName") or None,
         nodes=nodes_of(name, metadata),
-        origin=given.get("Origin") or None,
+        origin=values.get("Origin") or None,
         weights=dtype_named(weights[1]) if weights else None,
         macs=count_operands(kind, inputs.tensors, operands, outputs.tensors),
     )

@@ -50,7 +50,7 @@ class Outcome:
         return self.got not in (self.asked, UNKNOWN)
 
 
-def check(asked: Mapping[str, str], layers: Sequence[Layer]) -> tuple[Outcome, ...]:
+def check(precisions: Mapping[str, str], layers: Sequence[Layer]) -> tuple[Outcome, ...]:
     """Compare the precision that a plan asked for each ONNX node with what the layer list shows.
 
     A layer that computes (a convolution, a matrix product, a pooling) decides; of several that list
@@ -58,16 +58,16 @@ def check(asked: Mapping[str, str], layers: Sequence[Layer]) -> tuple[Outcome, .
     nothing. Nodes keep the order of `asked`.
     """
     index = LayersByNode(layers)
-    return tuple(_outcome(node, precision, index) for node, precision in asked.items())
+    return tuple(_outcome(node, precision, index) for node, precision in precisions.items())
 
 
-def _outcome(node: str, asked: str, index: LayersByNode) -> Outcome:
+def _outcome(node: str, precision: str, index: LayersByNode) -> Outcome:
     listing = [index.layers[number] for number in index.listing(node)]
     deciding = _deciding(node, listing)
     if not deciding:
-        return _undecided(node, asked, listing, index.layers)
-    layer = next((layer for layer in deciding if _answer(layer) == asked), deciding[0])
-    return _decided(node, asked, layer, index.layers)
+        return _undecided(node, precision, listing, index.layers)
+    layer = next((layer for layer in deciding if _answer(layer) == precision), deciding[0])
+    return _decided(node, precision, layer, index.layers)
 
 
 def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
@@ -83,62 +83,67 @@ def _answer(layer: Layer) -> str:
     return BY_LISTED[layer.precision].name if layer.precision in BY_LISTED else layer.precision
 
 
-def _decided(node: str, asked: str, layer: Layer, layers: Sequence[Layer]) -> Outcome:
+def _decided(node: str, expected: str, layer: Layer, layers: Sequence[Layer]) -> Outcome:
     precision = _answer(layer)
-    if precision == asked:
-        return Outcome(node, asked, precision, layer.name)
+    if precision == expected:
+        return Outcome(node, expected, precision, layer.name)
     if precision not in PLANNED:
         reason = f"{layer.kind} layer, precision {precision}"
-        return Outcome(node, asked, UNKNOWN, layer.name, reason, DETAILED)
-    loss = loss_of(asked, layer, layers)
-    return Outcome(node, asked, precision, layer.name, loss.reason, loss.hint, loss.cause)
+        return Outcome(node, expected, UNKNOWN, layer.name, reason, DETAILED)
+    loss = loss_of(expected, layer, layers)
+    return Outcome(node, expected, precision, layer.name, loss.reason, loss.hint, loss.cause)
 
 
 DETAILED = "build with detailed profiling verbosity, so that the list has the type of every tensor"
 
 
-def _undecided(node: str, asked: str, listing: Sequence[Layer], layers: Sequence[Layer]) -> Outcome:
+def _undecided(
+    node: str, precision: str, listing: Sequence[Layer], layers: Sequence[Layer]
+) -> Outcome:
     if listing:
-        return _without_kernel(node, asked, listing[0])
+        return _without_kernel(node, precision, listing[0])
     opaque = next((layer for layer in layers if layer.is_opaque), None)
     if opaque is not None:
         reason = "not in the layer list; it may be inside a compiled subgraph"
-        return Outcome(node, asked, UNKNOWN, opaque.name, reason, DETAILED)
+        return Outcome(node, precision, UNKNOWN, opaque.name, reason, DETAILED)
     if not layers:
         reason = "there is no layer list"
-        return Outcome(node, asked, UNKNOWN, None, reason, DETAILED)
+        return Outcome(node, precision, UNKNOWN, None, reason, DETAILED)
     reason = "not found in the layer list: merged into another layer, or removed"
     hint = (
         "find the layer that absorbed it; a node that affects no output is removed, which is fine"
     )
-    return Outcome(node, asked, UNKNOWN, None, reason, hint)
+    return Outcome(node, precision, UNKNOWN, None, reason, hint)
 
 
-def _without_kernel(node: str, asked: str, layer: Layer) -> Outcome:
+def _without_kernel(node: str, precision: str, layer: Layer) -> Outcome:
     if layer.is_opaque:
         reason = "inside a compiled subgraph whose kernels are not listed"
-        return Outcome(node, asked, UNKNOWN, layer.name, reason, DETAILED)
+        return Outcome(node, precision, UNKNOWN, layer.name, reason, DETAILED)
     reason = f"only {layer.kind} layers list it, which do not multiply, convolve or pool"
     hint = "element-wise operations run inside fused kernels and have no precision of their own"
-    return Outcome(node, asked, UNKNOWN, layer.name, reason, hint)
+    return Outcome(node, precision, UNKNOWN, layer.name, reason, hint)
 
 
 PROFILE = re.compile(r" \[profile (\d+)\]")
 
 
 def find_outcomes(
-    asked: Mapping[str, str], layers: Sequence[Layer], profiles: int
+    precisions: Mapping[str, str], layers: Sequence[Layer], profiles: int
 ) -> tuple[Outcome, ...]:
     """Return each node's outcome, of several profiles that of the first in which it was lost.
 
     A list of several profiles has every layer once for each, with ` [profile 1]` in its name from
     the second on.
     """
-    found = [
-        check(asked, [layer for layer in layers if not layer.is_heavy or _profile(layer) == number])
+    outcomes_by_profile = [
+        check(
+            precisions,
+            [layer for layer in layers if not layer.is_heavy or _profile(layer) == number],
+        )
         for number in range(profiles)
     ]
-    return tuple(_worst(outcomes) for outcomes in zip(*found, strict=True))
+    return tuple(_worst(outcomes) for outcomes in zip(*outcomes_by_profile, strict=True))
 
 
 def _profile(layer: Layer) -> int:
@@ -165,7 +170,9 @@ def built_coverage(
         {outcome.node: outcome.got for outcome in outcomes},
         quantization_record(model.proto),
     )
-    reasons = kept_out(record) | {one.node: one.reason for one in outcomes if one.reason}
+    reasons = kept_out(record) | {
+        outcome.node: outcome.reason for outcome in outcomes if outcome.reason
+    }
     work = count_work(model, {**usual_sizes(record), **(sizes or {})})
     return cover(work, got, reasons, is_built=True)
 
@@ -182,12 +189,16 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
     """
     nodes = tuple(
         NodeWork(
-            one.name, one.kind, one.macs if one.is_heavy else 0, one.bytes_moved or 0, one.name
+            layer.name,
+            layer.kind,
+            layer.macs if layer.is_heavy else 0,
+            layer.bytes_moved or 0,
+            layer.name,
         )
-        for one in layers
+        for layer in layers
     )
     got = {layer.name: _answer(layer) for layer in layers}
-    reasons = {one.name: f"its {one.kind} layer runs in {one.precision}" for one in layers}
+    reasons = {layer.name: f"its {layer.kind} layer runs in {layer.precision}" for layer in layers}
     return cover(Work(nodes, {}, (LAYERS_COUNTED,)), got, reasons, is_built=True)
 
 
@@ -198,7 +209,7 @@ def narrow_formats(layers: Sequence[Layer]) -> set[str]:
         for layer in layers
         if not (layer.is_reformat or layer.is_idle or is_quantize_step(layer))
     )
-    return {_answer(one) for one in computing}.intersection(NARROW)
+    return {_answer(layer) for layer in computing}.intersection(NARROW)
 
 
 EXPANDED = "weights_expanded"
@@ -213,30 +224,35 @@ class Loss:
     cause: str | None = None
 
 
-def loss_of(asked: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
+def loss_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
     """Return why a layer among `layers` computes a node in another precision than `asked`."""
     reason = f"its {layer.kind} layer runs in {layer.precision}"
     if layer.precision not in FLOATS:
         return Loss(reason, "remove the Q/DQ from the inputs of the node and build again")
-    if asked in FLOATS:
-        hint = f"cast the inputs of the node to {asked}, or allow {asked} in the build"
+    if precision in FLOATS:
+        hint = f"cast the inputs of the node to {precision}, or allow {precision} in the build"
         return Loss(reason, hint)
-    expander = None if asked == "int8" else expander_of(asked, layer, layers)
-    if asked in WEIGHTS_ONLY:
-        return _of_weights(reason, asked, layer, expander)
+    expander = None if precision == "int8" else expander_of(precision, layer, layers)
+    if precision in WEIGHTS_ONLY:
+        return _of_weights(reason, precision, layer, expander)
     if expander is not None:
-        return _of_expanded(reason, asked)
-    return _of_operands(reason, asked, layer)
+        return _of_expanded(reason, precision)
+    return _of_operands(reason, precision, layer)
 
 
-def expander_of(asked: str, layer: Layer, layers: Sequence[Layer]) -> Layer | None:
+def expander_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Layer | None:
     """Return the layer that reads weights in the format asked and writes them in float for `layer`."""
-    stored, read = FORMATS[asked].listed, {one.name for one in layer.inputs if one.name}
-    return next((one for one in layers if _writes_float(one, read) and _reads(one, stored)), None)
+    stored, read = (
+        FORMATS[precision].listed,
+        {tensor.name for tensor in layer.inputs if tensor.name},
+    )
+    return next(
+        (layer for layer in layers if _writes_float(layer, read) and _reads(layer, stored)), None
+    )
 
 
-def _writes_float(layer: Layer, wanted: set[str]) -> bool:
-    written = any(output.name in wanted and output.dtype in FLOATS for output in layer.outputs)
+def _writes_float(layer: Layer, names: set[str]) -> bool:
+    written = any(output.name in names and output.dtype in FLOATS for output in layer.outputs)
     return written and not layer.is_heavy
 
 
@@ -244,16 +260,17 @@ def _reads(layer: Layer, dtype: str) -> bool:
     return any(constant.dtype == dtype for constant in layer.constants)
 
 
-def _of_weights(reason: str, asked: str, layer: Layer, expander: Layer | None) -> Loss:
+def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | None) -> Loss:
     """Say why a product does not read weights of four bits itself."""
     if expander is None:
         hint = "check in the layer list that the weights have Q/DQ: `trtcal layers show`"
-        return Loss(f"{reason}: no kernel before it reads {asked.upper()} weights", hint)
+        return Loss(f"{reason}: no kernel before it reads {precision.upper()} weights", hint)
     what = (
-        f"{reason}: a kernel of its own expands its {asked.upper()} weights first. They are stored in "
-        "4 bits: the file is smaller and needs less memory at rest, the product is no faster"
+        f"{reason}: a kernel of its own expands its {precision.upper()} weights first. "
+        "They are stored in 4 bits: the file is smaller and needs less memory at rest, "
+        "the product is no faster"
     )
-    if FORMATS[asked].named_by_weights and any(map(_is_one_block, expander.constants)):
+    if FORMATS[precision].named_by_weights and any(map(_is_one_block, expander.constants)):
         hint = "give the matrix two blocks or more: a block size below its summed axis"
         return Loss(f"{what}. The matrix has one block a column", hint, EXPANDED)
     faster = " or ".join(reversed(RANGED))
@@ -265,25 +282,25 @@ def _is_one_block(tensor: TensorInfo) -> bool:
     return tensor.dtype in FLOATS and 1 in tensor.shape and max(tensor.shape) > 1
 
 
-def _of_expanded(reason: str, asked: str) -> Loss:
+def _of_expanded(reason: str, precision: str) -> Loss:
     return Loss(
-        f"{reason}: a kernel of its own expands its {asked.upper()} weights first, and the Q/DQ of its "
-        "input only round",
-        f"leave the node in float: this builder has no {asked.upper()} kernel for it",
+        f"{reason}: a kernel of its own expands its {precision.upper()} weights first, "
+        "and the Q/DQ of its input only round",
+        f"leave the node in float: this builder has no {precision.upper()} kernel for it",
         EXPANDED,
     )
 
 
-def _of_operands(reason: str, asked: str, layer: Layer) -> Loss:
+def _of_operands(reason: str, precision: str, layer: Layer) -> Loss:
     """Say why a product whose both operands should be narrow is one of floats."""
     first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
-    said = asked.upper()
-    if first == asked:
+    said = precision.upper()
+    if first == precision:
         return Loss(
             f"{reason}: it converts the {said} operands to float first",
             "put the weight scales on the output channel axis, or use one scale for all weights",
         )
-    if any(one.dtype == asked for one in (*layer.inputs[1:], *layer.constants)):
+    if any(operand.dtype == precision for operand in (*layer.inputs[1:], *layer.constants)):
         return Loss(
             f"{reason}: only its weights are {said}",
             "quantize the input too: put Q/DQ on both operands, directly before the node",

@@ -115,17 +115,17 @@ def _shares(
     engine: Engine, group_of: Callable[[Layer], str], order: Sequence[str]
 ) -> tuple[Share, ...]:
     groups = {name: [layer for layer in engine.layers if group_of(layer) == name] for name in order}
-    return tuple(_share(name, found, engine) for name, found in groups.items() if found)
+    return tuple(_share(name, layers, engine) for name, layers in groups.items() if layers)
 
 
-def _share(name: str, found: Sequence[Layer], engine: Engine) -> Share:
-    time_ms, moved = time_of(found), bytes_of(found)
+def _share(name: str, layers: Sequence[Layer], engine: Engine) -> Share:
+    time_ms, moved = time_of(layers), bytes_of(layers)
     if engine.is_timed:
         part, whole = time_ms or 0.0, time_of(engine.layers) or 0.0
     else:
         part, whole = float(moved), float(bytes_of(engine.layers))
-    unsized = sum(layer.bytes_moved is None for layer in found)
-    return Share(name, len(found), time_ms, moved, unsized, part / whole if whole else None)
+    unsized = sum(layer.bytes_moved is None for layer in layers)
+    return Share(name, len(layers), time_ms, moved, unsized, part / whole if whole else None)
 
 
 CONVOLUTIONS = ("correlation", "corrltn")
@@ -157,7 +157,7 @@ def _weights(operands: Sequence[Shape], channels: Shape) -> Shape | None:
         for operand in operands
         if len(operand) == len(channels) and operand[0] == channels[1]
     ]
-    return next((one for one in reversed(known)), None)
+    return next((operand for operand in reversed(known)), None)
 
 
 def _count(kind: str, first: Shape, second: Shape, output: Shape) -> int | None:
@@ -206,8 +206,8 @@ def _implied_count(entry: Mapping[str, Any], kernel: Shape, channels: int) -> in
 def _places(entry: Mapping[str, Any], kernel: Shape, sizes: Shape) -> Shape | None:
     names = ("PrePadding", "PostPadding", "Stride", "Dilation")
     before, after, strides, dilations = (_sizes(entry.get(name)) for name in names)
-    given = (before, after, strides, dilations)
-    if any(len(one) != len(kernel) for one in given) or min(*sizes, *strides) < 1:
+    vectors = (before, after, strides, dilations)
+    if any(len(vector) != len(kernel) for vector in vectors) or min(*sizes, *strides) < 1:
         return None
     rows = zip(sizes, before, after, strides, dilations, kernel, strict=True)
     return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, b, a, s, d, k in rows)
@@ -246,7 +246,7 @@ def find_gpu_name(text: str) -> str | None:
     """Return a GPU's name as it stands in `GPUS`, of one such as "NVIDIA GeForce RTX 4090"."""
     plain = MAKERS.sub("", re.sub(r"[\s_-]", "", text.lower()))
     known = {name for names in GPUS.values() for name in names}
-    return next((one for one in (plain, SIZES.sub("", plain)) if one in known), None)
+    return next((name for name in (plain, SIZES.sub("", plain)) if name in known), None)
 
 
 def capability_of(gpu: str) -> str | None:

@@ -53,7 +53,7 @@ def _grow(node: Node, text: str) -> Node:
 
 def _outside(node: Node, more: str = "") -> str:
     r"""Return a pattern of all beginnings that leave a trie; `more` stays inside at its root."""
-    edges = {one if one == r"\d" else re.escape(one): child for one, child in node.items()}
+    edges = {edge if edge == r"\d" else re.escape(edge): child for edge, child in node.items()}
     others = [f"{edge}(?:{_outside(child)})" for edge, child in edges.items() if child]
     return "|".join([f"[^{''.join(edges)}{more}]", *others])
 
@@ -77,7 +77,7 @@ def _any(texts: Iterable[str]) -> str:
     return "|".join(sorted({re.escape(text) for text in texts}))
 
 
-LOOK = re.compile(r"\(\?(?:[=!]|<[=!])")
+LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 WIDE = re.compile(r"\{(\d+),(?:\d{2,})?\}")
 BEYOND_ASCII = re.compile(r"\[[^\]]*(?:\\u\w{4}|[^\x00-\x7f])[^\]]*\]|\\u\w{4}|[^\x00-\x7f]")
 ENDS = re.compile(r"\)*(?:\||$)")
@@ -89,11 +89,11 @@ def loosened(pattern: str) -> str:
     RE2 looks neither ahead nor behind: what must follow at the end becomes a part of the match, and
     everything else of that kind goes. Wide bounds go too, and letters beyond ASCII are any of them.
     """
-    while look := LOOK.search(pattern):
-        end = _closing(pattern, look.start())
-        inner = pattern[look.end() : end]
-        is_last = look[0] == "(?=" and ENDS.match(pattern, end + 1)
-        pattern = pattern[: look.start()] + (inner if is_last else "") + pattern[end + 1 :]
+    while lookaround := LOOKAROUND.search(pattern):
+        end = _closing(pattern, lookaround.start())
+        inner = pattern[lookaround.end() : end]
+        is_last = lookaround[0] == "(?=" and ENDS.match(pattern, end + 1)
+        pattern = pattern[: lookaround.start()] + (inner if is_last else "") + pattern[end + 1 :]
     pattern = re.sub(r"\(\?P<\w+>", "(?:", pattern)
     pattern = BEYOND_ASCII.sub(r"[\\x80-\\xff]+", pattern)
     return WIDE.sub(lambda bound: "*" if bound[1] == "0" else "+", pattern)
@@ -147,9 +147,11 @@ QUIET_RULES = tuple(rule for rule in RULES if _can_be_quiet(rule))
 def _tagged() -> str:
     """Return a pattern of the lines with a quiet tag that may matter all the same."""
     tag = rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})[ \t]*"
-    starts = {one for rule in QUIET_RULES for one in _beginning(rule)}
+    starts = {beginning for rule in QUIET_RULES for beginning in _beginning(rule)}
     message = rf"(?:{loosened(LOCATION.pattern)})?(?:{'|'.join(sorted(starts))}|{NUMBERED})"
-    other = "|".join([_any(HEADINGS), *(one for one in PIECES if not one.startswith(r"(?:\["))])
+    other = "|".join(
+        [_any(HEADINGS), *(piece for piece in PIECES if not piece.startswith(r"(?:\["))]
+    )
     brand: Node = {}
     _grow(brand, "[TRT]")
     bracket = _outside(brand["["])

@@ -132,18 +132,18 @@ def with_next(event: Event, message: str) -> Event:
     text = f"{event.message}\n{message}"[:MAX_MESSAGE]
     for space in (" ", ""):
         broken = event.message.replace("\n", space)
-        if found := _joined(event, broken, f"{broken}{space}{message}"):
-            return replace(found, line=event.line, message=text)
+        if joined := _joined(event, broken, f"{broken}{space}{message}"):
+            return replace(joined, line=event.line, message=text)
     return replace(event, message=text)
 
 
 def _joined(event: Event, broken: str, whole: str) -> Event | None:
     """Return what a whole message says, where its first part alone says nothing, or too much."""
     body, first = unwrap(whole), unwrap(broken)
-    found = INDEX.find(body.text, event.severity)
-    if found is None or not found[1].start() < len(first.text) < found[1].end():
+    known = INDEX.find(body.text, event.severity)
+    if known is None or not known[1].start() < len(first.text) < known[1].end():
         return None
-    rule, match = found
+    rule, match = known
     if event.rule is not None:
         subject = event.subject or ""
         is_cut = first.text.rstrip(".)").endswith(subject.rstrip(".)")) and (
@@ -151,7 +151,7 @@ def _joined(event: Event, broken: str, whole: str) -> Event | None:
         )
         if rule is not event.rule or not subject or not is_cut:
             return None
-    return _event(event.line, event.severity, whole, body, found)
+    return _event(event.line, event.severity, whole, body, known)
 
 
 def _is_node(text: str) -> bool:
@@ -169,27 +169,27 @@ def recognise(line: int, severity: str | None, message: str) -> Event | None:
     that gives none.
     """
     body = unwrap(message)
-    found = INDEX.find(body.text, severity)
-    if found is None and severity is None:
-        body, found = _behind_another(message)
-    if found is None:
+    known = INDEX.find(body.text, severity)
+    if known is None and severity is None:
+        body, known = _behind_another(message)
+    if known is None:
         return _unknown(line, severity, message, body)
-    return _event(line, severity, message, body, found)
+    return _event(line, severity, message, body, known)
 
 
 def _behind_another(message: str) -> tuple[Body, tuple[Rule, re.Match[str]] | None]:
     """Return the known message that stands behind a prefix which no logger is known to write."""
     for end in ENDS_PREFIX.finditer(message, 0, MAX_PREFIX):
         body = unwrap(message[end.end() :])
-        if (found := INDEX.find(body.text, None)) and found[0].beginnings:
-            return body, found
+        if (known := INDEX.find(body.text, None)) and known[0].beginnings:
+            return body, known
     return unwrap(message), None
 
 
 def _event(
-    line: int, severity: str | None, message: str, body: Body, found: tuple[Rule, re.Match[str]]
+    line: int, severity: str | None, message: str, body: Body, known: tuple[Rule, re.Match[str]]
 ) -> Event:
-    rule, match = found
+    rule, match = known
     is_error = severity == "error" and rule.category == UNKNOWN_CATEGORY["warning"]
     return Event(
         line=line,

@@ -153,16 +153,20 @@ def read_messages(path: Path) -> Messages:
     """Read a table of messages."""
     document = read_toml(path)
     parts = {name: "".join(text) for name, text in document["parts"].items()}
-    prefixes = (_fill("".join(one["pattern"]), parts) for one in document["prefix"])
-    numbered = (one.replace("<level>", f"<level{number}>") for number, one in enumerate(prefixes))
-    categories = {name: from_fields(Category, one) for name, one in document["category"].items()}
+    prefixes = (_fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
+    numbered = (
+        pattern.replace("<level>", f"<level{number}>") for number, pattern in enumerate(prefixes)
+    )
+    categories = {
+        name: from_fields(Category, fields) for name, fields in document["category"].items()
+    }
     entries = ({**group, **rule} for group in document["group"] for rule in group["rule"])
     return Messages(
         categories,
         tuple(
             _rule({"why": categories[entry["category"]].why, **entry}, parts) for entry in entries
         ),
-        re.compile("|".join(f"(?:{one})" for one in numbered)),
+        re.compile("|".join(f"(?:{pattern})" for pattern in numbered)),
         {word: name for name, words in document["severities"].items() for word in words},
     )
 
@@ -212,8 +216,8 @@ def unwrap(message: str) -> Body:
         return Body(old["text"], {"kind": old["kind"], "where": old["where"]})
     if wrapper := WRAPPER.match(message):
         fields["code"] = int(wrapper["code"])
-        given = {"kind": wrapper["kind"], "where": wrapper["where"]}
-        fields.update({key: value.strip("[]:") for key, value in given.items() if value})
+        texts = {"kind": wrapper["kind"], "where": wrapper["where"]}
+        fields.update({key: value.strip("[]:") for key, value in texts.items() if value})
         message = message[wrapper.end() :].removesuffix(")" if wrapper["kind"] else "")
     elif numbered := NUMBERED.match(message) or RECORDED.match(message):
         fields["code"] = int(numbered[1])

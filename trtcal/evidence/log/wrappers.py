@@ -80,9 +80,9 @@ def _prefix(pattern: bytes) -> Peel:
         if not named:
             return Peeled(line[match.end() :])
         groups = match.groupdict(b"")
-        given = (groups.get("stream", b""), groups.get("source", b""))
+        origin = (groups.get("stream", b""), groups.get("source", b""))
         return Peeled(
-            line[match.end() :], *given, bool(groups.get("more")), bool(groups.get("joins"))
+            line[match.end() :], *origin, bool(groups.get("more")), bool(groups.get("joins"))
         )
 
     return peel
@@ -109,7 +109,7 @@ def _docker(line: bytes) -> Peeled | None:
 def _journal(line: bytes) -> Peeled | None:
     entry = _json(line, b'"MESSAGE"')
     text = entry.get("MESSAGE")
-    if isinstance(text, list) and all(isinstance(one, int) and 0 <= one < 256 for one in text):
+    if isinstance(text, list) and all(isinstance(code, int) and 0 <= code < 256 for code in text):
         raw = bytes(text)  # so are messages written that hold colours, or are no UTF-8
     elif isinstance(text, str):
         raw = text.encode("utf-8", "backslashreplace")
@@ -193,7 +193,9 @@ def wrappers_of(lines: Iterable[bytes]) -> list[Wrapper]:
     wrappers: list[Wrapper] = []
     lines = [line for line in lines if line.strip()]
     while len(wrappers) < MAX_DEPTH:
-        wrapper = next((one for one in WRAPPERS if lines and one.is_around(lines)), None)
+        wrapper = next(
+            (wrapper for wrapper in WRAPPERS if lines and wrapper.is_around(lines)), None
+        )
         if wrapper is None:
             break
         wrappers.append(wrapper)
@@ -242,8 +244,8 @@ class _Layer:
 
 
 def _split(line: Line, stream: bytes, text: bytes) -> Iterator[Line]:
-    for one in text.split(b"\n"):
-        yield Line(line.number, line.stream + stream, one)
+    for part in text.split(b"\n"):
+        yield Line(line.number, line.stream + stream, part)
 
 
 class Unwrapper:
@@ -301,7 +303,7 @@ class Unwrapper:
             return
         texts = text.split(b"\n")[:-1]
         self.lines = before + len(texts)
-        lines = (Line(number, b"", one) for number, one in enumerate(texts, before + 1))
+        lines = (Line(number, b"", line) for number, line in enumerate(texts, before + 1))
         yield from _runs(_through(self._layers, lines))
 
 

@@ -59,7 +59,7 @@ class KeptTensors:
 def removal(name: str, purpose: str, source: Source, on_request: bool = False) -> Pass:
     """Return the pass that takes out every node whose output equals what `source` says."""
 
-    def found(graph: gs.Graph) -> Iterator[tuple[KeptTensors, gs.Node, gs.Tensor]]:
+    def removable(graph: gs.Graph) -> Iterator[tuple[KeptTensors, gs.Node, gs.Tensor]]:
         view = KeptTensors(graph)
         for node in graph.nodes:
             equal = source(node) if node.outputs else None
@@ -68,14 +68,14 @@ def removal(name: str, purpose: str, source: Source, on_request: bool = False) -
 
     def apply(graph: gs.Graph) -> int:
         count = 0
-        for view, node, equal in found(graph):
+        for view, node, equal in removable(graph):
             view.take_out(node, equal)
             count += 1
         clean(graph)
         return count + apply(graph) if count else 0
 
     def after(graph: gs.Graph) -> str | None:
-        left = next(found(graph), None)
+        left = next(removable(graph), None)
         return left and f"node {left[1].name!r} is still redundant"
 
     return Pass(name, purpose, apply, current, after, on_request)

@@ -37,7 +37,7 @@ from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
 from trtcal.formats import NARROW, spelled
 from trtcal.model import Model
-from trtcal.runs.bundle.golden import MOST, make_golden
+from trtcal.runs.bundle.golden import MOST_SAMPLES, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope
 from trtcal.runs.bundle.source import (
@@ -86,7 +86,7 @@ class Request:
     variant: str
     data: Dataset
     targets: tuple[str, ...] = ()
-    samples: int = MOST
+    samples: int = MOST_SAMPLES
     signer: Signer | None = None
     images: ImagesConfig | None = None
     class_names: tuple[str, ...] = ()

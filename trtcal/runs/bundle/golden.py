@@ -26,7 +26,7 @@ from trtcal.documents import Document, write_npz
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model, uniquely_named
 
-FEWEST, MOST = 8, 16
+FEWEST_SAMPLES, MOST_SAMPLES = 8, 16
 LEVELS = 127  # of a sign in INT8
 MARGIN = 2.0
 RULE = "max(max|output| / 127, 2 x max|integer kernels - Q/DQ in float|); no step for integers"
@@ -64,7 +64,7 @@ class Golden:
         }
 
 
-def make_golden(model: Model, dataset: Dataset, samples: int = MOST) -> Golden:
+def make_golden(model: Model, dataset: Dataset, samples: int = MOST_SAMPLES) -> Golden:
     """Run samples from all over the data through a variant; `InputError` if there are too few.
 
     `model` is the variant with its Q/DQ. A model of a fixed batch size has one batch for each sample.
@@ -74,13 +74,13 @@ def make_golden(model: Model, dataset: Dataset, samples: int = MOST) -> Golden:
     model = uniquely_named(model)
     integer, literal = _sessions(model)
     names = [output.name for output in integer.get_outputs()]
-    golden = Golden(tuple(one.name for one in integer.get_inputs()), numbers)
+    golden = Golden(tuple(tensor.name for tensor in integer.get_inputs()), numbers)
     differences = dict.fromkeys(names, 0.0)
     for sample, feeds in enumerate(_feeds(integer, dataset, numbers, batch)):
-        made, other = run_once(integer, names, feeds), run_once(literal, names, feeds)
-        for name, one, two in zip(names, made, other, strict=True):
-            differences[name] = max(differences[name], _largest(one.astype("f8") - two))
-        _keep(golden, sample, feeds, made)
+        outputs, other = run_once(integer, names, feeds), run_once(literal, names, feeds)
+        for name, value, two in zip(names, outputs, other, strict=True):
+            differences[name] = max(differences[name], _largest(value.astype("f8") - two))
+        _keep(golden, sample, feeds, outputs)
     golden.tolerances = {
         name: float(max(MARGIN * differences[name], _step(golden, place)))
         for place, name in enumerate(names)
@@ -92,9 +92,10 @@ def make_golden(model: Model, dataset: Dataset, samples: int = MOST) -> Golden:
 
 def _spaced(available: int, most: int, name: str) -> tuple[int, ...]:
     """Return evenly spaced numbers, the first and the last among them."""
-    if available < FEWEST:
+    if available < FEWEST_SAMPLES:
         raise InputError(
-            f"data {name} have {available} samples: a bundle has {FEWEST} to {MOST} golden inputs",
+            f"data {name} have {available} samples: "
+            f"a bundle has {FEWEST_SAMPLES} to {MOST_SAMPLES} golden inputs",
             "give more evaluation data with --data",
         )
     count = min(most, available)

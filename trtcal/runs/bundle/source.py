@@ -13,7 +13,7 @@ from trtcal.documents import (
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
-from trtcal.reporting.document import KIND as REPORT
+from trtcal.reporting.document import REPORT_KIND as REPORT
 from trtcal.reporting.document import VERSION as REPORT_VERSION
 from trtcal.runs.origin import Origin
 from trtcal.runs.verify import verify as check_digests

@@ -313,7 +313,7 @@ def _files(folder: Path, statement: Manifest) -> Check:
     expected = {_contained(subject["name"]): subject["digest"]["sha256"] for subject in subjects}
     if len(expected) < len(subjects):
         raise RefusedError(f"{MANIFEST} names a file twice")
-    present = set(islice(_walk(folder), FILES + 3)) - {MANIFEST, SIGNATURE}
+    present = set(islice(_files_of(folder), FILES + 3)) - {MANIFEST, SIGNATURE}
     if len(present) > FILES:
         raise RefusedError(f"{shown(folder)} has more than {FILES} files")
     for name in sorted(present ^ set(expected)):
@@ -333,7 +333,7 @@ def _contained(name: str) -> str:
     return name
 
 
-def _walk(folder: Path, prefix: str = "") -> Iterator[str]:
+def _files_of(folder: Path, prefix: str = "") -> Iterator[str]:
     """Yield the files of a folder, relative to it; `RefusedError` at links and special files."""
     if prefix.count("/") > DEPTH:
         raise RefusedError(f"folders are nested more than {DEPTH} deep")
@@ -343,7 +343,7 @@ def _walk(folder: Path, prefix: str = "") -> Iterator[str]:
             if number > FILES:
                 raise RefusedError(f"{shown(prefix or folder)} has more than {FILES} entries")
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), f"{name}/")
+                yield from _files_of(Path(entry.path), f"{name}/")
             elif entry.is_file(follow_symlinks=False):
                 yield name
             else:

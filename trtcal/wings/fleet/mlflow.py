@@ -78,22 +78,22 @@ def _client(uri: str) -> Any:
 
 def _experiment(client: Any, name: str) -> str:
     title = f"trtcal/{_key(name)}"
-    found = client.get_experiment_by_name(title)
-    return str(found.experiment_id if found else client.create_experiment(title))
+    experiment = client.get_experiment_by_name(title)
+    return str(experiment.experiment_id if experiment else client.create_experiment(title))
 
 
 def _known(client: Any, experiment: str) -> Known:
     """Return the runs that are there."""
-    found: Known = {}
+    known: Known = {}
     token = None
     while True:
         page = client.search_runs([experiment], max_results=PAGE, page_token=token)
         for run in page:
             if identity := run.data.tags.get(IDENTITY):
-                found[identity] = run.info.run_id, run.info.status == "FINISHED"
+                known[identity] = run.info.run_id, run.info.status == "FINISHED"
         token = page.token
         if not token:
-            return found
+            return known
 
 
 def _send_once(client: Any, experiment: str, known: Known, entry: Entry) -> bool:
@@ -128,7 +128,7 @@ def _tags(entry: Entry) -> dict[str, str]:
     plain = ("report", "verdict", "variant", "sentence", "command", "folder")
     values = {key: getattr(entry, key) for key in plain}
     own = {f"trtcal.{key}": _value(value) for key, value in values.items() if value is not None}
-    return own | {f"trtcal.tag.{_key(key)}": _value(one) for key, one in entry.tags.items()}
+    return own | {f"trtcal.tag.{_key(key)}": _value(value) for key, value in entry.tags.items()}
 
 
 def _batches(entry: Entry, moment: int) -> Iterator[Mapping[str, Any]]:

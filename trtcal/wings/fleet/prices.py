@@ -149,7 +149,7 @@ class PriceTable:
         for price in self.price:
             if price.fits(machine):
                 offers.setdefault(price.offer, []).append(price)
-        valid = [price_of_day for own in offers.values() if (price_of_day := _held(own, day))]
+        valid = [price_of_day for own in offers.values() if (price_of_day := _price_on(own, day))]
         known = valid or [min(own, key=_day_and_price) for own in offers.values()]
         if not known:
             return Quote(None, f"no price is known for {machine.label}")
@@ -164,7 +164,7 @@ def _day_and_price(price: Price) -> tuple[date, float]:
     return price.seen or date.min, price.per_hour
 
 
-def _held(own: Sequence[Price], day: date) -> Price | None:
+def _price_on(own: Sequence[Price], day: date) -> Price | None:
     """Return the newest price of an offer that is not after a day, of two the lower one."""
     before = [price for price in own if price.seen is not None and price.seen <= day]
     newest = max((_day_and_price(price)[0] for price in before), default=None)

@@ -17,7 +17,7 @@ from trtcal.model import load_model
 from trtcal.pipeline.inputs import prepared_by
 from trtcal.pipeline.job import run
 from trtcal.pipeline.own_passes import passes_of
-from trtcal.reporting.document import KIND, VERSION
+from trtcal.reporting.document import REPORT_KIND, VERSION
 from trtcal.runs.history import Entry, History, entry_of
 from trtcal.runs.settings import read_settings
 from trtcal.wings.forensics.checkpoint_diff import ChainDifference, Delta, compare_chains
@@ -164,7 +164,7 @@ def baseline_of(folder: Path, history: History | None, against: int | None = Non
 def _entries(folder: Path, history: History, against: int | None) -> list[Entry]:
     if against is not None:
         return [history.entry(against)]
-    own = entry_of(read_document(folder / REPORT, KIND, VERSION))
+    own = entry_of(read_document(folder / REPORT, REPORT_KIND, VERSION))
     same = [entry for entry in history.entries(with_figures=False) if _is_before(entry, own)]
     return same[::-1]
 
@@ -181,6 +181,6 @@ def _is_before(entry: Entry, own: Entry) -> bool:
 def _is_of(entry: Entry, folder: Path) -> bool:
     """Tell whether a run still lies in its folder."""
     try:
-        return bool(read_document(folder / REPORT, KIND, VERSION)["digest"] == entry.report)
+        return bool(read_document(folder / REPORT, REPORT_KIND, VERSION)["digest"] == entry.report)
     except InputError:
         return False

@@ -51,8 +51,8 @@ class CheckpointFollower(Follower):
     def see_stage(self, stage: Stage) -> None:
         """Add a stage."""
         options, before = digest_options(stage.options), digest_options(stage.inputs)
-        made = Checkpoint(stage.name, stage.output, before, stage.digest, options=options)
-        self.chain.append(made)
+        checkpoint = Checkpoint(stage.name, stage.output, before, stage.digest, options=options)
+        self.chain.append(checkpoint)
 
     def see_build(self, build: Build, model: str) -> None:
         """Add the stages of a builder."""

@@ -101,12 +101,12 @@ def table_of(proto: onnx.ModelProto, weights: Digests | None = None) -> GraphTab
 
 
 def _hash(*parts: bytes | str) -> bytes:
-    made = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        made.update(b"%d:" % len(data))
-        made.update(data)
-    return made.digest()[:BYTES]
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return hasher.digest()[:BYTES]
 
 
 def _same(*parts: bytes | str) -> Prints:
@@ -139,7 +139,9 @@ class _Writer:
 
     def __init__(self, proto: onnx.ModelProto, weights: Digests) -> None:
         self.proto, self.weights, self.rows = proto, weights, Rows()
-        self.functions = {_key(one.domain, one.name, one): one for one in proto.functions}
+        self.functions = {
+            _key(function.domain, function.name, function): function for function in proto.functions
+        }
         self.bodies: dict[Key, Prints] = {}
         self.depth = 0
         self.types = {value.name: _type(value) for value in proto.graph.value_info}
@@ -156,7 +158,7 @@ class _Writer:
         self._nodes(graph.node, scope, "", [value.name for value in graph.output])
         for key in self.functions:  # those that nothing calls too
             self._function(key)
-        columns = {name: b"".join(made).hex() for name, made in self.rows.columns.items()}
+        columns = {name: b"".join(hashes).hex() for name, hashes in self.rows.columns.items()}
         signature = (*_signature(self.proto, inputs), *_unmade(graph, constants))
         return GraphTable(tuple(self.rows.names), tuple(self.rows.operators), signature, **columns)
 
@@ -168,15 +170,17 @@ class _Writer:
         outputs: Iterable[str],
     ) -> list[Prints]:
         """Add nodes to the rows and their outputs to the scope; return their fingerprints."""
-        made, uses = [], _uses(nodes, outputs)
+        node_prints, uses = [], _uses(nodes, outputs)
         for node in nodes:
             prints = self._node(node, scope, inside)
             for place, name in _named(node):
-                scope[name] = Prints(*(_hash("output", str(place), one) for one in prints))
-            read = [f"{place} {one}" for place, name in _named(node) for one in uses.get(name, ())]
+                scope[name] = Prints(*(_hash("output", str(place), print_) for print_ in prints))
+            read = [f"{place} {use}" for place, name in _named(node) for use in uses.get(name, ())]
             types = [f"{place} {self.types.get(name, '')}" for place, name in _named(node)]
             types += [
-                _type(value) for one in subgraphs_of(node) for value in (*one.input, *one.output)
+                _type(value)
+                for subgraph in subgraphs_of(node)
+                for value in (*subgraph.input, *subgraph.output)
             ]
             self.rows.add(
                 inside + node.name,
@@ -186,13 +190,15 @@ class _Writer:
                 types=_hash(*types),
                 labels=_hash(node.name, "|", *node.input, "|", *node.output),
             )
-            made.append(prints)
-        return made
+            node_prints.append(prints)
+        return node_prints
 
     def _node(self, node: NodeProto, scope: Scope, inside: str) -> Prints:
         domain = "" if node.domain in STANDARD else node.domain
         inputs = [scope.get(name, UNKNOWN) if name else ABSENT for name in node.input]
-        bodies = [self._graph(one, scope, inside + node.name) for one in subgraphs_of(node)]
+        bodies = [
+            self._graph(subgraph, scope, inside + node.name) for subgraph in subgraphs_of(node)
+        ]
         key = _key(node.domain, node.op_type, node)
         if key in self.functions:
             bodies.append(self._function(key))
@@ -204,9 +210,9 @@ class _Writer:
                     *head,
                     *parts,
                     b"",
-                    *(one[kind] for one in inputs),
+                    *(print_[kind] for print_ in inputs),
                     b"",
-                    *(one[kind] for one in bodies),
+                    *(print_[kind] for print_ in bodies),
                 )
                 for kind, parts in enumerate(own)
             )
@@ -217,9 +223,9 @@ class _Writer:
         self.depth += 1
         own = {**_leaves(f"inner {self.depth}", graph.input), **_constants(graph)}
         scope, outputs = ChainMap(own, outer), [value.name for value in graph.output]
-        found = self._inner(graph, scope, inside, outputs)
+        prints = self._inner(graph, scope, inside, outputs)
         self.depth -= 1
-        return found
+        return prints
 
     def _function(self, key: Key) -> Prints:
         """Return the fingerprint of a function, its defaults included; its nodes are added once."""
@@ -235,7 +241,7 @@ class _Writer:
                 body = self._inner(function, scope, inside, function.output)
                 defaults = _attributes(function.attribute_proto)
                 pairs = zip(defaults, body, strict=True)
-                self.bodies[key] = Prints(*(_hash(*given, b"", one) for given, one in pairs))
+                self.bodies[key] = Prints(*(_hash(*head, b"", body) for head, body in pairs))
                 self.depth -= 1
         return self.bodies[key]
 
@@ -248,9 +254,9 @@ class _Writer:
     ) -> Prints:
         outer, own = self.types, {value.name: _type(value) for value in body.value_info}
         self.types = {**outer, **own} if own else outer
-        made = self._nodes(body.node, scope, f"{inside}{INSIDE}", outputs)
+        prints = self._nodes(body.node, scope, f"{inside}{INSIDE}", outputs)
         self.types = outer
-        return _together([scope.get(name, UNKNOWN) for name in outputs], made)
+        return _together([scope.get(name, UNKNOWN) for name in outputs], prints)
 
 
 def _key(domain: str, name: str, of: NodeProto | onnx.FunctionProto) -> Key:
@@ -265,7 +271,11 @@ def _together(outputs: Sequence[Prints], nodes: Sequence[Prints]) -> Prints:
     kinds = range(len(Prints._fields))
     return Prints(
         *(
-            _hash(*(one[kind] for one in outputs), b"", *sorted(one[kind] for one in nodes))
+            _hash(
+                *(print_[kind] for print_ in outputs),
+                b"",
+                *sorted(print_[kind] for print_ in nodes),
+            )
             for kind in kinds
         )
     )
@@ -277,13 +287,13 @@ def _leaves(what: str, values: Iterable[onnx.ValueInfoProto]) -> dict[str, Print
 
 def _uses(nodes: Iterable[NodeProto], outputs: Iterable[str]) -> dict[str, list[str]]:
     """Return the readers of every tensor: operators and places, and the graph's outputs."""
-    found: dict[str, list[str]] = {}
+    uses: dict[str, list[str]] = {}
     for node in nodes:
         for place, name in enumerate(node.input):
-            found.setdefault(name, []).append(f"{node.op_type} {place}")
+            uses.setdefault(name, []).append(f"{node.op_type} {place}")
     for place, name in enumerate(outputs):
-        found.setdefault(name, []).append(f"graph output {place}")
-    return found
+        uses.setdefault(name, []).append(f"graph output {place}")
+    return uses
 
 
 def _unmade(graph: onnx.GraphProto, leaves: Mapping[str, Prints]) -> Iterator[str]:
@@ -294,10 +304,10 @@ def _unmade(graph: onnx.GraphProto, leaves: Mapping[str, Prints]) -> Iterator[st
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, Prints]:
-    found = {tensor.name: _tensor(tensor) for tensor in graph.initializer}
+    constants = {tensor.name: _tensor(tensor) for tensor in graph.initializer}
     for sparse in graph.sparse_initializer:
-        found[sparse.values.name] = _sparse(sparse)
-    return found
+        constants[sparse.values.name] = _sparse(sparse)
+    return constants
 
 
 def _value(kind: str, shape: Iterable[int], digest: str) -> Prints:
@@ -307,7 +317,7 @@ def _value(kind: str, shape: Iterable[int], digest: str) -> Prints:
 
 def _weight(value: onnx.ValueInfoProto, digest: str) -> Prints:
     tensor = value.type.tensor_type
-    return _value(str(tensor.elem_type), [one.dim_value for one in tensor.shape.dim], digest)
+    return _value(str(tensor.elem_type), [dim.dim_value for dim in tensor.shape.dim], digest)
 
 
 def _tensor(tensor: TensorProto) -> Prints:
@@ -329,7 +339,7 @@ def _digest(tensor: TensorProto) -> str:
 def _sparse(sparse: onnx.SparseTensorProto) -> Prints:
     parts = _tensor(sparse.values), _tensor(sparse.indices)
     shape = ",".join(map(str, sparse.dims))
-    return Prints(*(_hash("sparse", shape, *one) for one in zip(*parts, strict=True)))
+    return Prints(*(_hash("sparse", shape, *group) for group in zip(*parts, strict=True)))
 
 
 Parts = tuple[list[bytes | str], list[bytes | str], list[bytes | str]]
@@ -337,21 +347,21 @@ Parts = tuple[list[bytes | str], list[bytes | str], list[bytes | str]]
 
 def _attributes(attributes: Iterable[AttributeProto], is_constant: bool = False) -> Parts:
     """Return what attributes add to each of the fingerprints, in the order of their names."""
-    found: Parts = ([], [], [])
-    for one in sorted(attributes, key=lambda item: item.name):
-        prints = _plain(one, is_constant and one.name in NUMBERS)
-        for parts, print_ in zip(found, prints, strict=True):
+    columns: Parts = ([], [], [])
+    for attribute in sorted(attributes, key=lambda item: item.name):
+        prints = _plain(attribute, is_constant and attribute.name in NUMBERS)
+        for parts, print_ in zip(columns, prints, strict=True):
             parts += [print_] if print_ else []
-    return found
+    return columns
 
 
-def _plain(one: AttributeProto, is_value: bool) -> Prints:
-    head = ("attribute", one.name, one.ref_attr_name, str(int(one.type)))
-    tensors = [*([one.t] if one.HasField("t") else []), *one.tensors]
+def _plain(attribute: AttributeProto, is_value: bool) -> Prints:
+    head = ("attribute", attribute.name, attribute.ref_attr_name, str(int(attribute.type)))
+    tensors = [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
     inner = [_tensor(tensor) for tensor in tensors]
-    inner += [_sparse(one.sparse_tensor)] if one.HasField("sparse_tensor") else []
-    inner += [_sparse(sparse) for sparse in one.sparse_tensors]
-    value = _number(one)
+    inner += [_sparse(attribute.sparse_tensor)] if attribute.HasField("sparse_tensor") else []
+    inner += [_sparse(sparse) for sparse in attribute.sparse_tensors]
+    value = _number(attribute)
     return Prints(
         _hash(*(item.structure for item in inner)) if inner else b"",
         _hash(*head, "" if is_value else value, *(item.attributes for item in inner)),
@@ -359,17 +369,17 @@ def _plain(one: AttributeProto, is_value: bool) -> Prints:
     )
 
 
-def _number(one: AttributeProto) -> bytes:
+def _number(attribute: AttributeProto) -> bytes:
     """Return the bytes of an attribute that is a number, a text, a type, or a list of them.
 
     Of another one it is the number of its graphs, whose fingerprints follow each other.
     """
-    name = NUMBER_KINDS.get(one.type)
+    name = NUMBER_KINDS.get(attribute.type)
     if name is None:
-        if one.type in WHOLE:
-            return bytes(one.SerializeToString(deterministic=True))
-        return b"%d" % len(one.graphs)
-    kept = AttributeProto(**{name: getattr(one, name)})
+        if attribute.type in WHOLE:
+            return bytes(attribute.SerializeToString(deterministic=True))
+        return b"%d" % len(attribute.graphs)
+    kept = AttributeProto(**{name: getattr(attribute, name)})
     return bytes(kept.SerializeToString(deterministic=True))
 
 
@@ -383,8 +393,8 @@ def _type(value: onnx.ValueInfoProto) -> str:
     if not tensor.HasField("shape"):
         return kind
     sizes = [
-        str(one.dim_value) if one.HasField("dim_value") else one.dim_param or "?"
-        for one in tensor.shape.dim
+        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+        for dim in tensor.shape.dim
     ]
     return f"{kind}[{', '.join(sizes)}]"
 
@@ -399,16 +409,19 @@ def _signature(proto: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto]) ->
         opsets["" if item.domain in STANDARD else item.domain] = item.version
     for domain, version in sorted(opsets.items()):
         yield f"the opset of {domain or 'ai.onnx'} is {version}"
-    for function in sorted(proto.functions, key=lambda one: (one.domain, one.name)):
+    for function in sorted(proto.functions, key=lambda function: (function.domain, function.name)):
         versions = ", ".join(
-            sorted(f"{one.domain or 'ai.onnx'} {one.version}" for one in function.opset_import)
+            sorted(
+                f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in function.opset_import
+            )
         )
         yield f"function {function.name} is of opset {versions}"
     yield f"the IR version is {proto.ir_version}"
-    for entry in sorted(proto.metadata_props, key=lambda one: one.key):
+    for entry in sorted(proto.metadata_props, key=lambda entry: entry.key):
         yield f"metadata {entry.key} are {digest_bytes(entry.value.encode())}"
     kept: Any = [
-        one.SerializeToString(deterministic=True) for one in proto.graph.quantization_annotation
+        annotation.SerializeToString(deterministic=True)
+        for annotation in proto.graph.quantization_annotation
     ]
     if kept:
         yield f"the quantization annotations are {digest_bytes(b''.join(sorted(kept)))}"

@@ -88,7 +88,9 @@ def export(
         return torch.onnx.export(
             module,
             tuple(map(_doubled, args)) if batch else args,
-            kwargs={name: _doubled(one) if batch else one for name, one in (kwargs or {}).items()},
+            kwargs={
+                name: _doubled(value) if batch else value for name, value in (kwargs or {}).items()
+            },
             dynamo=True,
             opset_version=OPSET,
             output_names=outputs,

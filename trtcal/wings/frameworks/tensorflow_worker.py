@@ -92,7 +92,7 @@ def _convert_saved_model(folder: Path, output: Path) -> dict[str, str]:
 
     names = list(tf.saved_model.load(str(folder)).signatures)
     chosen = next(
-        (one for one in SIGNATURES if one in names), names[0] if len(names) == 1 else None
+        (name for name in SIGNATURES if name in names), names[0] if len(names) == 1 else None
     )
     if chosen is None:
         raise InputError(
@@ -139,7 +139,7 @@ def _tflite_names(output: Path) -> dict[str, str]:
 
     graph = onnx.load(output, load_external_data=False).graph
     names = [value.name for value in (*graph.input, *graph.output)]
-    return {one: one.removesuffix(":0").removeprefix("serving_default_") for one in names}
+    return {name: name.removesuffix(":0").removeprefix("serving_default_") for name in names}
 
 
 def check_graphs(folder: Path) -> None:
@@ -162,7 +162,7 @@ def check_graphs(folder: Path) -> None:
 
 def _operators(graph: Any) -> Iterator[tuple[str, str]]:
     """Yield the functions that the object graph reaches, with the operators in them."""
-    functions = {one.signature.name: one for one in graph.graph_def.library.function}
+    functions = {function.signature.name: function for function in graph.graph_def.library.function}
     pending, seen = list(_named(graph.object_graph_def)), set[str]()
     while pending:
         name = pending.pop()
@@ -185,7 +185,7 @@ def _named(objects: Any) -> Iterator[str]:
 def _called(node: Any) -> Iterator[str]:
     for value in node.attr.values():
         yield value.func.name
-        yield from (one.name for one in value.list.func)
+        yield from (function.name for function in value.list.func)
 
 
 def _is_contained(operator: str) -> bool:

@@ -27,9 +27,9 @@ def name_weights(proto: onnx.ModelProto) -> None:
     weights = {tensor.name for tensor in graph.initializer}
     taken = {name for node in graph.node for name in node.output} | _names(graph.input)
     names = dict[str, str]()
-    for name, wanted in _uses(graph):
+    for name, preferred in _uses(graph):
         if name in weights and name not in names:
-            names[name] = _free(wanted, taken)
+            names[name] = _free(preferred, taken)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
     _reorder(graph, names)
@@ -57,8 +57,12 @@ def _reorder(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     """Rename the weights and order them as they are used; those that nothing uses go."""
     outputs = _names(graph.output)
     order = {name: number for number, name in enumerate(names)}
-    kept = [one for one in graph.initializer if one.name in names or one.name in outputs]
-    kept.sort(key=lambda one: order.get(one.name, len(order)))
+    kept = [
+        initializer
+        for initializer in graph.initializer
+        if initializer.name in names or initializer.name in outputs
+    ]
+    kept.sort(key=lambda initializer: order.get(initializer.name, len(order)))
     for tensor in kept:
         tensor.name = names.get(tensor.name, tensor.name)
     del graph.initializer[:]

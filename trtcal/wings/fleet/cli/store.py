@@ -144,12 +144,12 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
     last: int = option("Number of runs to list.", default=RUNS_LISTED, least=1)
 
     def _run(self) -> None:
-        from trtcal.wings.fleet.store.record import Wanted
+        from trtcal.wings.fleet.store.record import Filter
 
         filters = self.name, self.model, self.target, self.verdict, self.commit
         tags = (f"{name}={value}" for name, value in tags_of(self.tags).items())
-        wanted = Wanted(*filters, tuple(tags))
-        records, damaged = self.open().records(wanted, self.last)
+        record_filter = Filter(*filters, tuple(tags))
+        records, damaged = self.open().records(record_filter, self.last)
         warn(damaged)
         columns: Columns = {
             "run": "{identity}",

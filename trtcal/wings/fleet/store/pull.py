@@ -33,8 +33,8 @@ def pull(
             raise InputError(f"{name!r} is not a file that a run writes", "update trtcal")
     check_replaceable(folder)
     digests = dict.fromkeys(record.subjects.values())
-    found = {one.digest: one for one in parallel(store.objects.required, digests)}
-    total = sum(found[digest].size for digest in record.subjects.values())
+    objects = {stored.digest: stored for stored in parallel(store.objects.required, digests)}
+    total = sum(objects[digest].size for digest in record.subjects.values())
     with replacing_entries(folder, owned) as place:
         _check_room(place, total)
 
@@ -42,18 +42,18 @@ def pull(
             name, digest = subject
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            store.objects.copy(found[digest], path)
+            store.objects.copy(objects[digest], path)
 
         for _ in parallel(fetch, record.subjects.items()):
             advance(1)
     return total
 
 
-def _check_room(folder: Path, wanted: int) -> None:
+def _check_room(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
-    if wanted > free:
+    if size > free:
         raise ResourceError(
-            f"the run has {wanted / MB:.0f} MB, and {folder.parent.parent} has room for "
+            f"the run has {size / MB:.0f} MB, and {folder.parent.parent} has room for "
             f"{free / MB:.0f} MB",
             "free disk space, or choose another folder with -o",
         )

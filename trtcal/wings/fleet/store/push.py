@@ -129,10 +129,10 @@ def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None
             f"{folder}: {error}", "rename the model or the plan, and run again"
         ) from None
     report = read_report(folder / REPORT_FILE)
-    made: Record = parsing(folder, lambda: _record(folder, run, report, subjects, name))
+    record: Record = parsing(folder, lambda: _record(folder, run, report, subjects, name))
     if digest_file(folder / RUN_FILE) != subjects[RUN_FILE]:
         raise InputError(f"{folder} changed while it was read", "push it when the run has ended")
-    return made
+    return record
 
 
 def _check(folder: Path) -> None:
@@ -172,9 +172,11 @@ def _record(
     folder: Path, run: Origin, report: Document, subjects: dict[str, str], name: str | None
 ) -> Record:
     entry = entry_of(report, name)
-    versions = {key: one for key, one in entry.digests.items() if not DIGEST.fullmatch(one)}
-    materials = {key: one for key, one in entry.digests.items() if key not in versions}
-    materials |= {f"script {key}": one for key, one in run.scripts.items()}
+    versions = {
+        key: digest for key, digest in entry.digests.items() if not DIGEST.fullmatch(digest)
+    }
+    materials = {key: digest for key, digest in entry.digests.items() if key not in versions}
+    materials |= {f"script {key}": digest for key, digest in run.scripts.items()}
     configuration = run.measured.configuration
     if configuration.digest:
         materials["configuration"] = configuration.digest
@@ -183,7 +185,7 @@ def _record(
     predicate = {
         "model_name": report["comparison"]["rows"][0]["name"],
         "run": {**entry.to_document(), "digests": {**materials, **versions}},
-        "builds": [to_fields(one) for one in builds_of(folder, subjects)],
+        "builds": [to_fields(build) for build in builds_of(folder, subjects)],
         "configuration": to_fields(configuration),
     }
     document = statement(subjects, materials, RUN, predicate)

@@ -154,7 +154,7 @@ def check_names(names: Iterable[str]) -> None:
         seen.add(name.casefold())
     for name in seen:
         if parent := next(
-            (str(one) for one in PurePosixPath(name).parents if str(one) in seen), None
+            (str(parent) for parent in PurePosixPath(name).parents if str(parent) in seen), None
         ):
             raise ValueError(f"{parent!r} is both a file and a folder")
 
@@ -191,8 +191,8 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which runs are asked for; None and nothing stand for all of them.
+class Filter:
+    """What runs of a store must have to be listed; None and nothing stand for all of them.
 
     `model` is a name or the first digits of a digest, `commit` the first digits of one.
     """
@@ -205,7 +205,7 @@ class Wanted:
     tags: tuple[str, ...] = ()
 
     def fits(self, record: Record) -> bool:
-        """Tell whether a run is asked for."""
+        """Tell whether a run passes the filter."""
         run, configuration = record.run, record.configuration
         return (
             self.name in (None, run.name)

@@ -17,7 +17,7 @@ from trtcal.errors import InputError
 from trtcal.runs.statement import ALGORITHM
 from trtcal.wings.fleet.store.location import Location, explaining, open_location
 from trtcal.wings.fleet.store.objects import CorruptedError, MissingError, Objects
-from trtcal.wings.fleet.store.record import SHORTEST_DIGEST, Record, Wanted, record_of, time_of
+from trtcal.wings.fleet.store.record import SHORTEST_DIGEST, Filter, Record, record_of, time_of
 
 MARKER, FORMAT = "trtcal-store.json", 1
 RUNS, TAGS = "runs/", "tags/"
@@ -25,7 +25,7 @@ RUN_NAME = re.compile(rf"{RUNS}(\d{{8}}T\d{{6}}Z)-([0-9a-f]{{64}})\.json")
 TAG_NAME = re.compile(rf"{TAGS}([0-9a-f]{{64}})/([^/]+)")
 STATEMENT_BYTES = 16 * MB
 WORKERS = 8  # requests at once
-ALL = Wanted()
+ALL = Filter()
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -142,11 +142,11 @@ class ArtifactStore:
 
     def tags(self) -> dict[str, tuple[str, ...]]:
         """Return the tags of all runs, by the digests of their Statements."""
-        found: dict[str, list[str]] = {}
+        by_digest: dict[str, list[str]] = {}
         for name in self.names(TAGS):
             if match := TAG_NAME.fullmatch(name):
-                found.setdefault(ALGORITHM + match[1], []).append(match[2])
-        return {digest: tuple(sorted(tags)) for digest, tags in found.items()}
+                by_digest.setdefault(ALGORITHM + match[1], []).append(match[2])
+        return {digest: tuple(sorted(tags)) for digest, tags in by_digest.items()}
 
     def read(self, name: RunName) -> Record:
         """Return a run without its tags; `CorruptedError` if its Statement is not its digest's."""
@@ -173,19 +173,19 @@ class ArtifactStore:
             return Damaged(name.path, error.message)
 
     def records(
-        self, filters: Wanted = ALL, last: int | None = None
+        self, filters: Filter = ALL, last: int | None = None
     ) -> tuple[list[Record], list[Damaged]]:
         """Return the newest runs that are asked for, and those that cannot be read on the way there."""
         tags, damaged = self.tags(), list[Damaged]()
 
-        def found() -> Iterator[Record]:
+        def matching() -> Iterator[Record]:
             for record in parallel(self._read, self.runs()):
                 if isinstance(record, Damaged):
                     damaged.append(record)
                 elif filters.fits(record := replace(record, tags=tags.get(record.digest, ()))):
                     yield record
 
-        return list(islice(found(), last)), damaged
+        return list(islice(matching(), last)), damaged
 
     def record(self, identity: str) -> Record:
         """Return the run whose digest begins so; `MissingError` if there is none, or several."""

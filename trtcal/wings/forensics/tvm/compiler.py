@@ -37,10 +37,10 @@ def compile_in_tvm(
         folder = Path(place)
         write_onnx(folder / MODEL, model.reference)
         steps = _run(model, folder, target)
-        made = Checkpoints.read(folder / MADE)
+        checkpoints = Checkpoints.read(folder / MADE)
         fusions = fusions_of(steps, model.name, patterns)
         with together():
-            write_checkpoints(output, made.chain, made.graphs.values())
+            write_checkpoints(output, checkpoints.chain, checkpoints.graphs.values())
             write_document(output / FUSIONS, fusions.to_document())
     return Checkpoints.read(output), fusions
 
@@ -56,17 +56,17 @@ def _run(model: Model, folder: Path, target: str) -> tuple[Step, ...]:
     limit = scaled(LIMIT_S)
     try:
         request = {"target": target, "model": model.fingerprint}
-        made = ask("trtcal.wings.forensics.tvm.worker", request, folder, limit)
+        answer = ask("trtcal.wings.forensics.tvm.worker", request, folder, limit)
     except subprocess.TimeoutExpired:
         raise ResourceError(
             f"TVM was stopped after the time limit of {limit:g} s", raising("times")
         ) from None
-    if "steps" not in made.found:
-        ending = f"it ended with status {made.status}; last line: {made.last_line}"
-        reason = made.found.get("error") or ending
+    if "steps" not in answer.found:
+        ending = f"it ended with status {answer.status}; last line: {answer.last_line}"
+        reason = answer.found.get("error") or ending
         raise BackendError(
             f"TVM cannot compile {model.path.name}: {reason.splitlines()[0][:300]}",
             "its importer supports fewer operators than ONNX; `trtcal prepare` may rewrite the "
             "model with these",
         )
-    return tuple(from_fields(Step, step) for step in made.found["steps"])
+    return tuple(from_fields(Step, step) for step in answer.found["steps"])

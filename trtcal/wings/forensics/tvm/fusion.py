@@ -98,7 +98,7 @@ def _model(steps: Sequence[Step], name: str) -> Model:
     nodes = list[NodeProto]()
     for number, step in enumerate(steps):
         operator = "Identity" if step.operator in NOTHING else OPERATORS.get(step.operator)
-        read = [_tensor(one, number, place) for place, one in enumerate(step.inputs)]
+        read = [_tensor(tensor, number, place) for place, tensor in enumerate(step.inputs)]
         nodes.append(
             helper.make_node(
                 operator or step.operator,
@@ -108,11 +108,11 @@ def _model(steps: Sequence[Step], name: str) -> Model:
                 domain="" if operator else "tvm",
             )
         )
-    constants = [one for node in nodes for one in node.input if one.startswith("constant ")]
-    weights = [helper.make_tensor(one, TensorProto.FLOAT, [1], [0.0]) for one in constants]
+    constants = [name for node in nodes for name in node.input if name.startswith("constant ")]
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, [1], [0.0]) for name in constants]
     inputs, outputs = (
-        [helper.make_tensor_value_info(one, TensorProto.FLOAT, None)]
-        for one in ("input", _tensor(len(steps) - 1, 0, 0))
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+        for name in ("input", _tensor(len(steps) - 1, 0, 0))
     )
     graph = helper.make_graph(nodes, name, inputs, outputs, weights)
     fingerprint = digest_bytes(canonical_json([to_fields(step) for step in steps]))

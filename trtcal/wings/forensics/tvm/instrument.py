@@ -102,12 +102,12 @@ def tvm_checkpoints(folder: str | os.PathLike[str], subject: str = "") -> Any:
 
 
 def instrument_of(recorder: Recorder) -> Any:
-    """Return the instrument that hands to a recorder what passes get and make."""
+    """Return the instrument that gives a recorder what passes get and make."""
     import tvm
 
     @tvm.ir.instrument.pass_instrument
     class Checkpoints:
-        """Hands modules to the recorder."""
+        """Gives modules to the recorder."""
 
         def run_before_pass(self, mod: Any, info: Any) -> None:
             """Take what a pass gets."""

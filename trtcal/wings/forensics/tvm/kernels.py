@@ -33,12 +33,12 @@ RESULT = "result"
 
 def steps_of(mod: Any, function: str = "main") -> tuple[Step, ...]:
     """Return the operators of a function after FuseOps, those of its kernels in their places."""
-    functions = {one.name_hint: value for one, value in mod.functions_items()}
+    functions = {variable.name_hint: value for variable, value in mod.functions_items()}
     reader = _Reader(functions)
     main = functions[function]
     scope = dict.fromkeys(main.params, INPUT)
     reader.read(main.body, scope, None)
-    results = tuple(reader.place(one, scope) for one in _flat([main.body.body]))
+    results = tuple(reader.place(statement, scope) for statement in _flat([main.body.body]))
     return (*reader.steps, Step(RESULT, RESULT, None, results))
 
 
@@ -50,7 +50,7 @@ class _Reader:
 
     def read(self, body: Any, scope: dict[Any, int], kernel: str | None) -> int:
         """Add the steps of a body; return the number of the one that makes its result."""
-        for binding in (one for block in body.blocks for one in block.bindings):
+        for binding in (binding for block in body.blocks for binding in block.bindings):
             scope[binding.var] = self._binding(binding, scope, kernel)
         return self.place(body.body, scope)
 

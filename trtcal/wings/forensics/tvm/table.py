@@ -37,7 +37,7 @@ def _joined(head: Sequence[str], own: Sequence[str], inner: Iterable[Prints]) ->
     """Return the prints of an operator: `own` are its attributes, which its structure leaves out."""
     parts = list(inner)
     heads = Prints(hash_of(*head), *[hash_of(*head, *own)] * 2)
-    return Prints(*(hash_of(one, *(each[n] for each in parts)) for n, one in enumerate(heads)))
+    return Prints(*(hash_of(head, *(each[n] for each in parts)) for n, head in enumerate(heads)))
 
 
 def table_of(mod: Any) -> GraphTable:
@@ -100,12 +100,12 @@ class _Writer:
 
     def _body(self, body: Any, scope: dict[Any, Prints], inside: str) -> Prints:
         """Add a row for each binding; return the prints of the result and of all bindings."""
-        made = []
+        rows = []
         uses = _uses(body)
-        for binding in (one for block in body.blocks for one in block.bindings):
+        for binding in (binding for block in body.blocks for binding in block.bindings):
             prints = self._binding(binding, scope, inside)
             scope[binding.var] = prints
-            made.append(prints)
+            rows.append(prints)
             self.rows.add(
                 f"{inside}{INSIDE}{binding.var.name}",
                 operator_of(binding),
@@ -113,12 +113,12 @@ class _Writer:
                 uses=hash_of(*sorted(uses.get(binding.var, ()))),
                 types=hash_of(str(binding.var.ty)),
                 labels=hash_of(
-                    binding.var.name, *(one.name for one in variables_in(binding.value))
+                    binding.var.name, *(variable.name for variable in variables_in(binding.value))
                 ),
             )
         result = self._expression(body.body, scope, inside)
-        ordered = (sorted(column) for column in zip(*made, strict=True))
-        others = [Prints(*one) for one in zip(*ordered, strict=True)]
+        ordered = (sorted(column) for column in zip(*rows, strict=True))
+        others = [Prints(*row) for row in zip(*ordered, strict=True)]
         return _joined(["body"], [], [result, *others])
 
     def _binding(self, binding: Any, scope: dict[Any, Prints], inside: str) -> Prints:
@@ -137,13 +137,15 @@ class _Writer:
             return _constant(value.value.numpy())
         if kind in ("SeqExpr", "Function"):
             inner = dict(scope)
-            inner.update((one, _same("inner", str(n))) for n, one in enumerate(_params(value)))
+            inner.update(
+                (parameter, _same("inner", str(n))) for n, parameter in enumerate(_params(value))
+            )
             return self._body(value if kind == "SeqExpr" else value.body, inner, inside)
         parts = list(parts_of(value))
         if not parts:
             return _joined([kind], [str(value)], [])
         head, own = _head(value)
-        return _joined(head, own, [self._expression(one, scope, inside) for one in parts])
+        return _joined(head, own, [self._expression(part, scope, inside) for part in parts])
 
 
 def _params(value: Any) -> Iterable[Any]:
@@ -205,7 +207,7 @@ def operator_of(binding: Any) -> str:
 def _uses(body: Any) -> dict[Any, list[str]]:
     """Return the readers of each variable: operators and places, and the function's result."""
     uses: dict[Any, list[str]] = {}
-    for binding in (one for block in body.blocks for one in block.bindings):
+    for binding in (binding for block in body.blocks for binding in block.bindings):
         for place, variable in enumerate(variables_in(binding.value)):
             uses.setdefault(variable, []).append(f"{operator_of(binding)} {place}")
     for place, variable in enumerate(variables_in(body.body)):

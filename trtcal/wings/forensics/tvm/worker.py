@@ -32,10 +32,10 @@ def compile_model(request: dict[str, Any]) -> tuple[Step, ...]:
     class Kernels:
         """Reads which operators share a kernel, as soon as that is decided."""
 
-        def run_after_pass(self, made: Any, info: Any) -> None:
+        def run_after_pass(self, mod: Any, info: Any) -> None:
             """Take the module after the pass that groups operators."""
             if info.name == GROUPED:
-                grouped.append(steps_of(made))
+                grouped.append(steps_of(mod))
 
     with target, tvm.transform.PassContext(instruments=[instrument_of(recorder), Kernels()]):
         relax.get_default_pipeline(target)(mod)
