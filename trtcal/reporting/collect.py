@@ -180,7 +180,8 @@ def _comparison(
 
 def _at_most_one(folder: Path, found: tuple[Any, ...], what: str) -> Any:
     if len(found) > 1:
-        raise InputError(f"{folder} holds {len(found)} {what}", "give the folder of one run")
+        hint = "give the folder of one run; write what belongs to no run into another one with -o"
+        raise InputError(f"{folder} has {len(found)} {what}", hint)
     return found[0] if found else None
 
 
