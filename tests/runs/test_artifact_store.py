@@ -765,7 +765,7 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     pushed = said("push", run, "--tag", "team=vision")
     assert pushed["is_new"]
     assert (tmp_path / "kept" / "runs").is_dir()
-    (listed,) = said("list", "--name", "mine", "--tag", "team=vision", "--verdict", "SHIP")
+    (listed,) = said("list", "--project", "mine", "--tag", "team=vision", "--verdict", "SHIP")
     identity = listed["digest"].removeprefix("sha256:")[:12]
     assert said("show", identity)["statement"] == listed["statement"]
     assert said("tag", identity, "stage=prod")["tags"] == ["stage=prod", "team=vision"]

@@ -28,7 +28,14 @@ def folder_of_before(folder):
     (folder / "trtcal.toml").write_text('model = "a.onnx"  # see trtcal fusion\n')
     stages = [{"stage": "ab", "output": "ab.json", "digest": test["digest"]}]
     config = digest_file(folder / "trtcal.toml")
-    run = {"kind": "run", "schema_version": 1, "stages": stages, "config": config}
+    times = {test["digest"]: {"ms": 3}}
+    run = {
+        "kind": "run",
+        "schema_version": 1,
+        "stages": stages,
+        "config": config,
+        "measured": times,
+    }
     write_document(folder / "run.json", run)
     return folder
 
@@ -42,6 +49,7 @@ def test_a_run_of_before_is_converted_and_its_digests_hold(tmp_path):
     assert "`trtcal log --explain loss`" in test["measured"]["verdict"]["sentence"]
     document = read_json(run / "run.json")
     assert document["stages"][0]["digest"] == test["digest"]
+    assert document["measured"] == {test["digest"]: {"ms": 3}}
     assert document["config"] == digest_file(run / "trtcal.toml")
     assert all(check.holds for check in verify(run))
     assert upgrade(run) == []
@@ -97,6 +105,10 @@ def test_keys_of_a_configuration_are_renamed_in_their_table():
     renamed = {"build.limit": "build.limit_h", "suppress.limit": "suppress.most"}
     wanted = "# limit = 1\nlimit = 2\n[build]\nlimit_h = 3 # h\n[[suppress]]\nmost = 4\n"
     assert convert_config(text, renamed) == wanted
+
+
+def test_the_line_of_a_key_that_is_gone_becomes_a_comment():
+    assert convert_config("[build]\ngone = 1", {"build.gone": ""}) == "[build]\n# removed: gone = 1"
 
 
 def test_a_key_with_its_parent_is_renamed_there_only():

@@ -60,7 +60,7 @@ class BuildEngine(
     )
     calibration: Path | None = option(
         "Ranges for cache and dynamic-ranges: calibration.json, or a file that `trtcal "
-        "calibration import` reads."
+        "ranges import` reads."
     )
     data: Path | None = option(
         "Data that give dynamic inputs their sizes, and TensorRT its batches with --route "

@@ -34,7 +34,7 @@ SLACK = 1.001  # of a step of Q/DQ, for the rounding of its own arithmetic
     epilog="Example: trtcal layers fusions model.onnx build/ --json",
 )
 def command() -> None:
-    """Find what should be one kernel, what breaks it, and what a build made of it.
+    """Show which fusions to expect, what breaks them, and what was built.
 
     `trtcal layers fusions MODEL [LAYERS]` is `trtcal layers fusions check`.
     """

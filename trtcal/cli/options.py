@@ -515,6 +515,7 @@ class SkipOptions(Options):
         "Preparation pass to skip (`trtcal prepare --list` lists them); may be repeated.",
         "--skip-pass",
         metavar="NAME",
+        formerly="--skip",
     )
 
 

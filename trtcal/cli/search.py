@@ -252,9 +252,12 @@ def _show_tested(document: dict[str, Any]) -> None:
     """Print the A/B test's verdict on the recommended plan, and its samples."""
     tested = document["tested"]
     if tested is not None:
-        where = "held-back samples" if tested["held_back"] else "the samples that chose it"
+        held_back, samples = tested["held_back"], tested["samples"]
+        where = (
+            f"{samples} held-back samples" if held_back else f"the {samples} samples that chose it"
+        )
         verdict = f"{tested['word']}: {tested['sentence']}"
-        say(f"A/B test against the limits on {tested['samples']} {where}: {verdict}")
+        say(f"A/B test against the limits on {where}: {verdict}")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
         from trtcal.documents import from_fields

@@ -50,8 +50,11 @@ CHANGES = (
     Change("report", 4, words=VERDICTS),  # of the A/B tests in it, which are outside its digest
     Change("history", 3, words={"verdict": VERDICTS["word"]}),  # `keys` are names of figures
 )
-CONFIG_KEYS: Mapping[str, str] = {}
-"""Keys of `trtcal.toml` that were renamed, with the tables around them: "build.old" -> "build.new"."""
+CONFIG_KEYS: Mapping[str, str] = {"build.tune_placement": ""}
+"""Keys of `trtcal.toml` that were renamed, with the tables around them: "build.old" -> "build.new".
+
+The line of a key without a new name becomes a comment.
+"""
 COMMANDS = {
     "bisect": "trace bisect",
     "calibration": "ranges",
@@ -96,13 +99,13 @@ def changes_of(kind: object, version: object = 0) -> list[Change]:
 
 
 def replace_texts(value: Any, replaced: Callable[[str], str]) -> Any:
-    """Return a JSON value with every text in it, but for keys, replaced."""
+    """Return a JSON value with every text in it replaced, keys too: some are digests."""
     if isinstance(value, str):
         return replaced(value)
     if isinstance(value, list):
         return [replace_texts(item, replaced) for item in value]
     if isinstance(value, dict):
-        return {key: replace_texts(item, replaced) for key, item in value.items()}
+        return {replaced(key): replace_texts(item, replaced) for key, item in value.items()}
     return value
 
 
@@ -119,6 +122,6 @@ def convert_config(text: str, renamed: Mapping[str, str] = CONFIG_KEYS) -> str:
             table = f"{header[1]}."
         if (key := re.match(r"\s*([\w.-]+)\s*=", line)) and table + key[1] in renamed:
             name = renamed[table + key[1]].removeprefix(table)
-            line = line[: key.start(1)] + name + line[key.end(1) :]
+            line = line[: key.start(1)] + (name or f"# removed: {key[1]}") + line[key.end(1) :]
         lines.append(line)
     return "\n".join(lines)

@@ -138,7 +138,7 @@ class Judge:
             if "kl" not in figures:
                 raise InputError(
                     "the first output has no class scores, which --objective kl needs",
-                    "leave it out (sqnr works for all outputs), or give a --metric of your own",
+                    "leave it out (sqnr works for all outputs), or give a --metric-file of your own",
                 )
             return Verdict(total(figures), figures["kl"])
         if self.metric is not None:

@@ -95,7 +95,7 @@ class LearningCurve:
     def to_document(self) -> Document:
         """Return the curve as a sealed document."""
         fields = asdict(self)
-        head = {"kind": "learning-curve", "schema_version": 1, "trtcal": __version__}
+        head = {"kind": "learning-curve", "schema_version": 2, "trtcal": __version__}
         more = {"tolerance": TOLERANCE, "sentence": self.sentence}
         return seal({**head, **fields.pop("head"), **fields, **more})
 

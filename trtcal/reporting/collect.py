@@ -180,7 +180,8 @@ def _comparison(
 
 def _at_most_one(folder: Path, results: tuple[Any, ...], what: str) -> Any:
     if len(results) > 1:
-        raise InputError(f"{folder} holds {len(results)} {what}", "give the folder of one run")
+        hint = "give the folder of one run; write what belongs to no run into another one with -o"
+        raise InputError(f"{folder} has {len(results)} {what}", hint)
     return results[0] if results else None
 
 

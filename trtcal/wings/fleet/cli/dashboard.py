@@ -10,7 +10,7 @@ from trtcal.cli.output import say
 
 
 class Dashboard(HistoryOptions, example="trtcal history dashboard -o site"):
-    """Write a static site: the figures of every name over time, and what changed when."""
+    """Write a static site: the figures of every project over time, and what changed when."""
 
     output: Path = option("Folder for the pages.", "-o", default=Path("dashboard"))
     last: int | None = option("Number of runs of each name, the newest.", least=1)

@@ -131,7 +131,7 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
 class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vision"):
     """List runs, the newest first."""
 
-    name: str | None = option("Only runs of this project.")
+    project: str | None = option("Only runs of this project.", formerly="--name")
     model: str | None = option(
         "Only runs of this FP32 model: its name, or the first digits of its digest."
     )
@@ -146,7 +146,7 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
     def _run(self) -> None:
         from trtcal.wings.fleet.store.record import Filter
 
-        filters = self.name, self.model, self.target, self.verdict, self.commit
+        filters = self.project, self.model, self.target, self.verdict, self.commit
         tags = (f"{name}={value}" for name, value in tags_of(self.tags).items())
         record_filter = Filter(*filters, tuple(tags))
         records, damaged = self.open().records(record_filter, self.last)
@@ -292,7 +292,7 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
 
 
 class Gc(StoreOptions, example="trtcal store gc --dry-run"):
-    """Delete objects that no run uses, such as those of killed pushes. Pushing stays possible."""
+    """Delete objects that no run uses, such as those of killed pushes; safe while others push."""
 
     older_than: float = option(
         "Only objects at least this many hours old; below 24, make sure that nobody pushes.",
