@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from trtcal.documents import Document, write_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import __version__
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.limits import Choice, Limits, Point, Relief, split, unit_of
+from trtcal.evaluate.search.limits import Choice, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.model import Model
@@ -74,7 +74,6 @@ def write_search(
         "reliefs": [_relief(relief) for relief in findings.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
-        "held_back": _held_back(result, settings.limits),
         "int8_pays": findings.int8_pays,
         "tested": _tested(result),
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
@@ -134,32 +133,12 @@ def _loss(loss: Loss) -> dict[str, Any]:
     return {"loss": loss.to_document(), "sqnr_db": sqnr}
 
 
-def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
-    check = result.held_back
-    if check is None:
-        return None
-    points = {point.plan: point for point in result.found.measured}
-    plans = [
-        {
-            "float_layers": _floats(pair.plan, result),
-            "narrow_layers": _narrow(pair.plan),
-            "chosen_on": _loss(pair.chosen_on),
-            "held_back": _loss(pair.held_back),
-            "differs": pair.differs(result.measure),
-            "broken_limits": limits.broken(replace(points[pair.plan], loss=pair.held_back)),
-        }
-        for pair in check.pairs
-    ]
-    return {"first": check.first, "samples": check.samples, "plans": plans}
-
-
 def _tested(result: Result) -> dict[str, Any] | None:
     """Return the verdict on the recommended plan, and whether its samples had no part in the search."""
     if result.tested is None:
         return None
     verdict = result.tested.verdict.to_document()
-    held_back = result.held_back is not None
-    return {"samples": result.tested.samples, "held_back": held_back, **verdict}
+    return {"samples": result.tested.samples, "held_back": result.is_held_back, **verdict}
 
 
 def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | None) -> str:

@@ -39,63 +39,8 @@ from trtcal.model.files import write_onnx
 from trtcal.quantization import find_layers
 from trtcal.ranges import Calibration
 
-Z = 1.96  # of a 95 % interval
-FEWEST = 16  # samples, below which plans are not checked
+FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A plan's loss on the samples that it was chosen on, and on those held back."""
-
-    plan: Plan
-    chosen_on: Loss
-    held_back: Loss
-
-    def differs(self, measure: str) -> bool:
-        """Tell whether the difference is outside its 95 % interval."""
-        mine, theirs = self.chosen_on, self.held_back
-        if not (mine.is_fit and theirs.is_fit):
-            return mine.is_fit != theirs.is_fit
-        errors = (one.error_of(measure) for one in (mine, theirs))
-        return abs(mine.of(measure) - theirs.of(measure)) > Z * math.hypot(*errors)
-
-
-@dataclass(frozen=True)
-class HeldBack:
-    """All INT8 and the recommended plan, on `samples` samples from number `first` on."""
-
-    first: int
-    samples: int
-    pairs: tuple[Pair, ...]
-
-
-def check_held_back(
-    found: Found,
-    plans: Plans,
-    dataset: Dataset,
-    evaluated: int,
-    cache: EvaluationCache,
-    reader: TaskReader | None = None,
-) -> HeldBack | None:
-    """Measure all INT8 and the recommended plan on up to `evaluated` samples after the first so many.
-
-    None where fewer than `FEWEST` are left, in whole batches where the model prescribes their size.
-    """
-    samples = min(len(dataset) - evaluated, evaluated)
-    samples -= samples % (batch_for(plans.model, 1))
-    if samples < FEWEST:
-        return None
-    known = {point.plan: point.loss for point in found.measured}
-    first = split(plans.units[0]).precision
-    whole = frozenset(unit for unit in plans.units if split(unit).precision == first)
-    judged = [whole, *([found.recommended.plan] if found.recommended else [])]
-    with Reference(plans.model, dataset, samples, evaluated, reader) as reference:
-        evaluator = Evaluator(plans, reference, cache)
-        pairs = [Pair(plan, known[plan], evaluator.loss(plan)) for plan in dict.fromkeys(judged)]
-        return HeldBack(evaluated, samples, tuple(pairs))
-
-
 REMEMBERED = "evaluations.jsonl"
 
 
@@ -142,9 +87,9 @@ class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
     Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
-    `held_back` are samples that had no part in the search; `missing` is what there was no time for.
-    `tested` holds the recommended plan against the limits as `trtcal ab` does, on samples held back, or
-    where there are none on those of the search; `shared_samples` are calibration samples.
+    `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
+    `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
+    none on those of the search; `shared_samples` are calibration samples.
     `sensitivities` are those of the first precision, `others` those of further ones.
     """
 
@@ -154,7 +99,7 @@ class Result:
     found: Found
     builds: dict[Plan, Built]
     always: frozenset[str]
-    held_back: HeldBack | None
+    is_held_back: bool
     missing: tuple[str, ...]
     seconds: float
     tested: ABTest | None = None
@@ -228,15 +173,14 @@ def find_plans(
         builds = _build_all(found.front, plans, settings, reporter, may)
     missing = tuple(_missing(seen, found, builds, settings))
     found = _without_dominated(found, builds, measure, search.limits)
-    held_back = None
-    if may():
-        held_back = check_held_back(found, plans, dataset, evaluated, cache, settings.reader)
-    elif len(dataset) > evaluated:
-        missing = (*missing, "the check on held-back samples")
-    tested = _tested(found, plans, dataset, evaluated, held_back, settings)
+    span, is_held_back = _test_span(plans, len(dataset), evaluated)
+    tested = None
+    if found.recommended is not None:
+        samples = Subset(dataset.name, dataset, (span,))
+        tested = hold(plans, found.recommended.plan, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
-    known = found, builds, always, held_back, missing, seconds, tested, shared
+    known = found, builds, always, is_held_back, missing, seconds, tested, shared
     others = {name: one for name, one in every.items() if one is not seen}
     return Result(seen, measure, costs, *known, others)
 
@@ -281,22 +225,17 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
     )
 
 
-def _tested(
-    found: Found,
-    plans: Plans,
-    dataset: Dataset,
-    evaluated: int,
-    held_back: HeldBack | None,
-    settings: SearchOptions,
-) -> ABTest | None:
-    """Test the recommended plan on samples held back, else on those of the search."""
-    if found.recommended is None:
-        return None
-    span = (0, min(evaluated, len(dataset)))
-    if held_back is not None:
-        span = (held_back.first, held_back.first + held_back.samples)
-    samples = Subset(dataset.name, dataset, (span,))
-    return hold(plans, found.recommended.plan, samples, settings)
+def _test_span(plans: Plans, samples: int, evaluated: int) -> tuple[tuple[int, int], bool]:
+    """Return on which samples to test the recommended plan, and whether they were held back.
+
+    These are up to `evaluated` after the first so many, in whole batches where the model prescribes
+    their size; the first ones where fewer than `FEWEST` are left.
+    """
+    count = min(samples - evaluated, evaluated)
+    count -= count % batch_for(plans.model, 1)
+    if count < FEWEST:
+        return (0, min(evaluated, samples)), False
+    return (evaluated, evaluated + count), True
 
 
 def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) -> ABTest:
