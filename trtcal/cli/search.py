@@ -74,8 +74,6 @@ def show(document: dict[str, Any], folder: Path) -> None:
         say(f"recommended: {plan['plan']}: {document['reason']}")
         say(f"to apply it: {plan['command']}")
     _show_tested(document)
-    if document["held_back"] is not None or document["complete"]:
-        _show_held_back(document)
     say_written(folder / "search.json", document["digest"])
 
 
@@ -98,37 +96,6 @@ def _show_unfit(document: dict[str, Any]) -> None:
         warning(f"values are infinite or NaN {where}; that plan is not used")
     if len(unfit) > LAYERS_SHOWN:
         warning(f"and those of {len(unfit) - LAYERS_SHOWN} more plans")
-
-
-def _show_held_back(document: dict[str, Any]) -> None:
-    """Print the losses of INT8 and the recommended plan on held-out samples."""
-    check = document["held_back"]
-    if check is None:
-        note(
-            "note: no samples were left to check the plans on: a smaller --evaluate, or more "
-            "data, leaves some"
-        )
-        return
-    losses = [
-        (row["float_layers"], name, row[key])
-        for row in check["plans"]
-        for name, key in (("the search's samples", "chosen_on"), ("held-back samples", "held_back"))
-    ]
-    columns: Columns = {
-        "left in float": lambda loss: _named(loss[0]),
-        "judged on": "{1}",
-        "SQNR dB": "{2[sqnr_db]:.3g}",
-        "KL": "{2[loss][kl]:.3g}",
-        "drop": lambda loss: _drop(loss[2]["loss"]),
-    }
-    print_table(losses, columns, f"checked on {check['samples']} samples held back")
-    for row in check["plans"]:
-        floats = row["float_layers"]
-        plan = f"the plan with {_named(floats)} in float" if floats else "all-INT8"
-        if row["differs"]:
-            warning(f"{plan} loses significantly more on held-out samples")
-        if row["broken_limits"] and row is check["plans"][-1] and document["recommended"]:
-            warning(f"{plan} breaks {', '.join(row['broken_limits'])} on held-out samples")
 
 
 def _named(layers: list[str]) -> str:

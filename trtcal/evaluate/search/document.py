@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from trtcal.documents import Document, write_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import __version__
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.limits import Choice, Limits, Point, Relief, split, unit_of
+from trtcal.evaluate.search.limits import Choice, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.model import Model
@@ -66,15 +66,14 @@ def write_search(
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
         "reason": findings.reason,
         "judged": [
-            one.to_document()
+            judgement.to_document()
             for point in findings.front
             if point is findings.recommended
-            for one in settings.limits.judge(point)
+            for judgement in settings.limits.judge(point)
         ],
         "reliefs": [_relief(relief) for relief in findings.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
-        "held_back": _held_back(result, settings.limits),
         "int8_pays": findings.int8_pays,
         "tested": _tested(result),
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
@@ -98,13 +97,13 @@ def _plan(point: Point, result: Result, settings: SearchOptions) -> Plan:
 
 
 def _floats(plan: Chosen, result: Result) -> list[str]:
-    quantized = {split(one).layer for one in plan}
+    quantized = {split(unit).layer for unit in plan}
     return [name for name in result.layers if name not in quantized]
 
 
 def _narrow(plan: Chosen) -> dict[str, str]:
     """Return the layers in another narrow precision than INT8."""
-    return dict(sorted(one for one in plan if isinstance(one, Choice)))
+    return dict(sorted(unit for unit in plan if isinstance(unit, Choice)))
 
 
 def _point(point: Point, result: Result) -> dict[str, Any]:
@@ -124,9 +123,9 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
 
 def _coverage(result: Result) -> Coverage:
     """Return how much of the compute the recommended plan asks in INT8, else that of all layers."""
-    found, first = result.found, result.costs.precisions[0]
+    findings, first = result.found, result.costs.precisions[0]
     every = {unit_of(name, first) for name in result.sensitivities.names}
-    return result.costs.work.coverage(found.recommended.plan if found.recommended else every)
+    return result.costs.work.coverage(findings.recommended.plan if findings.recommended else every)
 
 
 def _loss(loss: Loss) -> dict[str, Any]:
@@ -134,32 +133,12 @@ def _loss(loss: Loss) -> dict[str, Any]:
     return {"loss": loss.to_document(), "sqnr_db": sqnr}
 
 
-def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
-    check = result.held_back
-    if check is None:
-        return None
-    points = {point.plan: point for point in result.found.measured}
-    plans = [
-        {
-            "float_layers": _floats(pair.plan, result),
-            "narrow_layers": _narrow(pair.plan),
-            "chosen_on": _loss(pair.chosen_on),
-            "held_back": _loss(pair.held_back),
-            "differs": pair.differs(result.measure),
-            "broken_limits": limits.broken(replace(points[pair.plan], loss=pair.held_back)),
-        }
-        for pair in check.pairs
-    ]
-    return {"first": check.first, "samples": check.samples, "plans": plans}
-
-
 def _tested(result: Result) -> dict[str, Any] | None:
     """Return the verdict on the recommended plan, and whether its samples had no part in the search."""
     if result.tested is None:
         return None
     verdict = result.tested.verdict.to_document()
-    held_back = result.held_back is not None
-    return {"samples": result.tested.samples, "held_back": held_back, **verdict}
+    return {"samples": result.tested.samples, "held_back": result.is_held_back, **verdict}
 
 
 def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | None) -> str:
@@ -167,11 +146,11 @@ def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | N
     return command_line("quantize", model, **files, o=plan.with_suffix(".onnx"))
 
 
-def _relief(one: Relief) -> dict[str, Any]:
+def _relief(relief: Relief) -> dict[str, Any]:
     return {
-        "limit": str(one.limit),
-        "asked": one.limit.bound,
-        "needed": one.needed,
-        "by": one.by,
-        "unit": one.limit.unit,
+        "limit": str(relief.limit),
+        "asked": relief.limit.bound,
+        "needed": relief.needed,
+        "by": relief.by,
+        "unit": relief.limit.unit,
     }

@@ -32,70 +32,15 @@ from trtcal.evaluate.search.sensitivity import (
     measure_sensitivities,
 )
 from trtcal.evaluate.tasks import TaskReader
-from trtcal.evaluate.variants import Variant, open_variant
+from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import find_layers
 from trtcal.ranges import Calibration
 
-Z = 1.96  # of a 95 % interval
-FEWEST = 16  # samples, below which plans are not checked
+FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A plan's loss on the samples that it was chosen on, and on those held back."""
-
-    plan: Plan
-    chosen_on: Loss
-    held_back: Loss
-
-    def differs(self, measure: str) -> bool:
-        """Tell whether the difference is outside its 95 % interval."""
-        mine, theirs = self.chosen_on, self.held_back
-        if not (mine.is_fit and theirs.is_fit):
-            return mine.is_fit != theirs.is_fit
-        errors = (one.error_of(measure) for one in (mine, theirs))
-        return abs(mine.of(measure) - theirs.of(measure)) > Z * math.hypot(*errors)
-
-
-@dataclass(frozen=True)
-class HeldBack:
-    """All INT8 and the recommended plan, on `samples` samples from number `first` on."""
-
-    first: int
-    samples: int
-    pairs: tuple[Pair, ...]
-
-
-def check_held_back(
-    found: Found,
-    plans: Plans,
-    dataset: Dataset,
-    evaluated: int,
-    cache: EvaluationCache,
-    reader: TaskReader | None = None,
-) -> HeldBack | None:
-    """Measure all INT8 and the recommended plan on up to `evaluated` samples after the first so many.
-
-    None where fewer than `FEWEST` are left, in whole batches where the model prescribes their size.
-    """
-    samples = min(len(dataset) - evaluated, evaluated)
-    samples -= samples % (batch_for(plans.model, 1))
-    if samples < FEWEST:
-        return None
-    known = {point.plan: point.loss for point in found.measured}
-    first = split(plans.units[0]).precision
-    whole = frozenset(unit for unit in plans.units if split(unit).precision == first)
-    judged = [whole, *([found.recommended.plan] if found.recommended else [])]
-    with Reference(plans.model, dataset, samples, evaluated, reader) as reference:
-        evaluator = Evaluator(plans, reference, cache)
-        pairs = [Pair(plan, known[plan], evaluator.loss(plan)) for plan in dict.fromkeys(judged)]
-        return HeldBack(evaluated, samples, tuple(pairs))
-
-
 REMEMBERED = "evaluations.jsonl"
 
 
@@ -142,9 +87,9 @@ class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
     Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
-    `held_back` are samples that had no part in the search; `missing` is what there was no time for.
-    `tested` holds the recommended plan against the limits as `trtcal ab` does, on samples held back, or
-    where there are none on those of the search; `shared_samples` are calibration samples.
+    `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
+    `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
+    none on those of the search; `shared_samples` are calibration samples.
     `sensitivities` are those of the first precision, `others` those of further ones.
     """
 
@@ -154,7 +99,7 @@ class Result:
     found: Found
     builds: dict[Plan, Built]
     always: frozenset[str]
-    held_back: HeldBack | None
+    is_held_back: bool
     missing: tuple[str, ...]
     seconds: float
     tested: ABTest | None = None
@@ -165,7 +110,7 @@ class Result:
     def layers(self) -> list[str]:
         """All layers that a plan decides on, in graph order for each precision."""
         seen = (self.sensitivities, *self.others.values())
-        return list(dict.fromkeys(name for one in seen for name in one.names))
+        return list(dict.fromkeys(name for layers in seen for name in layers.names))
 
 
 def cache_beside(
@@ -199,8 +144,8 @@ def find_plans(
     measure = _measure(seen, settings.limits)
     shares = {
         unit_of(name, precision): share
-        for precision, one in every.items()
-        for name, share in one.shares(measure).items()
+        for precision, layers_of in every.items()
+        for name, share in layers_of.shares(measure).items()
     }
     layers = {split(share).layer for share in shares}
     work = work_of(model, layers, next(dataset.batches(settings.batch)))
@@ -224,20 +169,19 @@ def find_plans(
             always = evaluator.overflowing()
             budget = (settings.limits, settings.evaluations, may, always, settings.goal)
             search = Search(shares, costs, evaluate, measure, *budget)
-            found = search.run()
-        builds = _build_all(found.front, plans, settings, reporter, may)
-    missing = tuple(_missing(seen, found, builds, settings))
-    found = _without_dominated(found, builds, measure, search.limits)
-    held_back = None
-    if may():
-        held_back = check_held_back(found, plans, dataset, evaluated, cache, settings.reader)
-    elif len(dataset) > evaluated:
-        missing = (*missing, "the check on held-back samples")
-    tested = _tested(found, plans, dataset, evaluated, held_back, settings)
+            findings = search.run()
+        builds = _build_all(findings.front, plans, settings, reporter, may)
+    missing = tuple(_missing(seen, findings, builds, settings))
+    findings = _without_dominated(findings, builds, measure, search.limits)
+    span, is_held_back = _test_span(plans, len(dataset), evaluated)
+    tested = None
+    if findings.recommended is not None:
+        samples = Subset(dataset.name, dataset, (span,))
+        tested = hold(plans, findings.recommended.plan, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
-    known = found, builds, always, held_back, missing, seconds, tested, shared
-    others = {name: one for name, one in every.items() if one is not seen}
+    known = findings, builds, always, is_held_back, missing, seconds, tested, shared
+    others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
     return Result(seen, measure, costs, *known, others)
 
 
@@ -281,22 +225,17 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
     )
 
 
-def _tested(
-    found: Found,
-    plans: Plans,
-    dataset: Dataset,
-    evaluated: int,
-    held_back: HeldBack | None,
-    settings: SearchOptions,
-) -> ABTest | None:
-    """Test the recommended plan on samples held back, else on those of the search."""
-    if found.recommended is None:
-        return None
-    span = (0, min(evaluated, len(dataset)))
-    if held_back is not None:
-        span = (held_back.first, held_back.first + held_back.samples)
-    samples = Subset(dataset.name, dataset, (span,))
-    return hold(plans, found.recommended.plan, samples, settings)
+def _test_span(plans: Plans, samples: int, evaluated: int) -> tuple[tuple[int, int], bool]:
+    """Return on which samples to test the recommended plan, and whether they were held back.
+
+    These are up to `evaluated` after the first so many, in whole batches where the model prescribes
+    their size; the first ones where fewer than `FEWEST` are left.
+    """
+    count = min(samples - evaluated, evaluated)
+    count -= count % batch_for(plans.model, 1)
+    if count < FEWEST:
+        return (0, min(evaluated, samples)), False
+    return (evaluated, evaluated + count), True
 
 
 def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) -> ABTest:
@@ -304,7 +243,7 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
     """
-    limits = (one for one in settings.limits.losses.asked if is_tested(one))
+    limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
     with Workplace() as name:
         paths = Path(name) / "fp32.onnx", Path(name) / "plan.onnx"
         write_onnx(paths[0], plans.model.reference)
@@ -312,18 +251,15 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
         both = [open_variant(path) for path in paths]
         reader = settings.reader
         size = batch_for(plans.model, BATCH)
-        options = ABOptions(size, task=reader.name, outputs=_in(reader.outputs, both[0]))
+        known = [spec.name for spec in both[0].outputs]  # others are those of a body
+        outputs = tuple(name for name in reader.outputs if name in known)
+        options = ABOptions(size, task=reader.name, outputs=outputs)
         return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
-
-
-def _in(wanted: Sequence[str], one: Variant) -> tuple[str, ...]:
-    """Return the outputs named that the whole model has: others are those of a body."""
-    return tuple(name for name in wanted if name in {spec.name for spec in one.outputs})
 
 
 def _missing(
     seen: Sensitivities,
-    found: Found,
+    findings: Found,
     builds: Mapping[Plan, Built],
     settings: SearchOptions,
 ) -> Iterator[str]:
@@ -331,10 +267,10 @@ def _missing(
     if seen.missing:
         layers = len(seen.layers) + len(seen.missing)
         yield f"the sensitivities of {len(seen.missing)} of {layers} layers"
-    if not found.complete:
+    if not findings.complete:
         yield "plans"
-    if settings.build is not None and len(builds) < len(found.front):
-        yield f"builds of {len(found.front) - len(builds)} of {len(found.front)} plans"
+    if settings.build is not None and len(builds) < len(findings.front):
+        yield f"builds of {len(findings.front) - len(builds)} of {len(findings.front)} plans"
 
 
 def _measure(seen: Sensitivities, limits: Limits) -> str:
@@ -404,7 +340,7 @@ def _build_all(
 
 
 def _without_dominated(
-    found: Found, builds: dict[Plan, Built], measure: str, limits: Limits
+    findings: Found, builds: dict[Plan, Built], measure: str, limits: Limits
 ) -> Found:
     """Return the front without plans for which the compiler moves more bytes than for a better one.
 
@@ -412,24 +348,24 @@ def _without_dominated(
     """
     beaten = {
         point.plan: rivals
-        for point in found.front
-        if (rivals := [one for one in found.front if _beats(one, point, builds, measure)])
+        for point in findings.front
+        if (rivals := [rival for rival in findings.front if _beats(rival, point, builds, measure)])
     }
-    best, reason = found.recommended, found.reason
+    best, reason = findings.recommended, findings.reason
     if best is not None and best.plan in beaten:
-        holding = [one for one in beaten[best.plan] if one.plan and not limits.broken(one)]
+        holding = [rival for rival in beaten[best.plan] if rival.plan and not limits.broken(rival)]
         if holding:
-            best = min(holding, key=lambda one: (_bytes(builds, one), one.loss.of(measure)))
+            best = min(holding, key=lambda rival: (_bytes(builds, rival), rival.loss.of(measure)))
             reason += "; replaced by a plan that loses less and moves fewer bytes in its engine"
-    front = tuple(one for one in found.front if one.plan not in beaten or one is best)
-    return replace(found, front=front, recommended=best, reason=reason)
+    front = tuple(rival for rival in findings.front if rival.plan not in beaten or rival is best)
+    return replace(findings, front=front, recommended=best, reason=reason)
 
 
-def _beats(one: Point, other: Point, builds: dict[Plan, Built], measure: str) -> bool:
-    moved = _bytes(builds, one), _bytes(builds, other)
-    if one is other or moved[0] is None or moved[1] is None:
+def _beats(point: Point, other: Point, builds: dict[Plan, Built], measure: str) -> bool:
+    moved = _bytes(builds, point), _bytes(builds, other)
+    if point is other or moved[0] is None or moved[1] is None:
         return False
-    return one.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
+    return point.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
 
 
 def _bytes(builds: dict[Plan, Built], point: Point) -> int | None:
