@@ -60,7 +60,9 @@ def write_run(folder: Path, number: int = 1, engines: int = 1, **facts: Any) -> 
     stages.append({"output": "report.json", **write_document(folder / "report.json", made)})
     kept = [{"stage": "made", "output": one["output"], "digest": one["digest"]} for one in stages]
     configuration = {"digest": digest("configuration"), "commit": commit, "differs": False}
+    inputs = {"model": digest(model), "calibration_data": digest("data")}
     run = {"stages": kept, "scripts": {}, "measured": {"configuration": configuration}}
+    run |= {**inputs, "evaluation_data": digest("evaluation")}
     write_document(folder / "run.json", {"kind": "run", "schema_version": 1, **run})
     return folder
 

@@ -29,27 +29,11 @@ from trtcal.wings.fleet.focus import focus_rows, month_of, to_csv
 from trtcal.wings.fleet.prices import load_prices, named_price, with_costs
 
 MANDATORY = {
-    "BilledCost",
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ContractedCost",
-    "EffectiveCost",
-    "InvoiceIssuerName",
-    "ListCost",
-    "PricingQuantity",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "ServiceCategory",
-    "ServiceName",
+    *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency"),
+    *("BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass"),
+    *("ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ContractedCost"),
+    *("EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit"),
+    *("ProviderName", "PublisherName", "ServiceCategory", "ServiceName"),
 }
 NO_NULL = MANDATORY - {"BillingAccountName", "ChargeClass", "ChargeDescription"}
 # of a charge for usage that corrects nothing these may not be null either

@@ -43,14 +43,8 @@ These pages are made from the code of this version.
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the name and text of every page of the reference."""
     links = (
-        "commands/index",
-        "configuration",
-        "messages/index",
-        "messages/findings",
-        "metrics",
-        "documents",
-        "python/index",
-        "exit-statuses",
+        *("commands/index", "configuration", "messages/index", "messages/findings", "metrics"),
+        *("documents", "python/index", "exit-statuses"),
     )
     yield "index.md", INDEX + "\n" + contents(links)
     for part in PARTS:

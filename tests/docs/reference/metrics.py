@@ -35,13 +35,7 @@ def pages() -> Iterator[tuple[str, str]]:
         for metric in METRICS.values()
     ]
     head = [
-        "metric",
-        "is",
-        "unit",
-        "better",
-        "of",
-        "outputs",
-        "needs labels",
+        *("metric", "is", "unit", "better", "of", "outputs", "needs labels"),
         "followed in the history",
     ]
     yield "metrics.md", PAGE.format(table=table(head, rows))
