@@ -1,7 +1,5 @@
 """The site in a real browser: accessible, on a phone too, and with no request to another host."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Every format that trtcal reads: what is mutated, how, and commands that read it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

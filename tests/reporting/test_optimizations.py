@@ -1,7 +1,5 @@
 """Optimizations in the report: the sentence, each try before and after and the layers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

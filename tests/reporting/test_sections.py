@@ -1,7 +1,5 @@
 """What the page shows beside variants and layers, and reports on builds that failed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Small run folders made up for the tests of the store, and moto's S3 server in a child process."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client

@@ -1,7 +1,5 @@
 """What runs cost: by tag and over versions, at the right price, and beyond noise or not."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

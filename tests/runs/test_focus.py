@@ -4,8 +4,6 @@ Source of the facts: https://focus.finops.org/focus-specification/v1-2/, the con
 column, and the attributes Date/Time Format, Numeric Format, Key-Value Format and Null Handling.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -3,8 +3,6 @@
 Each module makes the pages of one kind: `pages()` yields their names in docs/reference and their text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page of metrics, from their table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.docs.reference.markdown import table
