@@ -1,7 +1,5 @@
 """Make the README's pictures from the gallery: `make pictures`."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The history's dashboard in a real browser: charts, hover, sorting, searching, and a phone."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The nastiest names that we know, in a real browser: nothing runs, nothing is added or asked for."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reports in a real browser: on screen, in the dark, by keyboard, on paper, without scripts."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Inputs of every kind whose names somebody else chose, and commands that print those names."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from calibrators import create
-from tests.fixtures.commands import run, succeed
+from tests.fixtures.commands import answer, run, succeed
 from tests.fixtures.slow import SLOW
 from tests.networks import samples
 from tests.ptq.nets import separable_net
@@ -48,7 +48,7 @@ def test_the_chosen_one_loses_least_or_nearly(place, capsys):
 
 
 def test_the_json_is_the_file(place, capsys):
-    document = json.loads(succeed(capsys, *ARGUMENTS, "auto", "--json"))
+    document = answer(capsys, *ARGUMENTS, "auto")
     assert document == json.loads((place / "calibration.json").read_text())
 
 

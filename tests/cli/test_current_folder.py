@@ -10,15 +10,7 @@ from tests.conftest import SAMPLES
 from tests.fixtures.slow import SLOW
 
 INSTALLED = [
-    "numpy",
-    "onnx",
-    "onnxruntime",
-    "numba",
-    "scipy",
-    "click",
-    "yaml",
-    "calibrators",
-    "ray",
+    *("numpy", "onnx", "onnxruntime", "numba", "scipy", "click", "yaml", "calibrators", "ray"),
 ]
 
 

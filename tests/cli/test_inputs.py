@@ -1,26 +1,21 @@
 """Inputs of dynamic size, scalars and constants, through the commands."""
 
 import json
+import re
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.fixtures.commands import refused, run, succeed
 from tests.fixtures.engines import needs_rtx
 from tests.fixtures.slow import SLOW
 from tests.fixtures.states import cell
 from tests.networks import rng, save, weight
-from trtcal.cli.main import run_command
 from trtcal.evidence.manifest import read_build
 
 WIDTHS = (8, 8, 12, 12, 12, 16)
-
-
-def run(capsys, *arguments):
-    status = run_command([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def any_width(path):
@@ -61,9 +56,8 @@ def test_sizes_of_samples_go_from_the_data_into_the_quantized_model(place, capsy
     quantized(capsys)
     sizes = json.loads((place / "calibration.json").read_text())["sizes"]
     assert sizes == {"x": [[1, 3, 8, 8], [1, 3, 8, 12], [1, 3, 8, 16]]}
-    status, out, err = run(capsys, "compare", "net.onnx", "q.onnx", "--data", "data", "--rounds", 2)
-    assert status == 0, err
-    assert "SQNR" in out
+    compared = ("compare", "net.onnx", "q.onnx", "--data", "data", "--rounds", 2)
+    assert "SQNR" in succeed(capsys, *compared)
 
 
 @SLOW
@@ -91,27 +85,27 @@ def test_every_command_takes_scalars_and_samples_of_several_sizes(place, capsys,
 def test_a_build_takes_the_sizes_of_the_data(place, capsys):
     quantized(capsys)
     wanted = [[[1, 3, 8, 8], [8, 3, 8, 12], [32, 3, 8, 16]]]
+
+    def profiles(folder):
+        return [one["x"] for one in read_build(place / folder).options["profiles"]]
+
     status, _, err = run(capsys, "build", "q.onnx", "--target", "sm89", "-o", "b")
-    assert status == 0, err
-    assert "shapes of x, taken from the data: 1x3x8x8:8x3x8x12:32x3x8x16" in err
-    assert [one["x"] for one in read_build(place / "b").options["profiles"]] == wanted
+    assert (status, "1x3x8x8:8x3x8x12:32x3x8x16" in err) == (0, True)
+    assert profiles("b") == wanted
     float_one = ("build", "net.onnx", "--target", "sm89", "-o", "f")
-    status, _, err = run(capsys, *float_one)
-    assert status == 2
-    assert "--shapes x=1x3x8x?:8x3x8x?:32x3x8x? with your sizes" in err
-    assert run(capsys, *float_one, "--data", "data")[0] == 0
-    assert [one["x"] for one in read_build(place / "f").options["profiles"]] == wanted
-    status, _, err = run(capsys, *float_one, "--shapes", "x=1x3x8x8:2x3x8x8:4x3x8x8")
-    assert "taken from the data" not in err
-    assert read_build(place / "f").options["profiles"][0]["x"][2] == [4, 3, 8, 8]
+    assert "--shapes x=1x3x8x?:8x3x8x?:32x3x8x?" in refused(capsys, *float_one)
+    succeed(capsys, *float_one, "--data", "data")
+    assert profiles("f") == wanted
+    _, _, err = run(capsys, *float_one, "--shapes", "x=1x3x8x8:2x3x8x8:4x3x8x8")
+    assert "32x3x8x16" not in err
+    assert profiles("f")[0][2] == [4, 3, 8, 8]
 
 
 def test_few_samples_are_enough_to_improve_with_a_warning(place, capsys):
-    status, _, err = run(
-        capsys, "quantize", "net.onnx", "--improve", "fast", "--data", "data", "-o", "i.onnx"
-    )
+    line = ("quantize", "net.onnx", "--improve", "fast", "--data", "data", "-o", "i.onnx")
+    status, _, err = run(capsys, *line)
     assert status == 0, err
-    assert "warning: the optimizations use only 16 samples to fit and 8 to judge" in err
+    assert re.search(r"warning: .*\b16 samples .*\b8\b", err)
     calibration = json.loads((place / "i.calibration.json").read_text())
     assert calibration["sizes"]["x"][2] == [1, 3, 8, 16]
 
@@ -127,7 +121,7 @@ def test_a_run_takes_constants_and_sizes_by_itself(place, capsys):
     )
     status, _, err = run(capsys, "run")
     assert status == 0, err
-    assert "shapes of x, taken from the data: 1x3x8x12:8x3x8x12:32x3x8x12" in err
+    assert "1x3x8x12:8x3x8x12:32x3x8x12" in err
 
 
 @SLOW
@@ -136,15 +130,14 @@ def test_states_of_trtcal_toml_are_carried_in_every_command(tmp_path, monkeypatc
     cell(tmp_path / "cell.onnx")
     np.savez(tmp_path / "data.npz", x=rng(1).standard_normal((24, 4)).astype(np.float32))
     (tmp_path / "trtcal.toml").write_text('[data]\nstates = { next = "state" }\n')
-    for command in (
-        ("calibrate", "cell.onnx", "--data", "data.npz", "--method", "minmax"),
-        ("quantize", "cell.onnx", "-o", "q.onnx"),
-        ("compare", "cell.onnx", "q.onnx", "--data", "data.npz", "--rounds", 2),
-        ("sensitivity", "cell.onnx", "--data", "data.npz", "--samples", 8, "-o", "s"),
-        ("quantize", "cell.onnx", "--improve", "fast", "--data", "data.npz", "-o", "i.onnx"),
+    for line in (
+        "calibrate cell.onnx --data data.npz --method minmax",
+        "quantize cell.onnx -o q.onnx",
+        "compare cell.onnx q.onnx --data data.npz --rounds 2",
+        "sensitivity cell.onnx --data data.npz --samples 8 -o s",
+        "quantize cell.onnx --improve fast --data data.npz -o i.onnx",
     ):
-        status, _, err = run(capsys, *command)
-        assert status == 0, err
+        succeed(capsys, *line.split())
     ranges = json.loads((tmp_path / "calibration.json").read_text())["ranges"]
     assert 0 < ranges["state"]["amax"] <= 1
 
@@ -174,17 +167,16 @@ def test_a_model_without_an_axis_for_samples_goes_through_every_command(
     one_image(tmp_path / "net.onnx")
     images = rng(1).standard_normal((24, 3, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=images, labels=np.arange(24) % 5)
-    data = ("--data", "data.npz")
-    for command in (
-        ("check-data", "net.onnx", *data),
-        ("calibrate", "net.onnx", *data, "--method", "minmax"),
-        ("quantize", "net.onnx", "-o", "q.onnx"),
-        ("compare", "net.onnx", "q.onnx", *data, "--rounds", 2),
-        ("sensitivity", "net.onnx", *data, "--samples", 8, "-o", "s"),
-        ("search", "net.onnx", *data, "--samples", 8, "--evaluate", 16, "-o", "found"),
-        ("quantize", "net.onnx", "--improve", "best", *data, "-o", "i.onnx"),
+    for line in (
+        "check-data net.onnx --data data.npz",
+        "calibrate net.onnx --data data.npz --method minmax",
+        "quantize net.onnx -o q.onnx",
+        "compare net.onnx q.onnx --data data.npz --rounds 2",
+        "sensitivity net.onnx --data data.npz --samples 8 -o s",
+        "search net.onnx --data data.npz --samples 8 --evaluate 16 -o found",
+        "quantize net.onnx --improve best --data data.npz -o i.onnx",
     ):
-        status, _, err = run(capsys, *command)
-        assert status in (0, 1), (command, err)
+        status, _, err = run(capsys, *line.split())
+        assert status in (0, 1), (line, err)
     comparison = json.loads((tmp_path / "comparison.json").read_text())
     assert comparison["samples"] == 24

@@ -124,10 +124,7 @@ def test_errors_and_notes_that_nobody_reads_are_none_either(place, command):
     "command",
     slow_but(
         [
-            "--help",
-            "log --explain --json",
-            "log bad.log --json",
-            "plan show plan.json",
+            *("--help", "log --explain --json", "log bad.log --json", "plan show plan.json"),
             "log missing.log",
         ],
         "log --explain --json",

@@ -4,9 +4,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.fixtures.commands import refused, run, succeed
 from tests.model.passes.graphs import ALL
 from tests.networks import conv_net, detection_net, samples
-from trtcal.cli.main import run_command
 
 
 @pytest.fixture
@@ -20,29 +20,19 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(capsys, *arguments):
-    status = run_command([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
 def operators(path):
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
 def test_the_prepared_model_is_written_after_it_was_run(place, capsys):
-    status, out, _ = run(capsys, "prepare", "net.onnx", "--data", "data.npz", "-o", "out.onnx")
-    assert status == 0
+    out = succeed(capsys, "prepare", "net.onnx", "--data", "data.npz", "-o", "out.onnx")
     assert "largest relative difference over 24 samples: " in out
     assert all(name in out for name in ALL)
     assert "Identity" not in operators("out.onnx")
 
 
 def test_without_data_it_says_that_nothing_was_run(place, capsys):
-    status, out, _ = run(
-        capsys, "prepare", "net.onnx", "-o", "out.onnx", "--skip-pass", "identities"
-    )
-    assert status == 0
+    out = succeed(capsys, "prepare", "net.onnx", "-o", "out.onnx", "--skip-pass", "identities")
     assert "not run: give --data" in out
     assert "Identity" in operators("out.onnx")
 
@@ -62,8 +52,7 @@ def test_json_has_records_and_differences(place, capsys):
     assert [one["name"] for one in document["passes"]] == ALL
     assert document["equality"]["samples"] == 24
     assert document["equality"]["largest"] <= document["equality"]["tolerance"]
-    status, out, _ = run(capsys, "prepare", "--list", "--json")
-    assert status == 0
+    out = succeed(capsys, "prepare", "--list", "--json")
     assert {one["name"] for one in json.loads(out)["passes"]} == set(ALL)
 
 
@@ -89,8 +78,7 @@ def test_a_difference_beyond_rounding_fails_and_writes_nothing(place, capsys):
     round_in_the_middle()  # of these data, what is too large for a float16
     np.savez("data.npz", x=np.load("data.npz")["x"] * np.float32(1e6))
     arguments = ("prepare", "net.onnx", "--data", "data.npz", "-o", "out.onnx")
-    status, _, err = run(capsys, *arguments, "--add", "rounding-casts")
-    assert status == 1
+    err = refused(capsys, *arguments, "--add", "rounding-casts", status=1)
     assert "error: the outputs of the prepared model differ ('y' by " in err
     assert not (place / "out.onnx").exists()
     assert run(capsys, *arguments)[0] == 0
@@ -122,8 +110,7 @@ def test_random_inputs_of_open_sizes_are_refused(place, capsys):
     proto = onnx.load("net.onnx")
     proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
     onnx.save(proto, "net.onnx")
-    status, _, err = run(capsys, "prepare", "net.onnx", "--random", 2, "-o", "out.onnx")
-    assert status == 2
+    err = refused(capsys, "prepare", "net.onnx", "--random", 2, "-o", "out.onnx")
     assert "x: float32[n, 3, height, 8]" in err
 
 
@@ -143,16 +130,14 @@ def test_a_cut_keeps_what_the_outputs_need_and_carries_the_rest(tmp_path, capsys
     detection_net(tmp_path / "net.onnx")
     samples(tmp_path / "data.npz")
     given = "prepare", "net.onnx", "--outputs", "boxes,scores", "--data", "data.npz"
-    status, out, _ = run(capsys, *given, "-o", "body.onnx")
-    assert status == 0
+    out = succeed(capsys, *given, "-o", "body.onnx")
     assert "over 24 samples: 0 " in out
     assert "1 NonMaxSuppression" in out
     assert "NonMaxSuppression" not in operators("body.onnx")
     document = json.loads(run(capsys, *given, "-o", "body.onnx", "--json")[1])
     assert document["cut"]["at"] == ["boxes", "scores", "classes"]
     assert document["cut"]["outputs"] == ["y", "classes"]
-    status, _, err = run(capsys, "prepare", "net.onnx", "--outputs", "boxen", "-o", "b.onnx")
-    assert status == 2
+    err = refused(capsys, "prepare", "net.onnx", "--outputs", "boxen", "-o", "b.onnx")
     assert "tensors with similar names: boxes" in err
 
 

@@ -90,15 +90,7 @@ def test_no_argument_does(text):
 
 
 HARD = (
-    "\x00",
-    "\x1b[31m",
-    "\x7f",
-    "\x85",
-    "\x9b2J",
-    "\u2028",
-    "\u202e",
-    "\u2060",
-    "\ufeff",
+    *("\x00", "\x1b[31m", "\x7f", "\x85", "\x9b2J", "\u2028", "\u202e", "\u2060", "\ufeff"),
     "\ud800",
 )
 HARD += ("\udcff", "\U000e0001", "=1+1")
@@ -153,17 +145,7 @@ def test_a_log_comes_back_out_of_the_json_that_is_printed_of_it(text):
 
 BEGINNINGS = ("=", "+", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 FORMULAS = (
-    "=1+1",
-    "+1",
-    "-1",
-    "@SUM(A1)",
-    "\t=1",
-    "\r=1",
-    " =1",
-    "a;=1",
-    "a,-1",
-    "\uff1d1",
-    "\n=1",
+    *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a;=1", "a,-1", "\uff1d1", "\n=1"),
 )
 
 

@@ -3,6 +3,7 @@ import pytest
 from onnx import helper
 
 from tests.data.pictures import everything
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from tests.networks import conv_net, samples, save
 from trtcal.data import open_dataset
@@ -55,11 +56,11 @@ def nan():
     "arrays, says",
     [
         ({"image": IMAGES}, "no array for the model's input 'x'"),
-        ({"x": IMAGES.astype(np.float64)}, "is float64, the model expects float32"),
-        ({"x": IMAGES[:, :2]}, r"shape \[4, 2, 8, 8\]"),
+        ({"x": IMAGES.astype(np.float64)}, "float64"),
+        ({"x": IMAGES[:, :2]}, "[4, 2, 8, 8]"),
         ({"x": IMAGES[0, 0]}, "samples first"),
         ({"x": IMAGES[:0]}, "empty"),
-        ({"x": nan()}, "first in sample 2"),
+        ({"x": nan()}, "sample 2"),
         ({"x": IMAGES, "labels": np.zeros(3, np.int64)}, "labels"),
         ({"x": IMAGES, "labels": np.array(["a", "b", "c", "d"])}, "labels"),
         ({"x": np.array([object()])}, "cannot be read"),
@@ -67,18 +68,18 @@ def nan():
 )
 def test_data_that_do_not_fit_are_refused(tmp_path, model, arrays, says):
     np.savez(tmp_path / "data.npz", **arrays)
-    with pytest.raises(InputError, match=says):
+    with fails(InputError, says):
         open_dataset(tmp_path / "data.npz", model)
 
 
 def test_missing_and_corrupt_files_are_refused(tmp_path, model):
-    with pytest.raises(InputError, match="does not exist"):
+    with fails(InputError, "none.npz"):
         open_dataset(tmp_path / "none.npz", model)
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(InputError, match="cannot be read"):
+    with fails(InputError, "bad.npz"):
         open_dataset(tmp_path / "bad.npz", model)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"no \.npy or \.npz files"):
+    with fails(InputError, ".npy", ".npz"):
         open_dataset(tmp_path / "empty", model)
 
 
@@ -94,7 +95,7 @@ def test_a_single_array_is_refused_for_two_inputs(tmp_path):
     shapes = {"a": ["n", 3], "b": ["n", 3]}
     path = save(tmp_path / "two.onnx", nodes, {}, shapes, {"y": ["n", 3]})
     np.save(tmp_path / "one.npy", np.zeros((4, 3), np.float32))
-    with pytest.raises(InputError, match="one array, and the model has 2 inputs: a, b"):
+    with fails(InputError, "2 inputs"):
         open_dataset(tmp_path / "one.npy", load_model(path))
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import draw, gallery
+from tests.fixtures.commands import refused
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from tests.networks import conv_net
 from trtcal.cli.main import run_command
@@ -54,35 +56,35 @@ def test_without_a_table_nothing_is_declared(tmp_path):
 @each(
     "text, says",
     [
-        ("[images]", "'images.channels' is missing"),
-        ('[images]\nchannels = "RGB"\nlayout = "NCHW"', "'images.scale' is missing"),
-        ('[images]\nchannels = "RGB"', "'images.layout' is missing"),
-        ("images = 3", "'images' must be a table"),
-        ('[images]\nchannels = "rgb"', "'images.channels' must be one of 'RGB', 'BGR', 'gray'"),
-        (NEEDED + "layuot = 1", "unknown key 'images.layuot'"),
-        (NEEDED.replace("= 1", '= "1/0"'), "'images.scale' must be a number above 0"),
-        (NEEDED.replace("= 1", '= "a/b"'), "'images.scale'"),
-        (NEEDED.replace("= 1", "= 0"), "'images.scale'"),
-        (NEEDED.replace("= 1", "= true"), "'images.scale'"),
-        (NEEDED.replace("= 1", "= nan"), "'images.scale'"),
-        (NEEDED + "mean = [1, 2]", "'images.mean' must be a number or a list of 3"),
-        (NEEDED.replace("RGB", "gray") + "mean = [1, 2, 3]", "'images.mean'"),
-        (NEEDED + 'mean = "1"', "'images.mean'"),
-        (NEEDED + "mean = inf", "'images.mean'"),
-        (NEEDED + "std = [1, 0, 1]", "'images.std' must be above 0"),
-        (NEEDED + "resize = 0", "'images.resize' must be one whole number above 0"),
-        (NEEDED + "resize = true", "'images.resize'"),
-        (NEEDED + "crop = [1, 2, 3]", "'images.crop'"),
-        (NEEDED + "crop = []", "'images.crop'"),
-        (NEEDED + "crop = 1.5", "'images.crop'"),
-        (NEEDED + 'alpha = "red"', "'images.alpha' must be one of"),
-        (NEEDED + 'interpolation = "linear"', "'images.interpolation' must be one of"),
-        ("[evaluation]\nlabels = true", "'evaluation.labels' must be one of"),
-        ('[calibration]\nlabels = "npz"', "'calibration.labels' must be one of 'csv', 'folders'"),
+        ("[images]", "images.channels"),
+        ('[images]\nchannels = "RGB"\nlayout = "NCHW"', "images.scale"),
+        ('[images]\nchannels = "RGB"', "images.layout"),
+        ("images = 3", "images"),
+        ('[images]\nchannels = "rgb"', "images.channels"),
+        (NEEDED + "layuot = 1", "images.layuot"),
+        (NEEDED.replace("= 1", '= "1/0"'), "images.scale"),
+        (NEEDED.replace("= 1", '= "a/b"'), "images.scale"),
+        (NEEDED.replace("= 1", "= 0"), "images.scale"),
+        (NEEDED.replace("= 1", "= true"), "images.scale"),
+        (NEEDED.replace("= 1", "= nan"), "images.scale"),
+        (NEEDED + "mean = [1, 2]", "images.mean"),
+        (NEEDED.replace("RGB", "gray") + "mean = [1, 2, 3]", "images.mean"),
+        (NEEDED + 'mean = "1"', "images.mean"),
+        (NEEDED + "mean = inf", "images.mean"),
+        (NEEDED + "std = [1, 0, 1]", "images.std"),
+        (NEEDED + "resize = 0", "images.resize"),
+        (NEEDED + "resize = true", "images.resize"),
+        (NEEDED + "crop = [1, 2, 3]", "images.crop"),
+        (NEEDED + "crop = []", "images.crop"),
+        (NEEDED + "crop = 1.5", "images.crop"),
+        (NEEDED + 'alpha = "red"', "images.alpha"),
+        (NEEDED + 'interpolation = "linear"', "images.interpolation"),
+        ("[evaluation]\nlabels = true", "evaluation.labels"),
+        ('[calibration]\nlabels = "npz"', "calibration.labels"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, says):
-    with pytest.raises(InputError, match=says.replace("[", r"\[")):
+    with fails(InputError, says):
         configured(tmp_path, text)
 
 
@@ -93,8 +95,7 @@ def test_calibrate_and_compare_take_a_folder_of_images(tmp_path, monkeypatch, ca
     draw(tmp_path / "pictures" / "dog" / "a.png", 50)
     (tmp_path / "pictures" / "notes.txt").write_text("")
     command = ["calibrate", "net.onnx", "--data", "pictures"]
-    assert run_command(command) == 2
-    assert "images = {" in capsys.readouterr().err
+    assert "images = {" in refused(capsys, *command)
     scale = NEEDED.replace("= 1", '= "1/255"') + "crop = 8\n"
     (tmp_path / "trtcal.toml").write_text(scale + '[evaluation]\nlabels = "folders"\n')
     assert run_command(command) == 0

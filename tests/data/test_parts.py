@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.pictures import PLAIN, draw, everything, model_of
-from tests.fixtures.stored import COUNT, KINDS, stored
+from tests.fixtures.fails import fails
+from tests.fixtures.stored import CHANGED, COUNT, KINDS, stored
 from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.data.dataset import Fingerprint, digests_of
@@ -118,11 +119,11 @@ def test_what_contradicts_is_refused_and_changes_nothing(scene, tmp_path):
     before = data.witnessed()
     twin = pickle.loads(pickle.dumps(data))  # noqa: S301
     draw(tmp_path / "pictures" / "005.png", 99)
-    with pytest.raises(InputError, match="changed between two readings"):
+    with fails(InputError, CHANGED):
         part(twin, 3, 3, 6)
     other = open_dataset(tmp_path / "pictures", model_of(tmp_path / "net.onnx"), PLAIN)
     for witnessed in (part(other, 3, 3, 9)[1], np.ones((COUNT + 1, 32), np.uint8)):
-        with pytest.raises(InputError, match="changed between two readings"):
+        with fails(InputError, CHANGED):
             data.learn(witnessed)
         assert (data.witnessed() == before).all()
 
@@ -134,7 +135,7 @@ def test_arrays_that_are_changed_between_two_passes_are_noticed(scene, kind, tmp
     path = tmp_path / {"npy": "npy/x.npy", "npz": "images.npz"}.get(kind, "compressed.npz")
     {"npy": np.save, "npz": np.savez}.get(kind, np.savez_compressed)(path, images + 1)
     os.utime(path, ns=(0, 0))  # clocks of files are coarse
-    with pytest.raises(InputError, match="changed between two readings"):
+    with fails(InputError, CHANGED):
         everything(data)
 
 
@@ -170,7 +171,7 @@ def test_a_script_that_yields_fewer_or_more_samples_is_noticed(scene, tmp_path, 
     images, data = scene
     np.savez(tmp_path / "images.npz", x=np.concatenate([images, images])[:count])
     part(data, 3, 0, 8)
-    with pytest.raises(InputError, match="changed between two readings"):
+    with fails(InputError, CHANGED):
         part(data, 3, 8, 11)
 
 

@@ -66,7 +66,7 @@ def test_the_type_is_the_models(file, dtype):
 )
 def test_values_that_the_type_cannot_hold_are_refused(file, change, dtype):
     draw(file)
-    with pytest.raises(InputError, match=f"not all {dtype}"):
+    with fails(InputError, dtype):
         Preprocess(replace(PLAIN, **change), dtype)(file)
 
 
@@ -149,9 +149,8 @@ def test_transparency_is_never_guessed_and_opaque_alpha_needs_nothing(tmp_path):
     clear.save(tmp_path / "clear.png", transparency=0)
     Image.new("LA", (1, 1), (9, 254)).save(tmp_path / "veil.png")
     for name in ("clear.png", "veil.png"):
-        with pytest.raises(InputError, match=rf"{name} is transparent in places") as caught:
+        with fails(InputError, name, hint="alpha"):
             read_pixels(tmp_path / name, PLAIN)
-        assert "alpha" in caught.value.hint
 
 
 def truncated(image, form):
@@ -164,7 +163,7 @@ def truncated(image, form):
 def test_truncated_images_are_named(tmp_path, form):
     path = tmp_path / f"cut.{form.lower()}"
     path.write_bytes(truncated(Image.fromarray(pixels(height=64, width=64)), form))
-    with pytest.raises(InputError, match=r"cut\.\w+ cannot be read"):
+    with fails(InputError, path.name):
         read_pixels(path, PLAIN)
 
 
@@ -193,24 +192,24 @@ def test_decompression_bombs_are_refused(file, side, warned):
     file.write_bytes(png_header(side, side))
     with warnings.catch_warnings():
         warnings.simplefilter(warned, Image.DecompressionBombWarning)
-        with pytest.raises(InputError, match="too large to decode safely"):
+        with fails(InputError, "one.png"):
             read_pixels(file, PLAIN)
 
 
 def test_a_resize_cannot_blow_a_thin_image_up(file):
     Image.new("RGB", (60_000, 1)).save(file)
-    with pytest.raises(InputError, match="too large to decode safely"):
+    with fails(InputError, "one.png"):
         read_pixels(file, replace(PLAIN, resize=224))
 
 
 def test_films_and_float_pixels_are_refused(tmp_path):
     frames = [Image.fromarray(pixels(seed, channels=1)) for seed in (1, 2)]
     frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
-    with pytest.raises(InputError, match="has 2 frames"):
+    with fails(InputError, "2 frames"):
         read_pixels(tmp_path / "film.gif", PLAIN)
     for name, kind in (("f.tif", np.float32), ("i.tif", np.int32)):
         Image.fromarray(np.ones((2, 2), kind)).save(tmp_path / name)
-        with pytest.raises(InputError, match="32-bit numbers"):
+        with fails(InputError, "32-bit numbers"):
             read_pixels(tmp_path / name, PLAIN)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import PLAIN, model_of
-from tests.fixtures.stored import COUNT, KINDS, stored
+from tests.fixtures.fails import fails
+from tests.fixtures.stored import CHANGED, COUNT, KINDS, stored
 from tests.networks import conv_net, samples
 from trtcal.calibration import calibrate, observe
 from trtcal.data import count_read, counted, held_back, open_dataset, part
@@ -59,7 +60,7 @@ def test_another_sample_than_before_is_refused(tmp_path):
     _, path = stored(tmp_path, "images")
     data = part(open_dataset(path, model_of(tmp_path / "net.onnx"), PLAIN), 3, 9)
     read(data)
-    with pytest.raises(InputError, match="changed between two readings"):
+    with fails(InputError, CHANGED):
         data.learn(data.witnessed()[::-1])
 
 
@@ -71,7 +72,7 @@ def test_labels_are_cut_along(tmp_path):
 @pytest.mark.parametrize("span", [(-1, 4), (4, 4), (5, 4), (0, 25)])
 def test_a_range_that_is_not_there_is_refused(tmp_path, span):
     data = open_dataset(samples(tmp_path / "data.npz"), load_model(conv_net(tmp_path / "net.onnx")))
-    with pytest.raises(InputError, match="24 samples"):
+    with fails(InputError, "24 samples"):
         part(data, *span)
 
 

@@ -1,7 +1,5 @@
 """The model of docs/guides/costly-layer.md: the digits, with one tensor that INT8 cannot carry."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A detector of colored squares with weights made by hand, pictures, and COCO's annotations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Check the links of the site to other sites, if they can be reached: `make links`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ A page asks for them with `<!-- run: python -m tests.docs.make NAME -->`. Each m
 that writes into the current folder; its name is the NAME, with `-` for `_`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys

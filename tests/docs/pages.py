@@ -4,8 +4,6 @@ A comment on the line before a block says more about it: `<!-- file: NAME -->`, 
 `<!-- needs: MODULE -->`, `<!-- skip: REASON -->`. `<!-- run: COMMAND -->` is a command of its own.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

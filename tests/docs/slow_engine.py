@@ -1,7 +1,5 @@
 """The engines of docs/guides/not-faster.md: a residual block in FP16, and in INT8 with a float skip."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.evidence.layers.engines import conv, float_residual, layer, tensor, write

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import SAMPLES
 from tests.docs.pages import ROOT
 from tests.docs.reference.documents import DOCUMENTS, HEAD
+from tests.fixtures.commands import succeed
 from trtcal.cli.main import run_command
 
 DIGITS, DATA, TEST = (
@@ -58,8 +59,7 @@ def test_every_field_of_a_document_is_on_the_page(documents, monkeypatch, capsys
     monkeypatch.chdir(folder)
     for line in PRINTED.strip().splitlines():
         capsys.readouterr()
-        assert run_command([*shlex.split(line), "-q"]) == 0
-        one = json.loads(capsys.readouterr().out)
+        one = json.loads(succeed(capsys, *shlex.split(line), "-q"))
         found[one["kind"]] = one
     assert {*found} | {*OF_OTHERS} == {*DOCUMENTS} | {*OF_OTHERS}
     for kind in {*found} - {*OF_OTHERS}:

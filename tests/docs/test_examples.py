@@ -4,8 +4,6 @@ The blocks of a page run in order in a fresh folder that has a link to the sampl
 the convention.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json

@@ -1,7 +1,5 @@
 """A small encoder of texts: dynamic lengths, a mask, and a few large channels as trained ones have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

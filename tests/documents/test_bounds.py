@@ -19,6 +19,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.fails import fails
 from tests.networks import rng
 from tests.runs.runs import report
 from trtcal.calibration.formats.convert import read_ranges
@@ -59,12 +60,12 @@ def test_pipes_and_devices_are_not_read(tmp_path, name, read):
     os.mkfifo(tmp_path / name)
     (tmp_path / "zero").symlink_to("/dev/zero")
     for path in (tmp_path / name, tmp_path / "zero"):
-        with pytest.raises(InputError, match=r"is not a (regular )?file"):
+        with fails(InputError, path.name):
             read(path)
 
 
 def test_a_log_is_no_device():
-    with pytest.raises(InputError, match="is a device"):
+    with fails(InputError, "/dev/zero"):
         next(portions_of_file(Path("/dev/zero")))
 
 
@@ -72,13 +73,12 @@ def test_files_are_read_up_to_a_bound_that_can_be_raised(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     path.write_text(json.dumps("x" * 300_000))
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.001")
-    with pytest.raises(InputError, match="has 0 MB, the bound is 0 MB") as caught:
+    with fails(InputError, "0 MB", hint="TRTCAL_BOUNDS"):
         read_json(path)
-    assert "TRTCAL_BOUNDS" in caught.value.hint
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.01")
     assert len(read_json(path)) == 300_000
     monkeypatch.setenv("TRTCAL_BOUNDS", "many")
-    with pytest.raises(InputError, match="not a number above 0"):
+    with fails(InputError, "many"):
         read_json(path)
 
 
@@ -90,7 +90,7 @@ def test_arrays_that_expand_very_much_are_not_unpacked(tmp_path, monkeypatch, re
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1, 1_000_000), np.float32))
     np.savez_compressed(tmp_path / "y.npz", x=rng().standard_normal((1, 1_000_000)))
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.01")  # 2.56 MB, and as many as there are in the file
-    with pytest.raises(InputError, match=r"expands from 0\.004.* to 4 MB"):
+    with fails(InputError, "4 MB"):
         read(tmp_path / "x.npz")
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.02")
     assert read(tmp_path / "y.npz") is not None
@@ -100,25 +100,25 @@ def test_a_log_that_expands_very_much_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "x.log.gz"
     path.write_bytes(gzip.compress(b"[I] one more line\n" * 200_000))
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.01")
-    with pytest.raises(InputError, match="expands from"):
+    with fails(InputError, "x.log"):
         list(portions_of_file(path))
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[" * 200 + "]" * 200, "nested more than 100 deep"),
-        ("[" * 100_000, "nested more than 100 deep"),
-        ('{"a": ' * 150 + "1" + "}" * 150, "nested more than 100 deep"),
-        ("1" + "0" * 30, "more than 64 bits"),
-        ("1" + "0" * 9000, "more than 64 bits"),
+        ("[" * 200 + "]" * 200, "100 deep"),
+        ("[" * 100_000, "100 deep"),
+        ('{"a": ' * 150 + "1" + "}" * 150, "100 deep"),
+        ("1" + "0" * 30, "64 bits"),
+        ("1" + "0" * 9000, "64 bits"),
         ("1e999", "too large"),
         ("-1e400", "too large"),
     ],
 )
 def test_json_is_neither_deep_nor_has_it_numbers_that_none_can_hold(tmp_path, text, says):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match=says):
+    with fails(InputError, says):
         read_json(tmp_path / "x.json")
 
 
@@ -131,16 +131,16 @@ def test_numbers_of_64_bits_and_lists_100_deep_are_read():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("a = " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
-        ("[calibration]\nbatch = 0x" + "f" * 3000, "a whole number from 1 to 1,000,000"),
-        ("[evaluation]\nrounds = 9223372036854775807", "a whole number from 1 to 1,000,000"),
+        ("a = " + "[" * 150 + "]" * 150, "100 deep"),
+        ("[calibration]\nbatch = 0x" + "f" * 3000, "1 to 1,000,000"),
+        ("[evaluation]\nrounds = 9223372036854775807", "1 to 1,000,000"),
         ("images = { mean = 1" + "0" * 400 + " }", "a number or a list of numbers"),
         ('model = "a\\u0000b"', "must be a string"),
     ],
 )
 def test_toml_is_neither_deep_nor_has_it_numbers_that_none_can_hold(tmp_path, line, says):
     (tmp_path / "trtcal.toml").write_text(line)
-    with pytest.raises(InputError, match=says):
+    with fails(InputError, says):
         read_config(tmp_path / "trtcal.toml")
 
 
@@ -156,11 +156,8 @@ def test_a_reader_that_takes_too_long_is_stopped(tmp_path, monkeypatch, name, te
     (tmp_path / name).write_text(text)
     monkeypatch.setattr(bounds, "FIRST_S", 2e-6)
     monkeypatch.setattr(bounds, "S_PER_MB", 0.0)
-    with pytest.raises(
-        ResourceError, match=r"takes over 0 s to read, the bound for .* MB"
-    ) as caught:
+    with fails(ResourceError, name, "0 s", hint="TRTCAL_BOUNDS"):
         read(tmp_path / name)
-    assert "TRTCAL_BOUNDS" in caught.value.hint
 
 
 def test_what_catches_everything_is_stopped_too(monkeypatch):
@@ -247,7 +244,7 @@ def test_a_model_on_which_the_checker_crashes_is_an_input_error(tmp_path, monkey
 
     monkeypatch.setattr("trtcal.model.checking.PASSED", set())
     monkeypatch.setattr(onnx.checker, "check_model", crash)
-    with pytest.raises(InputError, match=r"digits.onnx crashes ONNX's checker \(SIGSEGV\)"):
+    with fails(InputError, "digits.onnx", "SIGSEGV"):
         load_model(digits / "digits.onnx")
 
 
@@ -326,9 +323,9 @@ def test_a_graph_output_whose_shape_nothing_tells_works(tmp_path, monkeypatch, c
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        ("short", "tensor 'w' has 64 bytes"),
+        ("short", "64 bytes"),
         ("type", "'x' is of"),
-        ("values", r"tensor 'w' lists 2 values, its shape needs 32"),
+        ("values", "2 values"),
     ],
 )
 def test_small_constants_that_are_broken_are_named(tmp_path, act, says):
@@ -341,7 +338,7 @@ def test_small_constants_that_are_broken_are_named(tmp_path, act, says):
     else:
         proto.graph.input[0].type.tensor_type.elem_type = 2**31 - 1
     onnx.save(proto, tmp_path / "net.onnx")
-    with pytest.raises(InputError, match=says):
+    with fails(InputError, says):
         load_model(tmp_path / "net.onnx")
 
 
@@ -350,7 +347,7 @@ def test_a_tensor_of_a_branch_has_a_type_that_there_is(tmp_path):
     branch = proto.graph.node[-1].attribute[0].g
     branch.output[0].type.tensor_type.elem_type = 100
     onnx.save(proto, tmp_path / "net.onnx")
-    with pytest.raises(InputError, match="'a' is of type 100"):
+    with fails(InputError, "'a'", "type 100"):
         load_model(tmp_path / "net.onnx")
 
 
@@ -359,7 +356,7 @@ def test_an_npz_whose_header_is_cut_off_is_named(tmp_path):
     np.save(file, np.zeros(3))
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("x.npy", file.getvalue().replace(b"}", b" "))
-    with pytest.raises(InputError, match="cannot be read"):
+    with fails(InputError, "x.npz"):
         read_npz(tmp_path / "x.npz")
 
 
@@ -383,5 +380,5 @@ def test_a_history_of_other_types_is_damaged(tmp_path, column):
     history.record(report(1))
     with sqlite3.connect(tmp_path / "h.sqlite") as connection:
         connection.execute(f"UPDATE runs SET {column}")  # noqa: S608
-    with pytest.raises(InputError, match=r"h\.sqlite is damaged"):
+    with fails(InputError, "h.sqlite"):
         history.entries()

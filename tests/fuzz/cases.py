@@ -1,7 +1,5 @@
 """An input of the fuzzer: files of which one is mutated, and the command that reads them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,9 +1,8 @@
 """Every format that trtcal reads: what is mutated, how, and commands that read it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -183,343 +182,187 @@ class Store:
             yield self.case(folder, changed, data, command)
 
 
+TABLE = """
+onnx: digits.onnx quantized.onnx control.onnx | onnx | data.npz calibration.json plan.json other.onnx
+ prepare {} WRITE.onnx
+ quantize {} --calibration calibration.json WRITE.onnx
+ layers fusions check {} -q
+ plan show plan.json --model {} -q
+ calibrate {} --data data.npz --method minmax WRITE.json
+ compare {} other.onnx --data data.npz --rounds 2 --no-simulate WRITE.json
+ ranges show {} -q
+narrow types: fp8.onnx int4.onnx nvfp4.onnx | onnx | data.npz calibration.json other.onnx
+ prepare {} WRITE.onnx
+ quantize {} --precision int4 WRITE.onnx
+ calibrate {} --data data.npz --method minmax WRITE.json
+ compare {} other.onnx --data data.npz --rounds 2 --no-simulate WRITE.json
+ layers fusions check {} -q
+external data: external.onnx external.bin | external | external.onnx external.bin data.npz
+ ranges show external.onnx -q
+ prepare external.onnx WRITE.onnx
+ calibrate external.onnx --data data.npz --method minmax WRITE.json
+npz: data.npz histograms.npz | npz | digits.onnx | good.npz=data.npz
+ calibrate digits.onnx --data {} --method minmax WRITE.json
+ calibrate digits.onnx --data good.npz --histograms {} WRITE.json
+ check-data digits.onnx --data {} -q
+histograms: histograms.npz | npz | digits.onnx data.npz
+ calibrate digits.onnx --data data.npz --histograms {} --method minmax WRITE.json
+checkpoint: calibration.json.unfinished | npz | digits.onnx data.npz
+ calibrate digits.onnx --data data.npz --method minmax -q --batch 4 -o calibration.json
+optimizations: improved.optimizations.npz | npz | digits.onnx improved.calibration.json
+ quantize digits.onnx --calibration improved.calibration.json --optimizations {} WRITE.onnx
+feeds: data.npz | npz | digits.onnx | placed=folder/{}
+ calibrate digits.onnx --data folder --method minmax WRITE.json
+npy: data.npy turned.npy | npy | digits.onnx
+ calibrate digits.onnx --data {} --method minmax WRITE.json
+images: PICTURES | bytes | digits.onnx images.toml | placed=folder/{}
+ calibrate digits.onnx --data folder --config images.toml --method minmax WRITE.json
+calibration: calibration.json | json | digits.onnx | good.json=calibration.json
+ ranges show {} -q
+ ranges diff {} good.json -q
+ quantize digits.onnx --calibration {} WRITE.onnx
+ ranges export {} --format json WRITE.json
+ verify {}
+plan: plan.json run/plan.json | json | digits.onnx calibration.json
+ plan show {} --model digits.onnx -q
+ quantize digits.onnx --calibration calibration.json --plan {} WRITE.onnx
+ plan diff {0} {0}
+report: report.json | json
+ history add {} --db h.sqlite -q
+ report {} WRITE.html
+ verify {}
+build: build/build.json build/diagnosis.json | json | digits.onnx | placed=build/{} BUILD
+ layers show {} -q
+ diagnose build -q
+ layers diff build build -q
+ verify build
+ build digits.onnx --target cpu -q -o build
+engine JSON: graph.json | json | profile.json | good.json=graph.json
+ layers show {} -q
+ layers show {} --gpu t4 --profile profile.json -q
+ layers diff {} good.json -q
+ diagnose --layers {} -q
+profile: profile.json | json | graph.json
+ layers show graph.json --profile {} -q
+engine: engine.plan | text
+ layers show {} -q
+ diagnose --layers {} -q
+log: trtexec.log build/build.log | text
+ log {} -q
+ log {} --json -q
+ diagnose --log {} -q
+ layers show {} -q
+packed log: packed.gz packed.bz2 packed.xz packed.zst | bytes
+ log {} -q
+ diagnose --log {} -q
+fusions: fusions.json | json |  | good.json=fusions.json
+ layers fusions diff {} good.json -q
+patterns: patterns.toml | toml | digits.onnx
+ layers fusions check digits.onnx --patterns {} -q
+target: target.toml | toml | graph.json
+ layers show graph.json --gpu {} -q
+toml: trtcal.toml | toml | COMMON | BUILD
+ calibrate --config {} WRITE.json
+ quantize --config {} --calibration calibration.json WRITE.onnx
+ compare digits.onnx other.onnx --config {} WRITE.json
+ prepare --config {} WRITE.onnx
+ diagnose build --config {} -q
+images.toml: images.toml | toml | digits.onnx | folder/a.png=picture.png folder/b.jpg=picture.jpg
+ calibrate digits.onnx --data folder --config {} --method minmax WRITE.json
+cache: t.cache table.text | text | digits.onnx calibration.json
+ ranges import {} --model digits.onnx --partial WRITE.json
+ ranges show {} -q
+ ranges diff {} calibration.json -q
+table: table.onnxruntime | bytes | digits.onnx
+ ranges import {} --model digits.onnx --partial WRITE.json
+ ranges show {} -q
+table JSON: table.json | json | digits.onnx
+ ranges import {} --model digits.onnx --partial WRITE.json
+ ranges show {} -q
+encodings: aimet.json aimet-1.json aimet-fp8.json | json | digits.onnx
+ ranges import {} --model digits.onnx --partial WRITE.json
+ ranges show {} -q
+labels: labels.csv | text | digits.onnx images.toml | placed=folder/{} THREE
+ calibrate digits.onnx --data folder --labels csv --config images.toml --method minmax WRITE.json
+slices: slices.csv | text | digits.onnx other.onnx data.npz
+ compare digits.onnx other.onnx --data data.npz --slices {} --rounds 2 WRITE.json
+COCO: coco.json | json | digits.onnx data.npy
+ calibrate digits.onnx --data data.npy --labels {} --method minmax WRITE.json
+Polygraphy: inputs.json | json | digits.onnx
+ calibrate digits.onnx --data {} --method minmax WRITE.json
+history: history.sqlite | bytes
+ history list --db {} -q
+ history show 1 --db {} -q
+ history diff 1 2 --db {} -q
+ history list --db {} --json
+page: run.html | text | RUN_FILES
+ verify {}
+ report run -q -o {}
+dashboard: pages/index.html | text | history.sqlite | placed=pages/{}
+ history dashboard --db history.sqlite -q -o pages
+evaluations: search/evaluations.jsonl | text | digits.onnx calibration.json data.npz \
+| placed=search/{}
+ search digits.onnx --calibration calibration.json --data data.npz --samples 4 --evaluate 8 \
+--plans 2 -q -o search
+state: state/trtcal/engines.jsonl state/trtcal/made.jsonl | text | digits.onnx data.npz \
+| placed=state/trtcal/{} BUILD
+ compare digits.onnx build --data data.npz --rounds 2 WRITE.json
+ diagnose build
+journal: changes.json | json |  | placed=out/.trtcal-commit/{} COMMIT
+ ranges show out/calibration.json -q
+ verify out
+checkpoints: chain/checkpoints.jsonl | text |  | placed=chain/{} CHAINS
+ trace show chain -q
+ trace diff other-chain {} -q
+settings: chain/settings.json | json |  | placed=chain/{} CHAINS
+ trace verify chain --baseline chain -q
+graphs: chain/graphs.npz | npz |  | placed=chain/{} CHAINS
+ trace diff other-chain chain -q
+ trace diff chain other-chain --json
+prices: prices.toml | toml | RUN_FILES
+ report run --prices {} WRITE.html
+"""
+"""A line a format: its seeds, how they are mutated, files beside, where they lie; then its commands."""
+GROUPS = {"PICTURES": PICTURES, "RUN_FILES": RUN_FILES, "COMMON": COMMON}
+ALONGSIDE = {
+    "BUILD": BUILD_FILES,
+    "CHAINS": CHAINS,
+    "THREE": {f"folder/{one}.png": "picture.png" for one in "abc"},
+    "COMMIT": {
+        "out/calibration.json": "calibration.json",
+        "out/old.json": "plan.json",
+        "out/.trtcal-commit/new/calibration.json": "calibration.json",
+        "out/.trtcal-commit/old/kept.json": "plan.json",
+    },
+}
+
+
+def _format(lines: str) -> tuple[str, Format]:
+    """Return the name and the format of its lines in the table."""
+    head, *commands = lines.replace("WRITE", WRITE).splitlines()
+    name, _, about = head.partition(": ")
+    seeds, mutation, beside, places, *_ = [*(one.split() for one in about.split("|")), [], []]
+    extra: dict[str, str] = {}
+    for place in places:
+        path, _, seed = place.partition("=")
+        extra |= ALONGSIDE.get(place) or {path: seed}
+    placed = extra.pop("placed", "{}")
+    kind = Models if mutation == ["onnx"] else Format
+    mutate = getattr(m, f"of_{mutation[0]}")
+    said = tuple(one.strip() for one in commands)
+    return name, kind(_grouped(seeds), mutate, said, _grouped(beside), placed, extra)
+
+
+def _grouped(words: list[str]) -> tuple[str, ...]:
+    return tuple(one for word in words for one in GROUPS.get(word, (word,)))
+
+
 FORMATS: dict[str, Format | RunFolder | Store] = {
-    "onnx": Models(
-        ("digits.onnx", "quantized.onnx", "control.onnx"),
-        m.of_onnx,
-        (
-            f"prepare {{}} {WRITE}.onnx",
-            f"quantize {{}} --calibration calibration.json {WRITE}.onnx",
-            "layers fusions check {} -q",
-            "plan show plan.json --model {} -q",
-            f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
-            f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
-            "ranges show {} -q",
-        ),
-        ("data.npz", "calibration.json", "plan.json", "other.onnx"),
-    ),
-    "narrow types": Models(
-        ("fp8.onnx", "int4.onnx", "nvfp4.onnx"),
-        m.of_onnx,
-        (
-            f"prepare {{}} {WRITE}.onnx",
-            f"quantize {{}} --precision int4 {WRITE}.onnx",
-            f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
-            f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
-            "layers fusions check {} -q",
-        ),
-        ("data.npz", "calibration.json", "other.onnx"),
-    ),
-    "external data": Format(
-        ("external.onnx", "external.bin"),
-        m.of_external,
-        (
-            "ranges show external.onnx -q",
-            f"prepare external.onnx {WRITE}.onnx",
-            f"calibrate external.onnx --data data.npz --method minmax {WRITE}.json",
-        ),
-        ("external.onnx", "external.bin", "data.npz"),
-    ),
-    "npz": Format(
-        ("data.npz", "histograms.npz"),
-        m.of_npz,
-        (
-            f"calibrate digits.onnx --data {{}} --method minmax {WRITE}.json",
-            f"calibrate digits.onnx --data good.npz --histograms {{}} {WRITE}.json",
-            "check-data digits.onnx --data {} -q",
-        ),
-        ("digits.onnx",),
-        extra={"good.npz": "data.npz"},
-    ),
-    "histograms": Format(
-        ("histograms.npz",),
-        m.of_npz,
-        (f"calibrate digits.onnx --data data.npz --histograms {{}} --method minmax {WRITE}.json",),
-        ("digits.onnx", "data.npz"),
-    ),
-    "checkpoint": Format(
-        ("calibration.json.unfinished",),
-        m.of_npz,
-        ("calibrate digits.onnx --data data.npz --method minmax -q --batch 4 -o calibration.json",),
-        ("digits.onnx", "data.npz"),
-    ),
-    "optimizations": Format(
-        ("improved.optimizations.npz",),
-        m.of_npz,
-        (
-            "quantize digits.onnx --calibration improved.calibration.json "
-            f"--optimizations {{}} {WRITE}.onnx",
-        ),
-        ("digits.onnx", "improved.calibration.json"),
-    ),
-    "feeds": Format(
-        ("data.npz",),
-        m.of_npz,
-        (f"calibrate digits.onnx --data folder --method minmax {WRITE}.json",),
-        ("digits.onnx",),
-        placed="folder/{}",
-    ),
-    "npy": Format(
-        ("data.npy", "turned.npy"),
-        m.of_npy,
-        (f"calibrate digits.onnx --data {{}} --method minmax {WRITE}.json",),
-        ("digits.onnx",),
-    ),
-    "images": Format(
-        PICTURES,
-        m.of_bytes,
-        (f"calibrate digits.onnx --data folder --config images.toml --method minmax {WRITE}.json",),
-        ("digits.onnx", "images.toml"),
-        placed="folder/{}",
-    ),
-    "calibration": Format(
-        ("calibration.json",),
-        m.of_json,
-        (
-            "ranges show {} -q",
-            "ranges diff {} good.json -q",
-            f"quantize digits.onnx --calibration {{}} {WRITE}.onnx",
-            f"ranges export {{}} --format json {WRITE}.json",
-            "verify {}",
-        ),
-        ("digits.onnx",),
-        extra={"good.json": "calibration.json"},
-    ),
-    "plan": Format(
-        ("plan.json", "run/plan.json"),
-        m.of_json,
-        (
-            "plan show {} --model digits.onnx -q",
-            f"quantize digits.onnx --calibration calibration.json --plan {{}} {WRITE}.onnx",
-            "plan diff {0} {0}",
-        ),
-        ("digits.onnx", "calibration.json"),
-    ),
-    "report": Format(
-        ("report.json",),
-        m.of_json,
-        ("history add {} --db h.sqlite -q", f"report {{}} {WRITE}.html", "verify {}"),
-    ),
+    **dict(_format(lines) for lines in re.split(r"\n(?! )", TABLE.strip())),
     "run folder": RunFolder(),
     "bundle": BundleFolder(),
     "outputs": SavedOutputs(),
     "store": Store(),
-    "build": Format(
-        ("build/build.json", "build/diagnosis.json"),
-        m.of_json,
-        (
-            "layers show {} -q",
-            "diagnose build -q",
-            "layers diff build build -q",
-            "verify build",
-            "build digits.onnx --target cpu -q -o build",
-        ),
-        ("digits.onnx",),
-        extra=BUILD_FILES,
-        placed="build/{}",
-    ),
-    "engine JSON": Format(
-        ("graph.json",),
-        m.of_json,
-        (
-            "layers show {} -q",
-            "layers show {} --gpu t4 --profile profile.json -q",
-            "layers diff {} good.json -q",
-            "diagnose --layers {} -q",
-        ),
-        ("profile.json",),
-        extra={"good.json": "graph.json"},
-    ),
-    "profile": Format(
-        ("profile.json",), m.of_json, ("layers show graph.json --profile {} -q",), ("graph.json",)
-    ),
-    "engine": Format(("engine.plan",), m.of_text, ("layers show {} -q", "diagnose --layers {} -q")),
-    "log": Format(
-        ("trtexec.log", "build/build.log"),
-        m.of_text,
-        ("log {} -q", "log {} --json -q", "diagnose --log {} -q", "layers show {} -q"),
-    ),
-    "packed log": Format(
-        ("packed.gz", "packed.bz2", "packed.xz", "packed.zst"),
-        m.of_bytes,
-        ("log {} -q", "diagnose --log {} -q"),
-    ),
-    "fusions": Format(
-        ("fusions.json",),
-        m.of_json,
-        ("layers fusions diff {} good.json -q",),
-        extra={"good.json": "fusions.json"},
-    ),
-    "patterns": Format(
-        ("patterns.toml",),
-        m.of_toml,
-        ("layers fusions check digits.onnx --patterns {} -q",),
-        ("digits.onnx",),
-    ),
-    "target": Format(
-        ("target.toml",), m.of_toml, ("layers show graph.json --gpu {} -q",), ("graph.json",)
-    ),
-    "toml": Format(
-        ("trtcal.toml",),
-        m.of_toml,
-        (
-            f"calibrate --config {{}} {WRITE}.json",
-            f"quantize --config {{}} --calibration calibration.json {WRITE}.onnx",
-            f"compare digits.onnx other.onnx --config {{}} {WRITE}.json",
-            f"prepare --config {{}} {WRITE}.onnx",
-            "diagnose build --config {} -q",
-        ),
-        COMMON,
-        extra=BUILD_FILES,
-    ),
-    "images.toml": Format(
-        ("images.toml",),
-        m.of_toml,
-        (f"calibrate digits.onnx --data folder --config {{}} --method minmax {WRITE}.json",),
-        ("digits.onnx",),
-        extra={"folder/a.png": "picture.png", "folder/b.jpg": "picture.jpg"},
-    ),
-    "cache": Format(
-        ("t.cache", "table.text"),
-        m.of_text,
-        (
-            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
-            "ranges show {} -q",
-            "ranges diff {} calibration.json -q",
-        ),
-        ("digits.onnx", "calibration.json"),
-    ),
-    "table": Format(
-        ("table.onnxruntime",),
-        m.of_bytes,
-        (
-            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
-            "ranges show {} -q",
-        ),
-        ("digits.onnx",),
-    ),
-    "table JSON": Format(
-        ("table.json",),
-        m.of_json,
-        (
-            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
-            "ranges show {} -q",
-        ),
-        ("digits.onnx",),
-    ),
-    "encodings": Format(
-        ("aimet.json", "aimet-1.json", "aimet-fp8.json"),
-        m.of_json,
-        (
-            f"ranges import {{}} --model digits.onnx --partial {WRITE}.json",
-            "ranges show {} -q",
-        ),
-        ("digits.onnx",),
-    ),
-    "labels": Format(
-        ("labels.csv",),
-        m.of_text,
-        (
-            "calibrate digits.onnx --data folder --labels csv --config images.toml "
-            f"--method minmax {WRITE}.json",
-        ),
-        ("digits.onnx", "images.toml"),
-        placed="folder/{}",
-        extra={f"folder/{one}.png": "picture.png" for one in "abc"},
-    ),
-    "slices": Format(
-        ("slices.csv",),
-        m.of_text,
-        (f"compare digits.onnx other.onnx --data data.npz --slices {{}} --rounds 2 {WRITE}.json",),
-        ("digits.onnx", "other.onnx", "data.npz"),
-    ),
-    "COCO": Format(
-        ("coco.json",),
-        m.of_json,
-        (f"calibrate digits.onnx --data data.npy --labels {{}} --method minmax {WRITE}.json",),
-        ("digits.onnx", "data.npy"),
-    ),
-    "Polygraphy": Format(
-        ("inputs.json",),
-        m.of_json,
-        (f"calibrate digits.onnx --data {{}} --method minmax {WRITE}.json",),
-        ("digits.onnx",),
-    ),
-    "history": Format(
-        ("history.sqlite",),
-        m.of_bytes,
-        (
-            "history list --db {} -q",
-            "history show 1 --db {} -q",
-            "history diff 1 2 --db {} -q",
-            "history list --db {} --json",
-        ),
-    ),
-    "page": Format(("run.html",), m.of_text, ("verify {}", "report run -q -o {}"), RUN_FILES),
-    "dashboard": Format(
-        ("pages/index.html",),
-        m.of_text,
-        ("history dashboard --db history.sqlite -q -o pages",),
-        ("history.sqlite",),
-        placed="pages/{}",
-    ),
-    "evaluations": Format(
-        ("search/evaluations.jsonl",),
-        m.of_text,
-        (
-            "search digits.onnx --calibration calibration.json --data data.npz --samples 4 "
-            "--evaluate 8 --plans 2 -q -o search",
-        ),
-        ("digits.onnx", "calibration.json", "data.npz"),
-        placed="search/{}",
-    ),
-    "state": Format(
-        ("state/trtcal/engines.jsonl", "state/trtcal/made.jsonl"),
-        m.of_text,
-        (f"compare digits.onnx build --data data.npz --rounds 2 {WRITE}.json", "diagnose build"),
-        ("digits.onnx", "data.npz"),
-        placed="state/trtcal/{}",
-        extra=BUILD_FILES,
-    ),
-    "journal": Format(
-        ("changes.json",),
-        m.of_json,
-        ("ranges show out/calibration.json -q", "verify out"),
-        placed="out/.trtcal-commit/{}",
-        extra={
-            "out/calibration.json": "calibration.json",
-            "out/old.json": "plan.json",
-            "out/.trtcal-commit/new/calibration.json": "calibration.json",
-            "out/.trtcal-commit/old/kept.json": "plan.json",
-        },
-    ),
-    "checkpoints": Format(
-        ("chain/checkpoints.jsonl",),
-        m.of_text,
-        ("trace show chain -q", "trace diff other-chain {} -q"),
-        extra=CHAINS,
-        placed="chain/{}",
-    ),
-    "settings": Format(
-        ("chain/settings.json",),
-        m.of_json,
-        ("trace verify chain --baseline chain -q",),
-        extra=CHAINS,
-        placed="chain/{}",
-    ),
-    "graphs": Format(
-        ("chain/graphs.npz",),
-        m.of_npz,
-        ("trace diff other-chain chain -q", "trace diff chain other-chain --json"),
-        extra=CHAINS,
-        placed="chain/{}",
-    ),
-    "prices": Format(
-        ("prices.toml",),
-        m.of_toml,
-        (f"report run --prices {{}} {WRITE}.html",),
-        RUN_FILES,
-    ),
 }
 WHOLE, KEPT = "whole", "kept"
 """Instead of a format: every seed as it is, and what once went wrong, through every command."""

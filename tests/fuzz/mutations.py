@@ -3,8 +3,6 @@
 Every function takes a seed and a `random.Random`, and returns bytes; the same one gives the same.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """Runs a format's inputs in a child process, and starts another where one died of an input."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The seeds of all formats: what is mutated, as trtcal and others write it."""
 
-from __future__ import annotations
-
 import base64
 import bz2
 import contextlib

@@ -6,8 +6,6 @@ One line of JSON an input is added to RESULTS: first its number, so that a death
 known to be its fault, then how it went. `timed` makes a command that takes long a problem.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -50,30 +50,30 @@ def test_paths_start_from_the_files_folder(tmp_path):
     "text, says",
     [
         ("model = ", "cannot be read"),
-        ("modle = 'x'", "unknown key 'modle'"),
-        ("model = 3", "'model' must be a string"),
-        ("[report]\nprice = 1", "unknown key 'report.price'"),
-        ("[report]\nprice_per_hour = 0", "'report.price_per_hour'"),
-        ("[report]\nprice_per_hour = '1'", "'report.price_per_hour'"),
-        ("[report]\ncurrency = 'dollars'", "'report.currency'"),
-        ("[calibration]\nbatch = 0", "'calibration.batch'"),
-        ("[calibration]\nmethods = []", "'calibration.methods'"),
-        ("[calibration]\nmethods = 'minmax'", "'calibration.methods'"),
-        ("[calibration]\npercentile = 9", "unknown key 'calibration.percentile'"),
-        ("[calibration]\nimprove = 'most'", "'calibration.improve' must be one of 'fast', 'best'"),
-        ("[calibration]\nimprove = true", "'calibration.improve'"),
-        ("[calibration]\nimprove_time_limit_s = -1", "'calibration.improve_time_limit_s'"),
-        ("[prepare]\nskipped = ['scales']", "unknown key 'prepare.skipped'"),
-        ("[prepare]\nskip = 'scales'", "'prepare.skip'"),
-        ("limits = 'top1 >= -1'", "'limits' must be a list"),
-        ("limits = ['top1 > {a}']", "'limits': 'top1 > {a}' is not a limit"),
-        ("limits = ['speedup >= 1.3 ms']", "'limits': .* speedup is in x, not in ms"),
+        ("modle = 'x'", "modle"),
+        ("model = 3", "model"),
+        ("[report]\nprice = 1", "report.price"),
+        ("[report]\nprice_per_hour = 0", "report.price_per_hour"),
+        ("[report]\nprice_per_hour = '1'", "report.price_per_hour"),
+        ("[report]\ncurrency = 'dollars'", "report.currency"),
+        ("[calibration]\nbatch = 0", "calibration.batch"),
+        ("[calibration]\nmethods = []", "calibration.methods"),
+        ("[calibration]\nmethods = 'minmax'", "calibration.methods"),
+        ("[calibration]\npercentile = 9", "calibration.percentile"),
+        ("[calibration]\nimprove = 'most'", "calibration.improve"),
+        ("[calibration]\nimprove = true", "calibration.improve"),
+        ("[calibration]\nimprove_time_limit_s = -1", "calibration.improve_time_limit_s"),
+        ("[prepare]\nskipped = ['scales']", "prepare.skipped"),
+        ("[prepare]\nskip = 'scales'", "prepare.skip"),
+        ("limits = 'top1 >= -1'", "limits"),
+        ("limits = ['top1 > {a}']", "top1 > {a}"),
+        ("limits = ['speedup >= 1.3 ms']", "limits"),
         ('[plans."../up"]\ndefault = "int8"', "plans.../up"),
-        ("[plans.mixed]\nlayers = {a = true}", "'plans.mixed.layers.a'"),
+        ("[plans.mixed]\nlayers = {a = true}", "plans.mixed.layers.a"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, says):
-    with pytest.raises(InputError, match=says.replace("[", r"\[")):
+    with fails(InputError, says):
         read_config(written(tmp_path, text))
 
 
@@ -91,20 +91,17 @@ def test_mistakes_are_named(tmp_path, text, says):
     ],
 )
 def test_a_mistake_has_its_line_and_a_right_one(tmp_path, text, line, hint):
-    with pytest.raises(InputError) as caught:
+    with fails(InputError, line, hint=hint):
         read_config(written(tmp_path, text))
-    assert caught.value.message.endswith(line)
-    assert hint in caught.value.hint
 
 
 def test_a_misspelt_key_has_a_suggestion(tmp_path):
-    with pytest.raises(InputError) as caught:
+    with fails(InputError, "modle", hint="'model'"):
         read_config(written(tmp_path, "modle = 'x'"))
-    assert "'model'" in caught.value.hint
 
 
 def test_a_missing_file_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
+    with fails(InputError, "trtcal.toml", hint="trtcal init"):
         read_config(tmp_path / "trtcal.toml")
 
 
@@ -167,14 +164,14 @@ def test_tags_and_what_serves_a_model_are_read(tmp_path):
     ],
 )
 def test_a_tag_in_which_something_is_hidden_is_refused(pair):
-    with pytest.raises(InputError, match="must be") as refused:
+    with pytest.raises(InputError) as refused:
         read_tags(dict([pair]))
     assert len(refused.value.message) < 400
 
 
 @each("value", [None, 3, "team=x", ["team"], {f"k{n}": "v" for n in range(51)}])
 def test_what_is_no_table_of_tags_is_refused(value):
-    with pytest.raises(InputError, match="must be a table"):
+    with fails(InputError, hint="docs/configuration.md"):
         read_tags(value)
 
 
@@ -188,5 +185,5 @@ def test_tags_are_taken_as_they_are_or_refused(table):
 
 @each("cost", [3, {"tags": 3}, {"tags": {"a": 1}}, {"pricing": "free"}, {"instance": 4}, {"x": 1}])
 def test_what_no_run_would_record_of_costs_is_an_input_error(cost):
-    with pytest.raises(InputError, match="cost"):
+    with fails(InputError, "cost"):
         CostConfig.from_document({"cost": cost})

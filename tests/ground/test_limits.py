@@ -2,7 +2,6 @@
 
 import contextlib
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,19 +58,12 @@ def test_any_other_text_is_refused(text):
 @each(
     "text",
     [
-        "",
-        "top1",
-        "top1>3",
-        "top1>=x",
-        "top1=>3",
-        "speedup >= 5%",
-        ">= 5",
-        "top1 >= nan",
+        *("", "top1", "top1>3", "top1>=x", "top1=>3", "speedup >= 5%", ">= 5", "top1 >= nan"),
         "a b == 1",
     ],
 )
 def test_what_is_no_limit_is_refused(text):
-    with pytest.raises(InputError, match="is not a limit"):
+    with fails(InputError, repr(text)):
         parse_limit(text)
 
 
@@ -80,7 +72,7 @@ def test_units_are_those_of_the_metric():
     assert parse_limit("top1>=-1.0points") == Limit("top1", ">=", -1.0, is_change=True)
     assert parse_limit("int8_macs >= 90%") == Limit("int8_macs", ">=", 90.0)
     assert parse_limit("latency_p50 <= +5%").unit == "%"
-    with pytest.raises(InputError, match="is in ms, not in dB"):
+    with fails(InputError, "latency_p50", "ms", "dB"):
         parse_limit("latency_p50 <= 5 dB")
 
 

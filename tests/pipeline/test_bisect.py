@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.fails import fails
 from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.registry import BACKENDS
@@ -106,17 +107,14 @@ def bisect_values(good, bad):
 
 
 def test_runs_that_do_not_differ_or_ends_that_are_no_ends_are_refused():
-    with pytest.raises(InputError, match="have the same inputs"):
-        bisect(config(), config(), parse_limit("top1 >= -1.0"))
-    with pytest.raises(InputError, match="the bad run holds"):
-        bisect(planned("stem/conv"), planned("head/gemm"), parse_limit("top1 >= -50.0"))
-    with pytest.raises(InputError, match="the good run breaks"):
-        bisect(config("glitch.npz"), config(), parse_limit("top1 >= -1.0"))
-
-
-def test_a_variant_that_is_none_is_refused():
-    with pytest.raises(InputError, match="neither a plan nor"):
-        bisect(config(), config("glitch.npz"), parse_limit("fp16: top1 >= -1.0"))
+    for good, bad, limit, name in (
+        (config(), config(), "top1 >= -1.0", "inputs"),
+        (planned("stem/conv"), planned("head/gemm"), "top1 >= -50.0", "bad run"),
+        (config("glitch.npz"), config(), "top1 >= -1.0", "good run"),
+        (config(), config("glitch.npz"), "fp16: top1 >= -1.0", "fp16"),
+    ):
+        with fails(InputError, name):
+            bisect(good, bad, parse_limit(limit))
 
 
 @SLOW

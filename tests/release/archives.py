@@ -1,7 +1,5 @@
 """What is in a source distribution and in a wheel, and what must not be."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

@@ -7,8 +7,6 @@ did not answer for all of them: the audit is not made then, and CI goes on.
     python -m tests.release.audit [OPTION OF PIP-AUDIT ...]    # such as --vulnerability-service osv
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The demo from an installed wheel and from the sources: the same digests and the same verdict."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

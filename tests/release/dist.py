@@ -9,8 +9,6 @@ if all of it holds.
     python -m tests.release.dist
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The lock file: which versions, for which Pythons, with which hashes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

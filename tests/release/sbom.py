@@ -1,7 +1,5 @@
 """The SBOM of a release, in CycloneDX 1.6: what a bare environment with the wheel holds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A whole run in which every name, path and message is a text that somebody else chose."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

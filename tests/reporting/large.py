@@ -1,7 +1,5 @@
 """A run of a network with hundreds of layers, with something of everything that a report shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

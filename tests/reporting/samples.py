@@ -1,7 +1,5 @@
 """Comparisons, builds and run folders made up for the tests of the report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The committed reports hold together, are light, and name no folder of a machine."""
 
-from __future__ import annotations
-
 import re
 
 from tests.conftest import SAMPLES

@@ -1,7 +1,5 @@
 """Whatever a run's names, paths and messages are, pages keep their elements, terminals their state."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 import unicodedata

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from tests.fixtures.commands import succeed
 from tests.fixtures.examples import examples
 from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
@@ -144,12 +145,7 @@ def test_the_verdict_stands_first_and_all_parts_are_there(tmp_path):
     assert source.startswith("## INT8: SHIP WITH CARE\n")
     heads = re.findall(r"^#+ (.*)$", source, re.MULTILINE)
     assert heads[1:] == [
-        "Limits",
-        "Variants",
-        "Findings",
-        "Precision of the layers",
-        "a on sm89",
-        "Provenance",
+        *("Limits", "Variants", "Findings", "Precision of the layers", "a on sm89", "Provenance"),
     ]
     for words in (
         "it is slow",
@@ -206,8 +202,7 @@ def test_builds_without_a_comparison_have_a_note_too(tmp_path):
 def test_the_command_prints_or_writes_it(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = write_run(tmp_path / "run", comparison(row("a", GOOD)))
-    assert run_command(["report", str(folder), "--md"]) == 0
-    printed = capsys.readouterr().out
+    printed = succeed(capsys, "report", folder, "--md")
     assert printed.startswith("## INT8: ")
     assert not (tmp_path / "report.html").exists()
     out = tmp_path / "note.md"

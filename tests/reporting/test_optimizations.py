@@ -1,12 +1,11 @@
 """Optimizations in the report: the sentence, each try before and after and the layers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
 
+from tests.fixtures.fails import fails
 from tests.fixtures.schema import schema_errors
 from tests.reporting.samples import (
     accuracy,
@@ -138,5 +137,5 @@ def test_a_record_without_a_field_is_an_input_error(folder, field):
     record = improvement()
     del record[field]
     write_document(folder / "record.json", seal(record))
-    with pytest.raises(InputError, match="has a missing or wrong field"):
+    with fails(InputError, "record.json"):
         assemble(folder)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from tests.reporting.samples import EXACT, comparison, row, write_run
 from trtcal.documents import digest_document
@@ -92,20 +93,20 @@ def test_the_table_that_comes_along_is_dated_and_sourced():
         ("x = 1\n" + ENTRY, "unknown key 'x'"),
         ("[[price]", "cannot be read"),
         ("price = [3]", "'price' must be a list of tables"),
-        (ENTRY + "discount = 3\n", "unknown key 'price.1.discount'"),
-        (ENTRY.replace("0.7", '"0.7"'), "'price.1.per_hour' must be a number above 0"),
-        (ENTRY.replace("0.7", "true"), "'price.1.per_hour' must be a number above 0"),
-        (ENTRY.replace("0.7", "0"), "'price.1.per_hour' must be a number above 0"),
-        (ENTRY.replace("0.7", "inf"), "'price.1.per_hour' must be a number above 0"),
-        (ENTRY.replace("USD", "dollars"), "'price.1.currency' must be the three letters"),
-        (ENTRY.replace("2026-11-01", '"yesterday"'), "'price.1.seen' must be a date"),
-        (ENTRY.replace('"NVIDIA L4"', "4"), "'price.1.devices' must be a list"),
-        (ENTRY + "source = 3\n", "'price.1.source'"),
-        (ENTRY + ENTRY.replace('name = "a"\n', ""), "'price.2.name' is missing"),
+        (ENTRY + "discount = 3\n", "price.1.discount"),
+        (ENTRY.replace("0.7", '"0.7"'), "price.1.per_hour"),
+        (ENTRY.replace("0.7", "true"), "price.1.per_hour"),
+        (ENTRY.replace("0.7", "0"), "price.1.per_hour"),
+        (ENTRY.replace("0.7", "inf"), "price.1.per_hour"),
+        (ENTRY.replace("USD", "dollars"), "price.1.currency"),
+        (ENTRY.replace("2026-11-01", '"yesterday"'), "price.1.seen"),
+        (ENTRY.replace('"NVIDIA L4"', "4"), "price.1.devices"),
+        (ENTRY + "source = 3\n", "price.1.source"),
+        (ENTRY + ENTRY.replace('name = "a"\n', ""), "price.2.name"),
     ],
 )
 def test_a_bad_table_is_an_input_error_that_says_where(tmp_path, text, says):
-    with pytest.raises(InputError, match=says):
+    with fails(InputError, says):
         load_prices(table(tmp_path, text))
 
 
@@ -114,18 +115,18 @@ def test_tables_that_cannot_be_read_are_input_errors(tmp_path):
         with pytest.raises(InputError):
             load_prices(path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
+    with fails(InputError, "binary"):
         load_prices(tmp_path / "binary")
 
 
 @each("amount", [0, -1, float("nan"), float("inf")])
 def test_what_is_no_price_is_refused(amount):
-    with pytest.raises(InputError, match="not a price"):
+    with fails(InputError, str(amount)):
         named_price(amount)
 
 
 def test_what_is_no_currency_is_refused():
-    with pytest.raises(InputError, match="not a currency"):
+    with fails(InputError, "dollars"):
         named_price(1.0, "dollars")
 
 
@@ -227,5 +228,5 @@ def test_a_price_comes_back_from_its_json(price):
 
 def test_a_time_of_day_is_no_date_of_a_price(tmp_path):
     text = ENTRY.replace("2026-11-01", "2026-11-01T10:00:00Z")
-    with pytest.raises(InputError, match=r"'price\.1\.seen' must be a date"):
+    with fails(InputError, "price.1.seen"):
         load_prices(table(tmp_path, text))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import hashlib
 import html.parser
@@ -14,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.examples import examples
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from tests.reporting.samples import (
     EXACT,
@@ -44,18 +43,10 @@ from trtcal.reporting.views import commands, made_by
 
 GOOD = accuracy(5, 1)
 HOSTILE = [
-    "<script>alert(1)</script>",
-    "</style><img src=x onerror=alert(1)>",
-    "</script>",
-    "</title><b>",
-    "-->",
-    "$x^2$ \\frac{1}",
-    "\" onmouseover=\"alert(1)' x='",
-    "\x1b[31mred\x00\x9b2J",
-    "\u202etxt.exe\u2066\u200f",
-    "{{ 7 * 7 }}{% raw %}",
-    "[/red]&lt;&#0;",
-    "\ud800",
+    *("<script>alert(1)</script>", "</style><img src=x onerror=alert(1)>", "</script>"),
+    *("</title><b>", "-->", "$x^2$ \\frac{1}", "\" onmouseover=\"alert(1)' x='"),
+    *("\x1b[31mred\x00\x9b2J", "\u202etxt.exe\u2066\u200f", "{{ 7 * 7 }}{% raw %}"),
+    *("[/red]&lt;&#0;", "\ud800"),
 ]
 
 
@@ -252,12 +243,12 @@ def test_a_report_written_into_its_run_folder_can_be_made_again(tmp_path):
 
 def test_unusable_sources_and_outputs_are_input_errors(tmp_path):
     folder = write_run(tmp_path / "run", comparison(row("a", GOOD)))
-    with pytest.raises(InputError, match="would overwrite"):
+    with fails(InputError, "report.json"):
         write_report(folder, tmp_path / "report.json")
-    with pytest.raises(InputError, match="does not exist"):
+    with fails(InputError, "missing.json"):
         write_report(tmp_path / "missing.json", tmp_path / "page.html")
     write_document(tmp_path / "empty.json", {"kind": "report", "schema_version": VERSION})
-    with pytest.raises(InputError, match="has a missing or wrong field"):
+    with fails(InputError, "empty.json"):
         write_report(tmp_path / "empty.json", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 

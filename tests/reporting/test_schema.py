@@ -1,7 +1,5 @@
 """Every report is what the schema says, and the schema takes nothing else."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,11 +1,10 @@
 """What the page shows beside variants and layers, and reports on builds that failed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
+from tests.fixtures.fails import fails
 from tests.fixtures.schema import schema_errors as problems
 from tests.reporting.large import write_large_run
 from tests.reporting.samples import (
@@ -109,7 +108,7 @@ def test_builds_without_a_comparison_have_a_report(tmp_path):
 
 
 def test_a_folder_with_nothing_of_trtcal_is_refused(tmp_path):
-    with pytest.raises(InputError, match="neither a comparison nor a build"):
+    with fails(InputError, hint="trtcal compare"):
         assemble(tmp_path)
 
 
@@ -187,9 +186,8 @@ def test_a_report_of_another_version_is_refused_with_the_command_that_makes_it_a
 ):
     path = tmp_path / "other.json"
     write_document(path, seal({"kind": "report", "schema_version": version}))
-    with pytest.raises(InputError, match=f"format {version}") as caught:
+    with fails(InputError, f"format {version}", hint="trtcal report FOLDER"):
         read_report(path)
-    assert "trtcal report FOLDER" in caught.value.hint
 
 
 def test_ab_tests_in_the_folder_are_shown(tmp_path):

@@ -1,7 +1,5 @@
 """Reports made up for the tests of the history."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """Small run folders made up for the tests of the store, and moto's S3 server in a child process."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client
@@ -60,7 +58,9 @@ def write_run(folder: Path, number: int = 1, engines: int = 1, **facts: Any) -> 
     stages.append({"output": "report.json", **write_document(folder / "report.json", made)})
     kept = [{"stage": "made", "output": one["output"], "digest": one["digest"]} for one in stages]
     configuration = {"digest": digest("configuration"), "commit": commit, "differs": False}
+    inputs = {"model": digest(model), "calibration_data": digest("data")}
     run = {"stages": kept, "scripts": {}, "measured": {"configuration": configuration}}
+    run |= {**inputs, "evaluation_data": digest("evaluation")}
     write_document(folder / "run.json", {"kind": "run", "schema_version": 1, **run})
     return folder
 

@@ -12,6 +12,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tests.conftest import SAMPLES
+from tests.fixtures.commands import answer, refused, run, succeed
+from tests.fixtures.fails import fails
+from tests.fixtures.tables import each
 from tests.killing import tree
 from tests.networks import conv_net, samples
 from tests.runs.conftest import TARGETS, VARIANT, write_keys
@@ -37,10 +40,14 @@ def predicate(made_bundle):
     return json.loads((made_bundle / MANIFEST).read_text())["predicate"]
 
 
-def run(capsys, *arguments):
-    status = run_command([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+@pytest.fixture
+def copied(made_run, tmp_path):
+    return Path(shutil.copytree(made_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def other(made_bundle, tmp_path):
+    return Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
 
 
 def test_the_manifest_names_every_file_by_digest(made_bundle):
@@ -110,9 +117,8 @@ def test_the_private_key_leaves_no_trace_in_the_bundle(made_bundle, keys):
 def test_an_encrypted_key_wants_its_passphrase(tmp_path, monkeypatch):
     keys = write_keys(tmp_path, passphrase=b"open sesame")
     monkeypatch.delenv(PASSPHRASE, raising=False)
-    with pytest.raises(InputError) as error:
+    with fails(InputError, hint=PASSPHRASE):
         read_signer(keys.private)
-    assert PASSPHRASE in error.value.hint
     monkeypatch.setenv(PASSPHRASE, "wrong")
     with pytest.raises(InputError):
         read_signer(keys.private)
@@ -131,28 +137,22 @@ def test_keys_that_openssl_makes_sign_and_verify(request_of, tmp_path):
     assert verify(tmp_path / "bundle", Options(public)).verdict == "READY"
 
 
-@pytest.mark.parametrize("content", [b"", b"no key", os.urandom(200)])
+@each("content", [b"", b"no key", os.urandom(200)])
 def test_what_is_no_private_key_is_one_error(tmp_path, content):
     (tmp_path / "key.pem").write_bytes(content)
-    with pytest.raises(InputError) as error:
+    with fails(InputError, hint="openssl ecparam"):
         read_signer(tmp_path / "key.pem")
-    assert "openssl ecparam" in error.value.hint
 
 
-def test_a_changed_run_gives_no_bundle(request_of, made_run, tmp_path):
-    copied = Path(shutil.copytree(made_run, tmp_path / "run"))
-    report = copied / "report.json"
-    report.write_text(report.read_text().replace("98.", "99.", 1))
-    with pytest.raises(InputError, match=r"report\.json"):
+def test_a_changed_run_or_model_gives_no_bundle(request_of, copied, tmp_path):
+    report = (copied / "report.json").read_text()
+    (copied / "report.json").write_text(report.replace("98.", "99.", 1))
+    with fails(InputError, "report.json"):
         make_bundle(request_of(run=copied), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
-
-
-def test_a_changed_model_gives_no_bundle(request_of, made_run, tmp_path):
-    copied = Path(shutil.copytree(made_run, tmp_path / "run"))
-    model = copied / "models" / f"{VARIANT}.onnx"
-    conv_net(model)
-    with pytest.raises(InputError, match="not the file that the run wrote"):
+    (copied / "report.json").write_text(report)
+    conv_net(copied / "models" / f"{VARIANT}.onnx")
+    with fails(InputError, f"{VARIANT}.onnx"):
         make_bundle(request_of(run=copied), tmp_path / "bundle")
 
 
@@ -163,8 +163,7 @@ def reseal(path, change):
     path.write_text(json.dumps(seal(document)))
 
 
-def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, made_run, tmp_path):
-    copied = Path(shutil.copytree(made_run, tmp_path / "run"))
+def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, copied, tmp_path):
     secret = tmp_path / "secret.json"
     shutil.copyfile(copied / "calibrations" / "percentile.json", secret)
 
@@ -172,10 +171,11 @@ def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, m
         step = next(one for one in run["stages"] if one["stage"] == "calibrate")
         step["output"] = "../secret.json"
 
+    before = (copied / "run.json").read_text()
     reseal(copied / "run.json", change)
-    with pytest.raises(InputError, match="not inside the run"):
+    with fails(InputError, "../secret.json"):
         make_bundle(request_of(run=copied), tmp_path / "bundle")
-    copied = Path(shutil.copytree(made_run, tmp_path / "other"))
+    (copied / "run.json").write_text(before)
     (copied / "report.html").unlink()
     (copied / "report.html").symlink_to(secret)
     with pytest.raises(InputError):
@@ -183,9 +183,8 @@ def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, m
 
 
 @pytest.mark.parametrize("key", ["stages", "measured", "model", "evaluation_data", "cost"])
-@pytest.mark.parametrize("value", [None, 1, [1], {"machine": 1, "tags": [1]}])
-def test_a_run_of_another_form_is_one_error(request_of, made_run, tmp_path, key, value):
-    copied = Path(shutil.copytree(made_run, tmp_path / "run"))
+@each("value", [None, 1, [1], {"machine": 1, "tags": [1]}])
+def test_a_run_of_another_form_is_one_error(request_of, copied, tmp_path, key, value):
     reseal(copied / "run.json", lambda run: run.update({key: value}))
     with pytest.raises(InputError):
         make_bundle(request_of(run=copied), tmp_path / "bundle")
@@ -193,22 +192,22 @@ def test_a_run_of_another_form_is_one_error(request_of, made_run, tmp_path, key,
 
 def test_other_data_than_those_judged_on_give_no_bundle(request_of, tmp_path):
     model = load_model(SAMPLES / "digits" / "digits.onnx")
-    other = open_dataset(SAMPLES / "digits" / "calibration.npz", model, None, None)
-    with pytest.raises(InputError, match="are not the data"):
-        make_bundle(request_of(data=other), tmp_path / "bundle")
+    data = open_dataset(SAMPLES / "digits" / "calibration.npz", model, None, None)
+    with fails(InputError, "calibration"):
+        make_bundle(request_of(data=data), tmp_path / "bundle")
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "name"),
     [
-        ({"variant": "int8-none"}, "has no variant"),
-        ({"variant": "../models/int8-percentile"}, "has no variant"),
-        ({"targets": ("sm75",)}, "no engine of int8-percentile for sm75"),
-        ({"targets": ("nothing",)}, "neither a compute capability"),
+        ({"variant": "int8-none"}, "int8-none"),
+        ({"variant": "../models/int8-percentile"}, "../models/int8-percentile"),
+        ({"targets": ("sm75",)}, "sm75"),
+        ({"targets": ("nothing",)}, "nothing"),
     ],
 )
-def test_what_the_run_does_not_have_is_one_error(request_of, tmp_path, given, words):
-    with pytest.raises(InputError, match=words):
+def test_what_the_run_does_not_have_is_one_error(request_of, tmp_path, given, name):
+    with fails(InputError, name):
         make_bundle(request_of(**given), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
@@ -225,35 +224,32 @@ def test_a_bundle_takes_the_place_of_an_older_one_and_of_nothing_else(request_of
     assert not (folder / "labels.txt").exists()
     assert verify(folder, Options(allow_unsigned=True)).status == 0
     (folder / "notes.txt").write_text("mine")
-    before = tree(folder)
-    with pytest.raises(InputError, match="not a bundle"):
-        make_bundle(request_of(), folder)
-    assert tree(folder) == before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / MANIFEST).write_text("{}")
-    with pytest.raises(InputError, match="not a bundle"):
-        make_bundle(request_of(), tmp_path / "other")
+    for place in (folder, tmp_path / "other"):
+        before = tree(place)
+        with fails(InputError, place.name):
+            make_bundle(request_of(), place)
+        assert tree(place) == before
 
 
 def test_too_few_samples_give_no_bundle(request_of, tmp_path):
     few = replace(request_of().data, arrays={k: v[:7] for k, v in request_of().data.arrays.items()})
-    with pytest.raises(InputError, match="8 to 16 golden inputs"):
+    with fails(InputError, "8", "16"):
         make_bundle(request_of(data=few), tmp_path / "bundle")
 
 
-def test_reading_a_changed_bundle_is_an_error(made_bundle, tmp_path):
-    copied = Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
-    (copied / "run.json").write_text("{}")
-    with pytest.raises(InputError, match=r"run\.json"):
-        read_bundle(copied)
+def test_reading_a_changed_bundle_is_an_error(other):
+    (other / "run.json").write_text("{}")
+    with fails(InputError, "run.json"):
+        read_bundle(other)
 
 
-def test_the_command_verify_knows_a_bundle_from_a_run(made_bundle, tmp_path, capsys):
-    assert run(capsys, "verify", made_bundle)[0] == 0
-    copied = Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
-    (copied / "golden.npz").unlink()
-    status, out, _ = run(capsys, "verify", copied)
-    assert (status, "golden.npz is missing" in out) == (1, True)
+def test_the_command_verify_knows_a_bundle_from_a_run(other, capsys):
+    succeed(capsys, "verify", other)
+    (other / "golden.npz").unlink()
+    status, out, _ = run(capsys, "verify", other)
+    assert (status, "golden.npz" in out) == (1, True)
 
 
 @pytest.mark.parametrize("text", ["a\n\nb", "a\n\x1b[31mb", "\udcff"])
@@ -292,31 +288,22 @@ def test_bundles_are_made_signed_and_verified_from_the_command_line(
     monkeypatch.chdir(held_back)
     bundle = tmp_path / "bundle"
     asked = ("out", "--variant", "int8-minmax", "-o", bundle)
-    status, out, err = run(capsys, "bundle", *asked)
-    assert status == 0, err
-    assert "READY, but it is not signed" in out
-    assert run(capsys, "bundle", "verify", bundle)[0] == 0
-    status, out, _ = run(capsys, "bundle", "make", *asked, "--key", keys.private)
-    assert (status, "READY" in out, "not checked" in out) == (0, True, False)
-    status, out, err = run(capsys, "bundle", "verify", bundle)
-    assert (status, out.count("READY")) == (2, 0)
-    assert "no public key" in err
-    status, out, _ = run(
-        capsys, "bundle", "verify", bundle, "--public-key", keys.public, "--device"
-    )
-    assert status == 0
+    assert "READY, but it is not signed" in succeed(capsys, "bundle", *asked)
+    verified = ("bundle", "verify", bundle)
+    succeed(capsys, *verified)
+    out = succeed(capsys, "bundle", "make", *asked, "--key", keys.private)
+    assert ("READY" in out, "not checked" in out) == (True, False)
+    status, out, err = run(capsys, *verified)
+    assert (status, "READY" in out, "--public-key" in err) == (2, False, True)
+    succeed(capsys, *verified, "--public-key", keys.public, "--device")
     monkeypatch.setenv("TRTCAL_PUBLIC_KEY", str(keys.public))
-    status, out, _ = run(capsys, "bundle", "verify", bundle, "--json")
-    assert (status, json.loads(out)["state"]) == (0, "READY")
+    assert answer(capsys, *verified)["state"] == "READY"
 
 
-def test_a_broken_bundle_is_one_error_with_its_status(made_bundle, tmp_path, capsys, keys):
-    copied = Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
-    (copied / "report.html").write_text("")
-    status, _, err = run(capsys, "bundle", "verify", copied, "--public-key", keys.public)
-    assert status == 2
-    assert err.startswith("error: REFUSED: report.html has 0 bytes")
-    assert "hint: load nothing from the bundle" in err
+def test_a_broken_bundle_is_one_error_with_its_status(other, capsys, keys):
+    (other / "report.html").write_text("")
+    err = refused(capsys, "bundle", "verify", other, "--public-key", keys.public)
+    assert err.startswith("error: REFUSED: report.html")
 
 
 def test_the_options_may_stand_before_the_run(held_back, tmp_path, monkeypatch, capsys):
@@ -328,9 +315,8 @@ def test_the_options_may_stand_before_the_run(held_back, tmp_path, monkeypatch, 
 
 
 def test_the_matrix_says_where_a_bundle_loads(made_bundle, capsys, tmp_path):
-    status, out, _ = run(capsys, "bundle", "matrix", made_bundle, "--json")
-    assert status == 0
-    found = {one["device"]: one for one in json.loads(out)}
+    matrix = ("bundle", "matrix", made_bundle)
+    found = {one["device"]: one for one in answer(capsys, *matrix)}
     assert {"T4", "L4", "A100 SXM4 40 GB", "Jetson AGX Orin 64 GB", "GeForce RTX 4090"} <= set(
         found
     )
@@ -338,18 +324,17 @@ def test_the_matrix_says_where_a_bundle_loads(made_bundle, capsys, tmp_path):
         assert found["L4"]["state"] == found["GeForce RTX 4090"]["state"] == "READY"
         assert found["T4"]["reason"] == "built for sm89, but this is T4 (sm75)"
         assert {found[name]["state"] for name in ("T4", "Jetson AGX Orin 64 GB")} == {"REFUSED"}
-        status, _, err = run(capsys, "bundle", "matrix", made_bundle, "--for", "t4")
-        assert (status, "'sm75'" in err) == (1, True)
+        assert "'sm75'" in refused(capsys, *matrix, "--for", "t4", status=1)
     mine = tmp_path / "mine.toml"
     mine.write_text(
         "bandwidth_gb_s = 1\nint8_tops = 1\nfp16_tflops = 1\nfp32_tflops = 1\n"
         'capability = "sm89"\nplatform = "x86_64"\ncuda = "11.8"\n'
     )
-    status, _, err = run(capsys, "bundle", "matrix", made_bundle, "--for", mine)
+    status, _, err = run(capsys, *matrix, "--for", mine)
     if "sm89" in TARGETS:
         assert (status, "580" in err or "525" in err) == (1, True)
     mine.write_text(mine.read_text().replace("sm89", "turing"))
-    assert run(capsys, "bundle", "matrix", made_bundle, "--for", mine)[0] == 2
+    refused(capsys, *matrix, "--for", mine)
 
 
 @pytest.mark.parametrize("precision", ["fp8", "int4", "nvfp4"])

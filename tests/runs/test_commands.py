@@ -10,6 +10,9 @@ import threading
 
 import pytest
 
+from tests.fixtures.commands import answer, refused, run, succeed
+from tests.fixtures.fails import fails
+from tests.fixtures.tables import each
 from tests.networks import conv_net, samples
 from tests.runs.runs import report
 from trtcal.cli.alerts import _post
@@ -29,36 +32,32 @@ def db(tmp_path):
 
 
 def test_runs_are_listed_shown_compared_and_exported(db, capsys):
-    assert run_command(["history", "list", "--last", "3", "--db", str(db)]) == 0
-    assert "digits" in capsys.readouterr().out
-    assert run_command(["history", "show", "24", "--db", str(db), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["figures"]["int8"]["latency_p50"] == 1.1
-    assert run_command(["history", "diff", "20", "21", "--db", str(db)]) == 0
-    out = capsys.readouterr().out
-    assert "changed: evaluation data: sha256:0 to sha256:1" in out
+    base = ("--db", db)
+    assert "digits" in succeed(capsys, "history", "list", "--last", "3", *base)
+    figures = answer(capsys, "history", "show", "24", *base)["figures"]
+    assert figures["int8"]["latency_p50"] == 1.1
+    out = succeed(capsys, "history", "diff", "20", "21", *base)
+    assert "evaluation data: sha256:0 to sha256:1" in out
     assert "+10.00 %" in out
-    assert run_command(["history", "export", "--format", "csv", "--db", str(db)]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    text = succeed(capsys, "history", "export", "--format", "csv", *base)
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert {row["figure"] for row in rows} >= {"top1", "latency_p50", "size_bytes"}
     assert len({row["run"] for row in rows}) == 24
 
 
 def test_an_empty_history_says_how_runs_come_into_it(db, tmp_path, capsys):
-    empty = ["history", "list", "--db", str(tmp_path / "new.sqlite")]
-    assert run_command(empty) == 0
-    assert "`trtcal history add FOLDER`" in capsys.readouterr().err
-    assert run_command(["history", "list", "--db", str(db), "--project", "other"]) == 0
-    assert "its projects: digits" in capsys.readouterr().err
+    status, _, err = run(capsys, "history", "list", "--db", tmp_path / "new.sqlite")
+    assert (status, "`trtcal history add FOLDER`" in err) == (0, True)
+    status, _, err = run(capsys, "history", "list", "--db", db, "--project", "other")
+    assert (status, "digits" in err) == (0, True)
 
 
 def test_the_history_is_the_one_of_the_configuration_here(db, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trtcal.toml").write_text(f'history = "{db}"\n')
     for command in (["history", "list"], ["history", "cost"]):
-        assert run_command(command) == 0
-        assert "digits" in capsys.readouterr().out
-    assert run_command(["history", "list", "--db", "other.sqlite"]) == 0
-    assert "digits" not in capsys.readouterr().out
+        assert "digits" in succeed(capsys, *command)
+    assert "digits" not in succeed(capsys, "history", "list", "--db", "other.sqlite")
 
 
 def test_a_folder_made_stage_by_stage_is_recorded_once(tmp_path, monkeypatch, capsys):
@@ -67,8 +66,7 @@ def test_a_folder_made_stage_by_stage_is_recorded_once(tmp_path, monkeypatch, ca
     samples(tmp_path / "data.npz")
     (tmp_path / "work").mkdir()
     add = ["history", "add", "work", "--db", "h.sqlite", "--project", "mine"]
-    assert run_command(add) == 2
-    assert "neither a comparison nor a build" in capsys.readouterr().err
+    assert "neither a comparison nor a build" in refused(capsys, *add)
     for words in (
         "calibrate net.onnx --data data.npz -o work/c.json",
         "quantize net.onnx --calibration work/c.json -o work/int8.onnx",
@@ -82,11 +80,10 @@ def test_a_folder_made_stage_by_stage_is_recorded_once(tmp_path, monkeypatch, ca
 
 def test_a_limit_on_change_ends_with_1_and_raises_the_alarm(db, tmp_path, capsys):
     out = tmp_path / "alert.json"
-    base = ["history", "check", "--db", str(db), "--against", "20"]
-    assert run_command([*base, "--limit", "latency_p50 <= +15%", "--limit", "top1 >= -0.5"]) == 0
+    base = ["history", "check", "--db", db, "--against", "20"]
+    succeed(capsys, *base, "--limit", "latency_p50 <= +15%", "--limit", "top1 >= -0.5")
     arguments = [*base, "--limit", "int8: latency_p50 <= +5%", "--alert", f"cat > {out}"]
-    assert run_command(arguments) == 1
-    assert "int8: latency_p50 is +10 % (limit <= +5.0%)" in capsys.readouterr().err
+    assert "int8: latency_p50 is +10 %" in refused(capsys, *arguments, status=1)
     shown = json.loads(out.read_text())
     assert shown["limits"][0]["value"] == pytest.approx(10)
     assert shown["inputs"]["evaluation data"] == ["sha256:0", "sha256:1"]
@@ -113,16 +110,19 @@ def test_a_breach_is_posted(db):
     assert got[0]["run"] == 24
 
 
-def test_wrong_input_is_one_error(db, capsys):
-    assert run_command(["history", "show", "99", "--db", str(db)]) == 2
-    assert run_command(["history", "check", "--db", str(db), "--limit", "tops <= 1"]) == 2
-    assert "did you mean top5 or top1?" in capsys.readouterr().err
-    assert run_command(["history", "check", "--db", str(db), "--limit", "kl <= 1"]) == 2
-    assert "known: " in capsys.readouterr().err
-    assert (
-        run_command(["history", "check", "--db", str(db), "--limit", "top1 >= 1", "--project", "x"])
-        == 2
-    )
+@each(
+    "words, names",
+    [
+        ("show 99", ["99"]),
+        ("check --limit tops<=1", ["top5", "top1"]),
+        ("check --limit kl<=1", ["kl"]),
+        ("check --limit top1>=1 --project x", ["x"]),
+    ],
+)
+def test_wrong_input_is_one_error(db, capsys, words, names):
+    err = refused(capsys, "history", *words.split(), "--db", db)
+    assert err.count("error: ") == 1
+    assert all(name in err for name in names)
 
 
 def test_the_dashboard_marks_what_changed_and_what_with_it(db, tmp_path):
@@ -143,7 +143,7 @@ def test_the_dashboard_replaces_its_own_pages_and_no_others(db, tmp_path):
     page.write_text("<!doctype html><title>My own page")
     before = index.read_bytes()
     index.write_bytes(before + b"as it was")
-    with pytest.raises(InputError, match=f"{page.name}: the file exists and is not"):
+    with fails(InputError, page.name):
         write_dashboard(History(db), tmp_path / "site")
     assert page.read_text() == "<!doctype html><title>My own page"
     assert index.read_bytes() == before + b"as it was"
@@ -176,6 +176,6 @@ def test_a_webhook_of_an_odd_address_or_with_an_odd_answer_is_one_error():
         thread.start()
         here = f"http://127.0.0.1:{server.getsockname()[1]}/"
         for url in (here, "http://h:abc/", "http://a b/", f"http://{'a' * 70}/", "http://[::1/"):
-            with pytest.raises(BackendError, match="the webhook http"):
+            with fails(BackendError, url):
                 _post(url, {})
         thread.join()

@@ -1,7 +1,6 @@
 """What runs cost: by tag and over versions, at the right price, and beyond noise or not."""
 
-from __future__ import annotations
-
+import contextlib
 import csv
 import io
 import json
@@ -12,9 +11,9 @@ from datetime import date
 import numpy as np
 import pytest
 
+from tests.fixtures.commands import answer, run, succeed
 from tests.fixtures.tables import each
 from tests.runs.runs import report, timed_report
-from trtcal.cli.main import run_command
 from trtcal.documents import parsing
 from trtcal.errors import InputError
 from trtcal.limits import parse_limits
@@ -49,9 +48,14 @@ def history(tmp_path):
     return History(tmp_path / "h.sqlite")
 
 
+def priced(number, amount=0.85, currency="USD", **given):
+    """Return the report of a timed run, with its price where there is one."""
+    price = named_price(amount, currency) if amount else None
+    return with_costs(timed_report(number, **given), price=price)
+
+
 def add(history, number, price=0.85, project=None, **given):
-    made = timed_report(number, **given)
-    return history.record(with_costs(made, price=named_price(price) if price else None), project)
+    return history.record(priced(number, price, **given), project)
 
 
 def prices(tmp_path, before=0.8, after=0.6):
@@ -60,9 +64,22 @@ def prices(tmp_path, before=0.8, after=0.6):
     return path
 
 
-def ask(capsys, *words, status=0):
-    assert run_command(["history", "cost", *words]) == status
-    return capsys.readouterr()
+@pytest.fixture
+def ask(history, capsys):
+    """Return what runs `trtcal history cost` on the history."""
+
+    def ask(*words, status=0):
+        ended, out, err = run(capsys, "history", "cost", *words, "--db", history.path)
+        assert ended == status, err
+        return out, err
+
+    return ask
+
+
+def changed(history, script):
+    """Change a history's file behind its back."""
+    with contextlib.closing(sqlite3.connect(history.path)) as connection:
+        connection.executescript(script)
 
 
 def test_a_version_keeps_the_lineage_of_its_cost_and_the_one_that_costs_more_is_named(history):
@@ -96,22 +113,19 @@ def test_the_saving_is_that_beside_fp32_on_the_same_machine(history):
     assert (saving.low, saving.high) == pytest.approx((100 - 100 / 3.6, 100 - 100 / 4.4))
 
 
-def test_runs_without_the_tag_are_one_group_and_never_dropped(history, capsys):
+def test_runs_without_the_tag_are_one_group_and_never_dropped(history, ask):
     add(history, 1, tags={"team": "vision"}, project="a")
     add(history, 2, tags={"team": "audio", "Team": "x"}, project="b")
     add(history, 3, project="c")
     found = cost_table(history, OWN, "team")
-    assert [(one.group, one.latest.entry.name) for one in found.lines] == [
-        ("audio", "b"),
-        ("vision", "a"),
-        (None, "c"),
-    ]
+    groups = [(one.group, one.latest.entry.name) for one in found.lines]
+    assert groups == [("audio", "b"), ("vision", "a"), (None, "c")]
     assert found.untagged == 1
-    shown = ask(capsys, "--by", "team", "--db", str(history.path))
-    assert "(untagged)" in shown.out
-    assert "1 run has no tag team" in shown.err
-    asked = ask(capsys, "--by", "team", "--tag", "team=audio", "--db", str(history.path), "--json")
-    assert [one["project"] for one in json.loads(asked.out)["lines"]] == ["b"]
+    out, err = ask("--by", "team")
+    assert "(untagged)" in out
+    assert "1 run has no tag team" in err
+    out, _ = ask("--by", "team", "--tag", "team=audio", "--json")
+    assert [one["project"] for one in json.loads(out)["lines"]] == ["b"]
 
 
 def test_a_tag_that_is_called_like_a_grouping_can_be_asked_for(history):
@@ -128,69 +142,66 @@ def test_a_project_that_moves_to_another_team_keeps_its_lineage(history):
     assert lines["a"].since_version is None
 
 
-def test_a_run_has_the_price_it_was_recorded_with_and_others_on_request(tmp_path, history, capsys):
+def test_a_run_has_the_price_it_was_recorded_with_and_others_on_request(tmp_path, history, ask):
     table = prices(tmp_path)
     for number in (4, 14):  # before and after the price fell
         history.record(with_costs(timed_report(number, gpu="NVIDIA L4"), load_prices(table)))
-    words = ["--db", str(history.path), "--json"]
 
     def costs(*more):
-        line = json.loads(ask(capsys, *words, *more).out)["lines"][0]
+        line = json.loads(ask("--json", *more)[0])["lines"][0]
         return line["price"]["per_hour"], line["since_first"]["by_price"]
 
     assert costs() == (0.6, pytest.approx(0.75))
-    assert costs("--at", "2026-11-20", "--prices", str(table)) == (0.6, 1.0)
-    assert costs("--at", "2026-11-02", "--prices", str(table)) == (0.8, 1.0)
+    assert costs("--at", "2026-11-20", "--prices", table) == (0.6, 1.0)
+    assert costs("--at", "2026-11-02", "--prices", table) == (0.8, 1.0)
     dear = prices(tmp_path, 8, 9)
-    assert costs("--prices", str(dear)) == (9.0, pytest.approx(9 / 8))
+    assert costs("--prices", dear) == (9.0, pytest.approx(9 / 8))
 
 
-def test_a_price_younger_than_the_run_is_a_warning(tmp_path, history, capsys):
+def test_a_price_younger_than_the_run_is_a_warning(tmp_path, history, ask):
     made = timed_report(3, gpu="NVIDIA L4")
     made["measured"]["made_at"] = "2026-10-01T10:00:00+00:00"
     history.record(made)
-    shown = ask(capsys, "--db", str(history.path), "--prices", str(prices(tmp_path)))
-    assert (
-        "the oldest known price is from 2026-11-01, later than the run of 2026-10-01" in shown.err
-    )
+    _, err = ask("--prices", prices(tmp_path))
+    assert "2026-11-01" in err
+    assert "2026-10-01" in err
 
 
-def test_a_price_that_the_user_gave_is_kept_where_a_table_has_none(tmp_path, history, capsys):
+def test_a_price_that_the_user_gave_is_kept_where_a_table_has_none(tmp_path, history, ask):
     add(history, 1, price=0.5)
-    shown = ask(capsys, "--db", str(history.path), "--prices", str(prices(tmp_path)), "--json")
-    assert json.loads(shown.out)["lines"][0]["price"]["per_hour"] == 0.5
-    assert "the price that was given with the run is kept" in shown.err
+    out, err = ask("--prices", prices(tmp_path), "--json")
+    assert json.loads(out)["lines"][0]["price"]["per_hour"] == 0.5
+    assert "the price that was given with the run is kept" in err
 
 
-def test_runs_without_a_cost_are_counted_by_the_reason(history, capsys):
+def test_runs_without_a_cost_are_counted_by_the_reason(history, ask):
     add(history, 1, price=None)
     history.record(report(2))  # as older histories have it: no intervals
-    shown = ask(capsys, "--db", str(history.path))
-    assert "no price" in shown.out
-    assert "1 run has no cost: no price is known for a CPU" in shown.err
-    assert "1 run has no cost: no times with intervals are recorded" in shown.err
+    out, err = ask()
+    assert "no price" in out
+    assert "1 run has no cost: no price is known for a CPU" in err
+    assert "1 run has no cost: no times with intervals are recorded" in err
 
 
-def test_costs_in_two_currencies_are_not_compared(history):
+def test_costs_in_two_currencies_are_not_compared(history, capsys):
     add(history, 1)
-    made = with_costs(timed_report(2), price=named_price(3, "EUR"))
-    history.record(made)
+    history.record(priced(2, 3, "EUR"))
     found = cost_table(history, OWN)
-    assert found.lines[0].since_first is None
-    assert found.changes == ()
+    assert (found.lines[0].since_first, found.changes) == (None, ())
+    db = ["--db", history.path]
+    difference = answer(capsys, "history", "diff", "1", "2", *db)["changed"]
+    assert all(one["figure"] != "cost_per_million" for one in difference)
+    limit = ("--limit", "cost_per_million <= +5%")
+    assert "no baseline run" in succeed(capsys, "history", "check", *db, *limit)
 
 
-@pytest.mark.parametrize("ratio", [1.0, 1.04, 0.97])
-def test_a_difference_that_two_equal_runs_may_have_is_no_change(history, ratio):
-    add(history, 1, p50=1.0, share=0.001)
-    add(history, 2, p50=ratio, share=0.001)
-    assert abs(ratio - 1) <= NOISE
-    assert cost_table(history, OWN).changes == ()
-
-
-def test_a_difference_within_wide_intervals_is_no_change(history):
-    add(history, 1, p50=1.0, share=0.3)
-    add(history, 2, p50=1.2, share=0.3)
+@pytest.mark.parametrize(
+    ("ratio", "share"), [(1.0, 0.001), (1.04, 0.001), (0.97, 0.001), (1.2, 0.3)]
+)
+def test_a_difference_that_two_equal_runs_may_have_is_no_change(history, ratio, share):
+    add(history, 1, p50=1.0, share=share)
+    add(history, 2, p50=ratio, share=share)
+    assert abs(ratio - 1) <= max(NOISE, share)
     assert cost_table(history, OWN).changes == ()
 
 
@@ -214,26 +225,19 @@ def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(history):
     assert 0.03 < missed < 0.075
 
 
-def test_the_csv_has_a_row_for_each_line_and_no_formula(history, capsys):
+def test_the_csv_has_a_row_for_each_line_and_no_formula(history, ask):
     add(history, 1, tags={"team": "=2+3"}, project="@a")
-    rows = list(
-        csv.DictReader(
-            io.StringIO(ask(capsys, "--by", "team", "--csv", "--db", str(history.path)).out)
-        )
-    )
-    assert (rows[0]["group"], rows[0]["project"]) == ("'=2+3", "'@a")
-    assert float(rows[0]["low"]) < float(rows[0]["cost_per_million"]) < float(rows[0]["high"])
+    (row,) = csv.DictReader(io.StringIO(ask("--by", "team", "--csv")[0]))
+    assert (row["group"], row["project"]) == ("'=2+3", "'@a")
+    assert float(row["low"]) < float(row["cost_per_million"]) < float(row["high"])
 
 
-def test_by_variant_fp32_stands_beside_int8_and_a_row_of_focus_is_refused(
-    history, capsys, tmp_path
-):
+def test_by_variant_fp32_stands_beside_int8_and_a_row_of_focus_is_refused(history, ask, tmp_path):
     add(history, 1)
     found = {one.group: one.latest for one in cost_table(history, OWN, "variant").lines}
     assert found["digits"].cost.value == pytest.approx(2 * found["int8"].cost.value)
     assert found["digits"].saving is None
-    words = ["--by", "variant", "--focus", str(tmp_path / "f.csv"), "--db", str(history.path)]
-    assert "one row for a run" in ask(capsys, *words, status=2).err
+    assert "--focus" in ask("--by", "variant", "--focus", tmp_path / "f.csv", status=2)[1]
     assert not (tmp_path / "f.csv").exists()
 
 
@@ -243,31 +247,25 @@ def test_since_leaves_out_what_was_before(history):
     assert len(cost_table(history, OWN, since=date(2026, 11, 8)).runs) == 1
 
 
-@pytest.mark.parametrize(
-    "words", [["--csv", "--json"], ["--tag", "team"], ["--since", "yesterday"]]
-)
-def test_what_cannot_be_asked_is_an_input_error(history, capsys, words):
-    shown = ask(capsys, *words, "--db", str(history.path), status=2)
-    assert shown.err.startswith("error: ")
-    assert "hint: " in shown.err
+@each("words", [["--csv", "--json"], ["--tag", "team"], ["--since", "yesterday"]])
+def test_what_cannot_be_asked_is_an_input_error(ask, words):
+    _, err = ask(*words, status=2)
+    assert err.startswith("error: ")
+    assert "hint: " in err
 
 
-def test_a_history_of_the_version_before_is_kept_and_gets_tags(tmp_path, history):
+def test_a_history_of_the_version_before_is_kept_and_gets_tags(history):
     add(history, 1)
-    made = with_costs(timed_report(1), price=named_price(0.85))
     before = history.entries()
-    with sqlite3.connect(history.path) as connection:
-        connection.executescript("DROP TABLE tags; DROP TABLE meters; PRAGMA user_version = 2")
-    connection.close()
+    changed(history, "DROP TABLE tags; DROP TABLE meters; PRAGMA user_version = 2")
     again = History(history.path)
     assert again.entries() == before
     assert cost_table(again, OWN).unpriced
-    assert again.record(made, tags={"team": "vision"}) == 1
+    assert again.record(priced(1), tags={"team": "vision"}) == 1
     assert again.entry(1).tags == {"team": "vision"}
     assert not cost_table(again, OWN).unpriced
-    with sqlite3.connect(history.path) as connection:
+    with contextlib.closing(sqlite3.connect(history.path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    connection.close()
 
 
 def test_a_tag_that_is_there_is_never_changed(history):
@@ -278,30 +276,26 @@ def test_a_tag_that_is_there_is_never_changed(history):
     assert not history.entries(tags={"team": "other"})
 
 
-@pytest.mark.parametrize(
+@each(
     "price", [{"per_hour": -1}, {"name": 3}, "free", {**named_price(1).to_document(), "seen": "x"}]
 )
 def test_a_report_with_a_price_that_is_none_is_not_recorded(history, price):
-    made = with_costs(timed_report(1), price=named_price(1))
+    made = priced(1, 1)
     made["measured"]["costs"]["price"] = price
     with pytest.raises(InputError):
         parsing(history.path, lambda: history.record(made))
     assert history.entries() == []
 
 
-def test_a_damaged_price_in_the_file_is_an_input_error(history, capsys):
+def test_a_damaged_price_in_the_file_is_an_input_error(history, ask):
     add(history, 1)
-    with sqlite3.connect(history.path) as connection:
-        connection.execute("UPDATE meters SET meter = replace(meter, '0.85', '\"x\"')")
-    connection.close()
-    assert ask(capsys, "--db", str(history.path), status=2).err.startswith("error: ")
-    with sqlite3.connect(history.path) as connection:
-        connection.execute("UPDATE meters SET meter = '[1]'")
-    connection.close()
-    assert "is damaged" in ask(capsys, "--db", str(history.path), status=2).err
+    changed(history, "UPDATE meters SET meter = replace(meter, '0.85', '\"x\"')")
+    assert "'per_hour'" in ask(status=2)[1]
+    changed(history, "UPDATE meters SET meter = '[1]'")
+    assert history.path.name in ask(status=2)[1]
 
 
-def test_a_group_costs_what_its_projects_cost_together(history, capsys):
+def test_a_group_costs_what_its_projects_cost_together(history, ask):
     add(history, 1, tags={"team": "a"}, monthly=1e6, project="x")
     add(history, 2, tags={"team": "a"}, monthly=3e6, p50=2.0, project="y")
     add(history, 3, tags={"team": "a"}, project="z")
@@ -313,19 +307,7 @@ def test_a_group_costs_what_its_projects_cost_together(history, capsys):
     assert total.per_million.value == pytest.approx(total.per_month.value / 4)
     halves = lines[0].value - lines[0].low, 3 * (lines[1].value - lines[1].low)
     assert total.per_month.value - total.per_month.low == pytest.approx(math.hypot(*halves))
-    shown = ask(capsys, "--by", "team", "--db", str(history.path)).out
-    assert "a million inferences, known for 2 of 3 projects" in shown
-
-
-def test_a_cost_in_another_currency_is_no_better_and_no_worse(history, capsys):
-    add(history, 1)
-    history.record(with_costs(timed_report(2), price=named_price(3, "EUR")))
-    db = ["--db", str(history.path)]
-    assert run_command(["history", "diff", "1", "2", *db, "--json"]) == 0
-    changed = json.loads(capsys.readouterr().out)["changed"]
-    assert all(one["figure"] != "cost_per_million" for one in changed)
-    assert run_command(["history", "check", *db, "--limit", "cost_per_million <= +5%"]) == 0
-    assert "no baseline run" in capsys.readouterr().out
+    assert "2 of 3 projects" in ask("--by", "team")[0]
 
 
 @each(
@@ -340,8 +322,7 @@ def test_a_cost_in_another_currency_is_no_better_and_no_worse(history, capsys):
     ],
 )
 def test_a_cost_is_held_to_its_limit(limit, state):
-    made = with_costs(timed_report(1), price=named_price(0.85))
-    judged = judge_costs(parse_limits([limit]), made)
+    judged = judge_costs(parse_limits([limit]), priced(1))
     assert [(one.subject, one.state) for one in judged] == [("int8", state)]
 
 
@@ -351,8 +332,8 @@ def test_a_limit_on_a_cost_without_a_price_is_undecided():
     assert "price of the measured machine is not known" in judged[0].reason
 
 
-def test_the_cost_of_what_must_not_ship_says_so(history, capsys):
-    made = with_costs(timed_report(1), price=named_price(0.85))
+def test_the_cost_of_what_must_not_ship_says_so(history, ask):
+    made = priced(1)
     made["measured"]["verdict"]["word"] = "DO NOT SHIP"
     history.record(made)
-    assert "int8 (DO NOT SHIP)" in ask(capsys, "--db", str(history.path)).out
+    assert "int8 (DO NOT SHIP)" in ask()[0]

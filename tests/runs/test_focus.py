@@ -4,8 +4,6 @@ Source of the facts: https://focus.finops.org/focus-specification/v1-2/, the con
 column, and the attributes Date/Time Format, Numeric Format, Key-Value Format and Null Handling.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -29,27 +27,11 @@ from trtcal.wings.fleet.focus import focus_rows, month_of, to_csv
 from trtcal.wings.fleet.prices import load_prices, named_price, with_costs
 
 MANDATORY = {
-    "BilledCost",
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ContractedCost",
-    "EffectiveCost",
-    "InvoiceIssuerName",
-    "ListCost",
-    "PricingQuantity",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "ServiceCategory",
-    "ServiceName",
+    *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency"),
+    *("BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass"),
+    *("ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ContractedCost"),
+    *("EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit"),
+    *("ProviderName", "PublisherName", "ServiceCategory", "ServiceName"),
 }
 NO_NULL = MANDATORY - {"BillingAccountName", "ChargeClass", "ChargeDescription"}
 # of a charge for usage that corrects nothing these may not be null either

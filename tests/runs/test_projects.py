@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.fixtures.commands import answer, refused, succeed
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.slow import SLOW
 from tests.kinds import KINDS
@@ -49,8 +50,7 @@ def test_an_identical_run_is_no_better_and_no_worse(place, capsys):
     assert against["run"]["number"] == 1
     assert not [one for one in against["figures"] if one["better"] is not None]
     capsys.readouterr()
-    assert run_command(["history", "diff", "1", "2", "--db", str(place / "history.sqlite")]) == 0
-    out = capsys.readouterr().out
+    out = succeed(capsys, "history", "diff", "1", "2", "--db", place / "history.sqlite")
     assert "better" not in out
     assert "worse" not in out
 
@@ -81,10 +81,10 @@ def test_tags_of_a_file_and_of_the_command_reach_run_report_and_history(place, c
     assert documents[1]["measured"]["costs"]["price"]["currency"] == "EUR"
     assert schema_errors(documents[1]) == []
     capsys.readouterr()
-    assert run_command(["history", "list", "--db", db, "--tag", "team=audio", "--json"]) == 0
-    assert [one["tags"] for one in json.loads(capsys.readouterr().out)] == [wanted]
-    assert run_command(["history", "cost", "--by", "team", "--db", db, "--json"]) == 0
-    lines = json.loads(capsys.readouterr().out)["lines"]
+    assert [
+        one["tags"] for one in answer(capsys, "history", "list", "--db", db, "--tag", "team=audio")
+    ] == [wanted]
+    lines = answer(capsys, "history", "cost", "--by", "team", "--db", db)["lines"]
     assert [one["group"] for one in lines] == ["audio", None]
     assert lines[0]["per_month"]["value"] == pytest.approx(2 * lines[0]["cost"]["value"])
     assert run_command(["history", "check", "--db", db, "--limit", "cost_per_million <= 1000"]) == 0
@@ -93,6 +93,5 @@ def test_tags_of_a_file_and_of_the_command_reach_run_report_and_history(place, c
 @pytest.mark.parametrize("tag", ["team", "=x", "team=", "a\u202eb=c"])
 def test_a_wrong_tag_stops_a_run_before_it_begins(place, capsys, tag):
     (place / "trtcal.toml").write_text('model = "model.onnx"\n')
-    assert run_command(["run", "--tag", tag]) == 2
-    assert "--tag" in capsys.readouterr().err
+    assert "--tag" in refused(capsys, "run", "--tag", tag)
     assert [one.name for one in place.iterdir()] == ["trtcal.toml"]

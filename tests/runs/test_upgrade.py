@@ -1,9 +1,8 @@
-import json
-
 import pytest
 
+from tests.fixtures.commands import answer
+from tests.fixtures.fails import fails
 from trtcal import InputError
-from trtcal.cli.main import run_command
 from trtcal.documents import digest_file, read_document, read_json, seal, write_document, write_json
 from trtcal.documents.schema import CHANGES, Change, convert, convert_config
 from trtcal.runs.bundle.verifying import SIGNATURE
@@ -68,7 +67,7 @@ def test_an_altered_document_is_refused_and_nothing_changes(tmp_path):
     altered = {**read_json(run / "run.json"), "stages": []}
     write_json(run / "run.json", altered)
     before = (run / "ab.json").read_bytes()
-    with pytest.raises(InputError, match=r"run\.json"):
+    with fails(InputError, "run.json"):
         upgrade(run)
     assert (run / "ab.json").read_bytes() == before
 
@@ -89,8 +88,7 @@ def test_what_is_too_old_names_the_command_that_converts_it(tmp_path, capsys):
     with pytest.raises(InputError) as raised:
         read_document(path, "ab", 3)
     command = str(raised.value.hint).split("`")[1]
-    assert run_command([*command.split()[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"converted": [str(path)]}
+    assert answer(capsys, *command.split()[1:]) == {"converted": [str(path)]}
     assert read_document(path, "ab", 3)["samples"] == 8
 
 

@@ -1,7 +1,5 @@
 """The samples of the gallery end as their committed reports and their model cards say."""
 
-from __future__ import annotations
-
 import json
 import re
 

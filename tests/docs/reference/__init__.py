@@ -3,8 +3,6 @@
 Each module makes the pages of one kind: `pages()` yields their names in docs/reference and their text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,14 +41,8 @@ These pages are made from the code of this version.
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the name and text of every page of the reference."""
     links = (
-        "commands/index",
-        "configuration",
-        "messages/index",
-        "messages/findings",
-        "metrics",
-        "documents",
-        "python/index",
-        "exit-statuses",
+        *("commands/index", "configuration", "messages/index", "messages/findings", "metrics"),
+        *("documents", "python/index", "exit-statuses"),
     )
     yield "index.md", INDEX + "\n" + contents(links)
     for part in PARTS:

@@ -1,7 +1,5 @@
 """The Python API, from signatures and docstrings."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """A page for each command, from its own help."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

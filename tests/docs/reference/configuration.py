@@ -1,7 +1,5 @@
 """The keys of `trtcal.toml`, from the dataclasses that are its schema."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

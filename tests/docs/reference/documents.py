@@ -1,7 +1,5 @@
 """The JSON documents: what writes them, and their fields."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of exit statuses, from the tree of errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.docs.reference.markdown import prose, table

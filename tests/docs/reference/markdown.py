@@ -1,7 +1,5 @@
 """Markdown of texts that the code has: help, meanings, docstrings."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The messages of build logs and the findings, from the rules that know them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.docs.reference.markdown import contents, prose, table

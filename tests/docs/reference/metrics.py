@@ -1,7 +1,5 @@
 """The page of metrics, from their table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.docs.reference.markdown import table
@@ -35,13 +33,7 @@ def pages() -> Iterator[tuple[str, str]]:
         for metric in METRICS.values()
     ]
     head = [
-        "metric",
-        "is",
-        "unit",
-        "better",
-        "of",
-        "outputs",
-        "needs labels",
+        *("metric", "is", "unit", "better", "of", "outputs", "needs labels"),
         "followed in the history",
     ]
     yield "metrics.md", PAGE.format(table=table(head, rows))

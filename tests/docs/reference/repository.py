@@ -1,7 +1,5 @@
 """Pages of the repository that lie outside docs/, and links that lead there."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
