@@ -10,8 +10,8 @@ import pytest
 from onnx import helper
 
 from tests.fixtures.engines import int8, made, needs_rtx, worker
+from tests.fixtures.networks import conv_net, detection_net, transposed_net
 from tests.fixtures.tables import each
-from tests.networks import conv_net, detection_net, transposed_net
 from trtcal.backends.base import build
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import (

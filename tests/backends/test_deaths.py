@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.engines import needs_rtx, worker
-from tests.networks import save, weight
+from tests.fixtures.networks import save, weight
 from trtcal.errors import BackendError, InputError, ResourceError
 
 pytestmark = needs_rtx

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.fixtures.engines import made, needs_rtx
-from tests.networks import conv_net, samples, transposed_net
+from tests.fixtures.networks import conv_net, samples, transposed_net
 from trtcal.backends import base as guard
 from trtcal.backends.base import is_recorded, ledger_path, record_engine
 from trtcal.backends.registry import check_engine

@@ -4,10 +4,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from tests.fixtures.networks import conv_net, rng, save, weight
 from tests.fixtures.quantized import calibrated
-from tests.networks import conv_net, rng, save, weight
-from tests.zoo_net import Net
-from tests.zoo_scene import quantized_scene
+from tests.fixtures.zoo_net import Net
+from tests.fixtures.zoo_scene import quantized_scene
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model.ops import INTEGER

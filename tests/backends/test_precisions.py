@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from tests.zoo_net import Entry, Net
-from tests.zoo_products import tokens
-from tests.zoo_scene import scene
+from tests.fixtures.zoo_net import Entry, Net
+from tests.fixtures.zoo_products import tokens
+from tests.fixtures.zoo_scene import scene
 from trtcal.backends.base import build
 from trtcal.backends.capabilities import check_precisions, has
 from trtcal.backends.lowering import lower

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from tests.fixtures.networks import conv_net, samples, transposed_net
 from tests.fixtures.quantized import calibrated
-from tests.networks import conv_net, samples, transposed_net
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import ROUTES, Route
 from trtcal.backends.registry import BACKENDS, find_backend

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from calibrators import Histogram
-from tests.networks import conv_net, rng, save, weight
+from tests.fixtures.networks import conv_net, rng, save, weight
 from trtcal.backends import taps as module
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Taps, lay_out

@@ -4,8 +4,8 @@ import pytest
 from onnx import helper
 
 from tests.fixtures.engines import int8, made, needs_rtx
+from tests.fixtures.networks import conv_net, save, weight
 from tests.fixtures.tables import each
-from tests.networks import conv_net, save, weight
 from trtcal.backends.options import BuildOptions, parse_profiles
 from trtcal.backends.registry import targets_here
 from trtcal.backends.targets import canonical, has_provider, parse_target, runs_on

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.calibrators.bindings import CACHE, Builder, HostMemory, calls
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples
 from tests.tensorrt.stand_in import Layer, Network, Tensor, chain, module, ranges_of
 from trtcal.backends.options import ROUTES, Route
 from trtcal.backends.tensorrt_network import (

@@ -6,7 +6,7 @@ from onnx import helper
 from calibrators import Histogram
 from tests.data.pictures import everything
 from tests.fixtures.fails import fails
-from tests.networks import samples, save
+from tests.fixtures.networks import samples, save
 from trtcal.calibration import (
     ObserveOptions,
     cached,

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import slow_but
-from tests.networks import conv_net, samples
 from trtcal.calibration import ObserveOptions, observe, unfinished
 from trtcal.calibration import (
     accumulator as accumulator,

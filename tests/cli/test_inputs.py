@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.fixtures.engines import needs_rtx
+from tests.fixtures.networks import rng, save, weight
 from tests.fixtures.slow import SLOW
 from tests.fixtures.states import cell
-from tests.networks import rng, save, weight
 from trtcal.cli.main import run_command
 from trtcal.evidence.manifest import read_build
 

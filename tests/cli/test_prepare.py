@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.fixtures.networks import conv_net, detection_net, samples
 from tests.model.passes.graphs import ALL
-from tests.networks import conv_net, detection_net, samples
 from trtcal.cli.main import run_command
 
 

@@ -16,7 +16,7 @@ from calibrators.device_memory import DeviceError, DeviceMemoryError, PyCudaMemo
 from calibrators.feeder import Feeder
 from calibrators.tensorrt_builder import calibrator_object
 from tests.calibrators.bindings import Builder
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from tests.tensorrt.stand_in import chain, module
 from trtcal.backends.options import Route
 from trtcal.backends.tensorrt_network import routed

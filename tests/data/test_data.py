@@ -3,8 +3,8 @@ import pytest
 from onnx import helper
 
 from tests.data.pictures import everything
+from tests.fixtures.networks import conv_net, samples, save
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples, save
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model

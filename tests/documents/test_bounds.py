@@ -19,7 +19,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.networks import rng
+from tests.fixtures.networks import rng
 from tests.runs.runs import report
 from trtcal.calibration.formats.convert import read_ranges
 from trtcal.cli.main import run_command

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from tests.killing import forked, killed_at, tree
-from tests.networks import conv_net
+from tests.fixtures.killing import forked, killed_at, tree
+from tests.fixtures.networks import conv_net
 from tests.runs.runs import report
 from trtcal.documents import (
     Workplace,

@@ -5,8 +5,8 @@ import pytest
 from onnx import helper
 from scipy import special
 
+from tests.fixtures.networks import save
 from tests.fixtures.tables import each
-from tests.networks import save
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import ABOptions, Question, ab_test

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.networks import linear_classifier
+from tests.fixtures.networks import linear_classifier
 from trtcal.cli.main import run_command
 
 SAMPLES, DIM = 1000, 50

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, transposed_net
 from tests.fixtures.quantized import calibrated
-from tests.networks import conv_net, transposed_net
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.networks import linear_classifier
+from tests.fixtures.networks import linear_classifier
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.data.slices import read_slices

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.networks import conv_net, rng, transposed_net
+from tests.fixtures.networks import conv_net, rng, transposed_net
 from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset, part
 from trtcal.errors import InputError

@@ -12,8 +12,8 @@ from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from tests.fixtures.networks import save
 from tests.fixtures.slow import SLOW, slow_but
-from tests.networks import save
 from trtcal.cli.main import run_command
 from trtcal.config import read_config, tomllib
 from trtcal.data import open_dataset

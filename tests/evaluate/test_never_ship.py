@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.networks import save
 from tests.fixtures.slow import slow_but
-from tests.networks import save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import open_dataset
 from trtcal.evaluate.ab import ABOptions, Question, ab_test

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.fixtures.networks import rng, weight
 from tests.fixtures.states import cell
-from tests.networks import rng, weight
 from trtcal.backends.sessions import open_session
 from trtcal.config import DataConfig
 from trtcal.data import held_back, open_dataset

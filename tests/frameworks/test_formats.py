@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 import trtcal
-from tests.networks import conv_net
+from tests.fixtures.networks import conv_net
 from trtcal.errors import InputError
 from trtcal.wings.frameworks import conversion
 from trtcal.wings.frameworks.conversion import convert

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.networks import detection_net, rng, weight
+from tests.fixtures.networks import detection_net, rng, weight
 from trtcal.backends.sessions import open_session
 from trtcal.errors import InputError
 from trtcal.evaluate.replay import runner

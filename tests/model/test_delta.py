@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.networks import weight
 from tests.fixtures.tables import each
+from tests.fixtures.zoo import ZOO
 from tests.model.deltas import KINDS, changed
 from tests.model.passes.graphs import branch, info, make
-from tests.networks import weight
-from tests.zoo import ZOO
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph, small_export
 from trtcal.wings.forensics.delta import CHANGES, difference

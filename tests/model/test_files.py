@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from tests.fixtures.fails import fails
-from tests.networks import conv_net, rng, save, weight
+from tests.fixtures.networks import conv_net, rng, save, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.documents import digest_file
 from trtcal.errors import InputError, ResourceError

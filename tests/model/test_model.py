@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from tests.fixtures.fails import fails
-from tests.networks import conv_net, weight
+from tests.fixtures.networks import conv_net, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
 from trtcal.data.dataset import fixed_batch

@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.tables import each
-from tests.zoo import ZOO
+from tests.fixtures.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
 from trtcal.model import Model, load_model

@@ -5,7 +5,7 @@ import shlex
 import onnx
 import pytest
 
-from tests.zoo import ZOO
+from tests.fixtures.zoo import ZOO
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError

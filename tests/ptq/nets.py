@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 
 
 def separable_net(path: Path, activation: str = "Relu") -> Path:

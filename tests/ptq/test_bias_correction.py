@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 from scipy.stats import norm
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Inside
 from trtcal.evaluate.search.segments import PairedGraph

@@ -6,8 +6,8 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import helper
 
-from tests.networks import rng, save, weight
-from tests.zoo import ZOO
+from tests.fixtures.networks import rng, save, weight
+from tests.fixtures.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph

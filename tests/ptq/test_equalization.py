@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import helper
 
-from tests.networks import save
+from tests.fixtures.networks import save
 from tests.ptq.conftest import applied, assert_the_same
 from trtcal.data import open_dataset
 from trtcal.model import load_model

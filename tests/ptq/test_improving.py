@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.networks import conv_net, rng, samples, save
+from tests.fixtures.networks import conv_net, rng, samples, save
 from tests.ptq.nets import block_net, idle_net, separable_net
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 from trtcal.errors import InputError
 from trtcal.evaluate.judging import Judge, decibels, find_parts
 from trtcal.model import load_model

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.fixtures.networks import rng, samples
 from tests.fixtures.tables import each
-from tests.networks import rng, samples
 from tests.ptq.nets import wide_net
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.fixtures.zoo import ZOO
 from tests.ptq.conftest import applied, assert_the_same, outputs
 from tests.ptq.nets import block_net, separable_net
-from tests.zoo import ZOO
 from trtcal.backends.lowering import lower
 from trtcal.errors import InputError
 from trtcal.model.graph import import_graph

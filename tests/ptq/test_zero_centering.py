@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.fixtures.zoo import ZOO
 from tests.ptq.conftest import applied, assert_the_same
 from tests.ptq.nets import idle_net, offset_net, separable_net
-from tests.zoo import ZOO
 from trtcal.calibration import calibrate, observe
 from trtcal.errors import InputError
 from trtcal.model.model import Overrides

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph

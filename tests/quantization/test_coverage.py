@@ -8,10 +8,10 @@ import pytest
 from onnx import helper
 
 from tests.calibration.formats.tables import calibration
+from tests.fixtures.kinds import KINDS
+from tests.fixtures.networks import conv_net, samples, save, weight
 from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
-from tests.kinds import KINDS
-from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.cli.main import run_command
 from trtcal.config import Config

@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from tests.fixtures.tables import each
-from tests.networks import conv_net, rng, samples, save, weight
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session

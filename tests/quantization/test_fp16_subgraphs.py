@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from tests.fixtures.tables import each
-from tests.networks import conv_net, rng, samples, save, weight
 from tests.quantization.towers import feeds_for, towers
 from trtcal.backends.base import BuildOptions, build
 from trtcal.backends.sessions import open_session, run_session

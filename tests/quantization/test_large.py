@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from tests.networks import conv_net, rng, samples, save, weight
+from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from trtcal.backends.base import build
 from trtcal.backends.onnxruntime import OnnxRuntime
 from trtcal.backends.options import BuildOptions

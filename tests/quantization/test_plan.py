@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tests.fixtures.networks import conv_net
 from tests.fixtures.tables import each
-from tests.networks import conv_net
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.quantization import Plan, Rule, plan_of, prepare, read_plan, resolve, write_plan

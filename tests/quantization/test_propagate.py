@@ -3,8 +3,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.fixtures.networks import save, weight
 from tests.fixtures.quantized import by_name, calibrated, constants
-from tests.networks import save, weight
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model

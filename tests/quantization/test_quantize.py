@@ -10,9 +10,9 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, linear_classifier, save, transposed_net, weight
 from tests.fixtures.quantized import by_name, calibrated, constants
 from tests.fixtures.tables import each
-from tests.networks import conv_net, linear_classifier, save, transposed_net, weight
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 
 WINDOW = {"kernel_shape": [3, 3], "pads": [1] * 4}
 FINEST = 3.4028235e38  # what exporters write for minus infinity

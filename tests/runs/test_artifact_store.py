@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.fixtures.killing import tree
 from tests.fixtures.slow import SLOW, slow_but
-from tests.killing import tree
 from tests.runs.stored import (
     BUCKET,
     contents,

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.zoo import ZOO
+from tests.fixtures.zoo import ZOO
 from trtcal.documents import write_npz
 from trtcal.errors import InputError
 from trtcal.model import load_model

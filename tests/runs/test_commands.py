@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from tests.runs.runs import report
 from trtcal.cli.alerts import _post
 from trtcal.cli.main import run_command

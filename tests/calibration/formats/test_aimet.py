@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import FLOAT32, calibration
-from tests.networks import conv_net
+from tests.fixtures.networks import conv_net
 from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
 from trtcal.calibration.formats.convert import (
     detect,

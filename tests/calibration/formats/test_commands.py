@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tests.calibration.formats.tables import calibration
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from trtcal.cli.main import run_command
 from trtcal.model import load_model
 from trtcal.ranges import Calibration

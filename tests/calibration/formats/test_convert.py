@@ -5,7 +5,7 @@ import pytest
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
 from tests.fixtures.fails import fails
-from tests.networks import conv_net
+from tests.fixtures.networks import conv_net
 from trtcal.calibration.formats import convert
 from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
 from trtcal.calibration.formats.convert import (

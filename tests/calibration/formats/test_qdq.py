@@ -12,8 +12,8 @@ from onnxruntime.quantization import (
 
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
+from tests.fixtures.networks import conv_net
 from tests.fixtures.tables import each
-from tests.networks import conv_net
 from trtcal.calibration.formats.convert import import_calibration, read_ranges
 from trtcal.calibration.formats.qdq import read_qdq
 from trtcal.errors import InputError

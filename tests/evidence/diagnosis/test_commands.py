@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from tests.evidence.layers import engines
+from tests.fixtures.networks import conv_net
 from tests.fixtures.structures import image, pair, weight, wrong_axis
-from tests.networks import conv_net
 from trtcal import diagnose
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command

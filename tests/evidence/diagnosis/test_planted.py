@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.zoo_net import Net
+from tests.fixtures.zoo_net import Net
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS

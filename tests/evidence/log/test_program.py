@@ -9,8 +9,8 @@ from onnx import helper, numpy_helper
 
 from tests.fixtures.engines import needs_rtx
 from tests.fixtures.tables import each
-from tests.zoo import ZOO
-from tests.zoo_scene import scene
+from tests.fixtures.zoo import ZOO
+from tests.fixtures.zoo_scene import scene
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_profiles
 from trtcal.backends.registry import BACKENDS

@@ -6,9 +6,9 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 
+from tests.fixtures.networks import conv_net, rng, weight
 from tests.fixtures.tables import each
 from tests.model.passes.graphs import branch, changes, info, make, ops, prepared_alike, values
-from tests.networks import conv_net, rng, weight
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record

@@ -3,7 +3,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.networks import conv_net, rng, save, weight
+from tests.fixtures.networks import conv_net, rng, save, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
 from trtcal.quantization import prepare

@@ -7,9 +7,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import rng, weight
 from tests.fixtures.tables import each
 from tests.model.passes.graphs import ALL, alone, changes, make, ops
-from tests.networks import rng, weight
 from trtcal.errors import InputError
 from trtcal.evaluate.equality import check_equal, tolerance_of
 from trtcal.model.passes import PASSES, BrokenPassError, prepare, prepare_with_record
