@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import slow_but
 from trtcal.calibration import ObserveOptions, observe, unfinished
@@ -116,7 +117,7 @@ class Torn:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_error_in_one_lane_ends_all(scene, threads):
     model, data, tensors = scene
-    with pytest.raises(InputError, match="the rest is gone"):
+    with fails(InputError, "the rest is gone"):
         observe(model, Torn(data), tensors, ObserveOptions(batch=2, threads=threads))
 
 
@@ -189,7 +190,7 @@ def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, 
     def interrupt(done):
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="saved in") as caught:
+    with fails(Interrupted, "kept") as caught:
         observe(
             *scene, ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where), interrupt
         )
@@ -200,7 +201,7 @@ def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, 
 
 
 def test_an_interrupt_without_a_checkpoint_says_that_nothing_is_kept(scene):
-    with pytest.raises(Interrupted, match="not saved"):
+    with fails(Interrupted, "not saved"):
         observe(
             *scene,
             ObserveOptions(batch=2, threads=1),
@@ -227,7 +228,7 @@ def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
 
 def test_work_that_kills_every_worker_is_given_up(scene, monkeypatch):
     monkeypatch.setattr(scheduling, "_work", die)  # what a worker is asked to do
-    with pytest.raises(BackendError, match=r"died 3 times at samples \d+ to \d+"):
+    with fails(BackendError, "3 times", hint="--workers"):
         observe(*scene, ObserveOptions(workers=2, threads=1))
 
 
@@ -297,5 +298,5 @@ def test_several_passes_give_the_same(scene, expected, monkeypatch):
 
 
 def test_a_ceiling_that_is_too_low_is_refused(scene):
-    with pytest.raises(ResourceError, match="too low"):
+    with fails(ResourceError, "1 MB", hint="--max-memory"):
         observe(*scene, ObserveOptions(max_memory=10**6))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import save
 from tests.fixtures.slow import slow_but
 from trtcal.backends.sessions import open_session, run_session
@@ -79,8 +80,7 @@ def head_nodes(task, head, output):
 
 def network(path, task, seed=0, noise=0.0, order=False, swap=False):
     nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["g"]),
-        helper.make_node("Relu", ["g"], ["h"]),
+        *as_nodes("g = MatMul(x, w1)  h = Relu(g)"),
         *head_nodes(task, "a", "y2" if swap else "y1"),
         *head_nodes(task, "b", "y1" if swap else "y2"),
     ]

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 import trtcal
+from tests.fixtures.fails import fails
 from tests.frameworks.conftest import needs
 from trtcal.cli.main import run_command as main
 from trtcal.errors import InputError, ResourceError
@@ -69,9 +70,8 @@ def test_the_onnx_says_what_it_was_converted_from(models):
     ],
 )
 def test_a_model_that_holds_a_program_is_refused_and_not_run(models, name, why):
-    with pytest.raises(InputError, match=f"holds programs.*{why}") as caught:
+    with fails(InputError, why, hint="--trust"):
         trtcal.load_model(models / name)
-    assert "--trust" in caught.value.hint
     assert not (models / "written").exists()
     assert not (models / "loaded").exists()
 
@@ -105,14 +105,14 @@ def test_a_broken_file_is_one_error(tmp_path, name):
     path = tmp_path / "net" / name
     path.parent.mkdir()
     path.write_bytes(b"\x12\x34broken" * 9)
-    with pytest.raises(InputError, match=r"cannot be converted to ONNX|holds programs"):
+    with fails(InputError, path.parent.name if name == "saved_model.pb" else name):
         trtcal.load_model(path.parent if name == "saved_model.pb" else path)
 
 
 def test_a_conversion_that_takes_too_long_is_stopped(models, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(conversion, "LIMIT_S", 0.05)
-    with pytest.raises(ResourceError, match="was stopped after"):
+    with fails(ResourceError, "0.05 s"):
         trtcal.load_model(models / "net")
 
 

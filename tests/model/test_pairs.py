@@ -177,9 +177,8 @@ def test_what_no_compiler_takes_is_one_error_that_names_the_node(name, tmp_path,
     [(0.0, "is 0"), (-0.5, "negative"), (np.nan, "not a number"), (np.inf, "infinite")],
 )
 def test_one_unusable_scale_among_many_is_an_error(kind, value, said):
-    with pytest.raises(InputError, match=f"{NODE}.*{said}.*'scale'") as caught:
+    with fails(InputError, NODE, said, "scale", hint="positive scale"):
         load_model(with_scale(kind, value))
-    assert "positive scale" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", [FP8, INT4, FP4])
@@ -207,7 +206,7 @@ def test_scales_that_are_dequantized_themselves_are_checked_by_their_own_shape()
     constants = {"codes": codes, "step": np.float32(0.5), "values": ones(FP4)}
     assert load_model(model_of(nodes, constants, 23))
     constants["codes"] = ones(FP8, ROWS // BLOCK, 4)
-    with pytest.raises(InputError, match=r"\[2, 4\] for values of shape \[32, 8\]"):
+    with fails(InputError, "[2, 4]", "[32, 8]"):
         load_model(model_of(nodes, constants, 23))
 
 
@@ -220,7 +219,7 @@ def test_subgraphs_are_checked_with_the_constants_around_them():
     branch = helper.make_graph(inner, "branch", [], [shape])
     node = helper.make_node("If", ["is"], ["y"], "either", then_branch=branch, else_branch=branch)
     constants = {"values": coded(0x7F), "scale": FP8_SCALE, "is": np.bool_(True)}
-    with pytest.raises(InputError, match=f"{NODE}.*NaN"):
+    with fails(InputError, NODE, "NaN"):
         load_model(model_of([node], constants, 23))
 
 
@@ -229,7 +228,7 @@ def test_narrow_values_that_are_cut_short_are_an_error(dtype, cut):
     proto = product(ones(dtype), scales())
     values = proto.graph.initializer[0]
     values.raw_data = values.raw_data[:-cut]
-    with pytest.raises(InputError, match=r"'values' has .* bytes"):
+    with fails(InputError, "values"):
         load_model(proto)
 
 
@@ -257,7 +256,7 @@ def called(body, constants, passed=(), attributes=(), **given):
 def test_functions_are_checked_with_the_constants_of_their_calls(passed):
     body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE)
     constants = {"values": coded(0x7F), "scale": np.asarray(FP8_SCALE)}
-    with pytest.raises(InputError, match=f"'{NODE}' of function 'Layer' reads NaN"):
+    with fails(InputError, NODE, "Layer", "NaN"):
         load_model(called(body, constants, passed))
     assert load_model(called(body, constants | {"values": FP8_WEIGHT}, passed))
 
@@ -265,7 +264,7 @@ def test_functions_are_checked_with_the_constants_of_their_calls(passed):
 def test_functions_are_checked_under_their_own_opset():
     body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE)
     constants = {"values": FP8_WEIGHT, "scale": np.asarray(FP8_SCALE)}
-    with pytest.raises(InputError, match=r"of function 'Layer' has .* opset 19, .* has opset 18"):
+    with fails(InputError, "Layer", "19", "18"):
         load_model(called(body, constants, old=True))
 
 
@@ -280,7 +279,7 @@ def test_functions_are_checked_with_the_attributes_of_their_calls(size, is_good)
     if is_good:
         assert load_model(proto)
         return
-    with pytest.raises(InputError, match="has the odd block size 15"):
+    with fails(InputError, "weight/dequantize", "15"):
         load_model(proto)
 
 

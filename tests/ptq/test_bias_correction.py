@@ -5,6 +5,7 @@ import pytest
 from onnx import helper
 from scipy.stats import norm
 
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import rng, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Inside
@@ -76,10 +77,7 @@ def test_what_stands_before_the_next_reader(tmp_path, name):
 
 
 def test_an_output_of_the_model_has_nothing_behind_it(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["c"], "first"),
-        helper.make_node("Relu", ["c"], ["y"], "relu"),
-    ]
+    nodes = as_nodes("[first] c = Conv(x, w0)  [relu] y = Relu(c)")
     weights = {"w0": rng().standard_normal((3, 3, 1, 1)).astype(np.float32)}
     shape = ["n", 3, 8, 8]
     path = save(tmp_path / "net.onnx", nodes, weights, {"x": shape}, {"c": shape, "y": shape})

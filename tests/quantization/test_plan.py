@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
@@ -93,10 +94,10 @@ def test_rules_are_written_and_read_and_older_documents_refused(tmp_path):
     assert read_plan(tmp_path / "plan.json") == plan
     document["rules"][0]["op"] = "Gemm"
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    with pytest.raises(InputError, match="was changed"):
+    with fails(InputError, "plan.json"):
         read_plan(tmp_path / "plan.json")
     (tmp_path / "plan.json").write_text(json.dumps({**document, "schema_version": 3}))
-    with pytest.raises(InputError, match="schema version 3, this trtcal reads 4"):
+    with fails(InputError, "plan.json", "3", "4"):
         read_plan(tmp_path / "plan.json")
 
 
@@ -111,20 +112,17 @@ def test_nodes_with_a_second_pair_are_written_and_read(tmp_path):
 
 
 @each(
-    "plan, says",
+    "plan, name",
     [
-        (
-            Plan(second_qdq=("a/relu",)),
-            "'a/relu', which the model does not have, or which cannot be quantized",
-        ),
-        (Plan(rules=(Rule("fp32", "sten/*"),)), r"rule 1 .* matches no node"),
-        (Plan(rules=(Rule("int8", op="Relu"),)), r"rule 1 .* matches no node"),
-        (Plan(layers={"a/relu": "int8"}), "cannot be quantized"),
-        (Plan(layers={"a/rely": "fp16"}), "'a/rely'"),
+        (Plan(second_qdq=("a/relu",)), "a/relu"),
+        (Plan(rules=(Rule("fp32", "sten/*"),)), "rule 1"),
+        (Plan(rules=(Rule("int8", op="Relu"),)), "rule 1"),
+        (Plan(layers={"a/relu": "int8"}), "a/relu"),
+        (Plan(layers={"a/rely": "fp16"}), "a/rely"),
     ],
 )
-def test_what_is_about_no_node_is_an_error(plan, says):
-    with pytest.raises(InputError, match=says):
+def test_what_is_about_no_node_is_an_error(plan, name):
+    with fails(InputError, name):
         plan.check(OPS, ["stem/conv", "a/conv"])
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import FLOAT32, calibration
+from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
 from trtcal.calibration.formats.convert import (
@@ -105,7 +106,7 @@ def test_int8_takes_no_range_that_is_for_fp8_alone(tmp_path):
     assert "for FP8 alone" in made.skipped["first"]
     made = quantize(prepare(model), found, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
     assert made.asked["first"] == "fp8"
-    with pytest.raises(InputError, match="for FP8 alone: x, b, g"):
+    with fails(InputError, "x, b, g", hint="--format aimet-fp8"):
         export_calibration(tmp_path / "out.json", found, AIMET)
 
 

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from tests.evidence.fusion.graphs import GRAPHS, image
+from tests.fixtures.commands import shows
 from tests.fixtures.tables import each
 from trtcal.cli.main import run_command
 
@@ -33,9 +34,11 @@ def run(capsys, *arguments):
 def test_it_says_what_breaks_a_pattern_and_what_was_built(place, capsys):
     status, out, _ = run(capsys, "story_batch_norm.onnx", "layers.json")
     assert status == 0
-    assert "Identity 'same' is in between" in out
-    assert "prediction: 1 patterns, 0 complete, 1 broken" in out
-    assert "evidence: 2 engine layers: 1 agrees, 0 differs, 0 unknown" in out
+    shows(
+        out,
+        *("Identity", "same", "prediction: 1", "0 complete", "1 broken"),
+        *("evidence: 2", "1 agrees", "0 differs", "0 unknown"),
+    )
 
 
 def test_what_is_broken_is_shown_where_not_all_is(place, capsys):
@@ -46,8 +49,7 @@ def test_what_is_broken_is_shown_where_not_all_is(place, capsys):
     onnx.save(net.done(net.act(net.same(net.conv3("c", a)), "last")).proto(), "long.onnx")
     status, out, _ = run(capsys, "long.onnx")
     assert status == 0
-    assert "Identity 'same' is in between" in out
-    assert "… and 31 more" in out
+    shows(out, "Identity", "same", "31 more")
 
 
 def test_options_may_come_first(place, capsys):
@@ -74,15 +76,14 @@ def test_a_gate_fails_with_the_count(place, capsys):
 def test_an_identity_is_fixed_and_run(place, capsys):
     status, out, _ = run(capsys, "story_batch_norm.onnx", "--fix", "--random", 3, "-o", "b.onnx")
     assert status == 0
-    assert "fixed: norm+activation at 'act': Identity 'same' is in between" in out
-    assert "largest relative difference over 3 samples: 0 " in out
+    shows(out, "fixed: norm+activation", "act", "same", "3 samples: 0")
     operators = [node.op_type for node in onnx.load("b.onnx").graph.node]
     assert operators == ["MaxPool", "BatchNormalization", "LeakyRelu"]
 
 
 def test_without_data_it_says_that_nothing_was_run(place, capsys):
     out = run(capsys, "story_batch_norm.onnx", "--fix", "-o", "b.onnx")[1]
-    assert "not run: give --data" in out
+    shows(out, "--data")
 
 
 def test_a_pair_goes_on_request_on_data_and_within_a_step(place, capsys):
@@ -113,7 +114,7 @@ def test_what_moves_further_than_a_step_is_not_written(place, capsys):
     arguments = ("cut.onnx", "--fix", "--add", "inner-pairs", "--data", "data.npz", "-o", "b.onnx")
     status, _, err = run(capsys, *arguments)
     assert status == 1
-    assert "nothing was written" in err
+    shows(err, "nothing was written")
     assert not (place / "b.onnx").exists()
 
 
@@ -181,7 +182,7 @@ def test_diff_says_what_was_broken_in_the_evidence(place, capsys):
     assert (change["kind"], change["what"]) == ("worse", "evidence")
     assert (change["before"], change["after"]) == ("1 layer", "2 layers")
     out = run(capsys, "diff", "a.json", "a.json")[1]
-    assert "0 worse, 0 better, 0 changed, 0 gone, 0 new, 1 unchanged" in out
+    shows(out, "0 worse", "0 better", "0 changed", "0 gone", "0 new", "1 unchanged")
 
 
 def test_diff_says_which_matches_are_gone_or_new(place, capsys):
@@ -201,4 +202,4 @@ def test_an_altered_document_is_refused(place, capsys):
     (place / "a.json").write_text(text)
     status, _, err = run(capsys, "diff", "a.json", "a.json")
     assert status == 2
-    assert "was changed after it was written" in err
+    shows(err, "was changed after it was written")

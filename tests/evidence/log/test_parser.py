@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.evidence.log.lines import parse_lines
 from tests.fixtures.examples import examples
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.log.files import portions_of_file
@@ -353,7 +354,7 @@ def test_a_very_long_line_is_cut(tmp_path, line):
 
 @pytest.mark.parametrize("name", ["missing.log", "."])
 def test_a_file_that_cannot_be_read_is_an_input_error(tmp_path, name):
-    with pytest.raises(InputError, match="cannot read"):
+    with fails(InputError, name):
         parse_file(tmp_path / name)
 
 

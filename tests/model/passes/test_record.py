@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.fixtures.fails import fails
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import rng, weight
 from tests.fixtures.tables import each
 from tests.model.passes.graphs import ALL, alone, changes, make, ops
@@ -16,19 +17,12 @@ from trtcal.model.passes import PASSES, BrokenPassError, prepare, prepare_with_r
 from trtcal.model.passes.base import NotApplicable
 
 node = helper.make_node
-CHAIN = [
-    node("Conv", ["x", "w"], ["a"], "conv"),
-    node("Identity", ["a"], ["b"], "same"),
-    node("Mul", ["b", "one"], ["c"], "by1"),
-    node("Transpose", ["c"], ["d"], "there"),
-    node("Transpose", ["d"], ["e"], "back"),
-    node("Cast", ["e"], ["f"], "wide", to=TensorProto.DOUBLE),
-    node("Cast", ["f"], ["g"], "narrow", to=TensorProto.FLOAT),
-    node("Cast", ["g"], ["h"], "narrow", to=TensorProto.FLOAT16),
-    node("Cast", ["h"], ["i"], "whole", to=TensorProto.FLOAT),
-    node("Add", ["i", "k"], ["j"], "shift"),
-    node("Relu", ["j"], ["y"], "relu"),
-]
+CHAIN = as_nodes(
+    "[conv] a = Conv(x, w)  [same] b = Identity(a)  [by1] c = Mul(b, one)  "
+    "[there] d = Transpose(c)  [back] e = Transpose(d)  [wide] f = Cast<to=11>(e)  "
+    "[narrow] g = Cast<to=1>(f)  [narrow] h = Cast<to=10>(g)  [whole] i = Cast<to=1>(h)  "
+    "[shift] j = Add(i, k)  [relu] y = Relu(j)"
+)
 WEIGHTS = {"w": weight(6, 3, 3, 3), "one": np.float32(1), "k": np.float32(2)}
 IMAGES = {"x": rng().standard_normal((2, 3, 8, 8)).astype(np.float32)}
 
