@@ -244,10 +244,7 @@ def test_data_that_break_on_the_way_are_input_errors(fed):
     images = np.zeros((24, 3, 8, 8), np.float32)
     images[7] = np.nan
     np.savez(fed["data"], x=images)
-    with (
-        fails(InputError, "NaN"),
-        routed(TRT, chain("x"), fed, print) as made,
-    ):
+    with fails(InputError, "NaN"), routed(TRT, chain("x"), fed, print) as made:
         Builder({"x": 5 * 3 * 8 * 8 * 4}).build(made["calibrator"])
 
 

@@ -411,10 +411,7 @@ def test_data_that_do_not_fit_are_an_error(data, names):
 
 @pytest.mark.parametrize(
     ("data", "names"),
-    [
-        ([*batches(1, rest=3), *batches(1)], ["batch 3", "3 samples"]),
-        (batches(0, rest=3), ["4"]),
-    ],
+    [([*batches(1, rest=3), *batches(1)], ["batch 3", "3 samples"]), (batches(0, rest=3), ["4"])],
 )
 def test_leaving_out_is_for_the_last_batch_only(data, names):
     made = calibrator(list(data), leave_out_rest=True)

@@ -46,8 +46,7 @@ def scene(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("samples", "sizes", "held_back"),
-    [(96, [8, 16], 24), (240, [8, 16, 40], 60)],
+    ("samples", "sizes", "held_back"), [(96, [8, 16], 24), (240, [8, 16, 40], 60)]
 )
 def test_sizes_double_up_to_a_quarter_of_what_is_not_held_back(scene, samples, sizes, held_back):
     curve = learning_curve(*scene(images(samples)), "minmax", {}, silent)

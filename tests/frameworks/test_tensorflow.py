@@ -91,8 +91,7 @@ def test_a_lambda_is_converted_where_the_user_trusts_it(models, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("several", "'first', 'second'"), ("own.keras", "custom layers")],
+    ("name", "message"), [("several", "'first', 'second'"), ("own.keras", "custom layers")]
 )
 def test_what_cannot_be_converted_is_one_error_with_a_hint(models, name, message):
     with pytest.raises(InputError, match=message) as caught:

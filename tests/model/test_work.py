@@ -318,11 +318,7 @@ def test_a_scan_counts_for_each_slice_and_stacks_what_it_makes():
 
 def branches(condition):
     small = body([helper.make_node("MatMul", ["x", "u"], ["p"], "small")], [], ["p"])
-    large = body(
-        as_nodes("[large] q0 = MatMul(x, w)  [again] q = MatMul(q0, w)"),
-        [],
-        ["q"],
-    )
+    large = body(as_nodes("[large] q0 = MatMul(x, w)  [again] q = MatMul(q0, w)"), [], ["q"])
     nodes = [
         *condition,
         helper.make_node("If", ["c"], ["y"], "if", then_branch=small, else_branch=large),

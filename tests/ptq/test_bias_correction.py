@@ -17,10 +17,7 @@ from trtcal.quantization import prepare, quantize
 
 BEHIND = {
     "relu": ([("Relu", ["c"], "a")], lambda v: np.maximum(v, 0)),
-    "silu": (
-        [("Sigmoid", ["c"], "s"), ("Mul", ["c", "s"], "a")],
-        lambda v: v / (1 + np.exp(-v)),
-    ),
+    "silu": ([("Sigmoid", ["c"], "s"), ("Mul", ["c", "s"], "a")], lambda v: v / (1 + np.exp(-v))),
     "hard swish, spelled out and scaled": (
         [
             ("Add", ["c", "three"], "s"),

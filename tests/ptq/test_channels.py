@@ -154,11 +154,7 @@ def branching(path, read):
         ),
         helper.make_node("If", ["large"], ["z"], "branch", **branches),
     ]
-    weights = {
-        "w0": weight(8, 3, 1, 1),
-        "w1": weight(4, 8, 1, 1, seed=1),
-        "limit": np.float32(0.0),
-    }
+    weights = {"w0": weight(8, 3, 1, 1), "w1": weight(4, 8, 1, 1, seed=1), "limit": np.float32(0.0)}
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8], "z": []})
 
 

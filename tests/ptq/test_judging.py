@@ -85,10 +85,7 @@ def test_what_becomes_of_the_scores_is_seen(tmp_path, subject):
 
 def test_labels_need_a_row_a_sample(subject):
     network = subject(detector, 1.0, 200.0, True)
-    with (
-        Judge(network.prepared, network.dataset) as judge,
-        fails(InputError, "16"),
-    ):
+    with Judge(network.prepared, network.dataset) as judge, fails(InputError, "16"):
         judge.measure(network.prepared.proto)
 
 

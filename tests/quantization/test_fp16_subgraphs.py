@@ -51,10 +51,7 @@ def calibrated(path, feeds=None):
     tensors = tensors_to_observe(find_layers(prepared))
     return (
         prepared,
-        calibrate(
-            observe(prepared, data, tensors, ObserveOptions(batch=2)),
-            "minmax",
-        ),
+        calibrate(observe(prepared, data, tensors, ObserveOptions(batch=2)), "minmax"),
         feeds,
     )
 

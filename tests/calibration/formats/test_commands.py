@@ -10,15 +10,7 @@ from trtcal.model import load_model
 from trtcal.ranges import Calibration
 
 AMAXES = {"x": 2.7, "b": 1.0, "g": 0.9}
-EXPORT = (
-    "ranges",
-    "export",
-    "calibration.json",
-    "--format",
-    "tensorrt-cache",
-    "-o",
-    "m.cache",
-)
+EXPORT = ("ranges", "export", "calibration.json", "--format", "tensorrt-cache", "-o", "m.cache")
 
 
 @pytest.fixture
