@@ -172,14 +172,10 @@ def test_backend_and_target_follow_from_each_other(name, target, expected):
 @each(
     "name, target",
     [
-        ("magic", None),
-        (None, "tpu"),
-        (None, None),
-        ("tensorrt-rtx", None),
-        ("onnxruntime", "sm89"),
-        ("tensorrt", "sm89"),
+        ("magic", None), (None, "tpu"), (None, None), ("tensorrt-rtx", None),
+        ("onnxruntime", "sm89"), ("tensorrt", "sm89"),
     ],
-)
+)  # fmt: skip
 def test_impossible_targets_are_refused(name, target):
     with pytest.raises(InputError):
         find_backend(name, target)

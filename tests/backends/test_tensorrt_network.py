@@ -98,15 +98,10 @@ def test_only_floats_that_are_executed_need_a_range():
 @each(
     "amax, says",
     [
-        (0.0, "0"),
-        (float("inf"), "infinite"),
-        (float("nan"), "not a number"),
-        (-1.0, "negative"),
-        (1e-40, "denormal"),
-        ("1", "not a number"),
-        (True, "not a number"),
+        (0.0, "0"), (float("inf"), "infinite"), (float("nan"), "not a number"),
+        (-1.0, "negative"), (1e-40, "denormal"), ("1", "not a number"), (True, "not a number"),
     ],
-)
+)  # fmt: skip
 @each("work", [set_dynamic_ranges, match_ranges])
 def test_a_range_that_is_none_is_refused_and_nothing_is_set(amax, says, work):
     network = chain("x", "y")

@@ -199,12 +199,6 @@ def test_a_registered_calibrator_is_found():
 
 def test_the_package_exports_exactly_this():
     assert sorted(calibrators.__all__) == [
-        "Calibrator",
-        "EmptyHistogramError",
-        "Histogram",
-        "Range",
-        "UnknownCalibratorError",
-        "create",
-        "names",
-        "register",
-    ]
+        "Calibrator", "EmptyHistogramError", "Histogram", "Range", "UnknownCalibratorError",
+        "create", "names", "register",
+    ]  # fmt: skip

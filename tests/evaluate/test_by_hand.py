@@ -21,15 +21,9 @@ from trtcal.model import load_model
 
 SAMPLES = 64
 SHAPES = {
-    "multilabel": (5,),
-    "binary": (1,),
-    "embedding": (8,),
-    "tokens": (6, 7),
-    "audio": (300,),
-    "regression": (1,),
-    "segmentation": (5, 4, 6),
-    "classes": (4,),
-}
+    "multilabel": (5,), "binary": (1,), "embedding": (8,), "tokens": (6, 7), "audio": (300,),
+    "regression": (1,), "segmentation": (5, 4, 6), "classes": (4,),
+}  # fmt: skip
 LAST = {"multilabel": "Sigmoid", "binary": "Sigmoid", "audio": "Tanh", "classes": "ArgMax"}
 GIVEN = {"audio": "audio"}
 

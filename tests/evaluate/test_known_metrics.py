@@ -81,9 +81,5 @@ def test_rows_fit_together():
     kinds = {kind for metric in OF_OUTPUTS for kind in metric.defaults}
     assert kinds <= {kind for metric in OF_OUTPUTS for kind in metric.kinds}
     assert labelled() == {
-        "classes": "top1",
-        "labels": "jaccard",
-        "boxes": "map",
-        "pixels": "miou",
-        "values": "mae",
-    }
+        "classes": "top1", "labels": "jaccard", "boxes": "map", "pixels": "miou", "values": "mae",
+    }  # fmt: skip

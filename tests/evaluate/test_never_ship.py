@@ -20,15 +20,10 @@ from trtcal.reporting.verdict import judge
 
 SAMPLES, INPUTS, HIDDEN, CELLS = 512, 12, 48, 30
 HEADS = {
-    "classification": (6,),
-    "multilabel": (12,),
-    "detection": (3, CELLS),
-    "segmentation": (4, 6, 6),
-    "regression": (1,),
-    "embedding": (24,),
-    "tokens": (8, 10),
+    "classification": (6,), "multilabel": (12,), "detection": (3, CELLS),
+    "segmentation": (4, 6, 6), "regression": (1,), "embedding": (24,), "tokens": (8, 10),
     "audio": (600,),
-}
+}  # fmt: skip
 """Task -> what one head gives for a sample."""
 CLASSES = {"tokens": -1}  # the axis of classes, else the first
 
@@ -100,14 +95,9 @@ BROKEN_ONES = {
     "another order of classes": {"order": True},
 }
 LIMITS = (
-    None,
-    "agreement >= -10",
-    "agreement >= 80",
-    "cosine >= 0.8",
-    "cosine >= -0.1",
-    "relative_error <= 0.5",
-    "sqnr_db >= 8",
-)
+    None, "agreement >= -10", "agreement >= 80", "cosine >= 0.8", "cosine >= -0.1",
+    "relative_error <= 0.5", "sqnr_db >= 8",
+)  # fmt: skip
 HAS_AGREEMENT = ("classification", "multilabel", "detection", "segmentation", "tokens")
 HAS_DISTANCE = tuple(task for task in HEADS if task != "detection")
 

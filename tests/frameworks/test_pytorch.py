@@ -18,13 +18,9 @@ def network():
 
     torch.manual_seed(0)
     layers = [
-        torch.nn.Conv2d(3, 4, 3),
-        torch.nn.BatchNorm2d(4),
-        torch.nn.LeakyReLU(),
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Flatten(),
-        torch.nn.Linear(4, 5),
-    ]
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.LeakyReLU(),
+        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 5),
+    ]  # fmt: skip
     return torch.nn.Sequential(*layers)
 
 

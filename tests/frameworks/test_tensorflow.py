@@ -62,13 +62,10 @@ def test_the_onnx_says_what_it_was_converted_from(models):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("lambda.keras", "Lambda"),
-        ("writer", "WriteFile"),
-        ("reader", "ReadFile"),
-        ("loader", "WriteFile"),
-        ("hidden", "WriteFile"),
+        ("lambda.keras", "Lambda"), ("writer", "WriteFile"), ("reader", "ReadFile"),
+        ("loader", "WriteFile"), ("hidden", "WriteFile"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_holds_a_program_is_refused_and_not_run(models, name, why):
     with fails(InputError, why, hint="--trust"):
         trtcal.load_model(models / name)
@@ -121,14 +118,8 @@ def test_a_run_takes_a_saved_model_and_writes_down_its_digest(models, tmp_path, 
     images = np.random.default_rng(1).normal(size=(40, 12, 12, 3)).astype(np.float32)
     np.savez("images.npz", **{name: images})
     command = [
-        "run",
-        str(models / "net"),
-        "--data",
-        "images.npz",
-        "--target",
-        "cpu",
-        "--no-history",
-    ]
+        "run", str(models / "net"), "--data", "images.npz", "--target", "cpu", "--no-history",
+    ]  # fmt: skip
     assert main([*command, "-o", "out"]) in (0, 1)
     made = json.loads((tmp_path / "out" / "run.json").read_text())
     assert made["source"]["digest"] == conversion.digest_source(models / "net")

@@ -40,12 +40,8 @@ def test_what_the_rest_reads_of_the_body_is_no_work_twice(detector):
     tail = tail_of(metadata_of(body.proto))
     assert tail.operators == {"Neg": 1, "NonMaxSuppression": 1, "Shape": 1, "Gather": 1, "Add": 1}
     assert {node.op_type for node in body.proto.graph.node} == {
-        "Conv",
-        "GlobalAveragePool",
-        "Flatten",
-        "Gemm",
-        "Reshape",
-    }
+        "Conv", "GlobalAveragePool", "Flatten", "Gemm", "Reshape",
+    }  # fmt: skip
     assert tail.cut == ("boxes", "scores", "classes")
 
 

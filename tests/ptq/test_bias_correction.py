@@ -30,17 +30,14 @@ BEHIND = {
     ),
     "gelu, spelled out": (
         [
-            ("Div", ["c", "root"], "s"),
-            ("Erf", ["s"], "t"),
-            ("Add", ["t", "one"], "u"),
-            ("Mul", ["c", "u"], "v"),
-            ("Mul", ["v", "half"], "a"),
+            ("Div", ["c", "root"], "s"), ("Erf", ["s"], "t"), ("Add", ["t", "one"], "u"),
+            ("Mul", ["c", "u"], "v"), ("Mul", ["v", "half"], "a"),
         ],
         lambda v: v * norm.cdf(v),
     ),
     "linear": ([("Mul", ["c", "three"], "a")], None),
     "a sum with something else": ([("Add", ["c", "x"], "s"), ("Relu", ["s"], "a")], None),
-}
+}  # fmt: skip
 VALUES = {"zero": 0, "three": 3, "six": 6, "root": 2**0.5, "one": 1, "half": 0.5}
 
 

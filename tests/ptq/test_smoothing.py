@@ -19,13 +19,9 @@ from trtcal.ptq.equalization import find_affines, smooth
 from trtcal.quantization import Plan, find_layers, quantize
 
 SMOOTHED = {
-    "encoder_layer": 2,
-    "encoder_normed_before": 1,
-    "gelu_mlp": 1,
-    "layer_norm": 0,
-    "layer_norm_spelled_out": 1,
-    "swiglu": 1,
-}
+    "encoder_layer": 2, "encoder_normed_before": 1, "gelu_mlp": 1, "layer_norm": 0,
+    "layer_norm_spelled_out": 1, "swiglu": 1,
+}  # fmt: skip
 """Networks that are smoothed, and for how many of their tensors an affine is put in."""
 
 

@@ -135,15 +135,9 @@ def test_a_model_resolves_every_node_with_what_decided_and_its_share(tmp_path):
     plan = Plan("int8", {"relu1": "fp16"}, (Rule("fp32", op="Gemm", reason="the head"),))
     found = {node.node: node for node in resolve(plan, model)}
     assert {name: node.precision for name, node in found.items()} == {
-        "first": "int8",
-        "relu1": "fp16",
-        "second": "int8",
-        "add": "int8",
-        "relu2": "follows",
-        "pool": "follows",
-        "flatten": "follows",
-        "gemm": "fp32",
-    }
+        "first": "int8", "relu1": "fp16", "second": "int8", "add": "int8", "relu2": "follows",
+        "pool": "follows", "flatten": "follows", "gemm": "fp32",
+    }  # fmt: skip
     assert (found["gemm"].by, found["gemm"].reason) == ("rule 1 (op 'Gemm')", "the head")
     assert (found["first"].weights, found["first"].macs) == (8 * 3 * 9, 8 * 3 * 9 * 64)
     assert (found["gemm"].macs, found["relu1"].macs) == (40, 0)

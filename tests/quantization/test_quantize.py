@@ -457,12 +457,9 @@ def test_a_product_that_another_tool_quantized_stays(tmp_path):
         "[theirs] a = MatMul(flat, v)  [last] y = MatMul(a, float)"
     )
     weights = {
-        "s": np.float32(0.1),
-        "z": np.int8(0),
-        "shape": np.int64([-1, 4]),
-        "w": np.ones((4, 3), np.int8),
-        "float": weight(3, 2),
-    }
+        "s": np.float32(0.1), "z": np.int8(0), "shape": np.int64([-1, 4]),
+        "w": np.ones((4, 3), np.int8), "float": weight(3, 2),
+    }  # fmt: skip
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 2, 2]}, {"y": ["n", 2]})
     model, calibration, _ = calibrated(path, tmp_path, shape=(2, 2))
     quantized = quantize(model, calibration)
@@ -576,14 +573,10 @@ def test_narrow_weights_stay_in_the_file_beside_the_model_and_are_the_same(tmp_p
 @pytest.mark.parametrize(
     ("precision", "amax", "is_small"),
     [
-        ("fp8", 1e-36, True),
-        ("fp8", 1e-34, False),
-        ("int4", 4e-4, True),
-        ("int4", 5e-4, False),
-        ("nvfp4", 5e-9, True),
-        ("nvfp4", 6e-9, False),
+        ("fp8", 1e-36, True), ("fp8", 1e-34, False), ("int4", 4e-4, True), ("int4", 5e-4, False),
+        ("nvfp4", 5e-9, True), ("nvfp4", 6e-9, False),
     ],
-)
+)  # fmt: skip
 def test_weights_too_small_for_any_scale_stay_float_and_say_so(tmp_path, precision, amax, is_small):
     nodes = as_nodes("[small] h = MatMul(x, small)  [usual] y = MatMul(h, w)")
     values = weight(128, 128)

@@ -152,19 +152,9 @@ def table(t, x):
 
 
 IMAGE_BLOCKS = [
-    conv_relu,
-    depthwise,
-    residual,
-    branches,
-    excitation,
-    down_up,
-    transposed,
-    shuffle,
-    split_swap,
-    padded,
-    instance_norm,
-    where,
-]
+    conv_relu, depthwise, residual, branches, excitation, down_up, transposed, shuffle,
+    split_swap, padded, instance_norm, where,
+]  # fmt: skip
 SEQUENCE_BLOCKS = [projection, gelu, layer_norm, written_norm, attention, gathered, table]
 
 

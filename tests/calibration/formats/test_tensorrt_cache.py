@@ -60,16 +60,11 @@ def test_a_zero_is_a_finding_with_its_name_and_no_range(tmp_path):
 @each(
     "digits, says",
     [
-        ("0", "is 0"),
-        ("7f800000", "infinite"),
-        ("7fc00000", "not a number"),
-        ("bc010204", "negative"),
-        ("80000000", "is 0"),
-        ("1", "denormal"),
-        ("7fffff", "denormal"),
+        ("0", "is 0"), ("7f800000", "infinite"), ("7fc00000", "not a number"),
+        ("bc010204", "negative"), ("80000000", "is 0"), ("1", "denormal"), ("7fffff", "denormal"),
         ("7f7fffff", "too large"),
     ],
-)
+)  # fmt: skip
 def test_unusable_scales_are_findings(tmp_path, digits, says):
     path = text_cache(tmp_path, f"TRT-8601-MinMaxCalibration\nx: {digits}\n")
     assert says in read_cache(path).unranged["x"]
@@ -79,19 +74,11 @@ def test_unusable_scales_are_findings(tmp_path, digits, says):
 @each(
     "version, header",
     [
-        ("8.6.1", "8601"),
-        ("8.6.1.6", "8601"),
-        ("8.4.1", "8401"),
-        ("8.5.10", "8510"),
-        ("7.1.3", "7103"),
-        ("7.0.0", "7000"),
-        ("10.3.0", "100300"),
-        ("10.16.1.11", "101601"),
-        ("8.6", "8600"),
-        ("8XXX", "8XXX"),
-        ("8601", "8601"),
+        ("8.6.1", "8601"), ("8.6.1.6", "8601"), ("8.4.1", "8401"), ("8.5.10", "8510"),
+        ("7.1.3", "7103"), ("7.0.0", "7000"), ("10.3.0", "100300"), ("10.16.1.11", "101601"),
+        ("8.6", "8600"), ("8XXX", "8XXX"), ("8601", "8601"),
     ],
-)
+)  # fmt: skip
 def test_headers_of_every_version_and_algorithm(tmp_path, version, header, algorithm):
     assert header_version(version) == header
     cache = cache_of(calibration({"images": 1.0}), version, algorithm)

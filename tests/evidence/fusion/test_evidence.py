@@ -23,19 +23,11 @@ needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 VERSION = "1.7.1"
 """The TensorRT-RTX of which what follows was seen; another may fuse more or less."""
 SEPARATE = {
-    "attention": {"qkv"},
-    "attention_masked": {"qkv"},
-    "attention_quantized": {"qkv"},
-    "conv_bn": {"bn"},
-    "conv_bn_relu": {"act"},
-    "conv_bn_swish": {"mul"},
-    "conv_hard_swish": {"h1"},
-    "conv_leaky": {"act"},
-    "conv_prelu": {"act"},
-    "instance_norm_leaky": {"act"},
-    "inverted_residual": {"bn3"},
-    "residual_normed": {"bn"},
-}
+    "attention": {"qkv"}, "attention_masked": {"qkv"}, "attention_quantized": {"qkv"},
+    "conv_bn": {"bn"}, "conv_bn_relu": {"act"}, "conv_bn_swish": {"mul"},
+    "conv_hard_swish": {"h1"}, "conv_leaky": {"act"}, "conv_prelu": {"act"},
+    "instance_norm_leaky": {"act"}, "inverted_residual": {"bn3"}, "residual_normed": {"bn"},
+}  # fmt: skip
 """Whole by prediction, and several layers: graph -> roots."""
 ACROSS = {
     "conv_dropout_relu": {"act"},
@@ -173,13 +165,10 @@ def test_the_forms_in_which_layers_come(tmp_path):
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("{", ["x.json", "JSON"]),
-        ("[]", ["x.json"]),
-        ("{}", ["Layers"]),
-        ('{"Layers": []}', ["layers"]),
-        ('{"layers": [3]}', ["field"]),
+        ("{", ["x.json", "JSON"]), ("[]", ["x.json"]), ("{}", ["Layers"]),
+        ('{"Layers": []}', ["layers"]), ('{"layers": [3]}', ["field"]),
     ],
-)
+)  # fmt: skip
 def test_what_holds_no_layers_is_refused(text, names, tmp_path):
     (tmp_path / "x.json").write_text(text)
     with fails(InputError, *names):

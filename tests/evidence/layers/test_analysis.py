@@ -203,13 +203,9 @@ def test_an_unknown_type_makes_bytes_unknown_not_wrong():
 def test_findings_are_ranked_and_leave_out_what_costs_nothing(engine):
     findings = examine(engine.layers).findings
     assert [one.kind for one in findings] == [
-        "float_between_int8",
-        "memory_bound_chain",
-        "unfused_qdq",
-        "silent_reformat",
-        "unfused_qdq",
-        "unfused_qdq",
-    ]
+        "float_between_int8", "memory_bound_chain", "unfused_qdq", "silent_reformat",
+        "unfused_qdq", "unfused_qdq",
+    ]  # fmt: skip
     assert findings[1].cost.time_ms == pytest.approx(0.17 * 6 / 11)
     assert findings[3].subject.startswith("Reformatting")
     slow = (*engine.layers, kernel("slow", (), (), time_ms=100.0))

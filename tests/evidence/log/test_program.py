@@ -135,20 +135,9 @@ def test_a_missing_file_is_an_input_error(tmp_path):
 
 
 PIECES = [
-    "{",
-    "}",
-    "=",
-    '"',
-    "\\",
-    " ",
-    "a",
-    "main {",
-    "tensor={ name=",
-    'dims={ "',
-    "\n",
-    "9" * 30,
+    "{", "}", "=", '"', "\\", " ", "a", "main {", "tensor={ name=", 'dims={ "', "\n", "9" * 30,
     "é",
-]
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60))
