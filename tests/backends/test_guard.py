@@ -118,24 +118,23 @@ def test_a_malformed_manifest_is_bad_input_though_trusted(build, changes):
         check_engine(build.folder, trust=True)
 
 
-def test_another_user_must_say_trust(build, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+def test_another_user_must_say_trust_before_anything_is_loaded(build, tmp_path, monkeypatch):
+    ledger = ledger_path()
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+        patch.setattr("trtcal.evaluate.variants.open_session", None)
+        with fails(InputError, str(build.folder), hint="--trust"):
+            open_variant(build.folder)
+    ledger.unlink()
     with fails(InputError, str(build.folder), hint="--trust"):
         open_variant(build.folder)
     assert open_variant(build.folder, trust=True).name == "net"
 
 
-def test_nothing_is_loaded_before_the_check(build, monkeypatch):
-    monkeypatch.setattr("trtcal.evaluate.variants.open_session", None)
-    ledger_path().unlink()
-    with fails(InputError, str(build.folder), hint="--trust"):
-        open_variant(build.folder)
-
-
 def test_an_engine_without_manifest_is_refused(build):
     (build.folder / "build.json").unlink()
     for place in (build.folder, build.engine):
-        with fails(InputError, str(place), hint="trtcal build"):
+        with fails(InputError, str(build.folder), hint="trtcal build"):
             check_engine(place, trust=True)
 
 
@@ -160,21 +159,16 @@ def test_an_engine_is_no_pipe(build):
         check_engine(build.folder)
 
 
-def test_another_version_is_refused_with_both(build):
-    recorded(build, backend_version="0.1")
-    with fails(InputError, "onnxruntime 0.1"):
-        check_engine(build.folder)
-
-
-def test_a_backend_that_is_not_here_is_named(build):
-    recorded(build, backend="mars")
-    with fails(InputError, "mars", hint="update"):
-        check_engine(build.folder)
-
-
-def test_a_provider_that_is_not_here_is_named(build):
-    recorded(build, target="rocm")
-    with fails(InputError, "rocm"):
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("backend_version", "0.1", "onnxruntime 0.1"), ("backend", "mars", "mars"),
+        ("target", "rocm", "rocm"),
+    ],
+)  # fmt: skip
+def test_what_it_was_built_by_and_is_not_here_is_named(build, key, value, name):
+    recorded(build, **{key: value})
+    with fails(InputError, name):
         check_engine(build.folder)
 
 

@@ -178,14 +178,11 @@ def test_a_cache_that_cannot_be_kept_is_an_error():
     made.write_calibration_cache("not from TensorRT")
     with pytest.raises(TypeError):
         made.finish()
-
-
-def test_the_cache_of_a_calibration_that_failed_is_not_kept():
-    made = calibrator(breaking(2, BrokenError()))
-    Builder(SIZES).build(made)
+    failed = calibrator(breaking(2, BrokenError()))
+    Builder(SIZES).build(failed)
     for _ in range(2):
         with pytest.raises(BrokenError):
-            made.finish()
+            failed.finish()
 
 
 @pytest.mark.parametrize("device", ["allocate", "copy", "free"])
@@ -260,13 +257,10 @@ def build_and_fail(made, error):
         raise error
 
 
-def test_a_failing_builder_says_which_callback_failed():
+def test_a_failing_builder_says_which_callback_failed_and_hides_no_ctrl_c():
     with pytest.raises(BrokenError) as raised:
         build_and_fail(calibrator(breaking(0, BrokenError())), RuntimeError("no engine"))
     assert isinstance(raised.value.__context__, RuntimeError)
-
-
-def test_ctrl_c_beside_the_builder_is_not_hidden_by_a_callback_that_failed():
     with pytest.raises(KeyboardInterrupt):
         build_and_fail(calibrator(breaking(0, BrokenError())), KeyboardInterrupt())
 
@@ -279,24 +273,29 @@ def test_a_failing_builder_keeps_its_own_error_otherwise(error):
     assert not memory.buffers
 
 
-def test_a_builder_that_stops_early_is_an_error():
-    made = calibrator(batches(3))
-    Builder(SIZES, at_most=2).build(made)
-    with fails(NotCalibratedError, "batch 2"):
+def finished(made, error, *names, builds=1, **options):
+    """Build with a calibrator, which then fails, and return what was asked for."""
+    for _ in range(builds):
+        (builder := Builder(SIZES, **options)).build(made)
+    with fails(error, *names):
         made.finish()
+    return builder.seen
 
 
-def test_a_builder_that_never_asks_is_an_error():
-    with fails(NotCalibratedError, "no batch"), calibrator(batches(3)):
+def test_what_a_builder_must_not_do_is_an_error():
+    finished(calibrator(batches(3)), NotCalibratedError, "batch 2", at_most=2)
+    finished(calibrator(batches(2)), NotCalibratedError, builds=2)
+    ranges = cache_object("entropy2", {"x": 1.0})
+    assert not finished(ranges, FeedError, "x, ids", refuses=True)
+    finished(calibrator(batches(2, rest=3)), FeedError, "batch 3", "3 samples", "4")
+    shapeless = calibrator_object("minmax", batches(1), {"x": (4, 3)}, memory=HostMemory())
+    finished(shapeless, FeedError, "ids")
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": CACHE}])
+def test_a_builder_that_never_asks_is_an_error(options):
+    with fails(NotCalibratedError, "no batch"), calibrator(batches(3), **options):
         pass
-
-
-def test_a_builder_that_asks_once_more_after_calibrating_is_an_error():
-    made = calibrator(batches(2))
-    Builder(SIZES).build(made)
-    Builder(SIZES).build(made)
-    with fails(NotCalibratedError):
-        made.finish()
 
 
 def test_a_cache_saves_the_data():
@@ -317,11 +316,6 @@ def test_a_cache_that_tensorrt_refuses_is_reported():
     assert (served.from_cache, served.batches, served.cache) == (False, 2, b"another")
 
 
-def test_a_cache_that_nobody_read_does_not_count():
-    with pytest.raises(NotCalibratedError), calibrator(batches(2), cache=CACHE):
-        pass
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranges_save_the_data_and_the_device(kind, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "pycuda.driver", None)
@@ -334,15 +328,6 @@ def test_ranges_save_the_data_and_the_device(kind, monkeypatch, capfd):
     assert lines[1:] == ["x: 3c010204", "a: b: 3b810204"]
     assert made.finish().from_cache
     assert "ERROR" not in capfd.readouterr().err
-
-
-def test_ranges_that_tensorrt_refuses_are_an_error():
-    made = cache_object("entropy2", {"x": 1.0})
-    builder = Builder(SIZES, refuses=True)
-    builder.build(made)
-    assert not builder.seen
-    with fails(FeedError, "x, ids"):
-        made.finish()
 
 
 @each(
@@ -368,13 +353,6 @@ def test_our_classes_say_their_algorithm_through_the_bindings():
         made = calibrator(batches(1), kind=kind, legacy=LEGACY if kind == "legacy" else None)
         number = bindings.calls(made).call("get_algorithm", ctypes.c_int)
         assert number == int(made.get_algorithm()) == list(ALGORITHMS).index(kind)
-
-
-def test_a_last_batch_that_is_not_full_is_an_error():
-    made = calibrator(batches(2, rest=3))
-    Builder(SIZES).build(made)
-    with fails(FeedError, "batch 3", "3 samples", "4"):
-        made.finish()
 
 
 def test_a_last_batch_that_is_not_full_is_left_out_if_wanted_and_counted():
@@ -403,28 +381,18 @@ WRONG = [
 
 @each("data, names", WRONG)
 def test_data_that_do_not_fit_are_an_error(data, names):
-    made = calibrator(list(data))
-    Builder(SIZES).build(made)
-    with fails(FeedError, *names):
-        made.finish()
+    finished(calibrator(list(data)), FeedError, *names)
 
 
 @pytest.mark.parametrize(
     ("data", "names"),
-    [([*batches(1, rest=3), *batches(1)], ["batch 3", "3 samples"]), (batches(0, rest=3), ["4"])],
+    [
+        ([*batches(1, rest=3), *batches(1)], ["batch 3", "3 samples"]),
+        (batches(0, rest=3), ["4"]),
+    ],
 )
 def test_leaving_out_is_for_the_last_batch_only(data, names):
-    made = calibrator(list(data), leave_out_rest=True)
-    Builder(SIZES).build(made)
-    with fails(FeedError, *names):
-        made.finish()
-
-
-def test_an_input_without_a_shape_is_an_error():
-    made = calibrator_object("minmax", batches(1), {"x": (4, 3)}, memory=HostMemory())
-    Builder(SIZES).build(made)
-    with fails(FeedError, "ids"):
-        made.finish()
+    finished(calibrator(list(data), leave_out_rest=True), FeedError, *names)
 
 
 @each(
