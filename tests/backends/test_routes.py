@@ -43,30 +43,30 @@ def test_only_tensorrt_has_routes_beside_qdq(place, capsys, target, route):
         pytest.skip(f"{backend.name} is not installed")
     status, said = build(capsys, "net.onnx", "--target", target, *route)
     assert status == 2
-    assert f"has only the route qdq, not '{route[1]}'" in said
+    shows(said, "qdq", f"'{route[1]}'")
     assert not (place / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "name"),
     [
-        (("--route", "cache"), "needs ranges"),
-        (("--route", "calibrator"), "needs data"),
-        (("--calibration", "calibration.json"), "needs a model with Q/DQ"),
-        (("--constraints", "obey"), "plan from the Q/DQ of the model"),
+        (("--route", "cache"), "ranges"),
+        (("--route", "calibrator"), "data"),
+        (("--calibration", "calibration.json"), "Q/DQ"),
+        (("--constraints", "obey"), "Q/DQ"),
     ],
 )
-def test_a_route_takes_what_is_its_own(place, capsys, arguments, says):
+def test_a_route_takes_what_is_its_own(place, capsys, arguments, name):
     status, said = build(capsys, "net.onnx", "--target", "gpu", *arguments)
     assert status == 2
-    assert says in said
+    shows(said, name)
 
 
 def test_ranges_of_another_model_are_refused(place, capsys):
     transposed_net(place / "other.onnx")
     status, said = build(capsys, "other.onnx", "--target", "gpu", *RANGED)
     assert status == 2
-    assert "another model" in said
+    shows(said, "other.onnx")
 
 
 def test_a_plan_of_unknown_layers_is_refused(place, capsys):
@@ -104,7 +104,6 @@ def test_the_child_refuses_what_its_tensorrt_has_not(place):
         "capabilities": [],
         **Route("cache", {"x": 1.0}).to_request(model.inputs, shapes),
     }
-    with fails(BackendError, "cache", "qdq") as caught:
+    with fails(BackendError, "cache", "qdq", hint="Q/DQ"):
         run_worker("trtcal.backends.tensorrt_worker", request, place, time_limit_s=600)
-    assert caught.value.hint.startswith("quantize the model with Q/DQ")
     assert not (place / "engine.plan").exists()

@@ -71,19 +71,19 @@ def test_less_is_done_where_less_is_asked(place, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "name"),
     [
-        (("--batch-sizes", "1,x"), "is not a list of batch sizes"),
-        (("--batch-sizes", "0"), "is not a list of batch sizes"),
-        (("--batch-sizes", SAMPLES + 1), f"with {SAMPLES} samples"),
-        (("--slices", "nowhere.csv"), "does not exist"),
+        (("--batch-sizes", "1,x"), "'1,x'"),
+        (("--batch-sizes", "0"), "'0'"),
+        (("--batch-sizes", SAMPLES + 1), f"{SAMPLES} samples"),
+        (("--slices", "nowhere.csv"), "nowhere.csv"),
         (("--metric-file", "nowhere.py"), "nowhere.py"),
     ],
 )
-def test_what_cannot_be_done_is_refused(place, capsys, options, message):
+def test_what_cannot_be_done_is_refused(place, capsys, options, name):
     status, out, err = run(capsys, place, *options)
     assert (status, out) == (2, "")
-    assert message in err
+    shows(err, name)
 
 
 def test_a_metric_with_the_name_of_a_figure_of_trtcal_is_refused(place, capsys, tmp_path):

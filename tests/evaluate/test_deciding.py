@@ -194,7 +194,7 @@ def test_slices_that_misfit_are_refused(tmp_path, content, names):
         ("def metric(outputs, labels):\n    return 3\n", ["int"]),
         ("def metric(outputs, labels):\n    return {'a': float('nan')}\n", ["a", "nan"]),
         ("def metric(outputs, labels):\n    return {'a': 'x'}\n", ["a", "x"]),
-        ("def metric(outputs, labels):\n    return {str(labels[0]): 1}\n", ["metric"]),
+        ("def metric(outputs, labels):\n    return {str(labels[0]): 1}\n", ["own.py"]),
         ("def metric(outputs, labels):\n    return 1 / 0\n", ["line 2"]),
         ("import nothing_at_all\n", ["nothing_at_all"]),
     ],

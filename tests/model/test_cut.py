@@ -58,17 +58,16 @@ def test_a_cut_that_drops_nothing_carries_nothing(detector):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "hint"),
     [
-        (["boxs"], "similar names: boxes"),
-        (["few"], "depend on the model's inputs"),
+        (["boxs"], "boxes"),
+        (["few"], "inputs"),
         ([], "--outputs"),
     ],
 )
-def test_wrong_names_are_refused(detector, names, said):
-    with pytest.raises(InputError) as error:
+def test_wrong_names_are_refused(detector, names, hint):
+    with fails(InputError, hint=hint):
         cut(detector, names)
-    assert said in error.value.hint
 
 
 def test_a_body_is_not_cut_again(detector):

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.fails import fails
 from tests.fixtures.networks import weight
 from tests.fixtures.tables import each
 from tests.fixtures.zoo import ZOO
@@ -177,7 +178,7 @@ def test_every_kind_has_a_description_and_every_column_a_digest_a_node():
     table = table_of(net(conv(), RELU))
     assert all(len(table.column(name)) == 2 for name in COLUMNS)
     table.check()
-    with pytest.raises(ValueError, match="lengths"):
+    with fails(ValueError, "columns"):
         dataclasses.replace(table, uses="").check()
     assert {"renamed", "reordered", "constants", "structure"} < set(CHANGES)
 

@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-
+from tests.fixtures.commands import shows
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.tables import each
@@ -48,41 +47,35 @@ def test_no_pattern_takes_for_ever(pattern):
 
 
 @each(
-    "table, says",
+    "table, name",
     [
-        ({"rules": 3}, "'rules' must be a list of tables"),
-        ({"default": "fp4"}, "precision 'fp4'"),
-        ({"layers": {"a": "int4_awq"}}, "'a' has precision 'int4_awq'"),
-        ({"block_size": 100}, "the block size is 100"),
-        ({"block_size": -128}, "'block_size'"),
-        ({"block_size": "128"}, "'block_size'"),
-        ({"second_qdq": "conv"}, "'second_qdq' must be a list of strings"),
-        ({"second_qdq": [3]}, "'second_qdq' must be a list of strings"),
-        ({"rules": [3]}, "must be a list of tables"),
-        ({"rules": [{"pattern": "a"}]}, "'rules.1.precision' is missing"),
-        ({"rules": [{"precision": "fp16"}]}, "neither a pattern nor an op"),
-        ({"rules": [{"precision": "int2", "op": "Conv"}]}, "precision 'int2'"),
-        ({"rules": [{"precision": "fp16", "op": 3}]}, "'rules.1.op' must be a string"),
-        (
-            {"rules": [{"precision": "fp16", "op": "Conv", "optional": 1}]},
-            "'rules.1.optional' must be true or false",
-        ),
-        ({"rules": [{"precision": "fp16", "op": "Conv", "x": ""}]}, "unknown key 'rules.1.x'"),
-        ({"rules": [{"precision": "fp16", "match": "like", "pattern": ""}]}, "by 'like'"),
-        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "("}]}, "not a regular exp"),
+        ({"rules": 3}, "rules"),
+        ({"default": "fp4"}, "fp4"),
+        ({"layers": {"a": "int4_awq"}}, "int4_awq"),
+        ({"block_size": 100}, "100"),
+        ({"block_size": -128}, "block_size"),
+        ({"block_size": "128"}, "block_size"),
+        ({"second_qdq": "conv"}, "second_qdq"),
+        ({"second_qdq": [3]}, "second_qdq"),
+        ({"rules": [3]}, "rules"),
+        ({"rules": [{"pattern": "a"}]}, "rules.1.precision"),
+        ({"rules": [{"precision": "fp16"}]}, "pattern"),
+        ({"rules": [{"precision": "int2", "op": "Conv"}]}, "int2"),
+        ({"rules": [{"precision": "fp16", "op": 3}]}, "rules.1.op"),
+        ({"rules": [{"precision": "fp16", "op": "Conv", "optional": 1}]}, "rules.1.optional"),
+        ({"rules": [{"precision": "fp16", "op": "Conv", "x": ""}]}, "rules.1.x"),
+        ({"rules": [{"precision": "fp16", "match": "like", "pattern": ""}]}, "like"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "("}]}, "regular"),
         ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "(?=a)"}]}, "RE2"),
-        (
-            {"rules": [{"precision": "fp16", "match": "regex", "pattern": "\ud800"}]},
-            "not a regular",
-        ),
-        ({"rules": [{"precision": "fp16", "pattern": "a" * 1001}]}, "longer than 1000"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "\ud800"}]}, "regular"),
+        ({"rules": [{"precision": "fp16", "pattern": "a" * 1001}]}, "1000"),
     ],
 )
-def test_wrong_rules_are_refused(tmp_path, table, says):
+def test_wrong_rules_are_refused(tmp_path, table, name):
     (tmp_path / "plan.json").write_text(json.dumps(table))
-    with pytest.raises(InputError) as caught:
+    with fails(InputError) as caught:
         read_plan(tmp_path / "plan.json")
-    assert says in f"{caught.value.message} {caught.value.hint}"
+    shows(f"{caught.value.message} {caught.value.hint}", name)
 
 
 def test_rules_are_written_and_read_and_older_documents_refused(tmp_path):

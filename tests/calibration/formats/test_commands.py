@@ -3,9 +3,8 @@ import json
 import pytest
 
 from tests.calibration.formats.tables import calibration
-from tests.fixtures.commands import shows
+from tests.fixtures.commands import run, shows, succeed
 from tests.fixtures.networks import conv_net, samples
-from trtcal.cli.main import run_command
 from trtcal.model import load_model
 from trtcal.ranges import Calibration
 
@@ -20,17 +19,6 @@ def place(tmp_path, monkeypatch):
     ranges = calibration(AMAXES, model=model.fingerprint, unranged={"dead": "no values"})
     ranges.write(tmp_path / "calibration.json")
     return tmp_path
-
-
-def run(capsys, *arguments):
-    status = run_command([str(argument) for argument in arguments])
-    return status, *capsys.readouterr()
-
-
-def succeed(capsys, *arguments):
-    status, out, err = run(capsys, *arguments)
-    assert status == 0, err
-    return out
 
 
 def test_out_and_in_again_gives_no_difference(place, capsys):
@@ -53,7 +41,7 @@ def test_a_cache_in_place_of_a_calibration_is_refused_with_the_command(place, ca
     command = ("quantize", "net.onnx", "--calibration", "m.cache", "-o", "int8.onnx")
     status, _, err = run(capsys, *command)
     assert status == 2
-    assert "trtcal ranges import FILE --model MODEL" in err
+    shows(err, "trtcal ranges import FILE --model MODEL")
 
 
 def test_tensors_of_one_file_only_are_counted_in_one_line(place, capsys):
@@ -73,7 +61,7 @@ def test_ranges_of_other_data_are_refused(place, capsys):
     command = ("ranges", "import", "calibration.json", "--model", "net.onnx")
     status, _, err = run(capsys, *command, "--data", "data.npz", "-o", "again.json")
     assert status == 2
-    assert "another dataset" in err
+    shows(err, "calibration.json")
 
 
 def test_show_lists_ranges_and_what_is_none(place, capsys):
@@ -108,24 +96,24 @@ def test_every_help_has_an_example(capsys, name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "name"),
     [
         (("show", "none.cache"), "none.cache"),
-        (EXPORT[1:], "version of TensorRT"),
+        (EXPORT[1:], "TensorRT"),
         ((*EXPORT[1:], "--tensorrt", "11.0"), "11.0"),
-        ((*EXPORT[1:], "--tensorrt", "8.6.1", "--tensor", "dead"), "no values"),
+        ((*EXPORT[1:], "--tensorrt", "8.6.1", "--tensor", "dead"), "dead"),
         (("import", "other.txt", "--model", "net.onnx", "-o", "out.json"), "other.txt"),
-        (("import", "foreign.txt", "--model", "net.onnx", "-o", "out.json"), "do not fit"),
+        (("import", "foreign.txt", "--model", "net.onnx", "-o", "out.json"), "foreign"),
     ],
 )
-def test_bad_input_is_one_error_a_hint_and_no_output(place, capsys, arguments, says):
+def test_bad_input_is_one_error_a_hint_and_no_output(place, capsys, arguments, name):
     (place / "foreign.txt").write_text("foreign 1.0\n")
     before = sorted(place.iterdir())
     status, out, err = run(capsys, "ranges", *arguments)
     error, hint, *page = err.strip().splitlines()
     assert (status, out) == (2, "")
     assert error.startswith("error: ")
-    assert says in error
+    shows(error, name)
     assert hint.startswith("hint: ")
     assert all(line.startswith("docs: docs/calibration.md") for line in page)
     assert sorted(place.iterdir()) == before

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from tests.fixtures.commands import shows
+from tests.fixtures.fails import fails
 from tests.fixtures.zoo_net import Net
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
@@ -149,14 +150,9 @@ def test_limits_hold_or_end_with_a_failed_gate(faulty):
     assert [one.state for one in judged.limits] == ["holds"] * 3
     hold(judged)
     strict = ["uncalibrated == 0", "silent_fallbacks <= 1", "workspace_too_small == 0"]
-    with pytest.raises(GateFailed) as failed:
+    names = ("uncalibrated", "1", "silent_fallbacks", "2", "1.0", "workspace_too_small")
+    with fails(GateFailed, *names):
         hold(diagnosed(faulty, Config(faulty.folder, limits=parse_limits(strict))))
-    for words in (
-        "uncalibrated is 1",
-        "silent_fallbacks is 2 (limit <= 1.0)",
-        "workspace_too_small",
-    ):
-        assert words in failed.value.message
 
 
 def test_what_is_accepted_with_a_reason_counts_no_more(faulty):
@@ -178,8 +174,7 @@ def test_the_command_says_the_same(faulty, tmp_path, monkeypatch, capsys):
     arguments = ["diagnose", str(faulty.folder), "--model", model, "--log", log]
     assert run_command(arguments) == 0
     out = capsys.readouterr().out
-    for words in ("1 missing range", "2 silent fallback", "1 shortage of workspace"):
-        assert words in out
+    assert all(words in out for words in ("1 missing", "2 silent fallback", "1 shortage"))
     (tmp_path / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command([*arguments, "--json"]) == 1
     captured = capsys.readouterr()

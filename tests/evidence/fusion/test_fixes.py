@@ -69,15 +69,13 @@ def test_every_graph_that_can_be_fixed_is_in_the_lists(tmp_path):
 
 @pytest.mark.parametrize("name", ["conv_read_twice", "conv_is_output", "half_conv_wide_relu"])
 def test_what_no_pass_fixes_is_said(name, tmp_path):
-    with pytest.raises(GateFailed, match="no pattern can be fixed") as refusal:
+    with fails(GateFailed, hint="no pass"):
         fixed(name, tmp_path, WHATEVER)
-    assert refusal.value.hint == "no pass can remove the nodes that break the patterns"
 
 
 def test_a_whole_graph_has_nothing_to_fix(tmp_path):
-    with pytest.raises(GateFailed) as refusal:
+    with fails(GateFailed, hint="no pattern"):
         fixed("conv_relu", tmp_path)
-    assert refusal.value.hint == "no pattern is broken"
 
 
 def test_the_pairs_around_stay(tmp_path):

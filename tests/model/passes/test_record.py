@@ -112,16 +112,15 @@ def flinch(graph):
     raise NotApplicable("no")
 
 
-@pytest.mark.parametrize(("apply", "says"), [
-    (rename, "an input or output of the graph changed"), (cut, "no node writes tensor 'a'"),
-    (hide, "counted no change"), (flinch, "reported a skip"),
-    (lambda graph: 0, "is still redundant"),
+@pytest.mark.parametrize(("apply", "name"), [
+    (rename, "output"), (cut, "a"), (hide, "no change"), (flinch, "skip"),
+    (lambda graph: 0, "redundant"),
 ])  # fmt: skip
-def test_a_pass_that_breaks_its_word_is_a_defect(model, apply, says):
+def test_a_pass_that_breaks_its_word_is_a_defect(model, apply, name):
     broken = [
         dataclasses.replace(one, apply=apply) if one.name == "identities" else one for one in PASSES
     ]
-    with pytest.raises(BrokenPassError, match=f"pass 'identities' broke its contract: .*{says}"):
+    with fails(BrokenPassError, "identities", name):
         prepare_with_record(model, passes=broken)
 
 
