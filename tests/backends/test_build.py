@@ -45,11 +45,8 @@ def test_onnxruntime_runs_int8_in_integer_kernels(tmp_path):
 @needs_rtx
 def test_tensorrt_rtx_gives_what_was_asked(tmp_path):
     result = made(int8(conv_net(tmp_path / "net.onnx"), tmp_path), "sm89", tmp_path / "build")
-    assert [(outcome.node, outcome.got) for outcome in result.outcomes] == [
-        ("first", "int8"),
-        ("second", "int8"),
-        ("gemm", "int8"),
-    ]
+    got = [(outcome.node, outcome.got) for outcome in result.outcomes]
+    assert got == [("first", "int8"), ("second", "int8"), ("gemm", "int8")]
     assert result.engine.read_bytes()[:4] == b"vtrt"
     assert read_build(tmp_path / "build") == result
 
@@ -73,13 +70,8 @@ def test_a_build_of_the_same_model_has_the_same_digest(tmp_path):
 
 @needs_rtx
 def test_a_refused_model_leaves_its_log_and_no_engine(tmp_path):
-    nodes = [helper.make_node("StringNormalizer", ["s"], ["t"], "strings")]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("s", onnx.TensorProto.STRING, ["n"])],
-        [helper.make_tensor_value_info("t", onnx.TensorProto.STRING, ["n"])],
-    )
+    text = "g (string[n] s) => (string[n] t) { [strings] t = StringNormalizer(s) }"
+    graph = onnx.parser.parse_graph(text)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(proto, tmp_path / "strings.onnx")
     with fails(BackendError, "strings", "StringNormalizer", hint="trtcal build"):
@@ -203,16 +195,8 @@ def test_only_a_dynamic_batch_has_a_default():
 
 
 def test_shapes_come_from_the_sizes_of_samples():
-    net = load_model(
-        helper.make_model(
-            helper.make_graph(
-                [helper.make_node("Relu", ["x"], ["y"])],
-                "net",
-                [helper.make_tensor_value_info("x", 1, ["n", 3, "h", "w"])],
-                [helper.make_tensor_value_info("y", 1, ["n", 3, "h", "w"])],
-            )
-        )
-    )
+    text = "net (float[n, 3, h, w] x) => (float[n, 3, h, w] y) { y = Relu(x) }"
+    net = load_model(helper.make_model(onnx.parser.parse_graph(text)))
     feeds = [np.zeros((2, 3, 8, width), np.float32) for width in (16, 24, 24, 40)]
     sizes = size_ranges(net, open_dataset(feeds, net))
     assert sizes == {"x": ((1, 3, 8, 16), (1, 3, 8, 24), (1, 3, 8, 40))}
@@ -220,9 +204,8 @@ def test_shapes_come_from_the_sizes_of_samples():
     assert options.shapes == {"x": ((1, 3, 8, 16), (8, 3, 8, 24), (32, 3, 8, 40))}
     given = BuildOptions("sm89", parse_shapes({"x": "1x3x8x8"}))
     assert with_sizes(given, net, sizes) == given
-    with fails(InputError, "x", hint="--shapes x=") as refused:
+    with fails(InputError, "x", hint="--shapes x=1x3x?x?:8x3x?x?:32x3x?x?"):
         shape_ranges(net.inputs, with_sizes(BuildOptions("sm89"), net).shapes)
-    assert "x=1x3x?x?:8x3x?x?:32x3x?x?" in refused.value.hint
 
 
 @needs_rtx
@@ -268,10 +251,9 @@ def test_the_manifest_is_json_without_paths(tmp_path):
 @needs_rtx
 def test_what_a_backend_lacks_is_named_with_the_command_that_helps(tmp_path):
     model = load_model(detection_net(tmp_path / "detector.onnx"))
-    with pytest.raises(BackendError) as error:
+    names = ("nms", "NonMaxSuppression", "onnxruntime", "tensorrt")
+    with fails(BackendError, *names, hint="--outputs boxes,scores -o "):
         made(model, "sm89", tmp_path / "build")
-    shows(error.value.message, "nms", "NonMaxSuppression", "onnxruntime", "tensorrt")
-    assert "--outputs boxes,scores -o " in error.value.hint
     body = cut(model, ["boxes", "scores"])
     assert made(body, "sm89", tmp_path / "body").engine.exists()
 
@@ -282,10 +264,9 @@ def test_a_custom_operator_is_cut_off(tmp_path, target):
     proto.graph.node[4].op_type, proto.graph.node[4].domain = "Magic", "mine"
     proto.opset_import.append(helper.make_opsetid("mine", 1))
     onnx.save(proto, tmp_path / "net.onnx")
-    with pytest.raises(BackendError) as error:
+    with fails(BackendError, "relu2", "Magic", "plug-in", hint="--outputs d") as error:
         made(load_model(tmp_path / "net.onnx"), target, tmp_path / "build")
-    shows(error.value.message, "relu2", "Magic", "plug-in")
-    shows(error.value.hint, "--outputs d", "1 of 3 heavy layers")
+    shows(error.value.hint, "1 of 3")
 
 
 def test_the_messages_of_older_builders_name_the_operator_too():

@@ -66,7 +66,7 @@ def test_ranges_of_another_model_are_refused(place, capsys):
     transposed_net(place / "other.onnx")
     status, said = build(capsys, "other.onnx", "--target", "gpu", *RANGED)
     assert status == 2
-    shows(said, "other.onnx")
+    shows(said, "calibration.json")
 
 
 def test_a_plan_of_unknown_layers_is_refused(place, capsys):
