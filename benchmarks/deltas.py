@@ -21,8 +21,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.zoo import ZOO
 from tests.model.deltas import KINDS, changed
-from tests.zoo import ZOO
 from trtcal.documents import canonical_json
 from trtcal.wings.forensics.delta import difference
 from trtcal.wings.forensics.merkle import table_of

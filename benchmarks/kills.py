@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.int8_speed import describe_machine
-from tests.kinds import KINDS
+from tests.fixtures.kinds import KINDS
 from trtcal.cli.main import run_command
 from trtcal.documents import read_npz
 from trtcal.runs.history import History

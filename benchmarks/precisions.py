@@ -25,11 +25,11 @@ from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.zoo import ZOO
-from tests.zoo_language import encoder
-from tests.zoo_net import Entry, Net
-from tests.zoo_products import tokens
-from tests.zoo_scene import Scene, scene
+from tests.fixtures.zoo import ZOO
+from tests.fixtures.zoo_language import encoder
+from tests.fixtures.zoo_net import Entry, Net
+from tests.fixtures.zoo_products import tokens
+from tests.fixtures.zoo_scene import Scene, scene
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS

@@ -37,7 +37,7 @@ from benchmarks.improve import silent
 from benchmarks.int8_speed import describe_machine
 from benchmarks.plans import Subject, every_plan, maximal, point_of, quick_plans, subject
 from tests.evaluate.search.nets import random_net
-from tests.networks import samples
+from tests.fixtures.networks import samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss

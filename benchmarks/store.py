@@ -28,7 +28,7 @@ from pathlib import Path
 import obstore
 
 from benchmarks.int8_speed import describe_machine
-from tests.killing import tree
+from tests.fixtures.killing import tree
 from tests.runs.stored import (
     BUCKET,
     digest,

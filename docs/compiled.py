@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 
 import trtcal
-from tests.zoo import ZOO, Net
-from tests.zoo_convolutions import image
+from tests.fixtures.zoo import ZOO, Net
+from tests.fixtures.zoo_convolutions import image
 from trtcal.backends.options import BuildOptions
 from trtcal.errors import BackendError
 from trtcal.evidence.layers.roofline import bytes_of

@@ -13,8 +13,8 @@ import pytest
 import calibrators
 import trtcal
 from tests.conftest import SAMPLES
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples
 from trtcal.backends.registry import BACKENDS
 from trtcal.extensions import NAMES, entry_points
 

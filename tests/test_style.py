@@ -11,7 +11,7 @@ from proselint.registry import CheckRegistry
 from proselint.tools import LintFile
 
 from tests.docs.pages import MADE, ROOT
-from tests.prose import APART, PACKAGE, STYLE, in_code, sentences, without_marks
+from tests.fixtures.prose import APART, PACKAGE, STYLE, in_code, sentences, without_marks
 
 SENTENCES = list(sentences())
 LINT = {

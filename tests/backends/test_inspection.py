@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.fixtures.engines import needs_rtx
-from tests.networks import conv_net
+from tests.fixtures.networks import conv_net
 from trtcal.backends.child import run_worker
 from trtcal.backends.tensorrt_worker import (
     layer_information,

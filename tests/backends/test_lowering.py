@@ -4,10 +4,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import conv_net, rng, save, weight
 from tests.fixtures.quantized import calibrated
-from tests.networks import conv_net, rng, save, weight
-from tests.zoo_net import Net
-from tests.zoo_scene import quantized_scene
+from tests.fixtures.zoo_net import Net
+from tests.fixtures.zoo_scene import quantized_scene
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model.ops import INTEGER
@@ -53,14 +54,10 @@ MIDDLES = {
     "relu": [helper.make_node("Relu", ["a"], ["b"], "relu")],
     "relu6": [helper.make_node("Clip", ["a", "low", "high"], ["b"], "relu6")],
     "cut below": [helper.make_node("Clip", ["a", "below"], ["b"], "cut")],
-    "cut below, and on in float": [
-        helper.make_node("Clip", ["a", "below"], ["c"], "cut"),
-        helper.make_node("Sigmoid", ["c"], ["b"], "sigmoid"),
-    ],
-    "relu and pool": [
-        helper.make_node("Relu", ["a"], ["r"], "relu"),
-        helper.make_node("MaxPool", ["r"], ["b"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
-    ],
+    "cut below, and on in float": as_nodes("[cut] c = Clip(a, below)  [sigmoid] b = Sigmoid(c)"),
+    "relu and pool": as_nodes(
+        "[relu] r = Relu(a)  [pool] b = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(r)"
+    ),
     "transpose": [helper.make_node("Transpose", ["a"], ["b"], "transpose", perm=[0, 1, 3, 2])],
 }
 LIMITS = {"low": 0.0, "high": 1.5, "below": -0.4}
@@ -105,11 +102,10 @@ def test_the_integer_kernels_compute_what_the_lowered_graph_says(tmp_path, name)
 
 
 def test_concat_is_done_on_integers(tmp_path):
-    middle = [
-        helper.make_node("Relu", ["a"], ["r"], "relu"),
-        helper.make_node("MaxPool", ["r"], ["p"], "pool", kernel_shape=[3, 3], pads=[1] * 4),
-        helper.make_node("Concat", ["r", "p"], ["b"], "concat", axis=1),
-    ]
+    middle = as_nodes(
+        "[relu] r = Relu(a)  [pool] p = MaxPool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(r)  "
+        "[concat] b = Concat<axis=1>(r, p)"
+    )
     proto, feeds = chain(middle, tmp_path, 12)
     assert "QLinearConcat" in kernels(proto, tmp_path)
     np.testing.assert_allclose(literal(lower(proto), feeds), literal(proto, feeds), atol=0.2)
@@ -133,11 +129,9 @@ def test_a_bias_too_large_for_int32_keeps_its_layer_in_float(tmp_path):
 @pytest.mark.parametrize("zero", [0, 128, 77])
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_pairs_that_are_not_tensorrts_are_left_alone(tmp_path, zero, kind):
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
-        helper.make_node("Conv", ["d", "w"], ["y"], "conv"),
-    ]
+    nodes = as_nodes(
+        "[q] q = QuantizeLinear(x, s, z)  [d] d = DequantizeLinear(q, s, z)  [conv] y = Conv(d, w)"
+    )
     value = kind(zero % 128) if kind is np.int8 else kind(zero)
     weights = {"s": np.float32(0.05), "z": value, "w": weight(4, 3, 3, 3)}
     weights = {name: np.asarray(array) for name, array in weights.items()}
@@ -149,13 +143,10 @@ def test_pairs_that_are_not_tensorrts_are_left_alone(tmp_path, zero, kind):
 
 
 def test_weights_that_two_convolutions_share_run_in_integers(tmp_path):
-    middle = [
-        helper.make_node("Relu", ["a"], ["r"], "relu"),
-        helper.make_node("Conv", ["r", "w2"], ["c"], "second"),
-        helper.make_node("Relu", ["c"], ["s"], "relu2"),
-        helper.make_node("Conv", ["s", "w2"], ["d"], "third"),
-        helper.make_node("Relu", ["d"], ["b"], "relu3"),
-    ]
+    middle = as_nodes(
+        "[relu] r = Relu(a)  [second] c = Conv(r, w2)  [relu2] s = Relu(c)  "
+        "[third] d = Conv(s, w2)  [relu3] b = Relu(d)"
+    )
     proto, feeds = chain(middle, tmp_path, extra={"w2": weight(6, 6, 1, 1, seed=3)})
     assert kernels(proto, tmp_path).count("QLinearConv") == 3
     result = run_session(open_session(lower(proto)), None, feeds)[0]
@@ -163,13 +154,11 @@ def test_weights_that_two_convolutions_share_run_in_integers(tmp_path):
 
 
 def test_a_constant_that_others_read_too_keeps_its_place(tmp_path):
-    nodes = [
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["zero"], "constant"),
-        helper.make_node("Pad", ["x", "pads", "zero"], ["a"], "pad1"),
-        helper.make_node("Pad", ["a", "pads", "zero"], ["b"], "pad2"),
-        helper.make_node("QuantizeLinear", ["b", "s", "z"], ["c"], "quantize"),
-        helper.make_node("DequantizeLinear", ["c", "s", "z"], ["y"], "dequantize"),
-    ]
+    nodes = as_nodes(
+        "[constant] zero = DequantizeLinear(q, s, z)  [pad1] a = Pad(x, pads, zero)  "
+        "[pad2] b = Pad(a, pads, zero)  [quantize] c = QuantizeLinear(b, s, z)  "
+        "[dequantize] y = DequantizeLinear(c, s, z)"
+    )
     weights = {
         "pads": np.array([0, 0, 1, 1, 0, 0, 0, 0]),
         "q": np.int8(0),
@@ -201,11 +190,10 @@ def test_a_float16_layer_beside_a_concat_of_int8_runs(tmp_path):
 
 
 def test_a_relu_before_uint8_quantization_without_a_zero_point_stays():
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"], "relu"),
-        helper.make_node("QuantizeLinear", ["r", "s"], ["q"], "quantize"),
-        helper.make_node("DequantizeLinear", ["q", "s"], ["y"], "dequantize"),
-    ]
+    nodes = as_nodes(
+        "[relu] r = Relu(x)  [quantize] q = QuantizeLinear(r, s)  "
+        "[dequantize] y = DequantizeLinear(q, s)"
+    )
     values = [
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", "y")
     ]

@@ -6,7 +6,8 @@ import pytest
 from onnx import helper
 
 from calibrators import Histogram
-from tests.networks import conv_net, rng, save, weight
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import conv_net, rng, save, weight
 from trtcal.backends import taps as module
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Taps, lay_out
@@ -136,10 +137,7 @@ def test_moved_values_are_derived(tmp_path):
 
 
 def test_a_concat_with_a_constant_is_counted_itself(tmp_path):
-    nodes = [
-        helper.make_node("Concat", ["x", "k"], ["a"], "concat", axis=1),
-        helper.make_node("MatMul", ["a", "w"], ["y"], "matmul"),
-    ]
+    nodes = as_nodes("[concat] a = Concat<axis=1>(x, k)  [matmul] y = MatMul(a, w)")
     weights = {"k": np.ones((1, 2), np.float32), "w": weight(6, 3)}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": [1, 4]}, {"y": [1, 3]})
     assert sources(onnx.load(path), ["a"]) == {"a": ("a",)}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.networks import conv_net
+from tests.fixtures.networks import conv_net
 from trtcal.backends import tensorrt
 from trtcal.backends.base import Made
 from trtcal.backends.options import BuildOptions

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.calibrators.bindings import CACHE, Builder, HostMemory, calls
+from tests.fixtures.commands import shows
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples
 from tests.tensorrt.stand_in import Layer, Network, Tensor, chain, module, ranges_of
 from trtcal.backends.options import ROUTES, Route
 from trtcal.backends.tensorrt_network import (
@@ -55,7 +57,7 @@ def test_versions_up_to_10_have_every_route(version):
 @each("route", ROUTES[1:])
 def test_later_versions_refuse_every_route_but_qdq(version, route):
     trt = module(version)
-    with pytest.raises(BackendError, match=f"TensorRT {trt.__version__} has no route '{route}'"):
+    with fails(BackendError, trt.__version__, route):
         run(chain("x", "y"), request(route, ranges={"x": 1.0}), trt)
 
 
@@ -96,35 +98,28 @@ def test_only_floats_that_are_executed_need_a_range():
 @each(
     "amax, says",
     [
-        (0.0, "is 0"),
-        (float("inf"), "infinite"),
-        (float("nan"), "not a number"),
-        (-1.0, "negative"),
-        (1e-40, "denormal"),
-        ("1", "not a number"),
-        (True, "not a number"),
+        (0.0, "0"), (float("inf"), "infinite"), (float("nan"), "not a number"),
+        (-1.0, "negative"), (1e-40, "denormal"), ("1", "not a number"), (True, "not a number"),
     ],
-)
+)  # fmt: skip
 @each("work", [set_dynamic_ranges, match_ranges])
 def test_a_range_that_is_none_is_refused_and_nothing_is_set(amax, says, work):
     network = chain("x", "y")
-    with pytest.raises(InputError, match=f"'y': .*{says}"):
+    with fails(InputError, "y", says):
         work(TRT, network, {"x": 1.0, "y": amax})
     assert ranges_of(network) == {}
 
 
-@pytest.mark.parametrize(
-    ("ranges", "says"), [({"": 1.0}, "no name"), ({"z": 1.0}, "none of the 1")]
-)
-def test_ranges_of_no_tensor_are_refused(ranges, says):
-    with pytest.raises(InputError, match=says):
+@pytest.mark.parametrize(("ranges", "name"), [({"": 1.0}, "''"), ({"z": 1.0}, "1")])
+def test_ranges_of_no_tensor_are_refused(ranges, name):
+    with fails(InputError, name):
         set_dynamic_ranges(TRT, chain("x", "y"), ranges)
 
 
 def test_a_range_that_tensorrt_refuses_is_an_error():
     network = chain("x", "y")
     network.inputs[0].refuses = True
-    with pytest.raises(BackendError, match="'x'"):
+    with fails(BackendError, "x"):
         set_dynamic_ranges(TRT, network, {"x": 1.0})
 
 
@@ -138,16 +133,16 @@ def test_layers_get_the_precision_of_the_plan_and_others_none():
 
 def test_a_layer_that_is_not_there_is_named_and_under_obey_refused():
     network, plan = chain("x", "a"), {"to a": "int8", "gone": "fp32"}
-    with pytest.raises(InputError, match=r"1 layers of the plan .*: gone"):
+    with fails(InputError, "1", "gone", hint="--constraints prefer"):
         set_layer_precisions(TRT, network, plan, "obey")
     assert network.layers[0].precision is None
     assert set_layer_precisions(TRT, network, plan, "prefer") == ("gone",)
 
 
-@pytest.mark.parametrize("plan", [{"": "int8"}, {"to a": "int4"}])
-def test_unnamed_layers_and_unknown_precisions_are_refused(plan):
-    with pytest.raises(InputError, match="cannot be requested"):
-        set_layer_precisions(TRT, chain("x", "a"), plan, "prefer")
+@pytest.mark.parametrize(("layer", "precision"), [("", "int8"), ("to a", "int4")])
+def test_unnamed_layers_and_unknown_precisions_are_refused(layer, precision):
+    with fails(InputError, repr(layer), repr(precision)):
+        set_layer_precisions(TRT, chain("x", "a"), {layer: precision}, "prefer")
 
 
 @each("version", OLD)
@@ -165,7 +160,7 @@ def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(version
 
 def test_a_cache_that_tensorrt_does_not_take_is_an_error_not_an_empty_calibration():
     route = routed(TRT, chain("x"), request("cache", ranges={"x": 1.0}), print)
-    with pytest.raises(BackendError, match="did not accept the ranges"), route as made:
+    with fails(BackendError, "x"), route as made:
         Builder({"x": 4}, refuses=True).build(made["calibrator"])
 
 
@@ -185,17 +180,17 @@ def test_the_route_says_what_has_no_range_and_what_is_not_there():
 def test_obeying_a_plan_needs_a_range_for_every_int8_layer():
     plan = {"to a": "int8", "to y": "int8"}
     asked = request("dynamic-ranges", ranges={"x": 1.0}, precisions=plan, constraints="obey")
-    with pytest.raises(InputError, match=r"1 layers .* without range: to y"):
+    with fails(InputError, "1", "to y", hint="--constraints prefer"):
         run(chain("x", "a", "y"), asked)
     _, said = run(chain("x", "a", "y"), {**asked, "constraints": "prefer"})
-    assert "W 1 layers requested in INT8 have an input without range: to y" in said
+    shows(said, "W 1", "to y")
 
 
 def test_constraints_that_a_version_lacks_are_refused():
     trt = module("8.6")
     del trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS
     asked = request("dynamic-ranges", ranges={"x": 1.0}, constraints="obey")
-    with pytest.raises(BackendError, match="cannot obey"):
+    with fails(BackendError, "8.6.0"):
         run(chain("x"), asked, trt)
 
 
@@ -228,15 +223,15 @@ def build_and_fail(fed, error):
 
 
 def test_a_build_that_fails_says_what_failed_in_the_calibrator_first(fed, monkeypatch):
-    with pytest.raises(RuntimeError, match="no engine"):
+    with fails(RuntimeError, "no engine"):
         build_and_fail(fed, RuntimeError("no engine"))
     monkeypatch.setattr(HostMemory, "copy", lambda *_: 1 / 0)
-    with pytest.raises(BackendError, match="inside TensorRT failed: division by zero"):
+    with fails(BackendError, "division by zero"):
         build_and_fail(fed, RuntimeError("no engine"))
 
 
 def test_a_build_that_never_calibrates_is_an_error(fed):
-    with pytest.raises(BackendError, match="asked for no batch"):
+    with fails(BackendError, "no batch", "INT8"):
         run(chain("x"), fed)
 
 
@@ -244,15 +239,12 @@ def test_data_that_break_on_the_way_are_input_errors(fed):
     images = np.zeros((24, 3, 8, 8), np.float32)
     images[7] = np.nan
     np.savez(fed["data"], x=images)
-    with (
-        pytest.raises(InputError, match="NaN"),
-        routed(TRT, chain("x"), fed, print) as made,
-    ):
+    with fails(InputError, "NaN"), routed(TRT, chain("x"), fed, print) as made:
         Builder({"x": 5 * 3 * 8 * 8 * 4}).build(made["calibrator"])
 
 
 def test_data_that_are_missing_are_said_before_the_build(fed):
-    with pytest.raises(InputError, match="gone"):
+    with fails(InputError, "gone.npz"):
         calibrator_for(TRT, {**fed, "data": "gone.npz"})
 
 

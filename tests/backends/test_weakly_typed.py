@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.zoo_net import Net
+from tests.fixtures.zoo_net import Net
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.weakly_typed import for_tensorrt_8, kept_in_float32
 from trtcal.model import load_model

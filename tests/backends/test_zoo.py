@@ -11,8 +11,8 @@ import pytest
 
 from tests.backends.listing import precisions
 from tests.fixtures.slow import SLOW, slow_but
-from tests.zoo import ZOO
-from tests.zoo_scene import HEAVY, scene
+from tests.fixtures.zoo import ZOO
+from tests.fixtures.zoo_scene import HEAVY, scene
 from trtcal.backends.base import build
 from trtcal.backends.lowering import lower
 from trtcal.backends.options import BuildOptions

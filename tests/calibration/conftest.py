@@ -1,6 +1,6 @@
 import pytest
 
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from trtcal.data import open_dataset
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.networks import conv_net, samples, save, weight
 from tests.fixtures.slow import SLOW
-from tests.networks import conv_net, samples, save, weight
 from trtcal.calibration.job import tensor_bytes
 from trtcal.model import load_model
 from trtcal.quantization import prepare

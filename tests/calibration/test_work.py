@@ -9,16 +9,14 @@ import threading
 import numpy as np
 import pytest
 
+from tests.fixtures.commands import shows
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import slow_but
-from tests.networks import conv_net, samples
 from trtcal.calibration import ObserveOptions, observe, unfinished
-from trtcal.calibration import (
-    accumulator as accumulator,
-)
+from trtcal.calibration import accumulator as accumulator
 from trtcal.calibration import observer as observing
-from trtcal.calibration import (
-    scheduler as scheduling,
-)
+from trtcal.calibration import scheduler as scheduling
 from trtcal.calibration.scheduler import LocalWorker
 from trtcal.data import open_dataset
 from trtcal.errors import BackendError, InputError, Interrupted, ResourceError
@@ -116,7 +114,7 @@ class Torn:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_error_in_one_lane_ends_all(scene, threads):
     model, data, tensors = scene
-    with pytest.raises(InputError, match="the rest is gone"):
+    with fails(InputError, "the rest is gone"):
         observe(model, Torn(data), tensors, ObserveOptions(batch=2, threads=threads))
 
 
@@ -126,21 +124,12 @@ def test_broken_off_work_goes_on_from_its_checkpoint(
 ):
     monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
     monkeypatch.setattr(accumulator, "SHARE", float("inf"))
-    where, said = tmp_path / "kept", []
+    where, said, seen = tmp_path / "kept", [], []
+    options = ObserveOptions(batch=2, threads=threads, workers=workers, checkpoint=where)
     with pytest.raises(BrokenError):
-        observe(
-            *scene,
-            ObserveOptions(batch=2, threads=threads, workers=workers, checkpoint=where),
-            breaking_after(40),
-        )
+        observe(*scene, options, breaking_after(40))
     assert where.exists()
-    seen = []
-    made = observe(
-        *scene,
-        ObserveOptions(batch=2, threads=threads, workers=workers, checkpoint=where),
-        seen.append,
-        say=said.append,
-    )
+    made = observe(*scene, options, seen.append, say=said.append)
     assert made.digest == expected
     assert said == [f"resuming from {where}"]
     assert seen[0] >= 30
@@ -152,19 +141,13 @@ def test_a_checkpoint_of_other_work_is_not_used(scene, expected, tmp_path, monke
     monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
     model, data, tensors = scene
     where, said = tmp_path / "kept", []
+    options = ObserveOptions(batch=2, threads=1, checkpoint=where)
     with pytest.raises(BrokenError):
-        observe(
-            model,
-            data,
-            tensors[:1],
-            ObserveOptions(batch=2, threads=1, checkpoint=where),
-            breaking_after(40),
-        )
-    assert (
-        observe(*scene, ObserveOptions(threads=1, checkpoint=where), say=said.append).digest
-        == expected
-    )
-    assert said == [f"{where} is a checkpoint of a different job; starting from the beginning"]
+        observe(model, data, tensors[:1], options, breaking_after(40))
+    options = ObserveOptions(threads=1, checkpoint=where)
+    assert observe(*scene, options, say=said.append).digest == expected
+    assert len(said) == 1
+    shows(said[0], str(where), "different job")
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nothing", None])
@@ -175,11 +158,9 @@ def test_a_damaged_checkpoint_is_said_and_not_used(scene, expected, tmp_path, mo
         observe(*scene, ObserveOptions(batch=2, threads=1, checkpoint=where), breaking_after(40))
     whole = where.read_bytes()
     where.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
-    assert (
-        observe(*scene, ObserveOptions(threads=1, checkpoint=where), say=said.append).digest
-        == expected
-    )
-    assert "starting from the beginning" in said[0]
+    options = ObserveOptions(threads=1, checkpoint=where)
+    assert observe(*scene, options, say=said.append).digest == expected
+    shows(said[0], str(where))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -189,23 +170,18 @@ def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, 
     def interrupt(done):
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="saved in") as caught:
-        observe(
-            *scene, ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where), interrupt
-        )
+    options = ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where)
+    with fails(Interrupted, "kept", hint="same command") as caught:
+        observe(*scene, options, interrupt)
     assert caught.value.exit_status == 130
-    assert "same command" in caught.value.hint
     assert observe(*scene, ObserveOptions(batch=2, threads=1, checkpoint=where)).digest == expected
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interrupt_without_a_checkpoint_says_that_nothing_is_kept(scene):
-    with pytest.raises(Interrupted, match="not saved"):
-        observe(
-            *scene,
-            ObserveOptions(batch=2, threads=1),
-            lambda done: signal.raise_signal(signal.SIGTERM),
-        )
+    options = ObserveOptions(batch=2, threads=1)
+    with fails(Interrupted, "not saved"):
+        observe(*scene, options, lambda done: signal.raise_signal(signal.SIGTERM))
 
 
 def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
@@ -227,7 +203,7 @@ def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
 
 def test_work_that_kills_every_worker_is_given_up(scene, monkeypatch):
     monkeypatch.setattr(scheduling, "_work", die)  # what a worker is asked to do
-    with pytest.raises(BackendError, match=r"died 3 times at samples \d+ to \d+"):
+    with fails(BackendError, "3 times", hint="--workers"):
         observe(*scene, ObserveOptions(workers=2, threads=1))
 
 
@@ -280,9 +256,8 @@ def test_after_sigkill_the_same_command_resumes(tmp_path, workers, written):
 
 def test_outside_the_main_thread_signals_are_left_alone(scene, expected):
     made = []
-    thread = threading.Thread(
-        target=lambda: made.append(observe(*scene, ObserveOptions(threads=1)))
-    )
+    options = ObserveOptions(threads=1)
+    thread = threading.Thread(target=lambda: made.append(observe(*scene, options)))
     thread.start()
     thread.join()
     assert made[0].digest == expected
@@ -297,5 +272,5 @@ def test_several_passes_give_the_same(scene, expected, monkeypatch):
 
 
 def test_a_ceiling_that_is_too_low_is_refused(scene):
-    with pytest.raises(ResourceError, match="too low"):
+    with fails(ResourceError, "1 MB", hint="--max-memory"):
         observe(*scene, ObserveOptions(max_memory=10**6))

@@ -102,16 +102,10 @@ class NativeCalls:
     """The real bindings, called through the C++ object inside the Python one."""
 
     SLOTS = (
-        "get_batch_size",
-        "get_batch",
-        "read_calibration_cache",
-        "write_calibration_cache",
-        "get_algorithm",
-        "get_quantile",
-        "get_regression_cutoff",
-        "read_histogram_cache",
+        "get_batch_size", "get_batch", "read_calibration_cache", "write_calibration_cache",
+        "get_algorithm", "get_quantile", "get_regression_cutoff", "read_histogram_cache",
         "write_histogram_cache",
-    )
+    )  # fmt: skip
 
     def __init__(self, calibrator):
         self.calibrator = calibrator

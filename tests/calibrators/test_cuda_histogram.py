@@ -21,6 +21,7 @@ from calibrators.device_memory import DeviceError, DeviceMemoryError
 from tests.calibrators.bindings import HostMemory
 from tests.cuda.stand_in import offer_nvcc
 from tests.fixtures.examples import examples
+from tests.fixtures.fails import fails
 from tests.fixtures.slow import SLOW, slow_but
 
 ARGUMENTS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
@@ -210,11 +211,11 @@ def test_padding_is_not_counted(kernels, kept):
 
 def test_other_types_and_addresses_are_refused(kernels):
     counted = DeviceHistogram(HostDevice(kernels))
-    with pytest.raises(TypeError, match="not float64"):
+    with fails(TypeError, "float64"):
         counted.update(64, 1, np.float64)
-    with pytest.raises(ValueError, match="address 0x42 does not have 1 values"):
+    with fails(ValueError, "0x42", "1"):
         counted.update(66, 1, "float32")
-    with pytest.raises(ValueError, match="not have -1 values"):
+    with fails(ValueError, "-1"):
         counted.update(64, -1, "float16")
 
 
@@ -354,10 +355,10 @@ def test_every_call_failing_is_a_clear_error_and_no_leak(nvcc_on_host, kept, cod
 def test_what_is_missing_is_said(cuda, monkeypatch):
     monkeypatch.setattr(cuda_histogram, "which", lambda name: None)
     counted = DeviceHistogram(PyCudaDevice())
-    with pytest.raises(ImportError, match="install the CUDA toolkit"):
+    with fails(ImportError, "CUDA toolkit"):
         count(counted, np.ones(histograms.VALUES_KEPT + 1, np.float32))
     counted.close()
     assert cuda.held() == {"contexts": 1}
     monkeypatch.setitem(sys.modules, "pycuda.driver", None)
-    with pytest.raises(ImportError, match="pip install pycuda"):
+    with fails(ImportError, "pip install pycuda"):
         PyCudaDevice()

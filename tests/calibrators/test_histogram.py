@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 from calibrators import Histogram
 from calibrators import histogram as histograms
 from calibrators.counting import BINS, MANTISSA_BITS, SHIFT
+from tests.fixtures.fails import fails
 
 values = arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))
 
@@ -113,7 +114,7 @@ def extent(finite):
 def test_adding_counts_equals_counting_the_values(kept, a, b):
     made, finite = histogram(a), np.concatenate([a, b])[np.isfinite(np.concatenate([a, b]))]
     if np.isfinite(b[b != 0]).any() and np.count_nonzero(finite) <= kept:
-        with pytest.raises(ValueError, match="so few values"):
+        with fails(ValueError, "counts"):
             made.add_counts(*counted(b))
     else:
         made.add_counts(*counted(b))
@@ -124,7 +125,7 @@ def test_adding_counts_equals_counting_the_values(kept, a, b):
 
 def test_counts_are_taken_from_one_value_more_than_are_kept_on(kept):
     few = np.ones(kept, np.float32)
-    with pytest.raises(ValueError, match="so few values"):
+    with fails(ValueError, "counts"):
         Histogram().add_counts(*counted(few))
     made = histogram(few)
     made.add_counts(*counted(few[:1]))
@@ -176,7 +177,7 @@ def test_half_precision_is_counted_exactly():
 
 
 def test_other_types_are_refused():
-    with pytest.raises(TypeError, match="float64"):
+    with fails(TypeError, "float64"):
         Histogram().update(np.zeros(3))
 
 

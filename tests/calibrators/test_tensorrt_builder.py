@@ -23,6 +23,7 @@ from calibrators.tensorrt_builder import (
 )
 from tests.calibrators import bindings
 from tests.calibrators.bindings import BASES, CACHE, Builder, HostMemory
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 
 SHAPES = {"x": (4, 3), "ids": (4, 2)}
@@ -167,7 +168,7 @@ def test_the_first_exception_stays_and_no_data_are_taken_after_it():
     assert bindings.calls(made).get_batch(["x"]) is None
     assert bindings.calls(made).read_calibration_cache() is None
     assert len(taken) == 2
-    with pytest.raises(FeedError, match="batch 2"):
+    with fails(FeedError, "batch 2"):
         made.finish()
 
 
@@ -177,14 +178,11 @@ def test_a_cache_that_cannot_be_kept_is_an_error():
     made.write_calibration_cache("not from TensorRT")
     with pytest.raises(TypeError):
         made.finish()
-
-
-def test_the_cache_of_a_calibration_that_failed_is_not_kept():
-    made = calibrator(breaking(2, BrokenError()))
-    Builder(SIZES).build(made)
+    failed = calibrator(breaking(2, BrokenError()))
+    Builder(SIZES).build(failed)
     for _ in range(2):
         with pytest.raises(BrokenError):
-            made.finish()
+            failed.finish()
 
 
 @pytest.mark.parametrize("device", ["allocate", "copy", "free"])
@@ -195,7 +193,7 @@ def test_no_exception_of_the_device_is_swallowed(device, monkeypatch):
     monkeypatch.setattr(HostMemory, device, fail)
     made = calibrator(batches(2))
     Builder(SIZES).build(made)
-    with pytest.raises(MemoryError, match=device):
+    with fails(MemoryError, device):
         made.finish()
 
 
@@ -259,13 +257,10 @@ def build_and_fail(made, error):
         raise error
 
 
-def test_a_failing_builder_says_which_callback_failed():
+def test_a_failing_builder_says_which_callback_failed_and_hides_no_ctrl_c():
     with pytest.raises(BrokenError) as raised:
         build_and_fail(calibrator(breaking(0, BrokenError())), RuntimeError("no engine"))
     assert isinstance(raised.value.__context__, RuntimeError)
-
-
-def test_ctrl_c_beside_the_builder_is_not_hidden_by_a_callback_that_failed():
     with pytest.raises(KeyboardInterrupt):
         build_and_fail(calibrator(breaking(0, BrokenError())), KeyboardInterrupt())
 
@@ -278,24 +273,29 @@ def test_a_failing_builder_keeps_its_own_error_otherwise(error):
     assert not memory.buffers
 
 
-def test_a_builder_that_stops_early_is_an_error():
-    made = calibrator(batches(3))
-    Builder(SIZES, at_most=2).build(made)
-    with pytest.raises(NotCalibratedError, match="stopped after batch 2"):
+def finished(made, error, *names, builds=1, **options):
+    """Build with a calibrator, which then fails, and return what was asked for."""
+    for _ in range(builds):
+        (builder := Builder(SIZES, **options)).build(made)
+    with fails(error, *names):
         made.finish()
+    return builder.seen
 
 
-def test_a_builder_that_never_asks_is_an_error():
-    with pytest.raises(NotCalibratedError, match="asked for no batch"), calibrator(batches(3)):
+def test_what_a_builder_must_not_do_is_an_error():
+    finished(calibrator(batches(3)), NotCalibratedError, "batch 2", at_most=2)
+    finished(calibrator(batches(2)), NotCalibratedError, builds=2)
+    ranges = cache_object("entropy2", {"x": 1.0})
+    assert not finished(ranges, FeedError, "x, ids", refuses=True)
+    finished(calibrator(batches(2, rest=3)), FeedError, "batch 3", "3 samples", "4")
+    shapeless = calibrator_object("minmax", batches(1), {"x": (4, 3)}, memory=HostMemory())
+    finished(shapeless, FeedError, "ids")
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": CACHE}])
+def test_a_builder_that_never_asks_is_an_error(options):
+    with fails(NotCalibratedError, "no batch"), calibrator(batches(3), **options):
         pass
-
-
-def test_a_builder_that_asks_once_more_after_calibrating_is_an_error():
-    made = calibrator(batches(2))
-    Builder(SIZES).build(made)
-    Builder(SIZES).build(made)
-    with pytest.raises(NotCalibratedError, match="each build"):
-        made.finish()
 
 
 def test_a_cache_saves_the_data():
@@ -316,11 +316,6 @@ def test_a_cache_that_tensorrt_refuses_is_reported():
     assert (served.from_cache, served.batches, served.cache) == (False, 2, b"another")
 
 
-def test_a_cache_that_nobody_read_does_not_count():
-    with pytest.raises(NotCalibratedError), calibrator(batches(2), cache=CACHE):
-        pass
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranges_save_the_data_and_the_device(kind, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "pycuda.driver", None)
@@ -335,28 +330,19 @@ def test_ranges_save_the_data_and_the_device(kind, monkeypatch, capfd):
     assert "ERROR" not in capfd.readouterr().err
 
 
-def test_ranges_that_tensorrt_refuses_are_an_error():
-    made = cache_object("entropy2", {"x": 1.0})
-    builder = Builder(SIZES, refuses=True)
-    builder.build(made)
-    assert not builder.seen
-    with pytest.raises(FeedError, match="asks for batches of x, ids"):
-        made.finish()
-
-
 @each(
-    "amaxes, message",
+    "amaxes, names",
     [
-        ({}, "no range"),
-        ({"x": 0.0}, "'x': its scale is 0"),
-        ({"x": float("nan")}, "not a number"),
-        ({"x": float("inf")}, "infinite"),
-        ({"a\nb": 1.0}, "does not fit on a line"),
-        ({"": 1.0}, "does not fit on a line"),
+        ({}, []),
+        ({"x": 0.0}, ["x", "0"]),
+        ({"x": float("nan")}, ["x", "not a number"]),
+        ({"x": float("inf")}, ["x", "infinite"]),
+        ({"a\nb": 1.0}, [r"'a\nb'"]),
+        ({"": 1.0}, ["''"]),
     ],
 )
-def test_ranges_that_are_none_are_refused(amaxes, message):
-    with pytest.raises(ValueError, match=message):
+def test_ranges_that_are_none_are_refused(amaxes, names):
+    with fails(ValueError, *names):
         cache_object("entropy2", amaxes)
 
 
@@ -369,13 +355,6 @@ def test_our_classes_say_their_algorithm_through_the_bindings():
         assert number == int(made.get_algorithm()) == list(ALGORITHMS).index(kind)
 
 
-def test_a_last_batch_that_is_not_full_is_an_error():
-    made = calibrator(batches(2, rest=3))
-    Builder(SIZES).build(made)
-    with pytest.raises(FeedError, match="batch 3 has 3 samples, the others 4"):
-        made.finish()
-
-
 def test_a_last_batch_that_is_not_full_is_left_out_if_wanted_and_counted():
     made = calibrator(batches(2, rest=3), leave_out_rest=True)
     builder = Builder(SIZES)
@@ -385,77 +364,61 @@ def test_a_last_batch_that_is_not_full_is_left_out_if_wanted_and_counted():
 
 
 WRONG = [
-    ([], "do not fill a batch of 4 samples"),
-    ([None], "batch 1 is NoneType"),
-    ([{"ids": np.zeros((4, 2), np.int32)}], "asks for 'x'"),
-    (
-        [*batches(1), *batches(1, x=np.zeros((4, 9), np.float32))],
-        r"batch 2: 'x' has shape \[4, 9\]",
-    ),
-    (batches(1, x=np.zeros((5, 3), np.float32)), r"shape \[5, 3\]"),
-    (batches(1, x=np.float32(0)), r"shape \[\]"),
-    (batches(1, x=np.zeros((4, 3))), "'x' is float64, the builder calibrates with float32"),
-    (batches(1, x=np.zeros((4, 3), np.int32)), "'x' is int32"),
-    (batches(1, x=np.zeros((4, 3), ">f4")), "'x' is >f4"),
-    (batches(1, ids=np.zeros((4, 2), np.int64)), "'ids' is int64"),
-    (batches(1, x=np.full((4, 3), np.inf, np.float32)), "infinite"),
-    (batches(1, x=np.full((4, 3), np.nan, np.float32)), "NaN"),
+    ([], ["4"]),
+    ([None], ["batch 1", "NoneType"]),
+    ([{"ids": np.zeros((4, 2), np.int32)}], ["x"]),
+    ([*batches(1), *batches(1, x=np.zeros((4, 9), np.float32))], ["batch 2", "x", "[4, 9]"]),
+    (batches(1, x=np.zeros((5, 3), np.float32)), ["[5, 3]"]),
+    (batches(1, x=np.float32(0)), ["[]"]),
+    (batches(1, x=np.zeros((4, 3))), ["x", "float64", "float32"]),
+    (batches(1, x=np.zeros((4, 3), np.int32)), ["x", "int32"]),
+    (batches(1, x=np.zeros((4, 3), ">f4")), ["x", ">f4"]),
+    (batches(1, ids=np.zeros((4, 2), np.int64)), ["ids", "int64"]),
+    (batches(1, x=np.full((4, 3), np.inf, np.float32)), ["infinite"]),
+    (batches(1, x=np.full((4, 3), np.nan, np.float32)), ["NaN"]),
 ]
 
 
-@each("data, message", WRONG)
-def test_data_that_do_not_fit_are_an_error(data, message):
-    made = calibrator(list(data))
-    Builder(SIZES).build(made)
-    with pytest.raises(FeedError, match=message):
-        made.finish()
+@each("data, names", WRONG)
+def test_data_that_do_not_fit_are_an_error(data, names):
+    finished(calibrator(list(data)), FeedError, *names)
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "names"),
     [
-        ([*batches(1, rest=3), *batches(1)], "batch 3 comes after a batch of 3 samples"),
-        (batches(0, rest=3), "do not fill a batch of 4 samples"),
+        ([*batches(1, rest=3), *batches(1)], ["batch 3", "3 samples"]),
+        (batches(0, rest=3), ["4"]),
     ],
 )
-def test_leaving_out_is_for_the_last_batch_only(data, message):
-    made = calibrator(list(data), leave_out_rest=True)
-    Builder(SIZES).build(made)
-    with pytest.raises(FeedError, match=message):
-        made.finish()
-
-
-def test_an_input_without_a_shape_is_an_error():
-    made = calibrator_object("minmax", batches(1), {"x": (4, 3)}, memory=HostMemory())
-    Builder(SIZES).build(made)
-    with pytest.raises(FeedError, match="asks for 'ids'"):
-        made.finish()
+def test_leaving_out_is_for_the_last_batch_only(data, names):
+    finished(calibrator(list(data), leave_out_rest=True), FeedError, *names)
 
 
 @each(
-    "kind, shapes, options, message",
+    "kind, shapes, options, name",
     [
-        ("percentile", SHAPES, {}, "no calibrator 'percentile'; choose one of"),
-        ("legacy", SHAPES, {}, "needed by the kind 'legacy'"),
-        ("minmax", SHAPES, {"legacy": LEGACY}, "needed by the kind 'legacy'"),
-        ("minmax", SHAPES, {"cache": b""}, "not empty"),
+        ("percentile", SHAPES, {}, "percentile"),
+        ("legacy", SHAPES, {}, "legacy"),
+        ("minmax", SHAPES, {"legacy": LEGACY}, "legacy"),
+        ("minmax", SHAPES, {"cache": b""}, "cache"),
         ("minmax", SHAPES, {"cache": "TRT-8600"}, "bytes"),
-        ("minmax", {}, {}, "sizes above 0"),
-        ("minmax", {"x": (-1, 3)}, {}, "sizes above 0"),
-        ("minmax", {"x": ()}, {}, "sizes above 0"),
-        ("minmax", {"x": (4, 3), "ids": (2, 2)}, {}, "different numbers of samples"),
-        ("minmax", SHAPES, {"types": {"y": "int32"}}, "no shape"),
-        ("minmax", SHAPES, {"types": {"x": "float16"}}, "cannot be float16"),
+        ("minmax", {}, {}, "0"),
+        ("minmax", {"x": (-1, 3)}, {}, "x"),
+        ("minmax", {"x": ()}, {}, "x"),
+        ("minmax", {"x": (4, 3), "ids": (2, 2)}, {}, "ids"),
+        ("minmax", SHAPES, {"types": {"y": "int32"}}, "y"),
+        ("minmax", SHAPES, {"types": {"x": "float16"}}, "float16"),
     ],
 )
-def test_parameters_that_do_not_fit_are_refused(kind, shapes, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_parameters_that_do_not_fit_are_refused(kind, shapes, options, name):
+    with fails(ValueError, name):
         calibrator_object(kind, batches(1), shapes, memory=HostMemory(), **options)
 
 
 @each("share", [-0.1, 1.1, float("nan"), "0.5"])
 def test_shares_of_the_legacy_calibrator_are_from_0_to_1(share):
-    with pytest.raises(ValueError, match="quantile must be from 0 to 1"):
+    with fails(ValueError, "quantile"):
         Legacy(quantile=share, regression_cutoff=0.5)
 
 
@@ -475,15 +438,14 @@ def test_a_calibrator_is_given_back_when_nobody_holds_it():
 
 def test_tensorrt_11_is_asked_to_use_qdq(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", bindings.stand_in("11.4.0"))
-    with pytest.raises(ImportError, match=r"TensorRT 11\.4\.0 has no calibrators.*Q/DQ"):
+    with fails(ImportError, "11.4.0", "Q/DQ"):
         calibrator(batches(1))
 
 
 @pytest.mark.parametrize(
-    ("package", "message"),
-    [("tensorrt", "TensorRT cannot be imported"), ("pycuda.driver", "pip install pycuda")],
+    ("package", "name"), [("tensorrt", "TensorRT"), ("pycuda.driver", "pip install pycuda")]
 )
-def test_a_package_that_is_missing_is_named(monkeypatch, package, message):
+def test_a_package_that_is_missing_is_named(monkeypatch, package, name):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=message):
+    with fails(ImportError, name):
         calibrator_object("minmax", batches(1), SHAPES)

@@ -7,9 +7,9 @@ import pytest
 from onnx import helper, numpy_helper
 from scipy import ndimage
 
+from tests.fixtures.networks import samples, save, weight
 from tests.fixtures.pictures import CLASSES, SIZE, paint, template_classifier
 from tests.fixtures.tables import each
-from tests.networks import samples, save, weight
 from trtcal.check.data_check import check_data
 from trtcal.check.evidence import weigh
 from trtcal.check.preprocessing import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 from PIL import Image
 
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from tests.reporting.hostile import Names
 from trtcal.cli.main import run_command
 

@@ -5,7 +5,7 @@ import shlex
 import numpy as np
 import pytest
 
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from trtcal.backends.registry import targets_here
 from trtcal.cli.advice import MADE, recall, remember
 from trtcal.cli.main import run_command

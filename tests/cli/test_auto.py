@@ -7,8 +7,8 @@ import pytest
 
 from calibrators import create
 from tests.fixtures.commands import answer, run, succeed
+from tests.fixtures.networks import samples
 from tests.fixtures.slow import SLOW
-from tests.networks import samples
 from tests.ptq.nets import separable_net
 from trtcal.data import held_back, open_dataset
 from trtcal.evaluate.judging import METHODS, Judge

@@ -18,8 +18,8 @@ from tests.docs.reference.commands import leaves
 from tests.fixtures.commands import answer, environment, refused, run, succeed
 from tests.fixtures.engines import needs_rtx
 from tests.fixtures.house import PACKAGE
+from tests.fixtures.networks import conv_net, samples, save
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples, save
 from trtcal.cli.main import DEFECT, FIRST, cli, commands
 from trtcal.cli.output import printable
 from trtcal.documents.schema import COMMANDS as MOVED

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.fixtures.commands import refused
+from tests.fixtures.kinds import KINDS
+from tests.fixtures.networks import conv_net, rng
 from tests.fixtures.slow import SLOW
-from tests.kinds import KINDS
-from tests.networks import conv_net, rng
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 

@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 
 from tests.fixtures.commands import refused, run, succeed
 from tests.fixtures.engines import needs_rtx
+from tests.fixtures.networks import rng, save, weight
 from tests.fixtures.slow import SLOW
 from tests.fixtures.states import cell
-from tests.networks import rng, save, weight
 from trtcal.evidence.manifest import read_build
 
 WIDTHS = (8, 8, 12, 12, 12, 16)

@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from tests.fixtures.engines import needs_rtx
+from tests.fixtures.kinds import COMMANDS, KINDS, write_data
 from tests.fixtures.slow import slow_but
-from tests.kinds import COMMANDS, KINDS, write_data
 from trtcal.cli.main import run_command
 
 ANSWERS = (0, 1)  # 1: a limit is broken, or nothing is decided

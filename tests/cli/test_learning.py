@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.fixtures.commands import refused, run, succeed
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from trtcal.documents import digest_document, read_document
 
 ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz")

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW, slow_but
-from tests.networks import conv_net, samples
 from tests.reporting.samples import build, comparison, write_run
 from tests.runs.runs import report
 from trtcal.ranges import Calibration, TensorRange

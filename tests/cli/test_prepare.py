@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from tests.fixtures.commands import refused, run, succeed
+from tests.fixtures.networks import conv_net, detection_net, samples
 from tests.model.passes.graphs import ALL
-from tests.networks import conv_net, detection_net, samples
 
 
 @pytest.fixture

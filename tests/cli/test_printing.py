@@ -31,8 +31,8 @@ from tests.cli.hostile_inputs import (
 )
 from tests.conftest import SAMPLES
 from tests.fixtures.examples import examples
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW
-from tests.networks import conv_net, samples
 from tests.reporting.hostile import NASTY, TEXTS, WORDS, Names, write_hostile_run
 from tests.runs.runs import report
 from trtcal.documents import read_document, read_json, write_document

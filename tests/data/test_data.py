@@ -4,8 +4,8 @@ from onnx import helper
 
 from tests.data.pictures import everything
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, samples, save
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples, save
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model

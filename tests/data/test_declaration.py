@@ -8,8 +8,8 @@ import pytest
 from tests.data.pictures import draw, gallery
 from tests.fixtures.commands import refused
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net
 from tests.fixtures.tables import each
-from tests.networks import conv_net
 from trtcal.cli.main import run_command
 from trtcal.config import IMAGES_EXAMPLE, ImagesConfig, read_config
 from trtcal.errors import InputError

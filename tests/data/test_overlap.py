@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.networks import conv_net, rng
+from tests.fixtures.networks import conv_net, rng
 from trtcal import ab_test, calibrate, compare, open_dataset, quantize
 from trtcal.data import overlap as module
 from trtcal.data.overlap import keep, numbers_of, overlap

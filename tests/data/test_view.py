@@ -7,8 +7,8 @@ import pytest
 
 from tests.data.pictures import PLAIN, model_of
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.stored import CHANGED, COUNT, KINDS, stored
-from tests.networks import conv_net, samples
 from trtcal.calibration import calibrate, observe
 from trtcal.data import count_read, counted, held_back, open_dataset, part
 from trtcal.errors import InputError

@@ -84,7 +84,7 @@ def slow_engine() -> None:
 @maker
 def upsampling() -> None:
     """Write segment.onnx, a convolution and a transposed one, and images.npz."""
-    from tests.networks import samples, transposed_net
+    from tests.fixtures.networks import samples, transposed_net
 
     transposed_net(Path("segment.onnx"))
     samples(Path("images.npz"), count=64)
@@ -121,7 +121,7 @@ Layer(CublasConvolution): gemm, Tactic: 0x0000000000000000, f[Float(1,8,1,1)] ->
 @maker
 def trtexec_log() -> None:
     """Write trtexec.log, of an INT8 build by a calibration cache, and its net.onnx."""
-    from tests.networks import conv_net
+    from tests.fixtures.networks import conv_net
 
     conv_net(Path("net.onnx"))
     Path("trtexec.log").write_text(_stamped(TRTEXEC))

@@ -13,9 +13,9 @@ from onnx import numpy_helper
 from tests.conftest import SAMPLES
 from tests.evidence.layers import engines
 from tests.fixtures.answered import LEVELS, LOGS
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.pictures import paint, template_classifier
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples
 from trtcal.check.preprocessing import NORMAL
 from trtcal.cli.main import run_command
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from tests.zoo_language import attention
-from tests.zoo_net import Net
+from tests.fixtures.zoo_language import attention
+from tests.fixtures.zoo_net import Net
 
 LAYERS, WIDTH, HEADS, VOCABULARY, CLASSES, LONGEST = 2, 64, 4, 400, 4, 24
 LARGE = {5: 30.0, 40: 20.0}  # channels of the LayerNorms that are much larger than the others

@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.fails import fails
-from tests.networks import rng
+from tests.fixtures.networks import rng
 from tests.runs.runs import report
 from trtcal.calibration.formats.convert import read_ranges
 from trtcal.cli.main import run_command

@@ -12,8 +12,8 @@ import pytest
 from onnx import numpy_helper
 
 from tests.fixtures.fails import fails
-from tests.killing import forked, killed_at, tree
-from tests.networks import conv_net
+from tests.fixtures.killing import forked, killed_at, tree
+from tests.fixtures.networks import conv_net
 from tests.runs.runs import report
 from trtcal.documents import (
     Workplace,

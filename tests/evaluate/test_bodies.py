@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.networks import conv_net, detection_net, rng
+from tests.fixtures.networks import conv_net, detection_net, rng
 from trtcal import BuildOptions, ab_test, build, calibrate, compare, load_model, quantize, search
 from trtcal.evaluate.variants import open_variant
 from trtcal.model.cut import cut

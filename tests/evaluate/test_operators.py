@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.networks import rng, save, weight
 from tests.fixtures.slow import slow_but
-from tests.networks import rng, save, weight
 from trtcal import SearchOptions, calibrate, compare, load_model, quantize, search
 
 PADS = np.array([0, 0, 1, 1, 0, 0, 1, 1])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.wings.forensics.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
@@ -38,7 +39,7 @@ def test_a_changed_line_is_named(path, number, field):
     lines[number] = json.dumps({**line, field: "other"})
     changed = path.with_name("changed")
     changed.write_text("\n".join(lines) + "\n")
-    with pytest.raises(InputError, match=f"line {number + 1}"):
+    with fails(InputError, f"line {number + 1}"):
         read_chain(changed)
 
 
@@ -46,7 +47,7 @@ def test_a_line_that_is_cut_out_moved_or_added_is_found(path):
     first, second, third = path.read_text().splitlines(keepends=True)
     for text in (first + third, second + third, first + third + second, first + first + second):
         path.write_text(text)
-        with pytest.raises(InputError, match="does not follow the line before"):
+        with fails(InputError, FILE, hint="trtcal run"):
             read_chain(path)
 
 
@@ -55,7 +56,7 @@ def test_lines_cut_off_at_the_end_are_found_by_the_last_digest(path):
     read_chain(path, last)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     assert len(read_chain(path)) == 2
-    with pytest.raises(InputError, match="lines after it are missing"):
+    with fails(InputError, "line 2"):
         read_chain(path, last)
 
 
@@ -64,7 +65,7 @@ def test_lines_cut_off_at_the_end_are_found_by_the_last_digest(path):
 )
 def test_what_is_no_chain_is_refused(path, text):
     path.write_bytes(text)
-    with pytest.raises(InputError, match=FILE):
+    with fails(InputError, FILE):
         read_chain(path)
 
 

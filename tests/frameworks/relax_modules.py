@@ -6,12 +6,9 @@ from tvm import relax, topi
 
 KINDS = "renamed", "reordered", "constants", "structure"
 UNARY = {
-    "relu": relax.op.nn.relu,
-    "tanh": relax.op.tanh,
-    "sigmoid": relax.op.sigmoid,
-    "exp": relax.op.exp,
-    "negative": relax.op.negative,
-}
+    "relu": relax.op.nn.relu, "tanh": relax.op.tanh, "sigmoid": relax.op.sigmoid,
+    "exp": relax.op.exp, "negative": relax.op.negative,
+}  # fmt: skip
 BINARY = {"add": relax.op.add, "multiply": relax.op.multiply}
 SHAPE = 2, 8
 

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 import trtcal
+from tests.fixtures.fails import fails
 from tests.frameworks.conftest import needs
 from trtcal.cli.main import run_command as main
 from trtcal.errors import InputError, ResourceError
@@ -61,17 +62,13 @@ def test_the_onnx_says_what_it_was_converted_from(models):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("lambda.keras", "Lambda"),
-        ("writer", "WriteFile"),
-        ("reader", "ReadFile"),
-        ("loader", "WriteFile"),
-        ("hidden", "WriteFile"),
+        ("lambda.keras", "Lambda"), ("writer", "WriteFile"), ("reader", "ReadFile"),
+        ("loader", "WriteFile"), ("hidden", "WriteFile"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_holds_a_program_is_refused_and_not_run(models, name, why):
-    with pytest.raises(InputError, match=f"holds programs.*{why}") as caught:
+    with fails(InputError, why, hint="--trust"):
         trtcal.load_model(models / name)
-    assert "--trust" in caught.value.hint
     assert not (models / "written").exists()
     assert not (models / "loaded").exists()
 
@@ -91,11 +88,10 @@ def test_a_lambda_is_converted_where_the_user_trusts_it(models, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("several", "'first', 'second'"), ("own.keras", "custom layers")],
+    ("name", "names"), [("several", ["first", "second"]), ("own.keras", ["own.keras"])]
 )
-def test_what_cannot_be_converted_is_one_error_with_a_hint(models, name, message):
-    with pytest.raises(InputError, match=message) as caught:
+def test_what_cannot_be_converted_is_one_error_with_a_hint(models, name, names):
+    with fails(InputError, *names) as caught:
         trtcal.load_model(models / name)
     assert caught.value.hint
 
@@ -105,14 +101,14 @@ def test_a_broken_file_is_one_error(tmp_path, name):
     path = tmp_path / "net" / name
     path.parent.mkdir()
     path.write_bytes(b"\x12\x34broken" * 9)
-    with pytest.raises(InputError, match=r"cannot be converted to ONNX|holds programs"):
+    with fails(InputError, path.parent.name if name == "saved_model.pb" else name):
         trtcal.load_model(path.parent if name == "saved_model.pb" else path)
 
 
 def test_a_conversion_that_takes_too_long_is_stopped(models, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(conversion, "LIMIT_S", 0.05)
-    with pytest.raises(ResourceError, match="was stopped after"):
+    with fails(ResourceError, "0.05 s"):
         trtcal.load_model(models / "net")
 
 
@@ -122,14 +118,8 @@ def test_a_run_takes_a_saved_model_and_writes_down_its_digest(models, tmp_path, 
     images = np.random.default_rng(1).normal(size=(40, 12, 12, 3)).astype(np.float32)
     np.savez("images.npz", **{name: images})
     command = [
-        "run",
-        str(models / "net"),
-        "--data",
-        "images.npz",
-        "--target",
-        "cpu",
-        "--no-history",
-    ]
+        "run", str(models / "net"), "--data", "images.npz", "--target", "cpu", "--no-history",
+    ]  # fmt: skip
     assert main([*command, "-o", "out"]) in (0, 1)
     made = json.loads((tmp_path / "out" / "run.json").read_text())
     assert made["source"]["digest"] == conversion.digest_source(models / "net")

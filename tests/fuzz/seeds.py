@@ -20,7 +20,7 @@ from backports import zstd
 from PIL import Image
 
 from tests.evidence.layers.engines import inspected, int8_residual, profiled
-from tests.networks import rng, weight
+from tests.fixtures.networks import rng, weight
 from tests.reporting.samples import build, comparison, improvement, write_improvement, write_run
 from tests.runs.runs import report
 from trtcal.calibration.accumulator import Checkpoint

@@ -5,7 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.networks import detection_net, rng, weight
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import detection_net, rng, weight
 from trtcal.backends.sessions import open_session
 from trtcal.errors import InputError
 from trtcal.evaluate.replay import runner
@@ -39,12 +40,8 @@ def test_what_the_rest_reads_of_the_body_is_no_work_twice(detector):
     tail = tail_of(metadata_of(body.proto))
     assert tail.operators == {"Neg": 1, "NonMaxSuppression": 1, "Shape": 1, "Gather": 1, "Add": 1}
     assert {node.op_type for node in body.proto.graph.node} == {
-        "Conv",
-        "GlobalAveragePool",
-        "Flatten",
-        "Gemm",
-        "Reshape",
-    }
+        "Conv", "GlobalAveragePool", "Flatten", "Gemm", "Reshape",
+    }  # fmt: skip
     assert tail.cut == ("boxes", "scores", "classes")
 
 
@@ -61,28 +58,27 @@ def test_a_cut_that_drops_nothing_carries_nothing(detector):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "hint"),
     [
-        (["boxs"], "similar names: boxes"),
-        (["few"], "depend on the model's inputs"),
+        (["boxs"], "boxes"),
+        (["few"], "inputs"),
         ([], "--outputs"),
     ],
 )
-def test_wrong_names_are_refused(detector, names, said):
-    with pytest.raises(InputError) as error:
+def test_wrong_names_are_refused(detector, names, hint):
+    with fails(InputError, hint=hint):
         cut(detector, names)
-    assert said in error.value.hint
 
 
 def test_a_body_is_not_cut_again(detector):
-    with pytest.raises(InputError, match="is already the body of a cut model"):
+    with fails(InputError, "detector.onnx"):
         cut(cut(detector, ["boxes", "scores"]), ["boxes"])
 
 
 def test_a_damaged_tail_is_an_error(detector):
     text = metadata_of(cut(detector, ["boxes", "scores"]).proto)[KEY]
     for damaged in (text[:-9], text.replace("sha256:", "sha256:0"), "[]", "{}"):
-        with pytest.raises(InputError, match="damaged"):
+        with fails(InputError, "trtcal.tail", hint="trtcal prepare"):
             tail_of({KEY: damaged})
 
 

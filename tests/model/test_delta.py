@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import weight
 from tests.fixtures.tables import each
+from tests.fixtures.zoo import ZOO
 from tests.model.deltas import KINDS, changed
 from tests.model.passes.graphs import branch, info, make
-from tests.networks import weight
-from tests.zoo import ZOO
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph, small_export
 from trtcal.wings.forensics.delta import CHANGES, difference
@@ -42,6 +43,12 @@ def test_repeats_without_a_change_are_equal():
 
 
 BRANCHES = {"w": weight(4, 3, 1, 1), "c": np.bool_(True), "k": np.float32(2)}
+
+
+def seen(before, after):
+    """Return what changed, and in which node."""
+    found = difference(before, after)
+    return found.change, found.node
 
 
 def net(*nodes, weights=BRANCHES, shape=("n", 3, 8, 8), **given):
@@ -84,35 +91,23 @@ def test_names_and_shapes_of_inputs_opsets_and_metadata_are_the_signature():
 def test_types_noted_within_the_graph_are_named_by_node():
     noted = net(conv(), RELU)
     noted.graph.value_info.append(info("a", ["n", 4, 8, 8]))
-    found = difference(net(conv(), RELU), noted)
-    assert (found.change, found.node) == ("types", "conv")
+    assert seen(net(conv(), RELU), noted) == ("types", "conv")
 
 
 def looped(factor="k", body="Mul"):
-    inner = [node(body, ["a", factor], ["yes"], "inside")]
-    other = [node("Identity", ["a"], ["no"], "else")]
-    choice = node(
-        "If",
-        ["c"],
-        ["y"],
-        "choice",
-        then_branch=branch("t", inner, "yes"),
-        else_branch=branch("e", other, "no"),
-    )
-    return [conv(), choice]
+    inner = branch("t", [node(body, ["a", factor], ["yes"], "inside")], "yes")
+    other = branch("e", [node("Identity", ["a"], ["no"], "else")], "no")
+    return [conv(), node("If", ["c"], ["y"], "choice", then_branch=inner, else_branch=other)]
 
 
 def test_a_change_inside_a_subgraph_names_the_node_there():
-    found = difference(net(*looped()), net(*looped(body="Add")))
-    assert (found.change, found.node) == ("structure", "choice > inside")
+    assert seen(net(*looped()), net(*looped(body="Add"))) == ("structure", "choice > inside")
     values = {**BRANCHES, "k": np.float32(2.0000002)}
-    found = difference(net(*looped()), net(*looped(), weights=values))
-    assert (found.change, found.node) == ("constants", "choice > inside")
+    assert seen(net(*looped()), net(*looped(), weights=values)) == ("constants", "choice > inside")
 
 
 def test_what_a_subgraph_reads_from_outside_counts():
-    found = difference(net(*looped()), net(conv(strides=[1, 1]), *looped()[1:]))
-    assert (found.change, found.node) == ("attributes", "conv")
+    assert seen(net(*looped()), net(conv(strides=[1, 1]), *looped()[1:])) == ("attributes", "conv")
 
 
 def called(op, name="body"):
@@ -124,8 +119,7 @@ def called(op, name="body"):
 
 def test_a_function_is_its_body():
     assert difference(called("Relu"), called("Relu")) is None
-    found = difference(called("Relu"), called("Sigmoid"))
-    assert (found.change, found.node) == ("structure", "function F > body")
+    assert seen(called("Relu"), called("Sigmoid")) == ("structure", "function F > body")
     assert difference(called("Relu"), called("Relu", "renamed")).change == "renamed"
 
 
@@ -135,8 +129,7 @@ def test_of_two_equal_branches_the_changed_one_is_named():
         ops = [node("Relu", ["a"], ["b"], "one"), node(second, ["a"], ["c2"], "two")]
         return net(conv(), *ops, last)
 
-    found = difference(both("Relu"), both("Sigmoid"))
-    assert (found.change, found.node) == ("structure", "two")
+    assert seen(both("Relu"), both("Sigmoid")) == ("structure", "two")
 
 
 def test_reading_an_equal_value_of_another_node_is_structure():
@@ -156,21 +149,14 @@ def test_a_constant_counts_by_its_values_in_whichever_field_they_are():
     assert difference(one, other) is None
 
 
-def test_external_data_count_as_the_same_values_inside(tmp_path):
+def test_weights_outside_and_digests_in_their_place_are_the_same_graph(tmp_path):
     large = {"w": weight(64, 3, 5, 5)}
     proto = make([conv(), RELU], large, {"x": ["n", 3, 8, 8]}, {"y": ["n", 64, 4, 4]}).proto
-    saved = onnx.ModelProto.FromString(proto.SerializeToString())
-    onnx.save(
-        saved, tmp_path / "one.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
-    )
-    outside = load_model(tmp_path / "one.onnx", embedded=0).proto
+    saved, beside = onnx.ModelProto.FromString(proto.SerializeToString()), tmp_path / "one.onnx"
+    onnx.save(saved, beside, save_as_external_data=True, location="w.bin", size_threshold=0)
+    outside = load_model(beside, embedded=0).proto
     assert outside.graph.initializer[0].external_data
     assert difference(proto, outside) is None
-
-
-def test_a_stand_in_with_digests_of_weights_is_the_same_graph():
-    large = {"w": weight(64, 3, 5, 5)}
-    proto = make([conv(), RELU], large, {"x": ["n", 3, 8, 8]}, {"y": ["n", 64, 4, 4]}).proto
     small, weights = small_export(import_graph(proto))
     table = table_of(small, {name: one.digest for name, one in weights.items()})
     assert table.column("content") == table_of(proto).column("content")
@@ -185,15 +171,14 @@ def test_sparse_weights_count():
         proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [8, 8]))
         return proto
 
-    found = difference(with_sparse(1.0), with_sparse(2.0))
-    assert (found.change, found.node) == ("constants", "product")
+    assert seen(with_sparse(1.0), with_sparse(2.0)) == ("constants", "product")
 
 
 def test_every_kind_has_a_description_and_every_column_a_digest_a_node():
     table = table_of(net(conv(), RELU))
     assert all(len(table.column(name)) == 2 for name in COLUMNS)
     table.check()
-    with pytest.raises(ValueError, match="lengths"):
+    with fails(ValueError, "columns"):
         dataclasses.replace(table, uses="").check()
     assert {"renamed", "reordered", "constants", "structure"} < set(CHANGES)
 
@@ -271,8 +256,7 @@ def test_a_functions_default_is_seen_where_it_is_called():
     one, other = (
         whole([call()], functions=[function("LeakyRelu", default=alpha)]) for alpha in (0.1, 0.9)
     )
-    found = difference(one, other)
-    assert (found.change, found.node) == ("attributes", "call")
+    assert seen(one, other) == ("attributes", "call")
 
 
 @pytest.mark.skipif(not hasattr(onnx.FunctionProto(), "overload"), reason="ONNX before 1.16")
@@ -285,20 +269,29 @@ def test_each_overload_of_a_function_is_seen():
     assert difference(one, other).change == "structure"
 
 
-def test_a_function_that_nothing_calls_is_seen():
-    one, other = (
+NUMBER = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+PAIRS = {
+    "a function that nothing calls": [
         whole([node("Relu", ["x"], ["y"], "relu")], functions=[function(operator)])
         for operator in ("Relu", "Abs")
-    )
-    assert difference(one, other).change == "structure"
-
-
-def test_an_output_that_no_node_makes_is_seen():
-    one, other = (
+    ],
+    "the type of a sequence's elements": [
+        whole(
+            [node("SequenceAt", ["s", "i"], ["y"], "at")],
+            [helper.make_tensor_sequence_value_info("s", kind, None), NUMBER],
+        )
+        for kind in (TensorProto.FLOAT, TensorProto.INT8)
+    ],
+    "an output that no node makes": [
         whole([], weights=[numpy_helper.from_array(np.float32([value, 0]), "y")])
         for value in (1, 2)
-    )
-    assert "output 0" in difference(one, other).detail
+    ],
+}
+
+
+@each("name, change", zip(PAIRS, ["structure", "signature", "signature"], strict=True))
+def test_what_lies_outside_of_nodes_is_seen(name, change):
+    assert difference(*PAIRS[name]).change == change
 
 
 def test_which_output_of_a_node_is_read_is_structure_where_others_are_left_out():
@@ -307,20 +300,7 @@ def test_which_output_of_a_node_is_read_is_structure_where_others_are_left_out()
         whole([node("Top", ["x"], names, "top", domain="own"), reader])
         for names in (["a", ""], ["", "a"])
     )
-    found = difference(one, other)
-    assert (found.change, found.node) == ("structure", "relu")
-
-
-def test_the_type_of_a_sequences_elements_is_the_signature():
-    number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    one, other = (
-        whole(
-            [node("SequenceAt", ["s", "i"], ["y"], "at")],
-            [helper.make_tensor_sequence_value_info("s", kind, None), number],
-        )
-        for kind in (TensorProto.FLOAT, TensorProto.INT8)
-    )
-    assert difference(one, other).change == "signature"
+    assert seen(one, other) == ("structure", "relu")
 
 
 def test_types_that_a_subgraph_notes_are_seen():
@@ -332,5 +312,4 @@ def test_types_that_a_subgraph_notes_are_seen():
         body = graph_of(nodes, [on, made], [turn, go, carried])
         return whole([node("Loop", ["", "c", "x"], ["y"], "loop", body=body)], ["x", CONDITION])
 
-    found = difference(loop(TensorProto.FLOAT), loop(TensorProto.DOUBLE))
-    assert (found.change, found.node) == ("types", "loop")
+    assert seen(loop(TensorProto.FLOAT), loop(TensorProto.DOUBLE)) == ("types", "loop")

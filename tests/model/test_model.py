@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from tests.fixtures.fails import fails
-from tests.networks import conv_net, weight
+from tests.fixtures.networks import conv_net, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
 from trtcal.data.dataset import fixed_batch
@@ -49,9 +49,9 @@ def test_a_truncated_model_is_refused(tmp_path):
 
 
 def test_a_missing_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
+    with fails(InputError, "none.onnx"):
         load_model(tmp_path / "none.onnx")
-    with pytest.raises(InputError, match=r"is a folder without saved_model\.pb"):
+    with fails(InputError, "saved_model.pb"):
         load_model(tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_external_data_are_no_pipe(tmp_path):
     path = external(tmp_path, "weights.bin")
     (tmp_path / "weights.bin").unlink()
     os.mkfifo(tmp_path / "weights.bin")
-    with pytest.raises(InputError, match="not a regular file"):
+    with fails(InputError, "weights.bin"):
         load_model(path)
 
 

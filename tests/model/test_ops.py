@@ -34,12 +34,9 @@ ALLOWED = {
 def named(node):
     """Return the operators that a collection or a call names itself."""
     items = {
-        ast.Tuple: lambda: node.elts,
-        ast.List: lambda: node.elts,
-        ast.Set: lambda: node.elts,
-        ast.Dict: lambda: node.keys,
-        ast.Call: lambda: node.args,
-    }.get(type(node), list)()
+        ast.Tuple: lambda: node.elts, ast.List: lambda: node.elts, ast.Set: lambda: node.elts,
+        ast.Dict: lambda: node.keys, ast.Call: lambda: node.args,
+    }.get(type(node), list)()  # fmt: skip
     return {one.value for one in items if isinstance(one, ast.Constant)} & KNOWN
 
 

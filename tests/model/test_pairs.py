@@ -6,9 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.commands import run, shows
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
-from trtcal.cli.main import run_command
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.model.pairs import _scopes
@@ -76,74 +76,38 @@ GOOD = {
     "int8 with a subnormal scale": product(ones(np.int8), np.float32(1e-42)),
     "the largest code of fp8": product(coded(0x7E), FP8_SCALE),
 }
+UNKNOWN = [
+    helper.make_node("QuantizeLinear", ["x", "s"], ["q"], NODE, output_dtype=999),
+    helper.make_node("DequantizeLinear", ["q", "s"], ["y"], "x/dequantize"),
+]
+UINT4 = ones(ml_dtypes.uint4)
 BAD = {
-    "fp8 under opset 19": (product(FP8_WEIGHT, FP8_SCALE, opset=18), "opset 19", "has opset 18"),
-    "int4 under opset 21": (
-        product(INT4_WEIGHT, np.float32(0.5), opset=20),
-        "type int4",
-        "opset 21",
-    ),
+    "fp8 under opset 19": (product(FP8_WEIGHT, FP8_SCALE, opset=18), "19", "18"),
+    "int4 under opset 21": (product(INT4_WEIGHT, np.float32(0.5), opset=20), "int4", "21"),
     "fp4 under opset 23": (product(ones(FP4), INT4_SCALE, opset=22, **BLOCKS), "float4e2m1", "23"),
-    "e5m2": (product(ones(ml_dtypes.float8_e5m2), FP8_SCALE), "float8e5m2", "does not take"),
-    "e4m3fnuz": (product(ones(ml_dtypes.float8_e4m3fnuz), FP8_SCALE), "float8e4m3fnuz", "e4m3fn"),
-    "asymmetric uint4": (
-        product(ones(ml_dtypes.uint4), INT4_SCALE, ones(ml_dtypes.uint4, 2, COLUMNS), **BLOCKS),
-        "uint4",
-        "int4 with zero point 0",
-    ),
-    "an int4 zero point": (
-        product(INT4_WEIGHT, INT4_SCALE, ones(INT4, 2, COLUMNS), **BLOCKS),
-        "zero points other than 0 ('zero')",
-        "symmetrically",
-    ),
-    "an fp8 zero point": (
-        product(FP8_WEIGHT, FP8_SCALE, np.ones((), FP8)),
-        "zero points other than 0",
-        "float8e4m3fn",
-    ),
+    "e5m2": (product(ones(ml_dtypes.float8_e5m2), FP8_SCALE), "float8e5m2"),
+    "e4m3fnuz": (product(ones(ml_dtypes.float8_e4m3fnuz), FP8_SCALE), "float8e4m3fnuz", "float8e4m3fn"),
+    "asymmetric uint4": (product(UINT4, INT4_SCALE, UINT4[:2], **BLOCKS), "uint4", "int4"),
+    "an int4 zero point": (product(INT4_WEIGHT, INT4_SCALE, ones(INT4, 2, COLUMNS), **BLOCKS), "zero"),
+    "an fp8 zero point": (product(FP8_WEIGHT, FP8_SCALE, np.ones((), FP8)), "0", "float8e4m3fn"),
     "blocks that do not divide": (
-        product(INT4_WEIGHT, scales(2, COLUMNS), axis=0, block_size=20),
-        "the block size 20",
-        "does not divide the 32 values along axis 0",
+        product(INT4_WEIGHT, scales(2, COLUMNS), axis=0, block_size=20), "20", "32", "axis 0",
     ),
-    "an unknown type": (
-        model_of(
-            [
-                helper.make_node("QuantizeLinear", ["x", "s"], ["q"], NODE, output_dtype=999),
-                helper.make_node("DequantizeLinear", ["q", "s"], ["y"], "x/dequantize"),
-            ],
-            {"s": np.float32(0)},
-            23,
-        ),
-        "a scale that is 0",
-        "",
-    ),
-    "odd blocks": (
-        product(INT4_WEIGHT, scales(2, COLUMNS), axis=0, block_size=15),
-        "odd block size 15",
-        "64 or 128",
-    ),
-    "negative blocks": (
-        product(INT4_WEIGHT, INT4_SCALE, axis=0, block_size=-16),
-        "negative block size -16",
-        "",
-    ),
-    "no block size": (product(INT4_WEIGHT, INT4_SCALE, axis=0), "[2, 8]", "no block_size"),
+    "an unknown type": (model_of(UNKNOWN, {"s": np.float32(0)}, 23), "scale", "0"),
+    "odd blocks": (product(INT4_WEIGHT, scales(2, COLUMNS), axis=0, block_size=15), "15", "64", "128"),
+    "negative blocks": (product(INT4_WEIGHT, INT4_SCALE, axis=0, block_size=-16), "-16"),
+    "no block size": (product(INT4_WEIGHT, INT4_SCALE, axis=0), "[2, 8]", "block_size"),
     "scales along another axis": (
-        product(INT4_WEIGHT, scales(ROWS, 1), **BLOCKS),
-        "scales of shape [32, 1] for values of shape [32, 8]",
-        "blocks of 16 along axis 0 need [2, 8]",
+        product(INT4_WEIGHT, scales(ROWS, 1), **BLOCKS), "[32, 1]", "[32, 8]", "16", "[2, 8]",
     ),
-    "too few scales": (product(FP8_WEIGHT, scales(COLUMNS - 1), axis=1), "shape [7]", "its axis"),
+    "too few scales": (product(FP8_WEIGHT, scales(COLUMNS - 1), axis=1), "[7]", "axis"),
     "an axis outside": (product(FP8_WEIGHT, scales(COLUMNS), axis=2), "axis 2", "[32, 8]"),
     "zero points of another shape": (
-        product(INT4_WEIGHT, INT4_SCALE, np.zeros(3, INT4), **BLOCKS),
-        "zero points of shape [3] ('zero') for scales of shape [2, 8]",
-        "each scale its zero point",
+        product(INT4_WEIGHT, INT4_SCALE, np.zeros(3, INT4), **BLOCKS), "[3]", "zero", "[2, 8]",
     ),
-    "nan, 0x7f": (product(coded(0x7F), FP8_SCALE), "NaN: 1 of the 256 values", "448"),
-    "nan, 0xff": (product(coded(0xFF), FP8_SCALE), "NaN: 1 of the 256 values", "'values'"),
-}
+    "nan, 0x7f": (product(coded(0x7F), FP8_SCALE), "NaN", "1", "256", "448"),
+    "nan, 0xff": (product(coded(0xFF), FP8_SCALE), "NaN", "1", "256", "values"),
+}  # fmt: skip
 
 
 def with_scale(kind, value):
@@ -160,26 +124,24 @@ def test_what_compilers_take_is_loaded(name):
 
 @each("name", BAD)
 def test_what_no_compiler_takes_is_one_error_that_names_the_node(name, tmp_path, capsys):
-    proto, *said = BAD[name]
+    proto, *names = BAD[name]
     onnx.save(proto, tmp_path / "m.onnx")
-    assert run_command(["prepare", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "p.onnx")]) == 2
-    first, hint, *_ = capsys.readouterr().err.splitlines()
-    text = first + hint
-    assert first.startswith("error: model ")
-    assert hint.startswith("hint: ")
-    assert all(part in text for part in (NODE, *said))
+    assert run(capsys, "prepare", tmp_path / "m.onnx", "-o", tmp_path / "p.onnx")[0] == 2
     assert not (tmp_path / "p.onnx").exists()
+    with fails(InputError) as caught:
+        load_model(proto)
+    assert caught.value.hint
+    shows(f"{caught.value.message} {caught.value.hint}", NODE, *names)
 
 
 @each("kind", [FP8, INT4, FP4, np.int8])
 @each(
     "value, said",
-    [(0.0, "is 0"), (-0.5, "negative"), (np.nan, "not a number"), (np.inf, "infinite")],
+    [(0.0, "0"), (-0.5, "negative"), (np.nan, "not a number"), (np.inf, "infinite")],
 )
 def test_one_unusable_scale_among_many_is_an_error(kind, value, said):
-    with pytest.raises(InputError, match=f"{NODE}.*{said}.*'scale'") as caught:
+    with fails(InputError, NODE, said, "scale", hint="positive scale"):
         load_model(with_scale(kind, value))
-    assert "positive scale" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", [FP8, INT4, FP4])
@@ -207,7 +169,7 @@ def test_scales_that_are_dequantized_themselves_are_checked_by_their_own_shape()
     constants = {"codes": codes, "step": np.float32(0.5), "values": ones(FP4)}
     assert load_model(model_of(nodes, constants, 23))
     constants["codes"] = ones(FP8, ROWS // BLOCK, 4)
-    with pytest.raises(InputError, match=r"\[2, 4\] for values of shape \[32, 8\]"):
+    with fails(InputError, "[2, 4]", "[32, 8]"):
         load_model(model_of(nodes, constants, 23))
 
 
@@ -220,7 +182,7 @@ def test_subgraphs_are_checked_with_the_constants_around_them():
     branch = helper.make_graph(inner, "branch", [], [shape])
     node = helper.make_node("If", ["is"], ["y"], "either", then_branch=branch, else_branch=branch)
     constants = {"values": coded(0x7F), "scale": FP8_SCALE, "is": np.bool_(True)}
-    with pytest.raises(InputError, match=f"{NODE}.*NaN"):
+    with fails(InputError, NODE, "NaN"):
         load_model(model_of([node], constants, 23))
 
 
@@ -229,7 +191,7 @@ def test_narrow_values_that_are_cut_short_are_an_error(dtype, cut):
     proto = product(ones(dtype), scales())
     values = proto.graph.initializer[0]
     values.raw_data = values.raw_data[:-cut]
-    with pytest.raises(InputError, match=r"'values' has .* bytes"):
+    with fails(InputError, "values"):
         load_model(proto)
 
 
@@ -257,7 +219,7 @@ def called(body, constants, passed=(), attributes=(), **given):
 def test_functions_are_checked_with_the_constants_of_their_calls(passed):
     body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE)
     constants = {"values": coded(0x7F), "scale": np.asarray(FP8_SCALE)}
-    with pytest.raises(InputError, match=f"'{NODE}' of function 'Layer' reads NaN"):
+    with fails(InputError, NODE, "Layer", "NaN"):
         load_model(called(body, constants, passed))
     assert load_model(called(body, constants | {"values": FP8_WEIGHT}, passed))
 
@@ -265,7 +227,7 @@ def test_functions_are_checked_with_the_constants_of_their_calls(passed):
 def test_functions_are_checked_under_their_own_opset():
     body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE)
     constants = {"values": FP8_WEIGHT, "scale": np.asarray(FP8_SCALE)}
-    with pytest.raises(InputError, match=r"of function 'Layer' has .* opset 19, .* has opset 18"):
+    with fails(InputError, "Layer", "19", "18"):
         load_model(called(body, constants, old=True))
 
 
@@ -280,7 +242,7 @@ def test_functions_are_checked_with_the_attributes_of_their_calls(size, is_good)
     if is_good:
         assert load_model(proto)
         return
-    with pytest.raises(InputError, match="has the odd block size 15"):
+    with fails(InputError, "weight/dequantize", "15"):
         load_model(proto)
 
 

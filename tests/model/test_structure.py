@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.kinds import KINDS
-from tests.networks import conv_net
+from tests.fixtures.kinds import KINDS
+from tests.fixtures.networks import conv_net
 from trtcal.model.structure import structure_of
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.tables import each
-from tests.zoo import ZOO
+from tests.fixtures.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
 from trtcal.model import Model, load_model
@@ -172,20 +173,14 @@ def test_a_plug_in_is_unknown_and_its_bytes_count():
 
 
 def test_behind_a_plug_in_shapes_go_on_as_an_assumption_that_is_said():
-    nodes = [
-        helper.make_node("Odd", ["x"], ["a"], "odd", domain="plug.in"),
-        helper.make_node("MatMul", ["a", "w"], ["y"], "product"),
-    ]
+    nodes = as_nodes("[odd] a = plug.in.Odd(x)  [product] y = MatMul(a, w)")
     found = count_work(model(nodes, {"x": (2, 8, 16)}, ["y"], {"w": (16, 32)}))
     assert found.nodes[1].macs == 2 * 8 * 16 * 32
     assert found.assumed == ("'a', made by plug.in::Odd, has its input's shape",)
 
 
 def test_what_the_model_states_goes_before_an_assumption():
-    nodes = [
-        helper.make_node("Odd", ["x"], ["a"], "odd", domain="plug.in"),
-        helper.make_node("MatMul", ["a", "w"], ["y"], "product"),
-    ]
+    nodes = as_nodes("[odd] a = plug.in.Odd(x)  [product] y = MatMul(a, w)")
     given = model(nodes, {"x": ("n", "tokens", 4)}, ["y"], {"w": (16, 32)})
     stated = helper.make_tensor_value_info("a", FLOAT, ("n", "tokens", 16))
     given.proto.graph.value_info.append(stated)
@@ -262,11 +257,9 @@ def test_a_loop_counts_for_each_of_its_iterations():
 
 
 def test_a_loop_that_values_end_counts_once_and_says_so():
-    nodes = [
-        helper.make_node("ReduceMax", ["b"], ["m"], keepdims=0),
-        helper.make_node("Constant", [], ["one"], value_float=1.0),
-        helper.make_node("Less", ["m", "one"], ["d"]),
-    ]
+    nodes = as_nodes(
+        "m = ReduceMax<keepdims=0>(b)  one = Constant<value_float=1.0>()  d = Less(m, one)"
+    )
     for trips in (None, 6):
         found = looped(nodes, ["d", "b"], trips)
         assert found.macs == 2 * 8 * 8
@@ -279,11 +272,7 @@ def test_a_loop_that_values_end_counts_once_and_says_so():
 def test_a_loop_that_counts_up_to_a_size_is_followed(length, most, trips):
     """`while (t < T)`, as TensorFlow writes its recurrent networks: T is a size of the input."""
     number = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "t": TensorProto.INT64}
-    steps = [
-        helper.make_node("MatMul", ["a", "w"], ["b"], "product"),
-        helper.make_node("Add", ["t", "one"], ["t1"]),
-        helper.make_node("Less", ["t1", "T"], ["d"]),
-    ]
+    steps = as_nodes("[product] b = MatMul(a, w)  t1 = Add(t, one)  d = Less(t1, T)")
     value = helper.make_tensor_value_info
     inner = helper.make_graph(
         steps,
@@ -314,11 +303,7 @@ def test_a_loop_that_counts_up_to_a_size_is_followed(length, most, trips):
 
 
 def test_a_scan_counts_for_each_slice_and_stacks_what_it_makes():
-    steps = [
-        helper.make_node("MatMul", ["a", "w"], ["b"], "product"),
-        helper.make_node("Add", ["b", "slice"], ["state"]),
-        helper.make_node("Identity", ["state"], ["out"]),
-    ]
+    steps = as_nodes("[product] b = MatMul(a, w)  state = Add(b, slice)  out = Identity(state)")
     inner = body(steps, ["a", "slice"], ["state", "out"], {"w": (8, 8)})
     nodes = [
         helper.make_node(
@@ -333,14 +318,7 @@ def test_a_scan_counts_for_each_slice_and_stacks_what_it_makes():
 
 def branches(condition):
     small = body([helper.make_node("MatMul", ["x", "u"], ["p"], "small")], [], ["p"])
-    large = body(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["q0"], "large"),
-            helper.make_node("MatMul", ["q0", "w"], ["q"], "again"),
-        ],
-        [],
-        ["q"],
-    )
+    large = body(as_nodes("[large] q0 = MatMul(x, w)  [again] q = MatMul(q0, w)"), [], ["q"])
     nodes = [
         *condition,
         helper.make_node("If", ["c"], ["y"], "if", then_branch=small, else_branch=large),

@@ -5,7 +5,7 @@ Prints a table of exit status, seconds and last line; the exit status is 1 if a 
 0 and 1 (a limit is broken, nothing is decided) are answers. Where a hint names a command, that is run;
 where it cuts the model before operators which a compiler lacks, what it leaves is built.
 
-    python -m tests.packages.check [NETWORK ...]    # or `made`: the small ones of tests/kinds.py
+    python -m tests.packages.check [NETWORK ...]  # or `made`: those of fixtures/kinds.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tests.kinds import COMMANDS, KINDS, Kind, write_data
+from tests.fixtures.kinds import COMMANDS, KINDS, Kind, write_data
 from tests.packages.data import Maker, file_bytes, letters, marked_letters, pages, tones
 
 ROOT = Path(__file__).parent.parent.parent

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fixtures.commands import refused
 from tests.fixtures.fails import fails
-from tests.zoo import ZOO
+from tests.fixtures.zoo import ZOO
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.fixtures.fails import fails
+from tests.fixtures.killing import tree
+from tests.fixtures.networks import conv_net, samples, transposed_net
 from tests.fixtures.slow import SLOW, slow_but
-from tests.killing import tree
-from tests.networks import conv_net, samples, transposed_net
 from tests.ptq.nets import wide_net
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command

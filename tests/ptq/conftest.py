@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.networks import samples
-from tests.zoo import ZOO
+from tests.fixtures.networks import samples
+from tests.fixtures.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import rng, save
 
 
 def separable_net(path: Path, activation: str = "Relu") -> Path:
@@ -48,11 +49,9 @@ def offset_net(path: Path) -> Path:
         "w1": draw.standard_normal((4, 8, 1, 1)).astype(np.float32),
         "b1": np.zeros(4, np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], "first"),
-        helper.make_node("Relu", ["c0"], ["r0"], "relu"),
-        helper.make_node("Conv", ["r0", "w1", "b1"], ["y"], "second"),
-    ]
+    nodes = as_nodes(
+        "[first] c0 = Conv(x, w0, b0)  [relu] r0 = Relu(c0)  [second] y = Conv(r0, w1, b1)"
+    )
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})
 
 
@@ -98,13 +97,10 @@ def token_net(path: Path) -> Path:
         "gamma": np.ones(16, np.float32),
         "beta": np.zeros(16, np.float32),
     }
-    nodes = [
-        helper.make_node("Reshape", ["x", "shape"], ["t"], "tokens"),
-        helper.make_node("Add", ["t", "bump"], ["a"], "first"),
-        helper.make_node("MatMul", ["a", "w0"], ["m"], "layer"),
-        helper.make_node("Add", ["m", "b0"], ["s"], "bias"),
-        helper.make_node("LayerNormalization", ["s", "gamma", "beta"], ["y"], "norm"),
-    ]
+    nodes = as_nodes(
+        "[tokens] t = Reshape(x, shape)  [first] a = Add(t, bump)  [layer] m = MatMul(a, w0)  "
+        "[bias] s = Add(m, b0)  [norm] y = LayerNormalization(s, gamma, beta)"
+    )
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 8, 16]})
 
 
@@ -126,21 +122,13 @@ def block_net(path: Path) -> Path:
         "one": np.float32(1.0),
         "half": np.float32(0.5),
     }
-    nodes = [
-        helper.make_node("Reshape", ["x", "shape"], ["t"], "tokens"),
-        helper.make_node("LayerNormalization", ["t", "gamma", "beta"], ["n"], "norm"),
-        helper.make_node("MatMul", ["n", "w0"], ["m0"], "up"),
-        helper.make_node("Add", ["m0", "b0"], ["u"], "up_bias"),
-        helper.make_node("Div", ["u", "root"], ["d"], "divided"),
-        helper.make_node("Erf", ["d"], ["e"], "erf"),
-        helper.make_node("Add", ["e", "one"], ["e1"], "grown"),
-        helper.make_node("Mul", ["u", "e1"], ["g1"], "gated"),
-        helper.make_node("Mul", ["g1", "half"], ["g"], "gelu"),
-        helper.make_node("MatMul", ["g", "w1"], ["m1"], "down"),
-        helper.make_node("Add", ["m1", "b1"], ["v"], "down_bias"),
-        helper.make_node("Add", ["v", "n"], ["r"], "residual"),
-        helper.make_node("MatMul", ["r", "w2"], ["y"], "head"),
-    ]
+    nodes = as_nodes(
+        "[tokens] t = Reshape(x, shape)  [norm] n = LayerNormalization(t, gamma, beta)  "
+        "[up] m0 = MatMul(n, w0)  [up_bias] u = Add(m0, b0)  [divided] d = Div(u, root)  "
+        "[erf] e = Erf(d)  [grown] e1 = Add(e, one)  [gated] g1 = Mul(u, e1)  "
+        "[gelu] g = Mul(g1, half)  [down] m1 = MatMul(g, w1)  [down_bias] v = Add(m1, b1)  "
+        "[residual] r = Add(v, n)  [head] y = MatMul(r, w2)"
+    )
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 12, 6]})
 
 
@@ -156,14 +144,9 @@ def wide_net(path: Path) -> Path:
         "w1": draw.laplace(size=(32, 256)).astype(np.float32) / 16,
         "b1": draw.standard_normal(32).astype(np.float32),
     }
-    nodes = [
-        helper.make_node("Reshape", ["x", "rows"], ["f"], "rows"),
-        helper.make_node("MatMul", ["f", "mixed"], ["m"], "mix"),
-        helper.make_node("Tanh", ["m"], ["t"], "tanh"),
-        helper.make_node("MatMul", ["t", "w0"], ["p"], "product"),
-        helper.make_node("Add", ["p", "b0"], ["s"], "bias"),
-        helper.make_node("Relu", ["s"], ["r"], "relu"),
-        helper.make_node("Gemm", ["r", "w1", "b1"], ["g"], "gemm", transB=1),
-        helper.make_node("Reshape", ["g", "tokens"], ["y"], "tokens"),
-    ]
+    nodes = as_nodes(
+        "[rows] f = Reshape(x, rows)  [mix] m = MatMul(f, mixed)  [tanh] t = Tanh(m)  "
+        "[product] p = MatMul(t, w0)  [bias] s = Add(p, b0)  [relu] r = Relu(s)  "
+        "[gemm] g = Gemm<transB=1>(r, w1, b1)  [tokens] y = Reshape(g, tokens)"
+    )
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 12, 32]})

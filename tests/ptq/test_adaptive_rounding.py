@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.networks import rng
+from tests.fixtures.networks import rng
 from trtcal.formats import FORMATS
 from trtcal.ptq.adaptive_rounding import (
     Moments,

@@ -5,7 +5,8 @@ import pytest
 from onnx import helper
 from scipy.stats import norm
 
-from tests.networks import rng, save
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import rng, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Inside
 from trtcal.evaluate.search.segments import PairedGraph
@@ -16,10 +17,7 @@ from trtcal.quantization import prepare, quantize
 
 BEHIND = {
     "relu": ([("Relu", ["c"], "a")], lambda v: np.maximum(v, 0)),
-    "silu": (
-        [("Sigmoid", ["c"], "s"), ("Mul", ["c", "s"], "a")],
-        lambda v: v / (1 + np.exp(-v)),
-    ),
+    "silu": ([("Sigmoid", ["c"], "s"), ("Mul", ["c", "s"], "a")], lambda v: v / (1 + np.exp(-v))),
     "hard swish, spelled out and scaled": (
         [
             ("Add", ["c", "three"], "s"),
@@ -32,17 +30,14 @@ BEHIND = {
     ),
     "gelu, spelled out": (
         [
-            ("Div", ["c", "root"], "s"),
-            ("Erf", ["s"], "t"),
-            ("Add", ["t", "one"], "u"),
-            ("Mul", ["c", "u"], "v"),
-            ("Mul", ["v", "half"], "a"),
+            ("Div", ["c", "root"], "s"), ("Erf", ["s"], "t"), ("Add", ["t", "one"], "u"),
+            ("Mul", ["c", "u"], "v"), ("Mul", ["v", "half"], "a"),
         ],
         lambda v: v * norm.cdf(v),
     ),
     "linear": ([("Mul", ["c", "three"], "a")], None),
     "a sum with something else": ([("Add", ["c", "x"], "s"), ("Relu", ["s"], "a")], None),
-}
+}  # fmt: skip
 VALUES = {"zero": 0, "three": 3, "six": 6, "root": 2**0.5, "one": 1, "half": 0.5}
 
 
@@ -76,10 +71,7 @@ def test_what_stands_before_the_next_reader(tmp_path, name):
 
 
 def test_an_output_of_the_model_has_nothing_behind_it(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["c"], "first"),
-        helper.make_node("Relu", ["c"], ["y"], "relu"),
-    ]
+    nodes = as_nodes("[first] c = Conv(x, w0)  [relu] y = Relu(c)")
     weights = {"w0": rng().standard_normal((3, 3, 1, 1)).astype(np.float32)}
     shape = ["n", 3, 8, 8]
     path = save(tmp_path / "net.onnx", nodes, weights, {"x": shape}, {"c": shape, "y": shape})

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.fixtures.networks import conv_net
 from tests.fixtures.quantized import calibrated
-from tests.networks import conv_net
 from trtcal.model.graph import constant, import_graph
 from trtcal.model.model import Grid, Overrides
 from trtcal.ptq.artifact import layer_changes

@@ -6,8 +6,9 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import helper
 
-from tests.networks import rng, save, weight
-from tests.zoo import ZOO
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import rng, save, weight
+from tests.fixtures.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph
@@ -106,10 +107,7 @@ def test_a_gate_hands_channels_on(tmp_path, swapped):
 
 def test_a_value_times_its_own_gate_holds_its_channels(tmp_path):
     nodes = pair_of_layers("m")
-    nodes[2:2] = [
-        helper.make_node("Sigmoid", ["r"], ["g"], "sigmoid"),
-        helper.make_node("Mul", ["r", "g"], ["m"], "swish"),
-    ]
+    nodes[2:2] = as_nodes("[sigmoid] g = Sigmoid(r)  [swish] m = Mul(r, g)")
     assert not free_channels(tmp_path / "net.onnx", nodes, PAIR, Y).any()
 
 
@@ -150,18 +148,13 @@ def branching(path, read):
     branches = {"then_branch": body(floats, [picked], ["kept"])}
     branches["else_branch"] = body(floats, [other], ["kept"])
     nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["c"], "first"),
-        helper.make_node("Relu", ["c"], ["r"], "relu"),
-        helper.make_node("Conv", ["r", "w1"], ["y"], "second"),
-        helper.make_node("ReduceMax", ["x"], ["top"], "top", keepdims=0),
-        helper.make_node("Greater", ["top", "limit"], ["large"], "compare"),
+        *as_nodes(
+            "[first] c = Conv(x, w0)  [relu] r = Relu(c)  [second] y = Conv(r, w1)  "
+            "[top] top = ReduceMax<keepdims=0>(x)  [compare] large = Greater(top, limit)"
+        ),
         helper.make_node("If", ["large"], ["z"], "branch", **branches),
     ]
-    weights = {
-        "w0": weight(8, 3, 1, 1),
-        "w1": weight(4, 8, 1, 1, seed=1),
-        "limit": np.float32(0.0),
-    }
+    weights = {"w0": weight(8, 3, 1, 1), "w1": weight(4, 8, 1, 1, seed=1), "limit": np.float32(0.0)}
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8], "z": []})
 
 

@@ -1,9 +1,9 @@
 """Equalization leaves room for what the samples did not show."""
 
 import numpy as np
-from onnx import helper
 
-from tests.networks import save
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import save
 from tests.ptq.conftest import applied, assert_the_same
 from trtcal.data import open_dataset
 from trtcal.model import load_model
@@ -22,11 +22,10 @@ def rare_net(path):
         "low": np.float32(0.0),
         "high": np.float32(6.0),
     }
-    nodes = [
-        helper.make_node("Conv", ["x", "w0", "b0"], ["c"], "first"),
-        helper.make_node("Clip", ["c", "low", "high"], ["r"], "relu6"),
-        helper.make_node("Conv", ["r", "w1", "b1"], ["y"], "second", group=2),
-    ]
+    nodes = as_nodes(
+        "[first] c = Conv(x, w0, b0)  [relu6] r = Clip(c, low, high)  "
+        "[second] y = Conv<group=2>(r, w1, b1)"
+    )
     return save(path, nodes, weights, {"x": ["n", 2, 4, 4]}, {"y": ["n", 2, 4, 4]})
 
 

@@ -1,10 +1,11 @@
 """A detector with boxes of hundreds of pixels and scores below one in the same output."""
 
 import numpy as np
-import pytest
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.fails import fails
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import rng, save
 from trtcal.errors import InputError
 from trtcal.evaluate.judging import Judge, decibels, find_parts
 from trtcal.model import load_model
@@ -60,10 +61,7 @@ def test_an_output_that_nothing_was_joined_in_is_its_own_part(subject):
     network = subject(
         lambda path: save(
             path,
-            [
-                helper.make_node("Concat", ["x", "x"], ["c"], axis=1),
-                helper.make_node("Relu", ["c"], ["y"]),
-            ],
+            as_nodes("c = Concat<axis=1>(x, x)  y = Relu(c)"),
             {},
             {"x": ["n", 3, 8, 8]},
             {"y": ["n", 6, 8, 8], "c": ["n", 6, 8, 8]},
@@ -87,10 +85,7 @@ def test_what_becomes_of_the_scores_is_seen(tmp_path, subject):
 
 def test_labels_need_a_row_a_sample(subject):
     network = subject(detector, 1.0, 200.0, True)
-    with (
-        Judge(network.prepared, network.dataset) as judge,
-        pytest.raises(InputError, match=r"16 labels for \d+ rows"),
-    ):
+    with Judge(network.prepared, network.dataset) as judge, fails(InputError, "16"):
         judge.measure(network.prepared.proto)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.networks import rng
-from tests.zoo import ZOO
+from tests.fixtures.networks import rng
+from tests.fixtures.zoo import ZOO
 from trtcal.backends.taps import Inside
 from trtcal.model import load_model
 from trtcal.model.graph import constant, import_graph

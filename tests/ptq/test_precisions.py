@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.fixtures.commands import run, shows, succeed
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import rng, samples
 from tests.fixtures.tables import each
-from tests.networks import rng, samples
 from tests.ptq.nets import wide_net
-from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.judging import Judge
@@ -89,7 +90,7 @@ def test_fp16_of_a_plan_changes_nothing_of_what_is_found(net):
 
 
 def test_a_plan_that_quantizes_nothing_is_refused(net):
-    with pytest.raises(InputError, match="quantizes nothing"):
+    with fails(InputError, "plan"):
         improved(net, Plan("fp16"))
 
 
@@ -110,10 +111,8 @@ def test_rounded_weights_are_on_the_grid_and_weigh_errors_by_the_inputs(name):
     assert errors[0] < 0.7 * errors[1]
 
 
-@pytest.mark.parametrize(
-    ("precision", "byte", "said"), [("int5", 0, "int5"), ("fp8", 0x7F, "its weights are not fp8")]
-)
-def test_files_with_unknown_precisions_or_nan_are_refused(net, tmp_path, precision, byte, said):
+@pytest.mark.parametrize(("precision", "byte", "name"), [("int5", 0, "int5"), ("fp8", 0x7F, "fp8")])
+def test_files_with_unknown_precisions_or_nan_are_refused(net, tmp_path, precision, byte, name):
     path = tmp_path / "optimizations.npz"
     write_optimizations(path, improved(net, Plan("nvfp4")).optimizations)
     arrays = dict(np.load(path))
@@ -122,7 +121,7 @@ def test_files_with_unknown_precisions_or_nan_are_refused(net, tmp_path, precisi
     arrays["header"] = np.array(json.dumps(header))
     arrays["weights/0"] = np.full_like(arrays["weights/0"], byte)
     np.savez(path, **arrays)
-    with pytest.raises(InputError, match=said):
+    with fails(InputError, name):
         read_optimizations(path)
 
 
@@ -157,7 +156,7 @@ def test_weights_that_are_not_those_of_a_layer_are_refused(net, tmp_path, broken
         whole, overrides=replace(whole.overrides, weights=changed(whole, BROKEN[broken]))
     )
     write_optimizations(path, made)
-    with pytest.raises(InputError, match="do not fit the weights of layer 'product'"):
+    with fails(InputError, "product"):
         read_optimizations(path).apply(net.prepared)
 
 
@@ -175,7 +174,7 @@ def test_optimizations_of_a_layer_that_the_model_lacks_are_refused(net, kind):
     values = {"weights": grid, "biases": np.ones(8, np.float32), "precisions": "int4"}
     more = {**getattr(whole.overrides, kind), "nowhere": values[kind]}
     made = replace(whole, overrides=replace(whole.overrides, **{kind: more}))
-    with pytest.raises(InputError, match="no layer 'nowhere', which the optimizations change"):
+    with fails(InputError, "nowhere"):
         made.apply(net.prepared)
 
 
@@ -192,26 +191,20 @@ def changed(whole, change):
     return {"product": change(whole.overrides.weights["product"])}
 
 
-def run(capsys, *arguments):
-    status = run_command([str(one) for one in arguments])
-    return status, capsys.readouterr()
-
-
 def test_the_command_needs_no_ranges_for_weights_and_writes_none(tmp_path, capsys):
     model, data = wide_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz", count=48)
     output, again = tmp_path / "int4.onnx", tmp_path / "again.onnx"
     chosen = ("quantize", model, "--precision", "int4", "-o")
-    status, said = run(capsys, *chosen, output, "--improve", "best", "--data", data)
-    assert status == 0
-    assert "adaptive rounding" in said.out
+    out = succeed(capsys, *chosen, output, "--improve", "best", "--data", data)
+    shows(out, "adaptive rounding")
     assert not (tmp_path / "int4.calibration.json").exists()
     given = ("--optimizations", tmp_path / "int4.optimizations.npz")
-    assert run(capsys, *chosen, again, *given)[0] == 0
+    succeed(capsys, *chosen, again, *given)
     assert again.read_bytes() == output.read_bytes()
-    status, said = run(capsys, "quantize", model, *given, "--precision", "nvfp4", "-o", again)
+    status, _, err = run(capsys, "quantize", model, *given, "--precision", "nvfp4", "-o", again)
     assert status == 0
-    assert "quantized without its optimizations: gemm: its optimizations are for int4" in said.err
+    shows(err, "gemm", "int4")
     floats = ("--improve", "fast", "--data", data, "--float-output", tmp_path / "float.onnx")
-    status, said = run(capsys, *chosen, again, *floats)
+    status, _, err = run(capsys, *chosen, again, *floats)
     assert status == 2
-    assert "--float-output" in said.err
+    shows(err, "--float-output")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph
@@ -27,9 +27,7 @@ def bound_of(tmp_path, node, weight, shape, observed=2.0):
 
 
 @pytest.mark.parametrize(
-    "weight",
-    [WEIGHT, np.stack([WEIGHT, WEIGHT[:, ::-1] / 2, WEIGHT / 4])],
-    ids=["matrix", "stack"],
+    "weight", [WEIGHT, np.stack([WEIGHT, WEIGHT[:, ::-1] / 2, WEIGHT / 4])], ids=["matrix", "stack"]
 )
 def test_a_product_sums_over_the_contracted_axis_alone(tmp_path, weight):
     node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")

@@ -8,10 +8,12 @@ import pytest
 from onnx import helper
 
 from tests.calibration.formats.tables import calibration
+from tests.fixtures.commands import shows
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.kinds import KINDS
+from tests.fixtures.networks import conv_net, samples, save, weight
 from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
-from tests.kinds import KINDS
-from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.cli.main import run_command
 from trtcal.config import Config
@@ -77,8 +79,7 @@ def test_quantize_names_what_stays_in_float_and_its_share(tmp_path, capsys, name
     assert (first["node"], first["reason"]) == (node, reason)
     assert first["share"] == pytest.approx(100 * floats / (int8 + floats), rel=0.01)
     assert run_command(command) == 0
-    out = capsys.readouterr().out
-    assert f"{percent(found['share'])} of {amount(int8 + floats)} can run in INT8; {node}: " in out
+    shows(capsys.readouterr().out, f"{percent(found['share'])} of {amount(int8 + floats)}", node)
 
 
 RTX = TensorRTRTX().availability()
@@ -93,12 +94,9 @@ def test_a_build_says_how_much_of_the_compute_it_runs_in_int8(tmp_path, capsys):
     built, folder = str(tmp_path / "int8.onnx"), str(tmp_path / "build")
     command = ["build", built, "--target", "sm89", "-o", folder]
     assert run_command([*command, "--limit", f"int8_macs >= {share - 0.1:.3f}%"]) == 0
-    assert f"{percent(share)} of {amount(int8 + floats)} run in INT8; cells:" in (
-        capsys.readouterr().out
-    )
+    shows(capsys.readouterr().out, f"{percent(share)} of {amount(int8 + floats)}", "cells")
     assert run_command(["diagnose", folder, "--limit", "int8_macs >= 80%"]) == 1
-    said = capsys.readouterr()
-    assert "limit is broken: int8_macs is" in said.err
+    shows(capsys.readouterr().err, "int8_macs")
     document = json.loads((tmp_path / "build" / "build.json").read_text())
     assert document["coverage"]["share"] == pytest.approx(share, rel=0.01)
     assert document["coverage"]["is_built"]
@@ -123,10 +121,7 @@ def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_pa
     verdict = document["measured"]["verdict"]
     assert document["comparison"]["rows"][1]["coverage"]["rest"][0]["node"] == "cells"
     assert verdict["word"] == "SHIP WITH CARE", verdict["sentence"]
-    assert any(
-        one.startswith("Only ") and "cells: TensorRT computes it in float" in one
-        for one in verdict["reasons"]
-    )
+    assert any("cells" in one for one in verdict["reasons"])
 
 
 @SLOW
@@ -235,10 +230,7 @@ def test_without_a_count_no_limit_holds():
 def test_what_is_in_another_narrow_precision_is_counted_and_is_not_the_rest(
     tmp_path, precision, says
 ):
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "large"),
-        helper.make_node("MatMul", ["a", "v"], ["y"], "small"),
-    ]
+    nodes = as_nodes("[large] a = MatMul(x, w)  [small] y = MatMul(a, v)")
     weights = {"w": weight(128, 8), "v": weight(8, 2)}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 128]}, {"y": ["n", 2]})
     model = prepare(load_model(path))

@@ -22,11 +22,7 @@ from trtcal.quantization.blocks import quantize_blocks, scale_step
 FP8 = FORMATS["fp8"]
 NARROW = ("fp8", "int4", "nvfp4")
 BITS = {"fp8": 8, "int4": 4, "nvfp4": 4}
-TYPES = {
-    "fp8": TensorProto.FLOAT8E4M3FN,
-    "int4": TensorProto.INT4,
-    "nvfp4": TensorProto.FLOAT4E2M1,
-}
+TYPES = {"fp8": TensorProto.FLOAT8E4M3FN, "int4": TensorProto.INT4, "nvfp4": TensorProto.FLOAT4E2M1}
 
 
 def codes(name):
@@ -172,12 +168,7 @@ def blocked(found, name, axis, size, dtype):
     constants.append(numpy_helper.from_array(scales, "block_scales"))
     nodes += [
         helper.make_node(
-            "DequantizeLinear",
-            ["codes", read],
-            ["weights"],
-            "weights",
-            axis=axis,
-            block_size=size,
+            "DequantizeLinear", ["codes", read], ["weights"], "weights", axis=axis, block_size=size
         ),
         helper.make_node("Add", ["x", "weights"], ["y"], "add"),
     ]

@@ -5,8 +5,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from tests.fixtures.tables import each
-from tests.networks import conv_net, rng, samples, save, weight
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
@@ -138,12 +139,10 @@ def test_what_a_plan_leaves_is_asked_in_fp16(tmp_path):
 
 
 def test_float32_and_float16_layers_live_in_one_model(tmp_path):
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], "fp16", to=FP16),
-        helper.make_node("MatMul", ["h", "h"], ["m"], "product"),
-        helper.make_node("Cast", ["m"], ["y"], "back", to=FLOAT),
-        helper.make_node("MatMul", ["x", "w"], ["z"], "single"),
-    ]
+    nodes = as_nodes(
+        "[fp16] h = Cast<to=10>(x)  [product] m = MatMul(h, h)  [back] y = Cast<to=1>(m)  "
+        "[single] z = MatMul(x, w)"
+    )
     shapes = {"x": ["n", 4, 4]}, {"y": ["n", 4, 4], "z": ["n", 4, 4]}
     model = load_model(save(tmp_path / "n.onnx", nodes, {"w": weight(4, 4)}, *shapes))
     data = open_dataset(samples(tmp_path / "data.npz", shape=(4, 4)), model)
@@ -211,10 +210,7 @@ def test_batch_norm_is_folded_in_float32(tmp_path):
 
 
 def test_a_fold_that_would_overflow_is_not_made(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
-        helper.make_node("Mul", ["a", "k"], ["y"], "mul"),
-    ]
+    nodes = as_nodes("[conv] a = Conv(x, w)  [mul] y = Mul(a, k)")
     weights = {"w": weight(6, 3, 3, 3) + 200, "k": np.full(1, 1000, np.float32)}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 6, 6]})
     onnx.save(halved(onnx.load(path), "whole"), path)

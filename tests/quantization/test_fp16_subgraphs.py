@@ -10,8 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.fails import fails
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from tests.fixtures.tables import each
-from tests.networks import conv_net, rng, samples, save, weight
 from tests.quantization.towers import feeds_for, towers
 from trtcal.backends.base import BuildOptions, build
 from trtcal.backends.sessions import open_session, run_session
@@ -50,10 +51,7 @@ def calibrated(path, feeds=None):
     tensors = tensors_to_observe(find_layers(prepared))
     return (
         prepared,
-        calibrate(
-            observe(prepared, data, tensors, ObserveOptions(batch=2)),
-            "minmax",
-        ),
+        calibrate(observe(prepared, data, tensors, ObserveOptions(batch=2)), "minmax"),
         feeds,
     )
 
@@ -206,12 +204,10 @@ def test_an_opset_that_cannot_be_raised_gets_casts_around_its_pairs(tmp_path):
 
 
 def test_what_overflows_stays_in_float32_and_is_named(tmp_path):
-    nodes = [
-        helper.make_node("MatMul", ["x", "large"], ["a"], "up"),
-        helper.make_node("Relu", ["a"], ["b"], "relu"),
-        helper.make_node("MatMul", ["b", "tiny"], ["c"], "down"),
-        helper.make_node("MatMul", ["c", "w"], ["y"], "last"),
-    ]
+    nodes = as_nodes(
+        "[up] a = MatMul(x, large)  [relu] b = Relu(a)  [down] c = MatMul(b, tiny)  "
+        "[last] y = MatMul(c, w)"
+    )
     weights = {"large": weight(8, 8) * 1e5, "tiny": weight(8, 8) * 1e-5, "w": weight(8, 8)}
     weights = {name: values.astype(np.float32) for name, values in weights.items()}
     model, calibration, feeds = small(tmp_path, nodes, weights)
@@ -225,11 +221,7 @@ def test_what_overflows_stays_in_float32_and_is_named(tmp_path):
 
 
 def test_a_constant_that_float16_would_make_zero_keeps_its_node_in_float32(tmp_path):
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
-        helper.make_node("Add", ["a", "eps"], ["b"], "add"),
-        helper.make_node("MatMul", ["b", "w"], ["y"], "second"),
-    ]
+    nodes = as_nodes("[first] a = MatMul(x, w)  [add] b = Add(a, eps)  [second] y = MatMul(b, w)")
     weights = {"w": weight(8, 8), "eps": np.array(1e-12, np.float32)}
     model, calibration, _ = small(tmp_path, nodes, weights)
     quantized = quantize(model, calibration, Plan("fp16", {"add": "fp16"}))
@@ -297,11 +289,9 @@ def test_a_cast_after_a_float32_layer_saturates(tmp_path):
 
 
 def attention(tmp_path):
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
-        helper.make_node("Softmax", ["a"], ["b"], "softmax"),
-        helper.make_node("MatMul", ["b", "w"], ["y"], "second"),
-    ]
+    nodes = as_nodes(
+        "[first] a = MatMul(x, w)  [softmax] b = Softmax(a)  [second] y = MatMul(b, w)"
+    )
     return small(tmp_path, nodes, {"w": weight(8, 8)})
 
 
@@ -325,10 +315,7 @@ def test_softmax_is_float32_unless_it_is_named(tmp_path, plan, fp16):
 def test_a_weight_of_both_types_is_stored_in_both_and_small_values_are_counted(tmp_path):
     shared = weight(8, 8)
     shared[0, :3] = [1e-5, -1e-7, 0]
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
-        helper.make_node("MatMul", ["a", "w"], ["y"], "second"),
-    ]
+    nodes = as_nodes("[first] a = MatMul(x, w)  [second] y = MatMul(a, w)")
     model, calibration, _ = small(tmp_path, nodes, {"w": shared})
     quantized = quantize(model, calibration, Plan("fp32", {"first": "fp16"}))
     kinds = {one.name: one.data_type for one in quantized.proto.graph.initializer}
@@ -337,11 +324,7 @@ def test_a_weight_of_both_types_is_stored_in_both_and_small_values_are_counted(t
 
 
 def test_unknown_ranges_are_said(tmp_path):
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
-        helper.make_node("Div", ["k", "a"], ["b"], "div"),
-        helper.make_node("Relu", ["b"], ["y"], "relu"),
-    ]
+    nodes = as_nodes("[first] a = MatMul(x, w)  [div] b = Div(k, a)  [relu] y = Relu(b)")
     weights = {"w": weight(8, 8), "k": np.array(1, np.float32)}
     model, calibration, _ = small(tmp_path, nodes, weights)
     assert quantize(model, calibration, Plan("fp16")).fp16_subgraphs.unknown == ("b", "y")
@@ -369,14 +352,10 @@ def test_tensors_that_subgraphs_and_users_read_stay_float32(tmp_path):
 
 
 def test_numbers_computed_from_shapes_stay_exact(tmp_path):
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
-        helper.make_node("Shape", ["a"], ["s"], "shape"),
-        helper.make_node("Cast", ["s"], ["f"], "to_float", to=FLOAT),
-        helper.make_node("Mul", ["f", "one"], ["g"], "mul"),
-        helper.make_node("Cast", ["g"], ["t"], "to_int", to=TensorProto.INT64),
-        helper.make_node("Reshape", ["a", "t"], ["y"], "reshape"),
-    ]
+    nodes = as_nodes(
+        "[first] a = MatMul(x, w)  [shape] s = Shape(a)  [to_float] f = Cast<to=1>(s)  "
+        "[mul] g = Mul(f, one)  [to_int] t = Cast<to=7>(g)  [reshape] y = Reshape(a, t)"
+    )
     weights = {"w": weight(8, 8), "one": np.array(1, np.float32)}
     model, calibration, feeds = small(tmp_path, nodes, weights, (2051, 8))
     quantized = quantize(model, calibration, Plan("fp16"))

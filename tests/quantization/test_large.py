@@ -15,7 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from tests.networks import conv_net, rng, samples, save, weight
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from trtcal.backends.base import build
 from trtcal.backends.onnxruntime import OnnxRuntime
 from trtcal.backends.options import BuildOptions
@@ -86,13 +87,10 @@ def test_what_a_plan_leaves_in_float_stays_in_a_file(tmp_path):
 @pytest.mark.parametrize("embedded", [0, 1 << 20])
 def test_computed_weights_are_folded(tmp_path, embedded):
     """As exporters leave them: transposed, and scaled by a constant."""
-    nodes = [
-        helper.make_node("Transpose", ["w"], ["t"], "transpose", perm=[1, 0]),
-        helper.make_node("MatMul", ["x", "t"], ["a"], "first"),
-        helper.make_node("Mul", ["v", "two"], ["s"], "scale"),
-        helper.make_node("Transpose", ["s"], ["u"], "turn"),
-        helper.make_node("MatMul", ["a", "u"], ["y"], "second"),
-    ]
+    nodes = as_nodes(
+        "[transpose] t = Transpose<perm=[1, 0]>(w)  [first] a = MatMul(x, t)  "
+        "[scale] s = Mul(v, two)  [turn] u = Transpose(s)  [second] y = MatMul(a, u)"
+    )
     weights = {"w": weight(24, 16), "v": weight(20, 24), "two": np.full(1, 2, np.float32)}
     source = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 16]}, {"y": ["n", 20]})
     prepared = prepare(load_model(external(source, tmp_path / "external.onnx"), embedded))

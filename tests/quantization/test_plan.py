@@ -2,10 +2,10 @@
 
 import json
 
-import pytest
-
+from tests.fixtures.commands import shows
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net
 from tests.fixtures.tables import each
-from tests.networks import conv_net
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.quantization import Plan, Rule, plan_of, prepare, read_plan, resolve, write_plan
@@ -47,41 +47,35 @@ def test_no_pattern_takes_for_ever(pattern):
 
 
 @each(
-    "table, says",
+    "table, name",
     [
-        ({"rules": 3}, "'rules' must be a list of tables"),
-        ({"default": "fp4"}, "precision 'fp4'"),
-        ({"layers": {"a": "int4_awq"}}, "'a' has precision 'int4_awq'"),
-        ({"block_size": 100}, "the block size is 100"),
-        ({"block_size": -128}, "'block_size'"),
-        ({"block_size": "128"}, "'block_size'"),
-        ({"second_qdq": "conv"}, "'second_qdq' must be a list of strings"),
-        ({"second_qdq": [3]}, "'second_qdq' must be a list of strings"),
-        ({"rules": [3]}, "must be a list of tables"),
-        ({"rules": [{"pattern": "a"}]}, "'rules.1.precision' is missing"),
-        ({"rules": [{"precision": "fp16"}]}, "neither a pattern nor an op"),
-        ({"rules": [{"precision": "int2", "op": "Conv"}]}, "precision 'int2'"),
-        ({"rules": [{"precision": "fp16", "op": 3}]}, "'rules.1.op' must be a string"),
-        (
-            {"rules": [{"precision": "fp16", "op": "Conv", "optional": 1}]},
-            "'rules.1.optional' must be true or false",
-        ),
-        ({"rules": [{"precision": "fp16", "op": "Conv", "x": ""}]}, "unknown key 'rules.1.x'"),
-        ({"rules": [{"precision": "fp16", "match": "like", "pattern": ""}]}, "by 'like'"),
-        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "("}]}, "not a regular exp"),
+        ({"rules": 3}, "rules"),
+        ({"default": "fp4"}, "fp4"),
+        ({"layers": {"a": "int4_awq"}}, "int4_awq"),
+        ({"block_size": 100}, "100"),
+        ({"block_size": -128}, "block_size"),
+        ({"block_size": "128"}, "block_size"),
+        ({"second_qdq": "conv"}, "second_qdq"),
+        ({"second_qdq": [3]}, "second_qdq"),
+        ({"rules": [3]}, "rules"),
+        ({"rules": [{"pattern": "a"}]}, "rules.1.precision"),
+        ({"rules": [{"precision": "fp16"}]}, "pattern"),
+        ({"rules": [{"precision": "int2", "op": "Conv"}]}, "int2"),
+        ({"rules": [{"precision": "fp16", "op": 3}]}, "rules.1.op"),
+        ({"rules": [{"precision": "fp16", "op": "Conv", "optional": 1}]}, "rules.1.optional"),
+        ({"rules": [{"precision": "fp16", "op": "Conv", "x": ""}]}, "rules.1.x"),
+        ({"rules": [{"precision": "fp16", "match": "like", "pattern": ""}]}, "like"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "("}]}, "regular"),
         ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "(?=a)"}]}, "RE2"),
-        (
-            {"rules": [{"precision": "fp16", "match": "regex", "pattern": "\ud800"}]},
-            "not a regular",
-        ),
-        ({"rules": [{"precision": "fp16", "pattern": "a" * 1001}]}, "longer than 1000"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "\ud800"}]}, "regular"),
+        ({"rules": [{"precision": "fp16", "pattern": "a" * 1001}]}, "1000"),
     ],
 )
-def test_wrong_rules_are_refused(tmp_path, table, says):
+def test_wrong_rules_are_refused(tmp_path, table, name):
     (tmp_path / "plan.json").write_text(json.dumps(table))
-    with pytest.raises(InputError) as caught:
+    with fails(InputError) as caught:
         read_plan(tmp_path / "plan.json")
-    assert says in f"{caught.value.message} {caught.value.hint}"
+    shows(f"{caught.value.message} {caught.value.hint}", name)
 
 
 def test_rules_are_written_and_read_and_older_documents_refused(tmp_path):
@@ -93,10 +87,10 @@ def test_rules_are_written_and_read_and_older_documents_refused(tmp_path):
     assert read_plan(tmp_path / "plan.json") == plan
     document["rules"][0]["op"] = "Gemm"
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    with pytest.raises(InputError, match="was changed"):
+    with fails(InputError, "plan.json"):
         read_plan(tmp_path / "plan.json")
     (tmp_path / "plan.json").write_text(json.dumps({**document, "schema_version": 3}))
-    with pytest.raises(InputError, match="schema version 3, this trtcal reads 4"):
+    with fails(InputError, "plan.json", "3", "4"):
         read_plan(tmp_path / "plan.json")
 
 
@@ -111,20 +105,17 @@ def test_nodes_with_a_second_pair_are_written_and_read(tmp_path):
 
 
 @each(
-    "plan, says",
+    "plan, name",
     [
-        (
-            Plan(second_qdq=("a/relu",)),
-            "'a/relu', which the model does not have, or which cannot be quantized",
-        ),
-        (Plan(rules=(Rule("fp32", "sten/*"),)), r"rule 1 .* matches no node"),
-        (Plan(rules=(Rule("int8", op="Relu"),)), r"rule 1 .* matches no node"),
-        (Plan(layers={"a/relu": "int8"}), "cannot be quantized"),
-        (Plan(layers={"a/rely": "fp16"}), "'a/rely'"),
+        (Plan(second_qdq=("a/relu",)), "a/relu"),
+        (Plan(rules=(Rule("fp32", "sten/*"),)), "rule 1"),
+        (Plan(rules=(Rule("int8", op="Relu"),)), "rule 1"),
+        (Plan(layers={"a/relu": "int8"}), "a/relu"),
+        (Plan(layers={"a/rely": "fp16"}), "a/rely"),
     ],
 )
-def test_what_is_about_no_node_is_an_error(plan, says):
-    with pytest.raises(InputError, match=says):
+def test_what_is_about_no_node_is_an_error(plan, name):
+    with fails(InputError, name):
         plan.check(OPS, ["stem/conv", "a/conv"])
 
 
@@ -137,15 +128,9 @@ def test_a_model_resolves_every_node_with_what_decided_and_its_share(tmp_path):
     plan = Plan("int8", {"relu1": "fp16"}, (Rule("fp32", op="Gemm", reason="the head"),))
     found = {node.node: node for node in resolve(plan, model)}
     assert {name: node.precision for name, node in found.items()} == {
-        "first": "int8",
-        "relu1": "fp16",
-        "second": "int8",
-        "add": "int8",
-        "relu2": "follows",
-        "pool": "follows",
-        "flatten": "follows",
-        "gemm": "fp32",
-    }
+        "first": "int8", "relu1": "fp16", "second": "int8", "add": "int8", "relu2": "follows",
+        "pool": "follows", "flatten": "follows", "gemm": "fp32",
+    }  # fmt: skip
     assert (found["gemm"].by, found["gemm"].reason) == ("rule 1 (op 'Gemm')", "the head")
     assert (found["first"].weights, found["first"].macs) == (8 * 3 * 9, 8 * 3 * 9 * 64)
     assert (found["gemm"].macs, found["relu1"].macs) == (40, 0)

@@ -3,8 +3,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import save, weight
 from tests.fixtures.quantized import by_name, calibrated, constants
-from tests.networks import save, weight
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
@@ -164,13 +165,11 @@ def test_a_concat_that_something_else_reads_stays_float(tmp_path):
 
 
 def test_queries_keys_and_values_are_quantized_before_they_are_cut_apart(tmp_path):
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["all"], "all"),
-        helper.make_node("Split", ["all"], ["q", "k", "v"], "split", axis=2),
-        helper.make_node("Transpose", ["k"], ["t"], "turn", perm=[0, 2, 1]),
-        helper.make_node("MatMul", ["q", "t"], ["scores"], "scores"),
-        helper.make_node("MatMul", ["scores", "v"], ["y"], "mix"),
-    ]
+    nodes = as_nodes(
+        "[all] all = MatMul(x, w)  [split] q, k, v = Split<axis=2>(all)  "
+        "[turn] t = Transpose<perm=[0, 2, 1]>(k)  [scores] scores = MatMul(q, t)  "
+        "[mix] y = MatMul(scores, v)"
+    )
     weights = {"w": weight(6, 12)}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 5, 6]}, {"y": ["n", 5, 4]})
     model, calibration, _ = calibrated(path, tmp_path, shape=(5, 6))
@@ -181,10 +180,7 @@ def test_queries_keys_and_values_are_quantized_before_they_are_cut_apart(tmp_pat
 
 
 def test_another_domains_operators_are_not_taken_for_onnxs(tmp_path):
-    nodes = [
-        helper.make_node("Gemm", ["x", "w"], ["a"], "gemm"),
-        helper.make_node("Gemm", ["a", "w"], ["y"], "theirs", domain="own"),
-    ]
+    nodes = as_nodes("[gemm] a = Gemm(x, w)  [theirs] y = own.Gemm(a, w)")
     graph = helper.make_graph(
         nodes,
         "g",

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 
 WINDOW = {"kernel_shape": [3, 3], "pads": [1] * 4}
 FINEST = 3.4028235e38  # what exporters write for minus infinity
@@ -152,19 +152,9 @@ def table(t, x):
 
 
 IMAGE_BLOCKS = [
-    conv_relu,
-    depthwise,
-    residual,
-    branches,
-    excitation,
-    down_up,
-    transposed,
-    shuffle,
-    split_swap,
-    padded,
-    instance_norm,
-    where,
-]
+    conv_relu, depthwise, residual, branches, excitation, down_up, transposed, shuffle,
+    split_swap, padded, instance_norm, where,
+]  # fmt: skip
 SEQUENCE_BLOCKS = [projection, gelu, layer_norm, written_norm, attention, gathered, table]
 
 

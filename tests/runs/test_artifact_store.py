@@ -23,9 +23,9 @@ import pytest
 from tests.fixtures.commands import answer, refused, succeed
 from tests.fixtures.commands import run as printed
 from tests.fixtures.fails import fails
+from tests.fixtures.killing import tree
 from tests.fixtures.slow import SLOW, slow_but
 from tests.fixtures.tables import each
-from tests.killing import tree
 from tests.runs.stored import (
     BUCKET,
     contents,

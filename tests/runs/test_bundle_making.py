@@ -14,13 +14,13 @@ from onnx.reference import ReferenceEvaluator
 from tests.conftest import SAMPLES
 from tests.fixtures.commands import answer, refused, run, succeed
 from tests.fixtures.fails import fails
+from tests.fixtures.killing import tree
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
-from tests.killing import tree
-from tests.networks import conv_net, samples
+from tests.fixtures.zoo_net import Entry
+from tests.fixtures.zoo_products import tokens
+from tests.fixtures.zoo_scene import scene
 from tests.runs.conftest import TARGETS, VARIANT, write_keys
-from tests.zoo_net import Entry
-from tests.zoo_products import tokens
-from tests.zoo_scene import scene
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.documents import digest_file, read_npz, seal

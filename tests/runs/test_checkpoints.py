@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.fails import fails
-from tests.zoo import ZOO
+from tests.fixtures.zoo import ZOO
 from trtcal.documents import write_npz
 from trtcal.errors import InputError
 from trtcal.model import load_model

@@ -12,8 +12,8 @@ import pytest
 
 from tests.fixtures.commands import answer, refused, run, succeed
 from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
-from tests.networks import conv_net, samples
 from tests.runs.runs import report
 from trtcal.cli.alerts import _post
 from trtcal.cli.main import run_command

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.fixtures.commands import answer, refused, succeed
+from tests.fixtures.kinds import KINDS
+from tests.fixtures.networks import rng
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.slow import SLOW
-from tests.kinds import KINDS
-from tests.networks import rng
 from trtcal.cli.main import run_command
 from trtcal.runs.history import History
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.backends.listing import precisions
 from tests.fixtures.slow import SLOW
-from tests.zoo_language import encoder
-from tests.zoo_net import Net
-from tests.zoo_scene import quantized_scene
+from tests.fixtures.zoo_language import encoder
+from tests.fixtures.zoo_net import Net
+from tests.fixtures.zoo_scene import quantized_scene
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import FLOAT32, calibration
-from tests.networks import conv_net
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net
 from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
 from trtcal.calibration.formats.convert import (
     detect,
@@ -105,7 +106,7 @@ def test_int8_takes_no_range_that_is_for_fp8_alone(tmp_path):
     assert "for FP8 alone" in made.skipped["first"]
     made = quantize(prepare(model), found, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
     assert made.asked["first"] == "fp8"
-    with pytest.raises(InputError, match="for FP8 alone: x, b, g"):
+    with fails(InputError, "x, b, g", hint="--format aimet-fp8"):
         export_calibration(tmp_path / "out.json", found, AIMET)
 
 
@@ -133,24 +134,20 @@ INT8 = {"name": "x", "output_dtype": "int8", "y_scale": 0.5}
 
 
 @pytest.mark.parametrize(
-    ("document", "says"),
+    ("document", "name"),
     [
-        ({"version": "0.6.1", "activation_encodings": {}, "param_encodings": {}}, "(0.6.1)"),
-        ({"version": "2.0.0", "encodings": 3}, "encodings is not a list"),
-        ({"version": "2.0.0", "encodings": [3]}, "encodings[0] has no name"),
-        ({"version": "2.0.0", "encodings": [{**INT8, "name": 3}]}, "encodings[0] has no name"),
-        (
-            {"version": "2.0.0", "encodings": [{**INT8, "y_scale": "a"}]},
-            "y_scale is not one number",
-        ),
-        ({"version": "2.0.0", "encodings": [{**INT8, "y_scale": [1, 2]}]}, "y_scale is not one"),
-        ({"version": "2.0.0", "encodings": [INT8, INT8]}, "tensor 'x' is listed twice"),
+        ({"version": "0.6.1", "activation_encodings": {}, "param_encodings": {}}, "0.6.1"),
+        ({"version": "2.0.0", "encodings": 3}, "encodings"),
+        ({"version": "2.0.0", "encodings": [3]}, "encodings[0]"),
+        ({"version": "2.0.0", "encodings": [{**INT8, "name": 3}]}, "encodings[0]"),
+        ({"version": "2.0.0", "encodings": [{**INT8, "y_scale": "a"}]}, "y_scale"),
+        ({"version": "2.0.0", "encodings": [{**INT8, "y_scale": [1, 2]}]}, "y_scale"),
+        ({"version": "2.0.0", "encodings": [INT8, INT8]}, "x"),
     ],
 )
-def test_bad_encodings_are_one_error(tmp_path, document, says):
-    with pytest.raises(InputError) as caught:
+def test_bad_encodings_are_one_error(tmp_path, document, name):
+    with fails(InputError, name) as caught:
         read_ranges(written(tmp_path / "m.json", document))
-    assert says in caught.value.message
     assert caught.value.hint
 
 

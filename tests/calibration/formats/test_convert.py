@@ -5,7 +5,7 @@ import pytest
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
 from tests.fixtures.fails import fails
-from tests.networks import conv_net
+from tests.fixtures.networks import conv_net
 from trtcal.calibration.formats import convert
 from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
 from trtcal.calibration.formats.convert import (
@@ -65,18 +65,14 @@ def test_what_is_imported_can_be_written_read_and_names_its_header(tmp_path, mod
 
 def test_a_file_of_another_model_is_refused_with_what_differs(tmp_path, model):
     path = cache(tmp_path, *(f"other{i}: 3c010204" for i in range(7)), "x: 3c010204")
-    with pytest.raises(InputError) as caught:
+    others = "other0, other1, other2, other3, other4"
+    with fails(InputError, "7 tensors", others, "2 more", "2 of the 3", "b, g"):
         import_calibration(path, model)
-    assert (
-        "7 tensors that the model does not have (other0, other1, other2, other3, other4 and 2 more)"
-        in (caught.value.message)
-    )
-    assert "it has no range for 2 of the 3 activations to quantize (b, g)" in caught.value.message
 
 
 def test_made_up_names_and_copies_are_no_difference(model):
     compare_names(["x", "b", "g", "a", "w1", "b copy", UNNAMED], model).check(model.path)
-    with pytest.raises(InputError, match="1 tensors"):
+    with fails(InputError, "1", "z copy"):
         compare_names(["x", "b", "g", "z copy"], model).check(model.path)
 
 
@@ -84,19 +80,19 @@ def test_what_fits_is_taken_if_asked(tmp_path, model):
     found = import_calibration(cache(tmp_path, "x: 3c010204", "z: 3c010204"), model, partial=True)
     assert set(found.ranges) == {"x"}
     assert found.unranged == dict.fromkeys("bg", "model.cache has no range for it")
-    with pytest.raises(InputError, match="no range for 3 of the 3"):
+    with fails(InputError, "3"):
         import_calibration(cache(tmp_path, "z: 3c010204"), model, partial=True)
 
 
 def test_a_calibration_of_another_model_or_dataset_is_refused(tmp_path, model):
     path = tmp_path / "calibration.json"
     calibration(AMAXES).write(path)
-    with pytest.raises(InputError, match="another model"):
+    with fails(InputError, "calibration.json"):
         import_calibration(path, model)
     ours = calibration(AMAXES, model=model.fingerprint)
     ours.write(path)
     assert import_calibration(path, model) == ours
-    with pytest.raises(InputError, match="another dataset"):
+    with fails(InputError, "calibration.json", "dataset"):
         import_calibration(path, model, dataset="sha256:other")
 
 
@@ -104,14 +100,12 @@ def test_only_the_tensors_asked_for_are_written(tmp_path):
     ranges = calibration(AMAXES, unranged={"dead": "no finite values were observed"})
     export_calibration(tmp_path / "t", ranges, "text", ["g"])
     assert (tmp_path / "t").read_text() == "g 0.9\n"
-    with pytest.raises(
-        InputError, match=r"'z': the file has no entry for it, 'dead': no finite values"
-    ):
+    with fails(InputError, "z", "dead"):
         export_calibration(tmp_path / "t", ranges, "text", ["g", "z", "dead"])
 
 
 def test_a_cache_needs_the_version_that_will_read_it(tmp_path):
-    with pytest.raises(InputError, match="version of TensorRT"):
+    with fails(InputError, "TensorRT"):
         export_calibration(tmp_path / "t", calibration(AMAXES), "tensorrt-cache")
     with fails(InputError, "qdq"):
         export_calibration(tmp_path / "t", calibration(AMAXES), "qdq")
@@ -131,7 +125,7 @@ def test_a_format_that_the_file_has_not_is_refused(tmp_path):
         if form != "tensorrt-cache":
             with pytest.raises(InputError):
                 read_ranges(path, form)
-    with pytest.raises(InputError, match="unknown format"):
+    with fails(InputError, "magic"):
         read_ranges(path, "magic")
-    with pytest.raises(InputError, match="does not exist"):
+    with fails(InputError, "none"):
         read_ranges(tmp_path / "none")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from calibrators.range import scale_of, single
 from tests.calibration.formats.tables import FLOAT32, TABLES, calibration
-from tests.networks import conv_net
+from tests.fixtures.networks import conv_net
 from tests.tensorrt.stand_in import chain, module, ranges_of
 from trtcal.backends.tensorrt_network import calibrator_for, match_ranges, set_dynamic_ranges
 from trtcal.calibration.formats.convert import import_calibration, read_ranges

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from calibrators.range import amax_of, scale_of
 from tests.calibration.formats.tables import AMAXES, FLOAT32, TABLES, calibration, float32_of
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.calibration.formats.tensorrt_cache import (
     ALGORITHMS,
@@ -66,16 +67,11 @@ def test_a_zero_is_a_finding_with_its_name_and_no_range(tmp_path):
 @each(
     "digits, says",
     [
-        ("0", "is 0"),
-        ("7f800000", "infinite"),
-        ("7fc00000", "not a number"),
-        ("bc010204", "negative"),
-        ("80000000", "is 0"),
-        ("1", "denormal"),
-        ("7fffff", "denormal"),
+        ("0", "is 0"), ("7f800000", "infinite"), ("7fc00000", "not a number"),
+        ("bc010204", "negative"), ("80000000", "is 0"), ("1", "denormal"), ("7fffff", "denormal"),
         ("7f7fffff", "too large"),
     ],
-)
+)  # fmt: skip
 def test_unusable_scales_are_findings(tmp_path, digits, says):
     path = text_cache(tmp_path, f"TRT-8601-MinMaxCalibration\nx: {digits}\n")
     assert says in read_cache(path).unranged["x"]
@@ -85,19 +81,11 @@ def test_unusable_scales_are_findings(tmp_path, digits, says):
 @each(
     "version, header",
     [
-        ("8.6.1", "8601"),
-        ("8.6.1.6", "8601"),
-        ("8.4.1", "8401"),
-        ("8.5.10", "8510"),
-        ("7.1.3", "7103"),
-        ("7.0.0", "7000"),
-        ("10.3.0", "100300"),
-        ("10.16.1.11", "101601"),
-        ("8.6", "8600"),
-        ("8XXX", "8XXX"),
-        ("8601", "8601"),
+        ("8.6.1", "8601"), ("8.6.1.6", "8601"), ("8.4.1", "8401"), ("8.5.10", "8510"),
+        ("7.1.3", "7103"), ("7.0.0", "7000"), ("10.3.0", "100300"), ("10.16.1.11", "101601"),
+        ("8.6", "8600"), ("8XXX", "8XXX"), ("8601", "8601"),
     ],
-)
+)  # fmt: skip
 def test_headers_of_every_version_and_algorithm(tmp_path, version, header, algorithm):
     assert header_version(version) == header
     cache = cache_of(calibration({"images": 1.0}), version, algorithm)
@@ -114,12 +102,12 @@ def test_a_version_without_caches_is_refused(version):
 
 
 def test_an_unknown_algorithm_is_refused():
-    with pytest.raises(InputError, match="Magic"):
+    with fails(InputError, "Magic"):
         cache_of(calibration({"x": 1.0}), "8.6.1", "Magic")
 
 
 @each(
-    "text, says",
+    "text, line",
     [
         ("", "line 1"),
         ("images: 3c010204\n", "line 1"),
@@ -134,8 +122,8 @@ def test_an_unknown_algorithm_is_refused():
         ("TRT-8601-MinMaxCalibration\nx: 1\nx: 2\n", "line 3"),
     ],
 )
-def test_a_line_that_is_none_is_named_by_its_number(tmp_path, text, says):
-    with pytest.raises(InputError, match=says):
+def test_a_line_that_is_none_is_named_by_its_number(tmp_path, text, line):
+    with fails(InputError, "model.cache", line):
         read_cache(text_cache(tmp_path, text))
 
 
@@ -149,12 +137,12 @@ def test_windows_line_ends_and_names_that_are_not_utf_8(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a\nb", "\ud800"])
 def test_a_name_that_no_line_can_hold_is_refused(name):
-    with pytest.raises(InputError, match="tensor name"):
+    with fails(InputError, repr(name)):
         cache_of(calibration({name: 1.0}), "8.6.1")
 
 
 def test_an_empty_calibration_is_not_written():
-    with pytest.raises(InputError, match="no range"):
+    with fails(InputError, hint="calibrate"):
         cache_of(calibration({}), "8.6.1")
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.model import load_model

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from onnx import helper
 
-from tests.networks import rng, save
+from tests.fixtures.networks import rng, save
 
 
 def far_net(path: Path) -> Path:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.evaluate.search.nets import far_net
+from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW
-from tests.networks import conv_net, samples
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.cli.search import _gpu_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.search.nets import random_net
-from tests.networks import rng
+from tests.fixtures.networks import rng
 from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Choice, split, unit_of
 from trtcal.evaluate.search.milp import Programme

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from tests.evaluate.search.nets import far_net, random_net
-from tests.networks import conv_net, linear_classifier, rng, samples
+from tests.fixtures.networks import conv_net, linear_classifier, rng, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.search.compiled import Compiled

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.networks import conv_net, samples
+from tests.fixtures.networks import conv_net, samples
 from trtcal.cli.main import run_command
 from trtcal.documents import read_document
 

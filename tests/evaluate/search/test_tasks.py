@@ -7,8 +7,8 @@ import pytest
 from onnx import helper
 
 import trtcal
-from tests.kinds import KINDS
-from tests.networks import save
+from tests.fixtures.kinds import KINDS
+from tests.fixtures.networks import save
 from trtcal.cli.main import run_command
 
 

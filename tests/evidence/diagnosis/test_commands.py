@@ -7,8 +7,10 @@ import onnx
 import pytest
 
 from tests.evidence.layers import engines
+from tests.fixtures.commands import shows
+from tests.fixtures.fails import fails
+from tests.fixtures.networks import conv_net
 from tests.fixtures.structures import image, pair, weight, wrong_axis
-from tests.networks import conv_net
 from trtcal import diagnose
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
@@ -29,10 +31,7 @@ def here(tmp_path, monkeypatch):
 def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
     onnx.save(wrong_axis().proto(), here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "loose"]) == 0
-    out = capsys.readouterr().out
-    assert "1. no_int8: no layer of this engine runs in INT8" in out
-    assert "2. silent_fallback: 'node' was requested in int8" in out
-    assert "0 % of " in out
+    shows(capsys.readouterr().out, "1. no_int8", "2. silent_fallback", "node", "int8", "0 %")
     (here / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "strict"]) == 1
     for file in ("engine.plan", "build.json", "diagnosis.json"):
@@ -42,7 +41,7 @@ def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
         '[[suppress]]\nkind = "silent_fallback"\nsubject = "no*"\nreason = "it is small"\n'
     )
     assert run_command(["diagnose", "strict"]) == 0
-    assert "accepted: silent_fallback node (it is small)" in capsys.readouterr().out
+    shows(capsys.readouterr().out, "accepted: silent_fallback node", "it is small")
 
 
 @needs_rtx
@@ -53,31 +52,27 @@ def test_a_fusion_that_is_split_and_can_be_fixed_is_a_finding(here, capsys):
     net.done(net.relu(pair(net, y)))
     onnx.save(net.proto(), here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 0
-    out = capsys.readouterr().out
-    assert "broken_fusion" in out
-    assert "--add inner-pairs" in out
+    shows(capsys.readouterr().out, "broken_fusion", "--add inner-pairs")
 
 
 def test_a_graph_alone_says_what_will_run_in_float(here, capsys):
     onnx.save(wrong_axis().proto(), here / "model.onnx")
     assert run_command(["diagnose", "--model", "model.onnx"]) == 0
-    out = capsys.readouterr().out
-    assert "1. wrong_axis: 'node' has Q/DQ" in out
-    assert "seen in the graph, not in a build" in out
+    shows(capsys.readouterr().out, "1. wrong_axis", "node", "graph")
 
 
 def test_a_log_that_is_none_is_not_called_clean(here, capsys):
     (here / "notes.txt").write_text("Nothing that a builder prints.\n" * 20)
     assert run_command(["diagnose", "--log", "notes.txt"]) == 0
     captured = capsys.readouterr()
-    assert "are they build logs?" in captured.err
+    shows(captured.err, "logs")
     assert "0 log_events" in captured.out
 
 
 def test_a_model_given_as_a_log_is_refused(here, capsys):
     onnx.save(wrong_axis().proto(), here / "model.onnx")
     assert run_command(["diagnose", "--log", "model.onnx"]) == 2
-    assert "model.onnx is an ONNX model, not a build log" in capsys.readouterr().err
+    shows(capsys.readouterr().err, "model.onnx", "an ONNX model")
 
 
 def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
@@ -97,9 +92,7 @@ def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
     (here / "graph.json").write_text(json.dumps({"Layers": [layer]}))
     arguments = ["diagnose", "--layers", "graph.json", "--model", "model.onnx"]
     assert run_command(arguments) == 0
-    out = capsys.readouterr().out
-    assert "silent_fallback: 'node' was requested in int8; it runs in fp32" in out
-    assert "on axis 1, its output channels on axis 0" in out
+    shows(capsys.readouterr().out, "silent_fallback", "node", "int8", "fp32", "axis 1", "axis 0")
 
 
 @needs_rtx
@@ -128,32 +121,27 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
             tensor.raw_data = b"\1" * 8  # zero points, which the parser wants to be 0
     onnx.save(proto, here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 3
-    err = capsys.readouterr().err
-    assert "build_error: " in err
-    assert "fix: " in err
+    shows(capsys.readouterr().err, "build_error:", "fix:")
     assert not (here / "made" / "engine.plan").exists()
     assert run_command(["diagnose", "made"]) == 0
     assert "build_error" in capsys.readouterr().out
     assert diagnose("made").counts["log_events"] > 0
     assert run_command(["layers", "show", "made"]) == 2
-    assert (
-        "belongs to a failed build\nhint: find the cause: `trtcal log made/build.log`"
-        in capsys.readouterr().err
-    )
+    shows(capsys.readouterr().err, "`trtcal log made/build.log`")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "there is nothing to diagnose"),
+        ([], "nothing"),
         (["nowhere"], "nowhere"),
-        (["--log", "nowhere.log"], "cannot read nowhere.log"),
-        (["--layers", "nowhere.json"], "nowhere.json does not exist"),
+        (["--log", "nowhere.log"], "nowhere.log"),
+        (["--layers", "nowhere.json"], "nowhere.json"),
     ],
 )
 def test_wrong_input_is_one_error(here, capsys, arguments, words):
     assert run_command(["diagnose", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    shows(capsys.readouterr().err, words)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +151,10 @@ def test_wrong_input_is_one_error(here, capsys, arguments, words):
         ('[[suppress]]\nkind = "x"\nreason = "y"\nsubjct = "z"\n', "suppress.subjct"),
         ('limits = ["uncalibrated < 1"]\n', "limits"),
         ("limits = 3\n", "limits"),
-        ("suppress = [1]\n", "'suppress' must be a list of tables"),
+        ("suppress = [1]\n", "suppress"),
     ],
 )
 def test_wrong_limits_are_named(tmp_path, text, words):
     (tmp_path / "trtcal.toml").write_text(text)
-    with pytest.raises(InputError) as error:
+    with fails(InputError, words):
         read_config(tmp_path / "trtcal.toml")
-    assert words in f"{error.value.message} {error.value.hint}"

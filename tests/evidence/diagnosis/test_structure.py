@@ -7,7 +7,7 @@ from onnx import numpy_helper
 
 from tests.fixtures.structures import conv, image, pair, weight, whole, wrong_axis
 from tests.fixtures.tables import each
-from tests.zoo_net import Net
+from tests.fixtures.zoo_net import Net
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS

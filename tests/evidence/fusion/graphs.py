@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from tests.zoo_net import Net
+from tests.fixtures.zoo_net import Net
 from trtcal.model import Model, load_model
 
 SIZE = 12

@@ -18,59 +18,37 @@ from trtcal.evidence.manifest import Build
 
 def build_document(layers):
     build = Build(
-        folder=Path(),
-        backend="tensorrt-rtx",
-        backend_version="1.7",
-        target="sm89",
-        model="sha256:0",
-        model_name="m",
-        layers=tuple(layers),
-        outcomes=(),
-        skipped={},
-        quantization={},
-        engine_file="engine.plan",
-        measured={},
-    )
+        folder=Path(), backend="tensorrt-rtx", backend_version="1.7", target="sm89",
+        model="sha256:0", model_name="m", layers=tuple(layers), outcomes=(), skipped={},
+        quantization={}, engine_file="engine.plan", measured={},
+    )  # fmt: skip
     return json.dumps(build.to_document())
 
 
-def test_a_file_alone_takes_no_profile_that_lies_beside_it(tmp_path):
+def test_a_file_takes_the_profile_that_is_given_and_a_folder_takes_its_own(tmp_path):
     folder = write(tmp_path / "a", float_residual())
-    engine = read_engine(folder / "graph.json")
-    assert len(engine.layers) == 10
-    assert not engine.is_timed
-    assert engine.notes == ()
-
-
-def test_a_given_profile_is_joined(tmp_path):
-    folder = write(tmp_path / "a", float_residual())
-    engine = read_engine(folder / "graph.json", folder / "profile.json")
-    assert engine.total_ms == pytest.approx(sum(ms for _, ms in float_residual()))
-    assert [layer.time_ms for layer in engine.layers] == [ms for _, ms in float_residual()]
-
-
-def test_a_folder_takes_both_and_says_so(tmp_path):
-    folder = write(tmp_path / "a", float_residual())
-    engine = read_engine(folder)
-    assert engine.is_timed
-    assert engine.notes == (f"layers: {folder}/graph.json", f"times: {folder}/profile.json")
+    alone = read_engine(folder / "graph.json")
+    assert (len(alone.layers), alone.is_timed, alone.notes) == (10, False, ())
+    joined = read_engine(folder / "graph.json", folder / "profile.json")
+    assert joined.total_ms == pytest.approx(sum(ms for _, ms in float_residual()))
+    assert [layer.time_ms for layer in joined.layers] == [ms for _, ms in float_residual()]
+    whole = read_engine(folder)
+    assert whole.is_timed
+    assert whole.notes == (f"layers: {folder}/graph.json", f"times: {folder}/profile.json")
 
 
 def test_a_build_and_its_layer_times(tmp_path):
     layers = read_engine(write(tmp_path / "a", float_residual())).layers
     build = tmp_path / "build"
     build.mkdir()
-    (build / "build.json").write_text(
-        build_document([replace(one, time_ms=None) for one in layers])
-    )
+    untimed = [replace(one, time_ms=None) for one in layers]
+    (build / "build.json").write_text(build_document(untimed))
     assert not read_engine(build).is_timed
     times = [{"name": one.name, "timeMs": 2.0, "averageMs": 1.0} for one in layers]
     (build / "layer-times.json").write_text(json.dumps([{"count": 2}, *times]))
     assert read_engine(build).total_ms == 10
-    assert (
-        read_engine(build / "build.json").layers
-        == read_engine(tmp_path / "a" / "graph.json").layers
-    )
+    listed = read_engine(tmp_path / "a" / "graph.json").layers
+    assert read_engine(build / "build.json").layers == listed
 
 
 def test_a_build_says_its_model_and_builder(tmp_path):
@@ -126,13 +104,10 @@ def test_what_is_no_layer_list_is_an_input_error(name, tmp_path):
         read_engine(tmp_path / name)
 
 
-def test_a_place_without_anything_is_an_input_error(tmp_path):
+def test_nothing_and_the_profile_of_another_engine_are_input_errors(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(InputError):
             read_engine(path)
-
-
-def test_the_profile_of_another_engine_is_an_input_error(tmp_path):
     (tmp_path / "graph.json").write_text(inspected(float_residual()))
     (tmp_path / "other.json").write_text(profiled([({"Name": "alien"}, 0.5)]))
     for profile in ("other.json", "graph.json", "none.json"):

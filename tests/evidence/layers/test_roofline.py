@@ -70,18 +70,11 @@ def test_a_file_of_ones_own(tmp_path):
 @each(
     "text",
     [
-        "",
-        "= 3",
-        GOOD.replace("100", "0"),
-        GOOD.replace("100", "-1"),
-        GOOD.replace("100", "nan"),
-        GOOD.replace("100", "inf"),
-        GOOD.replace("100", "true"),
-        GOOD.replace("100", '"fast"'),
-        GOOD + "sparse = 1\n",
-        GOOD.replace("fp32", "fp31"),
+        "", "= 3", GOOD.replace("100", "0"), GOOD.replace("100", "-1"),
+        GOOD.replace("100", "nan"), GOOD.replace("100", "inf"), GOOD.replace("100", "true"),
+        GOOD.replace("100", '"fast"'), GOOD + "sparse = 1\n", GOOD.replace("fp32", "fp31"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_file_is_an_input_error(text, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(text)

@@ -32,7 +32,7 @@ def test_a_node_gets_what_its_heavy_layer_computes_in():
     )
     assert (met.got, met.layer, met.reason, met.is_met) == ("int8", "conv_myl0_1", None, True)
     assert (lost.got, lost.is_lost) == ("fp32", True)
-    assert "arrives as fp32" in lost.reason
+    assert "fp32" in lost.reason
     assert lost.hint
 
 
@@ -55,14 +55,11 @@ def test_a_pooling_layer_decides_for_its_node():
     assert check({"pool": "int8"}, [pool])[0].got == "int8"
 
 
-def test_a_node_in_no_layer_is_said_to_be_so():
+def test_a_node_in_no_layer_or_without_a_list_is_said_to_be_so():
     (outcome,) = check({"gone": "int8"}, [heavy("conv", "int8")])
     assert (outcome.got, outcome.layer) == ("unknown", None)
-    assert "not found" in outcome.reason
-
-
-def test_without_a_list_nothing_is_claimed():
-    assert check({"conv": "int8"}, [])[0].reason == "there is no layer list"
+    assert outcome.reason
+    assert check({"conv": "int8"}, [])[0].reason not in (None, outcome.reason)
 
 
 def test_a_node_that_may_lie_in_a_compiled_subgraph_is_unknown():
@@ -76,9 +73,9 @@ def test_a_node_that_may_lie_in_a_compiled_subgraph_is_unknown():
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        (heavy("n", "fp32", weights="int8"), "only its weights"),
-        (heavy("n", "int8", weights="fp32"), "converts the INT8 operands"),
-        (heavy("n", "fp16"), "arrives as fp16"),
+        (heavy("n", "fp32", weights="int8"), "weights"),
+        (heavy("n", "int8", weights="fp32"), "INT8"),
+        (heavy("n", "fp16"), "fp16"),
     ],
 )
 def test_the_reason_tells_which_operand_was_not_quantized(layer, said):
@@ -87,15 +84,14 @@ def test_the_reason_tells_which_operand_was_not_quantized(layer, said):
     assert said in outcome.reason
 
 
-def test_a_layer_in_int8_although_float_was_asked_is_lost_too():
-    (outcome,) = check({"n": "fp16"}, [heavy("n", "int8")])
-    assert (outcome.got, outcome.is_lost) == ("int8", True)
-
-
-def test_another_precision_than_the_three_is_named_but_not_claimed():
-    (outcome,) = check({"n": "int8"}, [heavy("n", "bf16")])
-    assert outcome.got == "unknown"
-    assert "bf16" in outcome.reason
+@pytest.mark.parametrize(
+    ("asked", "runs", "got", "is_lost"),
+    [("fp16", "int8", "int8", True), ("int8", "bf16", "unknown", False)],
+)
+def test_another_precision_than_was_asked(asked, runs, got, is_lost):
+    (outcome,) = check({"n": asked}, [heavy("n", runs)])
+    assert (outcome.got, outcome.is_lost) == (got, is_lost)
+    assert got == "int8" or runs in outcome.reason
 
 
 @each("name", ["", "a\nb", "x][ONNX Layer: y", " + ", "{ForeignNode[", "\udcff"])

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.fixtures.fails import fails
 from tests.fixtures.structures import wrong_axis
 from trtcal.errors import InputError
 from trtcal.evidence.log import files
@@ -48,12 +49,10 @@ def test_a_packed_log_that_is_cut_or_broken_is_refused(tmp_path, pack):
     chars = np.random.default_rng(0).integers(32, 127, 20_000, np.uint8).tobytes()
     packed = pack(chars)
     path.write_bytes(packed[:-30])
-    with pytest.raises(
-        InputError, match=r"is cut off: its compressed data are not complete|cannot unpack"
-    ):
+    with fails(InputError, "build.log"):
         parse_file(path)
     path.write_bytes(packed[:40] + b"\xff" * 400 + packed[440:])
-    with pytest.raises(InputError, match=r"cannot unpack|is cut off"):
+    with fails(InputError, "build.log"):
         parse_file(path)
 
 
@@ -62,9 +61,8 @@ def test_zstd_without_its_package_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "backports", None)
     path = tmp_path / "build.log"
     path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(40))
-    with pytest.raises(InputError, match="compressed with zstd") as raised:
+    with fails(InputError, "zstd", hint="pip install"):
         parse_file(path)
-    assert "pip install" in raised.value.hint
 
 
 def test_what_a_small_file_unpacks_to_does_not_fill_the_memory():
@@ -123,7 +121,7 @@ def test_what_is_no_log_is_refused_with_what_it_is(tmp_path, what):
     path = tmp_path / "build.log"
     for data in (BINARY[what](), gzip.compress(BINARY[what]())):
         path.write_bytes(data)
-        with pytest.raises(InputError, match=f"is {what}, not a build log") as raised:
+        with fails(InputError, what) as raised:
             parse_file(path)
         assert raised.value.hint
 

@@ -16,17 +16,13 @@ from trtcal.evidence.layers.listing import read_layer
 @each("name", HOSTILE)
 def test_a_hostile_node_name_is_read_back_and_misleads_nobody(name):
     layer = read_layer(described(name=f"{name}_myl0_1", nodes=(name, "other")))
-    assert layer is not None
-    assert layer.name == f"{name}_myl0_1"
-    assert layer.nodes == (name, "other")
-    assert layer.precision == "int8"
-    assert layer.kind == "correlation"
+    assert (layer.name, layer.nodes) == (f"{name}_myl0_1", (name, "other"))
+    assert (layer.precision, layer.kind) == ("int8", "correlation")
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\x1e\x1f\r\n"), max_size=40))
 def test_any_node_name_is_read_back(name):
     layer = read_layer(described(name=name + "_myl0_1", nodes=(name, "other")))
-    assert layer is not None
     assert layer.nodes == (name, "other")
     assert from_fields(Layer, json.loads(json.dumps(layer.to_document()))) == layer
 
@@ -39,7 +35,6 @@ def test_reading_a_layer_never_raises(text):
 
 def test_tensors_are_read_with_type_shape_and_format():
     layer = read_layer(described(inputs=(tensor("in, put", "Half", "-1,3"), tensor("b"))))
-    assert layer is not None
     assert layer.inputs[0] == TensorInfo("in, put", "fp16", (-1, 3), "(NHWC) Channel major format")
     assert layer.constants[0].dtype == "int8"
     assert layer.tactic == "__myelin_CASK_STUB"
@@ -74,15 +69,8 @@ def test_a_layer_out_of_sequence_keeps_its_name_and_nodes():
     ],
 )
 def test_precision_is_what_the_product_is_taken_in(kind, name, inputs, constants, precision):
-    text = described(
-        name=name,
-        kind=kind,
-        inputs=tuple(tensor("i", dtype) for dtype in inputs),
-        constants=tuple(tensor("k", dtype) for dtype in constants),
-    )
-    layer = read_layer(text)
-    assert layer is not None
-    assert layer.precision == precision
+    sides = [tuple(tensor("t", dtype) for dtype in side) for side in (inputs, constants)]
+    assert read_layer(described(name, kind, *sides)).precision == precision
 
 
 @each(
@@ -111,7 +99,6 @@ def test_layers_of_the_years_between():
         "Layer(CaskConvolution): w1 + Quant_2 + Conv_3 + PWN(Clip_4), Tactic: 0x0a0b, "
         "left, right (Int8[1,64:32,7,7]), res (Half[1,64,7,7]) -> out (Float[1,128,7,7])"
     )
-    assert layer is not None
     assert [t.name for t in layer.inputs] == ["left, right", "res"]
     assert layer.inputs[0].shape == (1, 64, 7, 7)
     assert layer.inputs[0].format == "vectors of 32 along axis 1"
@@ -125,26 +112,18 @@ def test_layers_of_the_first_years():
         "Layer(scudnn): conv [a], Tactic: 1025026069226666066, "
         "x[Float(1,3,8,8)], y[Float(1,3,8,8)] -> z[Half(1,8,8,8)]"
     )
-    assert layer is not None
     assert layer.tactic == "1025026069226666066"
     assert [t.dtype for t in (*layer.inputs, *layer.outputs)] == ["fp32", "fp32", "fp16"]
 
 
-def test_a_constant_has_no_input():
-    layer = read_layer("Layer(Constant): k, Tactic: 0x0,  -> k_out (Int32[])")
-    assert layer is not None
-    assert layer.inputs == ()
-    assert layer.outputs == (TensorInfo("k_out", "int32", (), "row major"),)
-
-
-def test_a_subgraph_without_a_listing_is_opaque():
-    layer = read_layer(
-        "Layer(Myelin): {ForeignNode[a...z]}, Tactic: 0x0, x (Int8[1]) -> y (Int8[1])"
-    )
-    assert layer is not None
+def test_layers_without_an_input_or_a_listing():
+    constant = read_layer("Layer(Constant): k, Tactic: 0x0,  -> k_out (Int32[])")
+    assert constant.inputs == ()
+    assert constant.outputs == (TensorInfo("k_out", "int32", (), "row major"),)
+    subgraph = "Layer(Myelin): {ForeignNode[a...z]}, Tactic: 0x0, x (Int8[1]) -> y (Int8[1])"
+    layer = read_layer(subgraph)
     assert layer.is_opaque
-    assert layer.precision == "unknown"
-    assert layer.nodes == ("a", "z")
+    assert (layer.precision, layer.nodes) == ("unknown", ("a", "z"))
 
 
 def test_fused_names_are_taken_apart():

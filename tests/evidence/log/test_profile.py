@@ -66,8 +66,7 @@ def test_equal_names_are_joined_in_order():
     profile = read_profile(document(*(entry_text("same", ms) for ms in (1, 2)), entry_text("x", 4)))
     timed = join_times([Layer("same", "k"), Layer("y", "k"), Layer("same", "k")], profile)
     assert [layer.time_ms for layer in timed.layers] == [1, None, 2]
-    assert timed.without_time == ("y",)
-    assert [time.name for time in timed.without_layer] == ["x"]
+    assert (timed.without_time, [time.name for time in timed.without_layer]) == (("y",), ["x"])
 
 
 def test_what_is_no_time_is_none():

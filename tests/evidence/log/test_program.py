@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from tests.fixtures.engines import needs_rtx
+from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
-from tests.zoo import ZOO
-from tests.zoo_scene import scene
+from tests.fixtures.zoo import ZOO
+from tests.fixtures.zoo_scene import scene
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_profiles
 from trtcal.backends.registry import BACKENDS
@@ -76,8 +77,7 @@ def test_a_program_is_read_as_the_listing_tells_it(read):
     assert [t.name for t in conv.constants] == ["w_myl0"]
     assert conv.inputs[0].name == 'a"b_myl0'
     assert conv.inputs[0].format == "(NHWC) Channel major format"
-    assert conv.outputs[0].name == "y"
-    assert conv.outputs[0].dtype == "fp16"
+    assert (conv.outputs[0].name, conv.outputs[0].dtype) == ("y", "fp16")
     assert conv.macs == 8 * 16 * 8 * 9
     assert novelty.kind == "novelty"
     assert (novelty.inputs[0].name, novelty.inputs[0].shape) == ('a"b_myl0', (-1, 128))
@@ -130,25 +130,14 @@ def test_what_cannot_be_read_is_an_input_error(read, data):
 
 
 def test_a_missing_file_is_an_input_error(tmp_path):
-    with pytest.raises(InputError):
+    with fails(InputError, "none.plan"):
         read_engine_layers(tmp_path / "none.plan")
 
 
 PIECES = [
-    "{",
-    "}",
-    "=",
-    '"',
-    "\\",
-    " ",
-    "a",
-    "main {",
-    "tensor={ name=",
-    'dims={ "',
-    "\n",
-    "9" * 30,
+    "{", "}", "=", '"', "\\", " ", "a", "main {", "tensor={ name=", 'dims={ "', "\n", "9" * 30,
     "é",
-]
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60))
@@ -181,12 +170,9 @@ def test_an_engine_tells_the_layers_of_its_own_listing(name, form, tmp_path):
     listed = parse_file(made.log).layers
     inside = read_engine_layers(made.engine)
     assert len(listed) > 3
-    assert [described(layer, False) for layer in inside] == [
-        described(layer, False) for layer in listed
-    ]
-    assert [described(layer, True) for layer in inside[:-1]] == [
-        described(layer, True) for layer in listed[:-1]
-    ]
+    for names, last in ((False, None), (True, -1)):
+        sides = ([described(one, names) for one in side[:last]] for side in (inside, listed))
+        assert next(sides) == next(sides)
 
 
 @needs_rtx
@@ -211,5 +197,5 @@ def test_a_program_may_not_be_too_large(read, monkeypatch):
     monkeypatch.setattr(
         "trtcal.evidence.layers.rtx_engine.MAX_PROGRAM_BYTES", len(TEXT.encode()) - 1
     )
-    with pytest.raises(InputError, match="length"):
+    with fails(InputError, "length"):
         read(engine(TEXT))

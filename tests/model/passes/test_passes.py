@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.examples import examples
+from tests.fixtures.networks import rng, weight
 from tests.fixtures.tables import each
 from tests.model.passes.graphs import alone, branch, changes, make, ops, prepared_alike
-from tests.networks import rng, weight
 from trtcal.model.passes import prepare_with_record
 
 few = examples(10)

@@ -3,7 +3,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.networks import conv_net, rng, save, weight
+from tests.fixtures.graphs import as_nodes
+from tests.fixtures.networks import conv_net, rng, save, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
 from trtcal.quantization import prepare
@@ -73,23 +74,16 @@ def test_batch_norm_stays_where_the_convolution_has_another_reader(tmp_path):
 
 
 def test_what_does_nothing_is_taken_out(tmp_path):
-    nodes = [
-        helper.make_node("Identity", ["x"], ["a"], "same"),
-        helper.make_node("Conv", ["a", "w"], ["b"], "conv"),
-        helper.make_node("Dropout", ["b"], ["c"], "drop"),
-        helper.make_node("Relu", ["c"], ["y"], "relu"),
-    ]
+    nodes = as_nodes(
+        "[same] a = Identity(x)  [conv] b = Conv(a, w)  [drop] c = Dropout(b)  [relu] y = Relu(c)"
+    )
     weights = {"w": weight(6, 3, 3, 3)}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 6, 6]})
     assert ops(same_outputs(path)) == ["Conv", "Relu"]
 
 
 def test_nameless_and_repeated_names_become_unique(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("Relu", ["a"], ["b"], "twice"),
-        helper.make_node("Sigmoid", ["b"], ["y"], "twice"),
-    ]
+    nodes = as_nodes("a = Conv(x, w)  [twice] b = Relu(a)  [twice] y = Sigmoid(b)")
     weights = {"w": weight(6, 3, 3, 3)}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 6, 6]})
     assert [node.name for node in prepare(load_model(path)).proto.graph.node] == [
@@ -100,10 +94,7 @@ def test_nameless_and_repeated_names_become_unique(tmp_path):
 
 
 def test_old_models_are_raised_to_a_usable_opset(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
-        helper.make_node("Softmax", ["a"], ["y"], "softmax", axis=1),
-    ]
+    nodes = as_nodes("[conv] a = Conv(x, w)  [softmax] y = Softmax<axis=1>(a)")
     weights = {"w": weight(6, 3, 8, 8)}
     path = save(
         tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 1, 1]}, 9
@@ -132,21 +123,14 @@ def test_channel_scales_after_a_convolution_are_folded(tmp_path):
 
 
 def test_what_differs_within_a_channel_is_not_folded(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
-        helper.make_node("Mul", ["a", "map"], ["y"], "mul"),
-    ]
+    nodes = as_nodes("[conv] a = Conv(x, w)  [mul] y = Mul(a, map)")
     weights = {"w": weight(6, 3, 3, 3), "map": rng(4).uniform(0, 1, (6, 6)).astype(np.float32)}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 6, 6]})
     assert ops(same_outputs(path)) == ["Conv", "Mul"]
 
 
 def test_a_dropout_whose_mask_is_shown_stays(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
-        helper.make_node("Dropout", ["a"], ["b", "mask"], "drop"),
-        helper.make_node("Relu", ["b"], ["y"], "relu"),
-    ]
+    nodes = as_nodes("[conv] a = Conv(x, w)  [drop] b, mask = Dropout(a)  [relu] y = Relu(b)")
     path = save(
         tmp_path / "n.onnx",
         nodes,
