@@ -25,7 +25,7 @@ ALLOWED = {
     ("model", "FORMULAS"): "operator -> the function that counts its multiply-accumulates",
     ("model", "_Counter"): "operator -> the method that counts the bodies that it holds",
     ("model", "NEUTRAL"): "operator -> its neutral element",
-    ("model", "STATEFUL"): "operators of TensorFlow, some of which are called as ONNX's are",
+    ("wings", "STATEFUL"): "operators of TensorFlow, some of which are called as ONNX's are",
     ("evidence", "BETWEEN"): "words of the pattern files, one is no operator",
 }
 """By room and name."""
