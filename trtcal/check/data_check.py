@@ -10,7 +10,6 @@ import numpy as np
 
 from trtcal.check.evidence import (
     Evidence,
-    advantage,
     check_label_numbers,
     check_labels,
     is_possible,
@@ -131,7 +130,7 @@ class _ImageChecks:
         if array.dtype.kind != "f":
             return None, samples
         tried = self._tried(samples, self._hopeful(samples, changes(self.image.planes(array))))
-        clear = [one for one in tried if one[0].is_clear]
+        clear = [row for row in tried if row[0].is_clear]
         if not clear:
             return None, samples
         evidence, change = _best(clear)
@@ -158,7 +157,7 @@ class _ImageChecks:
             tried = [(self._weighed(some, response, way), way) for way in ways]
             if not any(evidence.is_borderline for evidence, _ in tried):
                 break
-            ways = [way for one, way in tried if one.is_clear or one.is_borderline]
+            ways = [way for evidence, way in tried if evidence.is_clear or evidence.is_borderline]
         return tried
 
     def _growing(self, samples: Samples) -> Iterator[Samples]:
@@ -166,25 +165,25 @@ class _ImageChecks:
         yield samples
         yield self.more(samples)
 
-    def _weighed(self, samples: Samples, given: Response, change: Change) -> Evidence:
+    def _weighed(self, samples: Samples, original: Response, change: Change) -> Evidence:
         prepared = self._changed(samples, change)
-        pair = self._driven(given, samples, self.probe.run(prepared), prepared)
+        pair = self._driven(original, samples, self.probe.run(prepared), prepared)
         return weigh(*pair, change.gain, samples.labels, change.is_from_wrong)
 
     def _driven(
-        self, given: Response, samples: Samples, changed: Response, prepared: Samples
+        self, original: Response, samples: Samples, changed: Response, prepared: Samples
     ) -> tuple[Response, Response]:
         """Return both responses with how the first layers are driven, where that decides anything."""
         if self.driven is None:
             self.driven = self.probe.signal_to_bias(samples)
         before = self.driven
-        if before is None or (given.classes is not None and is_possible(before)):
-            return given, changed
+        if before is None or (original.classes is not None and is_possible(before)):
+            return original, changed
         after = self.probe.signal_to_bias(prepared)
-        return replace(given, signal_to_bias=before), replace(changed, signal_to_bias=after)
+        return replace(original, signal_to_bias=before), replace(changed, signal_to_bias=after)
 
     def _values_issue(self, array: Array, change: Change, evidence: Evidence) -> DataIssue:
-        low, high = (float(one) for one in np.quantile(array, (0.001, 0.999)))
+        low, high = (float(value) for value in np.quantile(array, (0.001, 0.999)))
         settings = settings_of(change.wanted.name, self.image.planes(array).shape[1])
         keys = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
         return DataIssue(
@@ -225,12 +224,11 @@ class _ImageChecks:
         """Weigh samples with their first and last channel exchanged; nothing changes in grey ones."""
         exchanged = self._exchanged(samples)
         if np.array_equal(exchanged.feeds[self.image.name], samples.feeds[self.image.name]):
-            given = self.probe.run(samples)
-            return weigh(given, given, None, samples.labels)
-        (given, near), (changed, far) = map(self.probe.run_inside, (samples, exchanged))
-        pair = self._driven(given, samples, changed, exchanged)
-        evidence = weigh(*pair, None, samples.labels)
-        return evidence.with_features(advantage(far, near))
+            original = self.probe.run(samples)
+            return weigh(original, original, None, samples.labels)
+        original, changed = map(self.probe.run_inside, (samples, exchanged))
+        pair = self._driven(original, samples, changed, exchanged)
+        return weigh(*pair, None, samples.labels)
 
     def _exchanged(self, samples: Samples) -> Samples:
         planes = self.image.planes(samples.feeds[self.image.name])
@@ -251,6 +249,6 @@ def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:
     Values may look like two forms: those are pixels in the one that uses most of 0 to 255.
     """
     best = max((evidence for evidence, _ in tried), key=lambda evidence: evidence.rank)
-    as_good = [one for one in tried if one[0].is_as_good_as(best)]
+    as_good = [row for row in tried if row[0].is_as_good_as(best)]
     had = as_good[0][1].had
-    return min((one for one in as_good if one[1].had == had), key=lambda one: one[1].gain)
+    return min((row for row in as_good if row[1].had == had), key=lambda row: row[1].gain)

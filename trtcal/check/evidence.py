@@ -8,7 +8,7 @@ agree. Running statistics of BatchNormalizations, and labels, overrule all that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,12 +55,6 @@ class Evidence:
     won: int
     lost: int
     features_t: float = 0.0
-
-    def with_features(self, features_t: float) -> Evidence:
-        """Return the evidence together with that of inner layers, a t-statistic; they may overrule."""
-        alone = self.model_t if features_t > -BORDERLINE else 0.0
-        both = max(alone, features_t * CLEAR / CLEAR_FEATURES)
-        return replace(self, model_t=both, features_t=features_t)
 
     @property
     def strength(self) -> float:
@@ -137,29 +131,31 @@ class Evidence:
 
     def sentence(self) -> str:
         """Return in figures what is better."""
-        given, changed, clauses = self.given, self.changed, list[str]()
+        original, changed, clauses = self.given, self.changed, list[str]()
         if self.won + self.lost:
             clauses.append(
                 f"{self.won} more samples get the class of their label, {self.lost} fewer"
             )
-        if given.misfit is not None:
+        if original.misfit is not None:
             clauses.append(
                 "its batch normalizations read values that differ from those of training by "
-                f"{changed.misfit:.3g} instead of {given.misfit:.3g}"
+                f"{changed.misfit:.3g} instead of {original.misfit:.3g}"
             )
         if self.features_t > 0:
             clauses.append(f"its layers distinguish the samples better (t = {self.features_t:.1f})")
         if (
             self.by_signal
-            and given.signal_to_bias is not None
+            and original.signal_to_bias is not None
             and changed.signal_to_bias is not None
         ):
-            before, after = (math.pow(10, one.signal_to_bias or 0) for one in (given, changed))
+            before, after = (
+                math.pow(10, response.signal_to_bias or 0) for response in (original, changed)
+            )
             clauses.append(
                 f"in its first layer pixels weigh {after:.3g} times a bias instead of {before:.3g}"
             )
         for name, text in PER_SAMPLE.items():
-            first, second = _mean(getattr(given, name)), _mean(getattr(changed, name))
+            first, second = _mean(getattr(original, name)), _mean(getattr(changed, name))
             if not clauses and first is not None and second is not None:
                 clauses.append(f"{text} {second:.3g} instead of {first:.3g}")
         return f"so prepared, {', and '.join(clauses)}"
@@ -191,7 +187,7 @@ def _mean(values: Values | float | None) -> float | None:
 
 
 def weigh(
-    given: Response,
+    original: Response,
     changed: Response,
     gain: float | None,
     labels: Labels | None,
@@ -203,41 +199,46 @@ def weigh(
     is trained on the form given.
     """
     won = lost = 0
-    if labels is not None and given.classes is not None and changed.classes is not None:
-        before, after = given.classes == labels, changed.classes == labels
+    if labels is not None and original.classes is not None and changed.classes is not None:
+        before, after = original.classes == labels, changed.classes == labels
         won, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    model_t = _model_t(given, changed, gain, wrong)
-    return Evidence(given, changed, model_t, CLEAR_WRONG if wrong else CLEAR, won, lost)
+    model_t, features_t = _model_t(original, changed, gain, wrong), 0.0
+    if gain is None:  # the inner layers see colours, and may overrule the classes
+        features_t = advantage(changed.features, original.features)
+        alone = model_t if features_t > -BORDERLINE else 0.0
+        model_t = max(alone, features_t * CLEAR / CLEAR_FEATURES)
+    threshold = CLEAR_WRONG if wrong else CLEAR
+    return Evidence(original, changed, model_t, threshold, won, lost, features_t)
 
 
-def _model_t(given: Response, changed: Response, gain: float | None, wrong: bool) -> float:
-    before, after = _mean(given.mutual_information), _mean(changed.mutual_information)
-    if before is None or after is None or _loses(given, changed):
+def _model_t(original: Response, changed: Response, gain: float | None, wrong: bool) -> float:
+    before, after = _mean(original.mutual_information), _mean(changed.mutual_information)
+    if before is None or after is None or _loses(original, changed):
         return 0.0
     if after < SOME:  # one class or one scene: any change moves them all alike, as chance has it
         return 0.0
-    lead = advantage(changed.lead, given.lead)
+    lead = advantage(changed.lead, original.lead)
     if gain is None:
         return lead
-    sharp = advantage(changed.sharpness, given.sharpness)
+    sharp = advantage(changed.sharpness, original.sharpness)
     t = min(lead, sharp) if gain >= 1 else sharp
     # What confuses the model separates samples of one class: it is less confident then.
-    confused = sharp < -1 or advantage(changed.entropy, given.entropy) > 1
+    confused = sharp < -1 or advantage(changed.entropy, original.entropy) > 1
     if before < COLLAPSED * after and (wrong or not confused):
-        return max(t, advantage(changed.mutual_information, given.mutual_information))
+        return max(t, advantage(changed.mutual_information, original.mutual_information))
     return t
 
 
-def _loses(given: Response, changed: Response) -> bool:
-    before, after = _mean(given.mutual_information), _mean(changed.mutual_information)
+def _loses(original: Response, changed: Response) -> bool:
+    before, after = _mean(original.mutual_information), _mean(changed.mutual_information)
     return before is not None and after is not None and before > LOSES * after
 
 
-def advantage(changed: Values | None, given: Values | None) -> float:
+def advantage(changed: Values | None, original: Values | None) -> float:
     """Return the paired t-statistic of `changed` minus `given`; 0 for too few samples."""
-    if changed is None or given is None or len(given) < ENOUGH:
+    if changed is None or original is None or len(original) < ENOUGH:
         return 0.0
-    difference = changed - given
+    difference = changed - original
     if not difference.any():
         return 0.0
     error = difference.std(ddof=1) / len(difference) ** 0.5

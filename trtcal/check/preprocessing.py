@@ -43,7 +43,7 @@ class Form:
 
     def pixels(self, planes: Array) -> Array:
         """Return the pixels that values in this form came from."""
-        scale, offset = (_across(one, planes) for one in (self.scale, self.offset))
+        scale, offset = (_across(values, planes) for values in (self.scale, self.offset))
         return (planes - offset) / scale
 
 
@@ -59,8 +59,8 @@ class Change:
         forms = (self.had.scale, self.had.offset, self.wanted.scale, self.wanted.offset)
         scale, offset, wider, farther = (_across(form, planes) for form in forms)
         factor, changed = wider / scale, np.empty_like(planes)
-        for one, target in zip(planes, changed, strict=True):  # all at once would be in float64
-            target[...] = one * factor + (farther - offset * factor)
+        for image, target in zip(planes, changed, strict=True):  # all at once would be in float64
+            target[...] = image * factor + (farther - offset * factor)
         return changed
 
     def code(self, channels: int, channels_last: bool) -> str:
@@ -189,7 +189,7 @@ def forms_of(planes: Array) -> list[Form]:
 
 def changes(planes: Array) -> list[Change]:
     """Return the changes to another form that may be worth trying."""
-    ways = [Change(had, wanted) for had in forms_of(planes) for wanted in VALID if wanted != had]
+    ways = [Change(had, target) for had in forms_of(planes) for target in VALID if target != had]
     return [way for way in ways if not way.is_slight]
 
 

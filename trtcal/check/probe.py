@@ -42,8 +42,9 @@ class Response:
     the mean of all; `sharpness`: that over their standard deviation, which no factor changes; `entropy`
     of the class probabilities; `mutual_information`: their KL divergence from their mean over all
     samples, in nats, 0 where the model cannot distinguish samples. `misfit`: how far what
-    BatchNormalizations read is from their running statistics; `signal_to_bias`: see `FirstLayers`.
-    None without class scores, without such nodes, and without images.
+    BatchNormalizations read is from their running statistics; `signal_to_bias`: see `FirstLayers`;
+    `features`: see `feature_distances`. None without class scores, without such nodes, and without
+    images.
     """
 
     classes: npt.NDArray[np.int64] | None
@@ -54,6 +55,7 @@ class Response:
     mutual_information: Values | None
     misfit: float | None
     signal_to_bias: float | None = None
+    features: Values | None = None
 
 
 @dataclass(frozen=True)
@@ -103,17 +105,14 @@ class ModelProbe:
         runs = ((self._run(feeds), feeds) for feeds in samples.batches(size))
         return self._response_to(runs)
 
-    def run_inside(self, samples: Samples) -> tuple[Response, Values | None]:
-        """Run the model on samples; return with it how far their features are from their mean.
-
-        [n], in natural logarithms of Euclidean norms, in the mean over layers; None without any.
-        """
+    def run_inside(self, samples: Samples) -> Response:
+        """Run the model on samples for a response that has their features, if there are any."""
         if self.inner_layers.inside is None:
-            return self.run(samples), None
+            return self.run(samples)
         batches = [*self.inner_layers.read(samples)]
         runs = (([tensors[name] for name in self.read], feeds) for feeds, tensors, _ in batches)
-        response = self._response_to(runs)
-        return response, feature_distances([rows for _, _, rows in batches], len(samples))
+        features = feature_distances([rows for _, _, rows in batches], len(samples))
+        return replace(self._response_to(runs), features=features)
 
     def _response_to(self, runs: Iterable[tuple[list[Array], Feeds]]) -> Response:
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
@@ -133,11 +132,11 @@ class ModelProbe:
         known = [ratio for ratio in ratios if ratio is not None]
         return float(np.mean(known)) if known else None
 
-    def _response(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
-        known = [one for one in found if one is not None]
-        if len(known) < len(found):
+    def _response(self, outputs: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
+        known = [scores for scores in outputs if scores is not None]
+        if len(known) < len(outputs):
             return _response_of(None, misfit)
-        scores, is_dense = np.concatenate([one for one, _ in known]), known[0][1]
+        scores, is_dense = np.concatenate([scores for scores, _ in known]), known[0][1]
         if is_dense and self.columns is None:
             self.columns = _probabilities(scores, self.outputs == 1)
         if is_dense and self.columns is not None and not self.columns.any():
@@ -186,9 +185,9 @@ def _misfit(norm: Norm, sums: Values) -> float:
 
 def _scores(outputs: list[Array], samples: int) -> tuple[Array, bool] | None:
     """Return class scores, [n, classes], and whether they are dense: the highest of many places."""
-    plain = [(one, False) for one in map(class_scores, outputs) if one is not None]
-    dense = [(one, True) for one in map(_highest, outputs) if one is not None]
-    return next((one for one in (*plain, *dense) if len(one[0]) == samples), None)
+    plain = [(scores, False) for scores in map(class_scores, outputs) if scores is not None]
+    dense = [(scores, True) for scores in map(_highest, outputs) if scores is not None]
+    return next((scores for scores in (*plain, *dense) if len(scores[0]) == samples), None)
 
 
 def _samples(feeds: Mapping[str, Array]) -> int:
@@ -267,7 +266,6 @@ class InnerLayers:
         self.tensors = [layers[place].output[0] for place in places if layers]
         names = [*dict.fromkeys([*read, *self.tensors])]
         self.inside = Inside(model.proto, names) if self.tensors else None
-        self.chosen: dict[str, npt.NDArray[np.int64]] = {}
 
     def read(self, samples: Samples) -> Iterator[tuple[Feeds, Mapping[str, Array], Features]]:
         """Yield batches, what the model makes of them, and the chosen places of each layer's output."""
@@ -283,25 +281,27 @@ class InnerLayers:
         taken = sum(sizes.get(name, 0) for name in self.tensors)
         return int(np.clip(ROOM // max(taken, 1), 1, self.batch_size))
 
-    def _features(self, found: Mapping[str, Array], size: int) -> Features:
+    def _features(self, tensors: Mapping[str, Array], size: int) -> Features:
         """Return the chosen places of each layer's output, [n, places], one row a sample."""
         chosen = {}
         for name in self.tensors:
-            values = found[name]
+            values = tensors[name]
             if values.ndim > 1 and len(values) == size:
                 rows = values.reshape(size, -1)
-                chosen[name] = rows[:, self._places(name, rows.shape[1])].astype(np.float64)
+                chosen[name] = rows[:, _places(rows.shape[1])].astype(np.float64)
         return chosen
 
-    def _places(self, name: str, width: int) -> npt.NDArray[np.int64]:
-        if name not in self.chosen:
-            generator = np.random.default_rng(0)
-            self.chosen[name] = generator.choice(width, min(width, PLACES), replace=False)
-        return self.chosen[name]
+
+@functools.cache
+def _places(width: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(0).choice(width, min(width, PLACES), replace=False)
 
 
 def feature_distances(batches: Sequence[Features], samples: int) -> Values | None:
-    """Return how far each sample's features are from the mean of all samples, [n]."""
+    """Return how far each sample's features are from the mean of all samples, [n].
+
+    In natural logarithms of Euclidean norms, in the mean over layers.
+    """
     distances = []
     for name in batches[0]:
         rows = np.concatenate([batch[name] for batch in batches])
@@ -326,11 +326,15 @@ class FirstLayers:
         graph = model.proto.graph
         layers = weighted(model.proto, MULTIPLIES | {"BatchNormalization", "Add"})[:FIRST]
         self.tensors = [node.output[0] for node in layers]
-        places = [place for place, one in enumerate(graph.node) if one.output[0] in self.tensors]
+        places = [
+            place for place, tensor in enumerate(graph.node) if tensor.output[0] in self.tensors
+        ]
         nodes = graph.node[: max(places, default=-1) + 1]
         read = {name for node in nodes for name in reads(node)}
         part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)
-        part.initializer.extend(embedded(one) for one in graph.initializer if one.name in read)
+        part.initializer.extend(
+            embedded(tensor) for tensor in graph.initializer if tensor.name in read
+        )
         proto = onnx.ModelProto(
             ir_version=model.proto.ir_version,
             opset_import=model.proto.opset_import,

@@ -83,7 +83,7 @@ def _of_one_size(dataset: Dataset, spans: Sequence[tuple[int, int]]) -> tuple[Fe
             by_shape.setdefault(str(shapes), []).append((feeds, rows))
     most = max(by_shape.values(), key=lambda same: sum(len(rows) for _, rows in same))
     read = [feeds for feeds, _ in most]
-    joined = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
+    joined = {name: np.concatenate([feeds[name] for feeds in read]) for name in read[0]}
     return joined, np.concatenate([rows for _, rows in most])
 
 

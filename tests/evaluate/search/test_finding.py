@@ -48,7 +48,7 @@ class Clock:
 
 
 def built(model):
-    return Compiled(0, len(model.proto.graph.node), ())
+    return Compiled(0, (((), len(model.proto.graph.node)),))
 
 
 def test_a_limit_of_time_cuts_every_stage_and_says_so(make):

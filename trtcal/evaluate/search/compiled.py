@@ -17,13 +17,17 @@ from trtcal.quantization import QuantizedModel
 class Compiled:
     """What a compiler made of one quantized model.
 
-    `float_heavy` is the number of nodes asked in INT8 that did not get it, `bytes_moved` what all
-    layers read and write, `layers` the list: name, kind, precision and bytes of each.
+    `float_heavy` is the number of nodes asked in INT8 that did not get it. `layers` are in order: the
+    nodes that each comes from, and the bytes that it reads and writes.
     """
 
     float_heavy: int
-    bytes_moved: int
-    layers: tuple[tuple[str, str, str, int], ...]
+    layers: tuple[tuple[tuple[str, ...], int], ...]
+
+    @property
+    def bytes_moved(self) -> int:
+        """What all layers read and write."""
+        return sum(size_bytes for _, size_bytes in self.layers)
 
 
 Compile = Callable[[QuantizedModel], Compiled]
@@ -37,10 +41,8 @@ def compiler(backend: Backend, options: BuildOptions, model: Model) -> Compile:
             variant = replace(model, proto=quantized.proto)
             engine = build(variant, backend, options, Path(folder))
         lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in engine.outcomes)
-        layers = tuple(
-            (layer.name, layer.kind, layer.precision, layer.bytes_moved or 0)
-            for layer in engine.layers
+        return Compiled(
+            lost, tuple((layer.nodes, layer.bytes_moved or 0) for layer in engine.layers)
         )
-        return Compiled(lost, sum(layer[3] for layer in layers), layers)
 
     return compile_

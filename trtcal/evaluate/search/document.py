@@ -66,10 +66,10 @@ def write_search(
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
         "reason": findings.reason,
         "judged": [
-            one.to_document()
+            judgement.to_document()
             for point in findings.front
             if point is findings.recommended
-            for one in settings.limits.judge(point)
+            for judgement in settings.limits.judge(point)
         ],
         "reliefs": [_relief(relief) for relief in findings.reliefs],
         "complete": not result.missing,
@@ -97,13 +97,13 @@ def _plan(point: Point, result: Result, settings: SearchOptions) -> Plan:
 
 
 def _floats(plan: Chosen, result: Result) -> list[str]:
-    quantized = {split(one).layer for one in plan}
+    quantized = {split(unit).layer for unit in plan}
     return [name for name in result.layers if name not in quantized]
 
 
 def _narrow(plan: Chosen) -> dict[str, str]:
     """Return the layers in another narrow precision than INT8."""
-    return dict(sorted(one for one in plan if isinstance(one, Choice)))
+    return dict(sorted(unit for unit in plan if isinstance(unit, Choice)))
 
 
 def _point(point: Point, result: Result) -> dict[str, Any]:
@@ -123,9 +123,9 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
 
 def _coverage(result: Result) -> Coverage:
     """Return how much of the compute the recommended plan asks in INT8, else that of all layers."""
-    found, first = result.found, result.costs.precisions[0]
+    findings, first = result.found, result.costs.precisions[0]
     every = {unit_of(name, first) for name in result.sensitivities.names}
-    return result.costs.work.coverage(found.recommended.plan if found.recommended else every)
+    return result.costs.work.coverage(findings.recommended.plan if findings.recommended else every)
 
 
 def _loss(loss: Loss) -> dict[str, Any]:
@@ -146,11 +146,11 @@ def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | N
     return command_line("quantize", model, **files, o=plan.with_suffix(".onnx"))
 
 
-def _relief(one: Relief) -> dict[str, Any]:
+def _relief(relief: Relief) -> dict[str, Any]:
     return {
-        "limit": str(one.limit),
-        "asked": one.limit.bound,
-        "needed": one.needed,
-        "by": one.by,
-        "unit": one.limit.unit,
+        "limit": str(relief.limit),
+        "asked": relief.limit.bound,
+        "needed": relief.needed,
+        "by": relief.by,
+        "unit": relief.limit.unit,
     }

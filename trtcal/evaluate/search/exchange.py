@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from trtcal.evaluate.search.limits import (
     split,
     with_unit,
 )
-from trtcal.evaluate.search.milp import Programme, Surrogate
+from trtcal.evaluate.search.milp import Programme
 from trtcal.evaluate.search.plan_time import Costs
 from trtcal.metrics import INT8_MACS
 
@@ -28,8 +29,7 @@ SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
 NONE_HOLDS = "no plan holds all limits"
 KEPT_SPEEDUP = 0.9  # of the all-INT8 plan, where the user sets no limit
 EVALUATIONS = 48
-ROUNDS = 8  # of solving for the limits, each after learning from the one before
-SLACKS = (1.05, 1.3, 1.7)  # by which a loss may be foreseen too high
+ROUNDS = 8  # of solving for the limits
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,10 @@ class Search:
             self.wholes.setdefault(split(unit).precision, set()).add(unit)
         self.word = "INT8" if set(self.wholes) == {"int8"} else "quantization"
         self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
-        least = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
-        self.programme = Programme(self.units, costs, always, least)
-        self.surrogate = Surrogate(shares)
+        macs = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
+        self.programme = Programme(self.units, costs, always, macs)
+        least = 1e-6 * sum(max(share, 0.0) for share in shares.values()) or 1e-12
+        self.shares = {unit: max(share, least) for unit, share in shares.items()}
         self.points: dict[Plan, Point] = {}
         self.left, self.may, self.always = evaluations, may, always
         self.float_ms = costs.baseline_ms
@@ -95,7 +96,7 @@ class Search:
         best = self._exchange()
         front = pareto(self._fit, self.measure, self.goal)
         if best is not None and best not in front:  # what a limit asks for may cost both
-            front = sorted([*front, best], key=lambda one: one.price(self.goal))
+            front = sorted([*front, best], key=lambda point: point.price(self.goal))
         reason = self._reason(best, whole, is_limited)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
@@ -117,62 +118,54 @@ class Search:
             size = self.costs.size_mb(plan)
             loss, speedup = self.evaluate(plan), self.float_ms / cost
             self.points[plan] = Point(plan, loss, cost, speedup, macs, size)
-            self.surrogate.learn([(one.plan, one.loss.of(self.measure)) for one in self._fit])
         return self.points[plan]
 
     def _try(self, plan: Plan | None) -> Point | None:
-        return (
-            self._measure(plan) if plan is not None and (plan in self.points or self._may) else None
-        )
+        may = plan is not None and (plan in self.points or self._may)
+        return self._measure(plan) if plan is not None and may else None
+
+    def _foreseen(self, plan: Plan) -> float:
+        """Return what a plan will probably lose."""
+        return sum(share for unit, share in self.shares.items() if unit in plan)
 
     def _sweep(self, whole: Point) -> None:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
-        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.plan)
+        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self._foreseen(whole.plan)
         for share in SWEEP:
             most = share * lost
-            shares = self.surrogate.by_unit()
-            self._try(self.programme.cheapest(shares, most, goal=self.goal))
+            self._try(self.programme.cheapest(self.shares, most, goal=self.goal))
 
     def _aim(self) -> None:
-        """Solve for the limits, again with what each plan taught, while there is one to hope for.
+        """Solve for the limits, for one plan after another, while one may be better than the best."""
+        for _ in range(ROUNDS):
+            if self._try(self._hoped()) is None:
+                break
 
-        Then once more for plans of which more loss is foreseen, as what is foreseen can be too much.
-        """
-        for slack in SLACKS:
-            for _ in range(ROUNDS):
-                plan = self._hoped(slack)
-                if plan is None or self._try(plan) is None:
-                    break
-
-    def _hoped(self, slack: float) -> Plan | None:
-        """Return the best plan not measured yet, by what is known; None if it would be no better."""
-        shares, best = self.surrogate.by_unit(), self._best()
+    def _hoped(self) -> Plan | None:
+        """Return the best plan not measured yet, as far as is foreseen; None if it is no better."""
+        best, most_ms = self._best(), self.limits.most_ms(self.float_ms)
+        lost = math.inf if best is None else best.loss.of(self.measure)
+        if math.isfinite(most_ms) and (best is None or not self.limits.on_loss):
+            plan = self.programme.best(self.shares, most_ms, self.points)
+            if plan is not None and self._foreseen(plan) < lost:
+                return plan
         if self.limits.on_loss:
-            most = slack * self._most_loss()
-            plan = self.programme.cheapest(shares, most, self.points, self.goal)
-            small = None if plan is None else self._price(plan)
-        else:
-            most_ms = self.limits.most_ms(self.float_ms)
-            plan = self.programme.best(shares, most_ms, self.points)
-            small = None if plan is None else self.surrogate.loss(plan)
-        if small is None or (best is not None and small >= self._key(best)[0]):
-            return None
-        return plan
+            plan = self.programme.cheapest(self.shares, self._most_loss(), self.points, self.goal)
+            if plan is not None and (best is None or self._price(plan) < best.price(self.goal)):
+                return plan
+        return None
 
     def _most_loss(self) -> float:
         """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
         sqnr_db = self.limits.bound("sqnr_db")
-        if sqnr_db is not None and not self.limits.on_classes:
-            return float(10 ** (-sqnr_db / 10))
-        return sum(self._bracket()) / 2
+        return sum(self._bracket()) / 2 if sqnr_db is None else float(10 ** (-sqnr_db / 10))
 
     def _bracket(self) -> tuple[float, float]:
         """Return the largest loss that held the limits, and the least above it that did not."""
         losses = self.limits.losses
-        holding = [p.loss.of(self.measure) for p in self._fit if not losses.broken(p)]
-        low = max(holding, default=0.0)
-        failing = [p.loss.of(self.measure) for p in self._fit if losses.broken(p)]
-        return low, min((one for one in failing if one > low), default=low)
+        holds = {point.loss.of(self.measure): not losses.broken(point) for point in self._fit}
+        low = max((loss for loss in holds if holds[loss]), default=0.0)
+        return low, min((loss for loss in holds if loss > low), default=low)
 
     def _key(self, point: Point) -> tuple[float, float]:
         """Return what is to be small: the cost under a limit of loss, else the loss."""
@@ -188,8 +181,8 @@ class Search:
         One all in float stands back where nothing was asked and quantizing pays, and where it would
         leave the only layer that can be quantized in float.
         """
-        holding = [one for one in self._fit if not self.limits.broken(one)]
-        faster = [one for one in holding if self._pays([one])]
+        holding = [point for point in self._fit if not self.limits.broken(point)]
+        faster = [point for point in holding if self._pays([point])]
         if self.is_single or (faster and not self.asked):
             holding = faster
         return min(holding, key=self._key, default=None)
@@ -217,69 +210,62 @@ class Search:
         return best
 
     def _neighbours(self, best: Point) -> list[Plan]:
-        """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
-        neighbours = []
-        high = max(self._bracket()) if self.limits.on_loss else float("inf")
-        most_ms = self.limits.most_ms(self.float_ms)
+        """Return plans not measured that are cheaper, or lose less, as far as can be foreseen.
+
+        What is foreseen is off by the same factor for all, that of the best plan.
+        """
+        neighbours, lost = [], best.loss.of(self.measure)
+        factor = lost / self._foreseen(best.plan) if best.plan else 1.0
+        most_ms, high = self.limits.most_ms(self.float_ms), 1.1 * lost
+        if self.limits.on_loss:
+            high = 1.5 * self._bracket()[1]
         for plan in _changed(best.plan, self.units):
             if plan in self.points or not plan >= self.always:
                 continue
-            loss = self.surrogate.loss(plan)
+            loss = factor * self._foreseen(plan)
             cost = self._price(plan) if self.limits.on_loss else self.costs.plan_ms(plan)
             better = cost < best.price(self.goal) if self.limits.on_loss else cost <= most_ms
-            if better and loss <= 1.5 * high:
+            if better and loss <= high:
                 neighbours.append((loss, cost, plan))
-        if not self.limits.on_loss:
-            now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
-            neighbours = [one for one in neighbours if one[0] < 1.1 * now]
-        return [plan for *_, plan in sorted(neighbours, key=lambda one: one[:2])][: len(self.units)]
+        return [plan for *_, plan in sorted(neighbours, key=lambda row: row[:2])][: len(self.units)]
 
-    def _reason(self, best: Point | None, whole: Point, asked: bool) -> str:
-        if best is None:
-            spared = self.is_single and not self.limits.broken(self.points[frozenset()])
-            return self._no_int8() if spared else NONE_HOLDS
-        lost = whole.loss.of(self.measure)
-        share = best.loss.of(self.measure) / lost if lost else 0.0
-        narrow = next(iter(self.wholes)).upper()
+    def _reason(self, best: Point | None, whole: Point, is_limited: bool) -> str:
+        plain, count = self.points[frozenset()], len(self.points)
+        if best is None and (not self.is_single or self.limits.broken(plain)):
+            return NONE_HOLDS
+        if best is None or not best.plan:
+            return self._no_int8()
         cheap = "the smallest file" if self.goal == SMALLEST else "the shortest time"
         what = cheap if self.limits.on_loss else "the smallest loss"
+        narrow = next(iter(self.wholes)).upper()
+        kept = f"keep {KEPT_SPEEDUP:.0%} of the {narrow} speed-up"
         among = (
-            "that hold the limits"
-            if asked
-            else f"that keep {KEPT_SPEEDUP:.0%} of the {narrow} speed-up"
+            f"{what} of the {count} measured plans that {'hold the limits' if is_limited else kept}"
         )
-        of_loss = f"{share:.0%} of the loss with all layers in {narrow} ({self.measure})"
+        speed = (
+            f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} with all in {narrow})"
+        )
         if not whole.loss.is_fit:
-            of_loss = f"finite outputs, which the network with all layers in {narrow} does not give"
-        if not best.plan:
-            return f"{self._no_int8()}; {what} of the {len(self.points)} measured plans {among}"
-        return (
-            f"{what} of the {len(self.points)} measured plans {among}: "
-            f"{_kept(best, whole, narrow)}, with {of_loss}"
-        )
+            return (
+                f"{among}: {speed}, with finite outputs, which all layers in {narrow} do not give"
+            )
+        lost = whole.loss.of(self.measure)
+        share = best.loss.of(self.measure) / lost if lost else 0.0
+        return f"{among}: {speed}, with {share:.0%} of the loss of all in {narrow} ({self.measure})"
 
     def _no_int8(self) -> str:
         """Return why the network is better off in float."""
         plain, word = self.points[frozenset()], self.word
         ms = f"the network takes {plain.cost_ms:.4g} ms in {self.costs.precision} without {word}"
-        quantized = [one for one in self._fit if one.plan]
+        quantized = [point for point in self._fit if point.plan]
         if not quantized:
             return f"{word} is not worth it: no plan with it gives finite outputs; {ms}"
-        ms += f" and {min(one.cost_ms for one in quantized):.4g} ms with {word} at best"
+        ms += f" and {min(point.cost_ms for point in quantized):.4g} ms with {word} at best"
         if not self._pays(quantized):
             return f"{word} is not worth it: {ms}"
-        if not any(self._pays([one]) and not self.limits.broken(one) for one in quantized):
+        if not any(self._pays([point]) and not self.limits.broken(point) for point in quantized):
             return f"no plan with {word} is faster and holds the limits: {ms}"
         return f"{word} is not worth it under these limits, which hold without it too: {ms}"
-
-
-def _kept(best: Point, whole: Point, narrow: str) -> str:
-    """Return how much of the speed-up of all layers in a precision a plan keeps."""
-    if best.speedup > whole.speedup:
-        every = f"{whole.speedup:.3g} times with all in {narrow}"
-        return f"{best.speedup:.3g} times as fast as FP32 ({every})"
-    kept = best.speedup / whole.speedup
-    return f"{kept:.0%} of the {narrow} speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
 
 
 def _changed(plan: Plan, units: Sequence[Unit]) -> Iterator[Plan]:

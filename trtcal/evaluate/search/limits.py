@@ -40,7 +40,7 @@ def split(unit: Unit) -> Choice:
 
 def with_unit(plan: Plan, unit: Unit) -> Plan:
     """Return the plan with a layer's choice changed to this one, or taken out if it is that already."""
-    others = frozenset(one for one in plan if split(one).layer != split(unit).layer)
+    others = frozenset(other for other in plan if split(other).layer != split(unit).layer)
     return others if unit in plan else others | {unit}
 
 
@@ -95,10 +95,10 @@ class Limits:
     asked: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
-        check_known(one.metric for one in self.asked)
-        for one in self.asked:
-            if not is_searched(one) or one.is_relative or one.variant is not None:
-                raise InputError(f"a search cannot use the limit {one}", LIMIT_FORMS)
+        check_known(limit.metric for limit in self.asked)
+        for limit in self.asked:
+            if not is_searched(limit) or limit.is_relative or limit.variant is not None:
+                raise InputError(f"a search cannot use the limit {limit}", LIMIT_FORMS)
 
     @classmethod
     def of(cls, *texts: str) -> Limits:
@@ -107,22 +107,17 @@ class Limits:
 
     def bound(self, metric: str) -> float | None:
         """Return the bound of a metric, None if it has none."""
-        return next((one.bound for one in self.asked if one.metric == metric), None)
+        return next((limit.bound for limit in self.asked if limit.metric == metric), None)
 
     @property
     def losses(self) -> Limits:
         """The limits on what is lost."""
-        return Limits(tuple(one for one in self.asked if one.metric not in COSTS))
+        return Limits(tuple(limit for limit in self.asked if limit.metric not in COSTS))
 
     @property
     def on_loss(self) -> bool:
         """Whether the loss is limited."""
         return bool(self.losses.asked)
-
-    @property
-    def on_classes(self) -> bool:
-        """Whether classes are limited: top-1 or agreement."""
-        return any(one.metric in ("top1", "agreement") for one in self.asked)
 
     def most_ms(self, float_ms: float) -> float:
         """Return the time that a plan may take."""
@@ -133,12 +128,14 @@ class Limits:
     def judge(self, point: Point) -> tuple[Judgement, ...]:
         """Hold a plan to the limits."""
         return tuple(
-            Judgement(one, "", Figure.exact(FIGURES[_form(one)](point))) for one in self.asked
+            Judgement(limit, "", Figure.exact(FIGURES[_form(limit)](point))) for limit in self.asked
         )
 
     def broken(self, point: Point) -> list[str]:
         """Return the metrics of the limits that a plan does not hold."""
-        return [one.limit.metric for one in self.judge(point) if one.state != HOLDS]
+        return [
+            judgement.limit.metric for judgement in self.judge(point) if judgement.state != HOLDS
+        ]
 
 
 COSTS = ("speedup", "latency_p50", INT8_MACS)
@@ -171,12 +168,13 @@ def reliefs(points: Iterable[Point], limits: Limits) -> list[Relief]:
     """Return for each limit what it alone would have to become, the least change relative first."""
     points = list(points)
     possible = []
-    for one in limits.asked:
-        others = [point for point in points if set(limits.broken(point)) <= {one.metric}]
+    for limit in limits.asked:
+        figure = FIGURES[_form(limit)]
+        others = [point for point in points if set(limits.broken(point)) <= {limit.metric}]
         if others:
-            best = (max if one.relation == ">=" else min)(others, key=FIGURES[_form(one)])
-            possible.append(Relief(one, FIGURES[_form(one)](best), best.plan))
-    return sorted(possible, key=lambda one: one.by / max(abs(one.limit.bound), 1e-9))
+            best = (max if limit.relation == ">=" else min)(others, key=figure)
+            possible.append(Relief(limit, figure(best), best.plan))
+    return sorted(possible, key=lambda relief: relief.by / max(abs(relief.limit.bound), 1e-9))
 
 
 def pareto(points: Iterable[Point], measure: str, goal: str = FASTEST) -> list[Point]:

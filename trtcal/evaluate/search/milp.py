@@ -8,10 +8,9 @@ do not depend on each other; what a plan really loses is measured afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
@@ -26,47 +25,6 @@ from trtcal.evaluate.search.plan_time import (
     storage_rules,
 )
 from trtcal.formats import RANGED
-
-TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
-
-
-class Surrogate:
-    """Shares of the loss by layer and precision, none below 0."""
-
-    def __init__(self, shares: Mapping[Unit, float]) -> None:
-        self.units = list(shares)
-        positive = np.array([max(share, 0.0) for share in shares.values()])
-        least = float(positive.sum()) * 1e-6 or 1e-12
-        self.prior = np.maximum(positive, least)
-        self.shares: npt.NDArray[np.float64] = self.prior
-
-    def learn(self, measured: Sequence[tuple[Collection[Unit], float]]) -> None:
-        """Move the shares as little as measured plans ask: (plan, loss) each.
-
-        Least squares with relative weights: a layer's share may double as easily as another's.
-        """
-        known = [(plan, loss) for plan, loss in measured if plan]
-        if not known:
-            return
-        rows = np.array([[name in plan for name in self.units] for plan, _ in known], np.float64)
-        losses = np.array([loss for _, loss in known])
-        weights = 1.0 / (TRUST * np.maximum(np.abs(losses), self.prior.min()))
-        # shares = prior * (1 + change), change as near to 0 as the weighted rows allow
-        system = np.vstack([rows * self.prior * weights[:, None], np.eye(len(self.units))])
-        targets = np.concatenate(
-            [(losses - rows @ self.prior) * weights, np.zeros(len(self.units))]
-        )
-        change = np.linalg.lstsq(system, targets, rcond=None)[0]
-        self.shares = self.prior * np.maximum(1.0 + change, 0.01)
-
-    def by_unit(self) -> dict[Unit, float]:
-        """Return the share of each layer in each precision."""
-        return dict(zip(self.units, self.shares.tolist(), strict=True))
-
-    def loss(self, plan: Collection[Unit]) -> float:
-        """Return what a plan will probably lose."""
-        return float(sum(one for name, one in self.by_unit().items() if name in plan))
-
 
 SOLVER_S = 10.0
 
@@ -113,12 +71,12 @@ class Programme:
             units.setdefault(split(unit).layer, []).append(unit)
         for several in units.values():
             if len(several) > 1:
-                self._least({("x", one): -1.0 for one in several}, -1.0)
+                self._least({("x", unit): -1.0 for unit in several}, -1.0)
 
     def _cast(self) -> None:
         """State that a tensor that is stored in several types is cast."""
         for name in self.costs.work.sizes:
-            forms = [(one, name) for one in (FLOAT, *RANGED) if (one, name) in self.places]
+            forms = [(form, name) for form in (FLOAT, *RANGED) if (form, name) in self.places]
             if len(forms) > 1:
                 self._least({("cast", name): 1.0, **dict.fromkeys(forms, -1.0)}, -1.0)
                 self.price["cast", name] = self.costs.cast_ms(name)
@@ -144,14 +102,14 @@ class Programme:
 
         Plans in `but` are left out. With the goal `smallest` it is the one of the smallest file.
         """
-        terms: Terms = {("x", one): loss for one, loss in losses.items()}
+        terms: Terms = {("x", unit): loss for unit, loss in losses.items()}
         return self._solve(self.size if goal == SMALLEST else self.price, terms, most, but)
 
     def best(
         self, losses: Mapping[Unit, float], most_ms: float, but: Iterable[Plan] = ()
     ) -> Plan | None:
-        """Return the plan of the least loss that takes no longer than `most_ms`."""
-        terms: Terms = {("x", one): loss for one, loss in losses.items()}
+        """Return the plan of the least loss that takes no longer than `most_ms`, none of `but`."""
+        terms: Terms = {("x", unit): loss for unit, loss in losses.items()}
         return self._solve(terms, self.price, most_ms, but)
 
     def _place(self, name: Variable) -> int:
@@ -171,13 +129,13 @@ class Programme:
         self.price[time] = 1.0
         if kernel.unit in costs.times:
             ms = costs.times[str(kernel.unit)]
-            self._slower(time, {x: ms[one] - ms[FLOAT] for one, x in units.items()}, ms[FLOAT])
+            self._slower(time, {x: ms[form] - ms[FLOAT] for form, x in units.items()}, ms[FLOAT])
             return
-        terms = {name: costs.memory_ms(one) for name, one in moved.items()}
+        terms = {name: costs.memory_ms(size) for name, size in moved.items()}
         self._slower(time, terms, costs.memory_ms(fixed))
         if kernel.macs:
             slow = costs.compute_ms(kernel, FLOAT)
-            quicker = {x: costs.compute_ms(kernel, one) - slow for one, x in units.items()}
+            quicker = {x: costs.compute_ms(kernel, form) - slow for form, x in units.items()}
             self._slower(time, quicker, slow)
 
     def _units_of(self, layer: str) -> dict[str, Variable]:
@@ -185,30 +143,30 @@ class Programme:
         return {precision: ("x", unit_of(layer, precision)) for precision in self.costs.precisions}
 
     def _slower(self, time: Variable, terms: Terms, fixed: float) -> None:
-        self._least({time: 1.0, **{name: -one for name, one in terms.items()}}, fixed)
+        self._least({time: 1.0, **{name: -factor for name, factor in terms.items()}}, fixed)
 
     def _solve(
         self, objective: Terms, bounded: Terms, most: float, but: Iterable[Plan]
     ) -> Plan | None:
-        scale = max((abs(one) for one in bounded.values()), default=1.0) or 1.0
-        rows = [*self.rows, ({n: -one / scale for n, one in bounded.items()}, -most / scale)]
+        scale = max((abs(factor) for factor in bounded.values()), default=1.0) or 1.0
+        rows = [*self.rows, ({n: -factor / scale for n, factor in bounded.items()}, -most / scale)]
         for plan in but:
             unlike: Terms = {("x", unit): -1.0 if unit in plan else 1.0 for unit in self.units}
             rows.append((unlike, 1.0 - len(plan)))
         entries = [
-            (i, self._place(n), one)
+            (i, self._place(n), factor)
             for i, (terms, _) in enumerate(rows)
-            for n, one in terms.items()
+            for n, factor in terms.items()
         ]
         at, columns, values = zip(*entries, strict=True)
         matrix = csr_array((values, (at, columns)), shape=(len(rows), len(self.places)))
         weights = np.zeros(len(self.places))
         top = max(map(abs, objective.values()), default=1.0) or 1.0
-        for name, one in objective.items():
-            weights[self._place(name)] = one / top
+        for name, factor in objective.items():
+            weights[self._place(name)] = factor / top
         whole = np.array([kind == "x" for kind, _ in self.places], np.int64)
         lower = np.zeros(len(self.places))
-        lower[[self.places["x", one] for one in self.always]] = 1.0
+        lower[[self.places["x", unit] for unit in self.always]] = 1.0
         upper = np.array([self._most(*name) for name in self.places])
         solution = milp(
             weights,

@@ -32,7 +32,7 @@ from trtcal.evaluate.search.sensitivity import (
     measure_sensitivities,
 )
 from trtcal.evaluate.tasks import TaskReader
-from trtcal.evaluate.variants import Variant, open_variant
+from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
@@ -110,7 +110,7 @@ class Result:
     def layers(self) -> list[str]:
         """All layers that a plan decides on, in graph order for each precision."""
         seen = (self.sensitivities, *self.others.values())
-        return list(dict.fromkeys(name for one in seen for name in one.names))
+        return list(dict.fromkeys(name for layers in seen for name in layers.names))
 
 
 def cache_beside(
@@ -144,8 +144,8 @@ def find_plans(
     measure = _measure(seen, settings.limits)
     shares = {
         unit_of(name, precision): share
-        for precision, one in every.items()
-        for name, share in one.shares(measure).items()
+        for precision, layers_of in every.items()
+        for name, share in layers_of.shares(measure).items()
     }
     layers = {split(share).layer for share in shares}
     work = work_of(model, layers, next(dataset.batches(settings.batch)))
@@ -169,19 +169,19 @@ def find_plans(
             always = evaluator.overflowing()
             budget = (settings.limits, settings.evaluations, may, always, settings.goal)
             search = Search(shares, costs, evaluate, measure, *budget)
-            found = search.run()
-        builds = _build_all(found.front, plans, settings, reporter, may)
-    missing = tuple(_missing(seen, found, builds, settings))
-    found = _without_dominated(found, builds, measure, search.limits)
+            findings = search.run()
+        builds = _build_all(findings.front, plans, settings, reporter, may)
+    missing = tuple(_missing(seen, findings, builds, settings))
+    findings = _without_dominated(findings, builds, measure, search.limits)
     span, is_held_back = _test_span(plans, len(dataset), evaluated)
     tested = None
-    if found.recommended is not None:
+    if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
-        tested = hold(plans, found.recommended.plan, samples, settings)
+        tested = hold(plans, findings.recommended.plan, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
-    known = found, builds, always, is_held_back, missing, seconds, tested, shared
-    others = {name: one for name, one in every.items() if one is not seen}
+    known = findings, builds, always, is_held_back, missing, seconds, tested, shared
+    others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
     return Result(seen, measure, costs, *known, others)
 
 
@@ -243,7 +243,7 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
     """
-    limits = (one for one in settings.limits.losses.asked if is_tested(one))
+    limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
     with Workplace() as name:
         paths = Path(name) / "fp32.onnx", Path(name) / "plan.onnx"
         write_onnx(paths[0], plans.model.reference)
@@ -251,18 +251,15 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
         both = [open_variant(path) for path in paths]
         reader = settings.reader
         size = batch_for(plans.model, BATCH)
-        options = ABOptions(size, task=reader.name, outputs=_in(reader.outputs, both[0]))
+        known = [spec.name for spec in both[0].outputs]  # others are those of a body
+        outputs = tuple(name for name in reader.outputs if name in known)
+        options = ABOptions(size, task=reader.name, outputs=outputs)
         return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
-
-
-def _in(wanted: Sequence[str], one: Variant) -> tuple[str, ...]:
-    """Return the outputs named that the whole model has: others are those of a body."""
-    return tuple(name for name in wanted if name in {spec.name for spec in one.outputs})
 
 
 def _missing(
     seen: Sensitivities,
-    found: Found,
+    findings: Found,
     builds: Mapping[Plan, Built],
     settings: SearchOptions,
 ) -> Iterator[str]:
@@ -270,10 +267,10 @@ def _missing(
     if seen.missing:
         layers = len(seen.layers) + len(seen.missing)
         yield f"the sensitivities of {len(seen.missing)} of {layers} layers"
-    if not found.complete:
+    if not findings.complete:
         yield "plans"
-    if settings.build is not None and len(builds) < len(found.front):
-        yield f"builds of {len(found.front) - len(builds)} of {len(found.front)} plans"
+    if settings.build is not None and len(builds) < len(findings.front):
+        yield f"builds of {len(findings.front) - len(builds)} of {len(findings.front)} plans"
 
 
 def _measure(seen: Sensitivities, limits: Limits) -> str:
@@ -343,7 +340,7 @@ def _build_all(
 
 
 def _without_dominated(
-    found: Found, builds: dict[Plan, Built], measure: str, limits: Limits
+    findings: Found, builds: dict[Plan, Built], measure: str, limits: Limits
 ) -> Found:
     """Return the front without plans for which the compiler moves more bytes than for a better one.
 
@@ -351,24 +348,24 @@ def _without_dominated(
     """
     beaten = {
         point.plan: rivals
-        for point in found.front
-        if (rivals := [one for one in found.front if _beats(one, point, builds, measure)])
+        for point in findings.front
+        if (rivals := [rival for rival in findings.front if _beats(rival, point, builds, measure)])
     }
-    best, reason = found.recommended, found.reason
+    best, reason = findings.recommended, findings.reason
     if best is not None and best.plan in beaten:
-        holding = [one for one in beaten[best.plan] if one.plan and not limits.broken(one)]
+        holding = [rival for rival in beaten[best.plan] if rival.plan and not limits.broken(rival)]
         if holding:
-            best = min(holding, key=lambda one: (_bytes(builds, one), one.loss.of(measure)))
+            best = min(holding, key=lambda rival: (_bytes(builds, rival), rival.loss.of(measure)))
             reason += "; replaced by a plan that loses less and moves fewer bytes in its engine"
-    front = tuple(one for one in found.front if one.plan not in beaten or one is best)
-    return replace(found, front=front, recommended=best, reason=reason)
+    front = tuple(rival for rival in findings.front if rival.plan not in beaten or rival is best)
+    return replace(findings, front=front, recommended=best, reason=reason)
 
 
-def _beats(one: Point, other: Point, builds: dict[Plan, Built], measure: str) -> bool:
-    moved = _bytes(builds, one), _bytes(builds, other)
-    if one is other or moved[0] is None or moved[1] is None:
+def _beats(point: Point, other: Point, builds: dict[Plan, Built], measure: str) -> bool:
+    moved = _bytes(builds, point), _bytes(builds, other)
+    if point is other or moved[0] is None or moved[1] is None:
         return False
-    return one.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
+    return point.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
 
 
 def _bytes(builds: dict[Plan, Built], point: Point) -> int | None:

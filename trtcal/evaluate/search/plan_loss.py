@@ -73,7 +73,7 @@ class Plans:
             (split(unit).layer for unit in self.units), precision or self.precision
         )
         layers |= dict(map(split, chosen))
-        return Plan("int8", {name: one for name, one in layers.items() if one != "int8"})
+        return Plan("int8", {name: form for name, form in layers.items() if form != "int8"})
 
     def quantized(self, chosen: Chosen, precision: str | None = None) -> QuantizedModel:
         """Return the model that a plan gives."""
@@ -130,13 +130,15 @@ class Reference:
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
         """Return the figures of each sample, None where a model's outputs are not finite."""
         by_batch = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
-        rows = [one for one in by_batch if one is not None]
+        rows = [part for part in by_batch if part is not None]
         return joined(rows) if len(rows) == len(by_batch) else None
 
     def _rows(self, batch: Batch) -> Rows | None:
         """Return the figures of a batch, None where the variant's outputs are not finite."""
         outputs = batch.outputs[0]
-        if any(one.dtype.kind == "f" and not np.isfinite(one).all() for one in outputs.values()):
+        if any(
+            array.dtype.kind == "f" and not np.isfinite(array).all() for array in outputs.values()
+        ):
             return None
         return task_rows(self.reader, (batch.expected, outputs, batch.size), batch.labels)
 
@@ -174,9 +176,9 @@ class Evaluator:
             return Loss(self.reference.samples, math.inf)
         return self.reference.measure(quantized.proto)
 
-    def _beyond(self, made: QuantizedModel) -> list[str]:
+    def _beyond(self, quantized: QuantizedModel) -> list[str]:
         """Return the float16 tensors of a plan that float16 is too small for."""
-        names = made.fp16_subgraphs.unknown
+        names = quantized.fp16_subgraphs.unknown
         new = sorted(self.made & set(names) - set(self.peaks))
         if new:
             feeds = self.reference.recording.all_feeds()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -169,9 +168,8 @@ FLOAT = "float"
 FILE_BYTES = {name: row.bits / 8 for name, row in FORMATS.items()}
 Times = Mapping[str, Mapping[str, float]]
 """Layer -> ms of its kernel by precision, `float` among them."""
-Listed = Sequence[tuple[str, str, str, int]]
-"""Layers of an engine in order: name, kind, precision, bytes moved."""
-NUMBERED = re.compile(r"_myl\d+_\d+$")  # what TensorRT-RTX puts behind a node's name
+Listed = Sequence[tuple[tuple[str, ...], int]]
+"""Layers of an engine in order: the nodes that each comes from, and the bytes that it moves."""
 
 
 Variable = tuple[str, Unit]
@@ -187,8 +185,8 @@ def storage_rules(kernel: Kernel, precisions: Sequence[str] = ("int8",)) -> Iter
 
     What a kernel reads is decided by what is known of its result.
     """
-    narrow = [one for one in RANGED if one in precisions]
-    stored = tuple((one, kernel.writes) for one in narrow)
+    narrow = [form for form in RANGED if form in precisions]
+    stored = tuple((form, kernel.writes) for form in narrow)
     if kernel.unit is not None:
         yield (FLOAT, kernel.writes), _units(kernel.unit, narrow), False
     else:
@@ -196,15 +194,15 @@ def storage_rules(kernel: Kernel, precisions: Sequence[str] = ("int8",)) -> Iter
     for read in kernel.reads:
         if kernel.moves:
             yield (FLOAT, read.tensor), ((FLOAT, kernel.writes),), True
-            for one in narrow:
-                yield (one, read.tensor), ((one, kernel.writes),), True
+            for form in narrow:
+                yield (form, read.tensor), ((form, kernel.writes),), True
         elif read.unit is None:
             yield (FLOAT, read.tensor), (), False
         else:
             units = _units(read.unit, narrow)
             yield (FLOAT, read.tensor), units, False
-            for one, unit in zip(narrow, units, strict=True):
-                yield (one, read.tensor), (unit,), True
+            for form, unit in zip(narrow, units, strict=True):
+                yield (form, read.tensor), (unit,), True
 
 
 def _units(layer: str, precisions: Sequence[str]) -> tuple[Variable, ...]:
@@ -259,7 +257,7 @@ class Costs:
         """Return what a plan takes."""
         stored = self.stored(plan)
         pairs = zip(self.work.kernels, self.moved_bytes, strict=True)
-        kernels = sum(self._kernel_ms(one, *moved, stored) for one, moved in pairs)
+        kernels = sum(self._kernel_ms(kernel, *moved, stored) for kernel, moved in pairs)
         return kernels + sum(self.cast_ms(name) * _casts(name, stored) for name in self.work.sizes)
 
     def size_mb(self, plan: Collection[Unit]) -> float:
@@ -279,7 +277,7 @@ class Costs:
 
     def stored(self, plan: Collection[Unit]) -> set[Variable]:
         """Return the variables that are 1 in a plan, from the last reader to the first."""
-        variables: set[Variable] = {*(("x", one) for one in plan)}
+        variables: set[Variable] = {*(("x", unit) for unit in plan)}
         variables |= {(FLOAT, name) for name in self.work.shown}
         for kernel in reversed(self.work.kernels):
             for stored, decides, value in storage_rules(kernel, self.precisions):
@@ -301,8 +299,8 @@ class Costs:
             terms["x", unit_of(str(kernel.unit), precision)] = kernel.weights * spared
         passed = [read.tensor for read in kernel.reads] if kernel.moves else []
         for size in (self.work.sizes[name] for name in (kernel.writes, *passed)):
-            for one in narrow:
-                terms[one, kernel.writes] += size
+            for form in narrow:
+                terms[form, kernel.writes] += size
             terms[FLOAT, kernel.writes] += size * self.float_bytes
         for read in () if kernel.moves else kernel.reads:
             size = self.work.sizes[read.tensor]
@@ -320,16 +318,16 @@ class Costs:
             (precision, ("x", unit_of(kernel.unit or "", precision)))
             for precision in self.precisions
         )
-        precision = next((one for one, variable in units if variable in stored), FLOAT)
+        precision = next((form for form, variable in units if variable in stored), FLOAT)
         if kernel.unit in self.times:
             return self.times[str(kernel.unit)][precision]
-        moved = fixed + sum(one for name, one in terms.items() if name in stored)
+        moved = fixed + sum(size for name, size in terms.items() if name in stored)
         return max(self.memory_ms(moved), self.compute_ms(kernel, precision))
 
 
 def _casts(tensor: str, stored: Collection[Variable]) -> int:
     """Return how many casts make the forms of a tensor from the first of them."""
-    return max(sum((one, tensor) in stored for one in (FLOAT, *RANGED)) - 1, 0)
+    return max(sum((form, tensor) in stored for form in (FLOAT, *RANGED)) - 1, 0)
 
 
 def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Times:
@@ -340,32 +338,33 @@ def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Time
     pair = {"int8": _times(units, int8), FLOAT: _times(units, floats)}
     known = pair["int8"].keys() & pair[FLOAT].keys()
     return {
-        name: {one: times[name] for one, times in pair.items()} for name in units if name in known
+        name: {precision: times[name] for precision, times in pair.items()}
+        for name in units
+        if name in known
     }
 
 
-def listed_times(costs: Costs, made: Mapping[str, Listed]) -> Times:
+def listed_times(costs: Costs, listed: Mapping[str, Listed]) -> Times:
     """Return estimates for the layers that a compiler made, of an engine all in each precision.
 
     They have the copies and the steps of Q/DQ that it did not fuse. A layer that comes from no kernel
     of ours goes to the one before it. Multiplications are counted as in `work`.
     """
     kernels = {kernel.unit: kernel for kernel in costs.work.kernels if kernel.unit is not None}
-    moved = {one: _moved(set(kernels), layers) for one, layers in made.items()}
+    moved = {form: _moved(set(kernels), layers) for form, layers in listed.items()}
 
     def longest(unit: str, precision: str) -> float:
         memory = costs.memory_ms(moved[precision].get(unit, 0))
         return max(memory, costs.compute_ms(kernels[unit], precision))
 
-    return {unit: {one: longest(unit, one) for one in made} for unit in kernels}
+    return {unit: {form: longest(unit, form) for form in listed} for unit in kernels}
 
 
 def _moved(units: Collection[str], layers: Listed) -> dict[str, int]:
     bytes_by_unit: dict[str, int] = {}
     last: str | None = None
-    for name, _, _, size_bytes in layers:
-        pieces = [NUMBERED.sub("", piece) for piece in name.split(" + ")]
-        last = next((piece for piece in pieces if piece in units), last)
+    for nodes, size_bytes in layers:
+        last = next((node for node in nodes if node in units), last)
         if last is not None:
             bytes_by_unit[last] = bytes_by_unit.get(last, 0) + size_bytes
     return bytes_by_unit

@@ -62,8 +62,8 @@ class PairedGraph:
         self.nodes = list(prepared.proto.graph.node)
         self.pair = {node.name: node for node in quantized.graph.node}
         self.producers = producers_of(quantized.graph)
-        self.tensors = {one.name: one for one in quantized.graph.initializer}
-        self.tensors |= {one.name: one for one in prepared.proto.graph.initializer}
+        self.tensors = {tensor.name: tensor for tensor in quantized.graph.initializer}
+        self.tensors |= {tensor.name: tensor for tensor in prepared.proto.graph.initializer}
         self.quantizable = {
             node.name
             for node in self.nodes
@@ -144,7 +144,7 @@ class PairedGraph:
             if dequantize is None or dequantize.op_type != "DequantizeLinear":
                 continue
             before = (self.producers.get(name) for name in dequantize.input[:2])
-            yield from (one for one in before if one is not None and one.op_type in QDQ)
+            yield from (pair for pair in before if pair is not None and pair.op_type in QDQ)
             yield dequantize
 
     def _value(self, name: str) -> onnx.ValueInfoProto:
@@ -280,9 +280,9 @@ class Rerun:
         instead = dict[int, onnx.ModelProto]()
         for place in range(self.place, len(self.parts)):
             part = self.pair.part(self.parts[place], self.pair.quantizable)
-            if mine := [one for one in part.graph.initializer if one.name in scales]:
-                for one in mine:
-                    one.CopyFrom(scale_of(amax, one))
+            if mine := [tensor for tensor in part.graph.initializer if tensor.name in scales]:
+                for tensor in mine:
+                    tensor.CopyFrom(scale_of(amax, tensor))
                 instead[place] = part
         return instead
 

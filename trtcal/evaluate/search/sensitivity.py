@@ -73,7 +73,9 @@ class Sensitivities:
 
     def to_document(self, of: dict[str, Any]) -> Document:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
-        layers = [one.to_document() | {"share": one.share(self.measure)} for one in self.ranked]
+        layers = [
+            layer.to_document() | {"share": layer.share(self.measure)} for layer in self.ranked
+        ]
         return {
             "kind": "sensitivity",
             "schema_version": 1,
