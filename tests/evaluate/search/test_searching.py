@@ -13,6 +13,7 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.exchange import Search
 from trtcal.evaluate.search.limits import Limits, Point, pareto, reliefs
+from trtcal.evaluate.search.milp import Surrogate
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
@@ -130,6 +131,16 @@ def test_where_all_of_int8_is_not_finite_another_plan_is_taken(make):
     found = table.search(Limits.of("sqnr_db >= 1")).run()
     assert found.recommended.plan < whole
     assert "finite outputs" in found.reason
+
+
+def test_the_surrogate_takes_up_what_was_measured():
+    surrogate = Surrogate({"a": 1.0, "b": 1.0, "c": 0.0})
+    assert surrogate.loss({"a", "b"}) == pytest.approx(2.0)
+    surrogate.learn([({"a", "b"}, 4.0), ({"b"}, 1.0)])
+    assert surrogate.loss({"a", "b"}) == pytest.approx(4.0, rel=0.05)
+    assert surrogate.loss({"b"}) == pytest.approx(1.0, rel=0.05)
+    assert surrogate.by_unit()["a"] == pytest.approx(3.0, rel=0.05)
+    assert min(surrogate.by_unit().values()) > 0
 
 
 def point(name, noise, ms, drop=None):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from trtcal.evaluate.search.limits import (
     split,
     with_unit,
 )
-from trtcal.evaluate.search.milp import Programme
+from trtcal.evaluate.search.milp import Programme, Surrogate
 from trtcal.evaluate.search.plan_time import Costs
 from trtcal.metrics import INT8_MACS
 
@@ -29,7 +28,8 @@ SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
 NONE_HOLDS = "no plan holds all limits"
 KEPT_SPEEDUP = 0.9  # of the all-INT8 plan, where the user sets no limit
 EVALUATIONS = 48
-ROUNDS = 8  # of solving for the limits
+ROUNDS = 8  # of solving for the limits, each after learning from the one before
+SLACKS = (1.05, 1.3, 1.7)  # by which a loss may be foreseen too high
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,9 @@ class Search:
             self.wholes.setdefault(split(unit).precision, set()).add(unit)
         self.word = "INT8" if set(self.wholes) == {"int8"} else "quantization"
         self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
-        macs = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
-        self.programme = Programme(self.units, costs, always, macs)
-        least = 1e-6 * sum(max(share, 0.0) for share in shares.values()) or 1e-12
-        self.shares = {unit: max(share, least) for unit, share in shares.items()}
+        least = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
+        self.programme = Programme(self.units, costs, always, least)
+        self.surrogate = Surrogate(shares)
         self.points: dict[Plan, Point] = {}
         self.left, self.may, self.always = evaluations, may, always
         self.float_ms = costs.baseline_ms
@@ -118,54 +117,61 @@ class Search:
             size = self.costs.size_mb(plan)
             loss, speedup = self.evaluate(plan), self.float_ms / cost
             self.points[plan] = Point(plan, loss, cost, speedup, macs, size)
+            self.surrogate.learn([(point.plan, point.loss.of(self.measure)) for point in self._fit])
         return self.points[plan]
 
     def _try(self, plan: Plan | None) -> Point | None:
         may = plan is not None and (plan in self.points or self._may)
         return self._measure(plan) if plan is not None and may else None
 
-    def _foreseen(self, plan: Plan) -> float:
-        """Return what a plan will probably lose."""
-        return sum(share for unit, share in self.shares.items() if unit in plan)
-
     def _sweep(self, whole: Point) -> None:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
-        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self._foreseen(whole.plan)
+        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.plan)
         for share in SWEEP:
             most = share * lost
-            self._try(self.programme.cheapest(self.shares, most, goal=self.goal))
+            shares = self.surrogate.by_unit()
+            self._try(self.programme.cheapest(shares, most, goal=self.goal))
 
     def _aim(self) -> None:
-        """Solve for the limits, for one plan after another, while one may be better than the best."""
-        for _ in range(ROUNDS):
-            if self._try(self._hoped()) is None:
-                break
+        """Solve for the limits, again with what each plan taught, while there is one to hope for.
 
-    def _hoped(self) -> Plan | None:
-        """Return the best plan not measured yet, as far as is foreseen; None if it is no better."""
-        best, most_ms = self._best(), self.limits.most_ms(self.float_ms)
-        lost = math.inf if best is None else best.loss.of(self.measure)
-        if math.isfinite(most_ms) and (best is None or not self.limits.on_loss):
-            plan = self.programme.best(self.shares, most_ms, self.points)
-            if plan is not None and self._foreseen(plan) < lost:
-                return plan
+        Then once more for plans of which more loss is foreseen, as what is foreseen can be too much.
+        """
+        for slack in SLACKS:
+            for _ in range(ROUNDS):
+                plan = self._hoped(slack)
+                if plan is None or self._try(plan) is None:
+                    break
+
+    def _hoped(self, slack: float) -> Plan | None:
+        """Return the best plan not measured yet, by what is known; None if it would be no better."""
+        shares, best = self.surrogate.by_unit(), self._best()
         if self.limits.on_loss:
-            plan = self.programme.cheapest(self.shares, self._most_loss(), self.points, self.goal)
-            if plan is not None and (best is None or self._price(plan) < best.price(self.goal)):
-                return plan
-        return None
+            most = slack * self._most_loss()
+            plan = self.programme.cheapest(shares, most, self.points, self.goal)
+            small = None if plan is None else self._price(plan)
+        else:
+            most_ms = self.limits.most_ms(self.float_ms)
+            plan = self.programme.best(shares, most_ms, self.points)
+            small = None if plan is None else self.surrogate.loss(plan)
+        if small is None or (best is not None and small >= self._key(best)[0]):
+            return None
+        return plan
 
     def _most_loss(self) -> float:
         """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
         sqnr_db = self.limits.bound("sqnr_db")
-        return sum(self._bracket()) / 2 if sqnr_db is None else float(10 ** (-sqnr_db / 10))
+        if sqnr_db is not None and not self.limits.on_classes:
+            return float(10 ** (-sqnr_db / 10))
+        return sum(self._bracket()) / 2
 
     def _bracket(self) -> tuple[float, float]:
         """Return the largest loss that held the limits, and the least above it that did not."""
         losses = self.limits.losses
-        holds = {point.loss.of(self.measure): not losses.broken(point) for point in self._fit}
-        low = max((loss for loss in holds if holds[loss]), default=0.0)
-        return low, min((loss for loss in holds if loss > low), default=low)
+        holding = [p.loss.of(self.measure) for p in self._fit if not losses.broken(p)]
+        low = max(holding, default=0.0)
+        failing = [p.loss.of(self.measure) for p in self._fit if losses.broken(p)]
+        return low, min((loss for loss in failing if loss > low), default=low)
 
     def _key(self, point: Point) -> tuple[float, float]:
         """Return what is to be small: the cost under a limit of loss, else the loss."""
@@ -210,23 +216,21 @@ class Search:
         return best
 
     def _neighbours(self, best: Point) -> list[Plan]:
-        """Return plans not measured that are cheaper, or lose less, as far as can be foreseen.
-
-        What is foreseen is off by the same factor for all, that of the best plan.
-        """
-        neighbours, lost = [], best.loss.of(self.measure)
-        factor = lost / self._foreseen(best.plan) if best.plan else 1.0
-        most_ms, high = self.limits.most_ms(self.float_ms), 1.1 * lost
-        if self.limits.on_loss:
-            high = 1.5 * self._bracket()[1]
+        """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
+        neighbours = []
+        high = max(self._bracket()) if self.limits.on_loss else float("inf")
+        most_ms = self.limits.most_ms(self.float_ms)
         for plan in _changed(best.plan, self.units):
             if plan in self.points or not plan >= self.always:
                 continue
-            loss = factor * self._foreseen(plan)
+            loss = self.surrogate.loss(plan)
             cost = self._price(plan) if self.limits.on_loss else self.costs.plan_ms(plan)
             better = cost < best.price(self.goal) if self.limits.on_loss else cost <= most_ms
-            if better and loss <= high:
+            if better and loss <= 1.5 * high:
                 neighbours.append((loss, cost, plan))
+        if not self.limits.on_loss:
+            now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
+            neighbours = [row for row in neighbours if row[0] < 1.1 * now]
         return [plan for *_, plan in sorted(neighbours, key=lambda row: row[:2])][: len(self.units)]
 
     def _reason(self, best: Point | None, whole: Point, is_limited: bool) -> str:

@@ -8,9 +8,10 @@ do not depend on each other; what a plan really loses is measured afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
@@ -25,6 +26,47 @@ from trtcal.evaluate.search.plan_time import (
     storage_rules,
 )
 from trtcal.formats import RANGED
+
+TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
+
+
+class Surrogate:
+    """Shares of the loss by layer and precision, none below 0."""
+
+    def __init__(self, shares: Mapping[Unit, float]) -> None:
+        self.units = list(shares)
+        positive = np.array([max(share, 0.0) for share in shares.values()])
+        least = float(positive.sum()) * 1e-6 or 1e-12
+        self.prior = np.maximum(positive, least)
+        self.shares: npt.NDArray[np.float64] = self.prior
+
+    def learn(self, measured: Sequence[tuple[Collection[Unit], float]]) -> None:
+        """Move the shares as little as measured plans ask: (plan, loss) each.
+
+        Least squares with relative weights: a layer's share may double as easily as another's.
+        """
+        known = [(plan, loss) for plan, loss in measured if plan]
+        if not known:
+            return
+        rows = np.array([[name in plan for name in self.units] for plan, _ in known], np.float64)
+        losses = np.array([loss for _, loss in known])
+        weights = 1.0 / (TRUST * np.maximum(np.abs(losses), self.prior.min()))
+        # shares = prior * (1 + change), change as near to 0 as the weighted rows allow
+        system = np.vstack([rows * self.prior * weights[:, None], np.eye(len(self.units))])
+        targets = np.concatenate(
+            [(losses - rows @ self.prior) * weights, np.zeros(len(self.units))]
+        )
+        change = np.linalg.lstsq(system, targets, rcond=None)[0]
+        self.shares = self.prior * np.maximum(1.0 + change, 0.01)
+
+    def by_unit(self) -> dict[Unit, float]:
+        """Return the share of each layer in each precision."""
+        return dict(zip(self.units, self.shares.tolist(), strict=True))
+
+    def loss(self, plan: Collection[Unit]) -> float:
+        """Return what a plan will probably lose."""
+        return float(sum(share for name, share in self.by_unit().items() if name in plan))
+
 
 SOLVER_S = 10.0
 
@@ -71,7 +113,7 @@ class Programme:
             units.setdefault(split(unit).layer, []).append(unit)
         for several in units.values():
             if len(several) > 1:
-                self._least({("x", unit): -1.0 for unit in several}, -1.0)
+                self._least({("x", choice): -1.0 for choice in several}, -1.0)
 
     def _cast(self) -> None:
         """State that a tensor that is stored in several types is cast."""
@@ -108,7 +150,7 @@ class Programme:
     def best(
         self, losses: Mapping[Unit, float], most_ms: float, but: Iterable[Plan] = ()
     ) -> Plan | None:
-        """Return the plan of the least loss that takes no longer than `most_ms`, none of `but`."""
+        """Return the plan of the least loss that takes no longer than `most_ms`."""
         terms: Terms = {("x", unit): loss for unit, loss in losses.items()}
         return self._solve(terms, self.price, most_ms, but)
 
