@@ -104,7 +104,7 @@ def at_offset(array, elements):
 @pytest.fixture(params=[0, 10, histograms.VALUES_KEPT], ids="at most {} kept".format)
 def kept(request, monkeypatch):
     """With none kept every value goes through the kernels, with 10 the host and the kernels share."""
-    monkeypatch.setattr(histograms, "KEPT", request.param)
+    monkeypatch.setattr(histograms, "VALUES_KEPT", request.param)
     return request.param
 
 

@@ -61,10 +61,11 @@ def events(text):
 def test_what_is_remembered_of_lines_changes_nothing(seed, monkeypatch):
     text = "\n".join([splice(seed, 60)] * 3)
     remembered = events(text)
-    for cached in ("known_event", "joined"):
-        monkeypatch.setattr(reader, cached, getattr(reader, cached).__wrapped__)
-    monkeypatch.setattr("trtcal.evidence.log.lines.CACHED_LENGTH", -1)
-    assert remembered == events(text)
+    with monkeypatch.context() as patch:  # the rows of a table share one monkeypatch
+        for cached in ("known_event", "joined"):
+            patch.setattr(reader, cached, getattr(reader, cached).__wrapped__)
+        patch.setattr("trtcal.evidence.log.lines.CACHED_LENGTH", -1)
+        assert remembered == events(text)
 
 
 def test_a_message_seen_before_is_not_read_again(monkeypatch):
