@@ -183,7 +183,7 @@ def test_obeying_a_plan_needs_a_range_for_every_int8_layer():
     with fails(InputError, "1", "to y", hint="--constraints prefer"):
         run(chain("x", "a", "y"), asked)
     _, said = run(chain("x", "a", "y"), {**asked, "constraints": "prefer"})
-    shows(said, "W 1", "to y")
+    shows("\n".join(said), "W 1", "to y")
 
 
 def test_constraints_that_a_version_lacks_are_refused():

@@ -289,7 +289,7 @@ def test_the_command_writes_all_that_later_ones_take(tmp_path, capsys):
     assert again.read_bytes() == output.read_bytes()
     status, _, err = run(capsys, "quantize", model, *ranges, "-o", again)
     assert status == 2
-    shows(err, "int8.calibration.json")
+    shows(err, "net.onnx", "calibration")
     own = ("--calibration", tmp_path / "optimized.calibration.json")
     succeed(capsys, "quantize", floats, *own, "-o", again)
     succeed(capsys, "sensitivity", model, *ranges, *optimizations, "--data", data)

@@ -61,7 +61,7 @@ def events(text):
 def test_what_is_remembered_of_lines_changes_nothing(seed, monkeypatch):
     text = "\n".join([splice(seed, 60)] * 3)
     remembered = events(text)
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:  # the rows of a table share one monkeypatch
         for cached in ("known_event", "joined"):
             patch.setattr(reader, cached, getattr(reader, cached).__wrapped__)
         patch.setattr("trtcal.evidence.log.lines.CACHED_LENGTH", -1)
