@@ -1,12 +1,11 @@
 """The current folder is data: no module, configuration or script that lies in it has a say."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import SAMPLES
+from tests.fixtures.commands import environment
 from tests.fixtures.slow import SLOW
 
 INSTALLED = [
@@ -29,10 +28,8 @@ def folder(tmp_path):
 
 def ran(folder, command, *arguments):
     """Run a command line in the folder; return its status, and the modules of the folder that ran."""
-    environment = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
-    done = subprocess.run(
-        [sys.executable, *command, *map(str, arguments)], cwd=folder, env=environment
-    )
+    line = [sys.executable, *command, *map(str, arguments)]
+    done = subprocess.run(line, cwd=folder, env=environment())
     found = folder / "ran"
     return done.returncode, found.read_text().split() if found.exists() else []
 

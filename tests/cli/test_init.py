@@ -8,7 +8,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from tests.fixtures.commands import refused
+from tests.fixtures.commands import refused, run, succeed
 from tests.fixtures.kinds import KINDS
 from tests.fixtures.networks import conv_net, rng
 from tests.fixtures.slow import SLOW
@@ -33,10 +33,13 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+def report_of(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
 def test_a_file_is_written_from_model_and_images(place, capsys):
-    assert run_command(["init", "--data", "images"]) == 0
-    out, err = capsys.readouterr()
-    assert out.splitlines()[-1] == "next: trtcal run"
+    status, out, err = run(capsys, "init", "--data", "images")
+    assert (status, out.splitlines()[-1]) == (0, "next: trtcal run")
     config = read_config(place / "trtcal.toml")
     assert (config.model, config.calibration.data) == (place / "net.onnx", place / "images")
     assert (config.images.layout, config.images.channels) == ("NCHW", "RGB")
@@ -46,16 +49,15 @@ def test_a_file_is_written_from_model_and_images(place, capsys):
     text = (place / "trtcal.toml").read_text()
     guessed = [line for line in text.splitlines() if "# guessed: " in line]
     assert err.count("guessed: ") == len(guessed) >= 5
-    assert "trtcal.toml already exists" in refused(capsys, "init", "--data", "images")
+    assert "trtcal.toml" in refused(capsys, "init", "--data", "images")
     assert (place / "trtcal.toml").read_text() == text
 
 
 def test_the_file_runs_and_holds_data_back(place, capsys):
-    assert run_command(["init", "--data", "images", "--target", "cpu"]) == 0
-    assert run_command(["run", "--no-history"]) in (0, 1)
-    captured = capsys.readouterr()
-    assert "no test data are given: 12 samples are held back" in captured.err
-    report = json.loads((place / "reports" / "report.json").read_text())
+    succeed(capsys, "init", "--data", "images", "--target", "cpu")
+    status, _, err = run(capsys, "run", "--no-history")
+    assert (status < 2, "12 samples" in err) == (True, True)
+    report = report_of(place / "reports")
     assert report["comparison"]["samples"] == 12
     assert report["comparison"]["rows"][1]["shared_samples"] is None
     assert {build["target"] for build in report["builds"]} == {"cpu"}
@@ -63,15 +65,12 @@ def test_the_file_runs_and_holds_data_back(place, capsys):
 
 def test_a_model_and_data_are_enough_for_a_run(place, capsys):
     images(place / "test", each=4)
-    words = ["run", "net.onnx", "--data", "images", "--test", "test", "--target", "cpu"]
-    assert run_command([*words, "--no-history"]) in (0, 1)
-    captured = capsys.readouterr()
-    assert 'guessed: labels = "folders"' in captured.err
-    assert "a rough measure; use --rounds 60" in captured.out
-    report = json.loads((place / "net-run" / "report.json").read_text())
+    command = "run net.onnx --data images --test test --target cpu"
+    status, out, err = run(capsys, *command.split(), "--no-history")
+    assert (status < 2, 'labels = "folders"' in err, "--rounds 60" in out) == (True, True, True)
+    report = report_of(place / "net-run")
     assert report["comparison"]["samples"] == 20
-    command = "trtcal run net.onnx --data images --test test --target cpu"
-    assert report["measured"]["run"]["command"] == command
+    assert report["measured"]["run"]["command"] == f"trtcal {command}"
     assert not (place / "trtcal.toml").exists()
 
 
@@ -88,34 +87,26 @@ def test_arrays_need_no_images(place, name, task):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("line", "says"),
     [
-        (["init", "net.onnx", "--data", "nowhere"], "nowhere"),
-        (["init", "net.onnx"], "the data is not given"),
-        (
-            ["init", "other.onnx", "--data", "images"],
-            "no input of the model has the shape of an image",
-        ),
-        (["run", "other.onnx"], "the data is not given"),
+        ("init net.onnx --data nowhere", "nowhere"),
+        ("init net.onnx", "the data is not given"),
+        ("init other.onnx --data images", "has the shape of an image"),
+        ("run other.onnx", "the data is not given"),
+        ("init --data images", "2 .onnx files"),
     ],
 )
-def test_what_cannot_be_read_is_one_error(place, capsys, words, says):
+def test_what_cannot_be_read_is_one_error(place, capsys, line, says):
     KINDS["LSTM"].save(place / "other.onnx")
-    assert run_command(words) == 2
-    captured = capsys.readouterr()
-    assert says in captured.err
-    assert "hint: " in captured.err
+    err = refused(capsys, *line.split())
+    assert says in err
+    assert "hint: " in err
     assert not (place / "trtcal.toml").exists()
 
 
-def test_two_models_are_not_chosen_between(place, capsys):
-    KINDS["LSTM"].save(place / "other.onnx")
-    assert "2 .onnx files" in refused(capsys, "init", "--data", "images")
-
-
-def following(captured):
+def following(err):
     """Return the words of the command that was advised."""
-    last = captured.err.splitlines()[-1]
+    last = err.splitlines()[-1]
     assert last.startswith("next: trtcal "), last
     return shlex.split(last.removeprefix("next: trtcal "))
 
@@ -125,39 +116,32 @@ def test_a_run_that_loses_advises_commands_that_work_until_layers_stay_in_float(
     (place / "models").mkdir()
     conv_net(place / "models" / "net.onnx")
     images(place / "more", each=50)
-    assert run_command(["init", "models/net.onnx", "--data", "more", "--target", "cpu"]) == 0
+    succeed(capsys, "init", "models/net.onnx", "--data", "more", "--target", "cpu")
     text = (place / "trtcal.toml").read_text()
     loses = text.replace("# limits = [", 'limits = ["relative_error <= 1e-6"]  # [')
     (place / "trtcal.toml").write_text(loses)
-    capsys.readouterr()
-    assert run_command(["run", "--no-history"]) == 1
-    improve = following(capsys.readouterr())
+    improve = following(refused(capsys, "run", "--no-history", status=1))
     assert improve[:3] == ["quantize", "models/net.onnx", "--improve"]
-    assert run_command(improve) == 0
-    (place / "trtcal.toml").write_text(
-        loses.replace("[calibration]", '[calibration]\nimprove = "fast"')
-    )
-    capsys.readouterr()
-    assert run_command(["run", "--no-history"]) == 1
-    search = following(capsys.readouterr())
+    succeed(capsys, *improve)
+    improved = loses.replace("[calibration]", '[calibration]\nimprove = "fast"')
+    (place / "trtcal.toml").write_text(improved)
+    search = following(refused(capsys, "run", "--no-history", status=1))
     assert search[0] == "search"
-    assert run_command([*search, "--plans", "2", "--samples", "4"]) in (0, 1)
-    assert "which `trtcal run` holds back" in capsys.readouterr().err
+    status, _, err = run(capsys, *search, "--plans", "2", "--samples", "4")
+    assert (status < 2, "`trtcal run`" in err) == (True, True)
 
 
 @SLOW
 def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(place, capsys):
-    words = ["run", "net.onnx", "--data", "images", "--target", "cpu", "--no-history"]
-    assert run_command(words) in (0, 1)
-    following(capsys.readouterr())
-    first = json.loads((place / "net-run" / "report.json").read_text())
-    assert first["measured"]["run"]["measured"]["files"] == {
-        "model": "net.onnx",
-        "config": "net-run/trtcal.toml",
-        "folder": "net-run",
-    }
-    assert run_command(["run", "net-run/trtcal.toml", "--no-history"]) in (0, 1)
-    again = json.loads((place / "net-run" / "report.json").read_text())
+    line = "run net.onnx --data images --target cpu --no-history"
+    status, _, err = run(capsys, *line.split())
+    assert status < 2
+    following(err)
+    first = report_of(place / "net-run")
+    files = {"model": "net.onnx", "config": "net-run/trtcal.toml", "folder": "net-run"}
+    assert first["measured"]["run"]["measured"]["files"] == files
+    assert run(capsys, "run", "net-run/trtcal.toml", "--no-history")[0] < 2
+    again = report_of(place / "net-run")
     assert again["comparison"]["digest"] == first["comparison"]["digest"]
     assert (place / "net-run" / "trtcal.toml").exists()
 
@@ -168,8 +152,8 @@ def test_models_with_a_fixed_batch_need_nothing_else(place, batch, capsys):
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = batch
     onnx.save(model, place / "net.onnx")
-    assert run_command(["init", "net.onnx", "--data", "images", "-o", "written.toml"]) == 0
-    line = ["run", "net.onnx", "--data", "images", "--target", "cpu", "--no-history"]
-    assert run_command([*line, "-o", "out"]) in (0, 1), capsys.readouterr().err
-    report = json.loads((place / "out" / "report.json").read_text())
-    assert report["comparison"]["samples"] == 12
+    succeed(capsys, "init", "net.onnx", "--data", "images", "-o", "written.toml")
+    line = "run net.onnx --data images --target cpu --no-history -o out"
+    status, _, err = run(capsys, *line.split())
+    assert status < 2, err
+    assert report_of(place / "out")["comparison"]["samples"] == 12

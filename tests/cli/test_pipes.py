@@ -3,12 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.conftest import SAMPLES
+from tests.fixtures.commands import PROGRAM, environment
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW, slow_but
 from tests.reporting.samples import build, comparison, write_run
@@ -16,7 +15,6 @@ from tests.runs.runs import report
 from trtcal.ranges import Calibration, TensorRange
 from trtcal.runs.history import History
 
-PROGRAM = [sys.executable, "-m", "trtcal.cli.main"]
 FAILED = (
     "[11/21/2026-05:00:00] [E] [TRT] 4: [network.cpp::validate::3062] Error Code 4: no output\n"
 )
@@ -54,15 +52,20 @@ COMMANDS = {
 }
 
 
+def ranged(path, ranges):
+    """Write ranges that are the same for all tensors."""
+    made = ("minmax", {}, "sha256:m", "sha256:d", 128, "float32")
+    ranges = {name: TensorRange(2.0, 3.0, 0.001, "x") for name in ranges}
+    Calibration(*made, ranges=ranges, unranged={}).write(path)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipes")
     (folder / "good.log").write_text("[11/21/2026-05:00:00] [W] [TRT] of a layer\n" * 3)
     (folder / "bad.log").write_text(FAILED + ENDED)
     write_run(folder / "run", comparison(), build("sha256:int8", {"conv1": "int8"}))
-    ranges = {f"tensor {number}": TensorRange(2.0, 3.0, 0.001, "x") for number in range(3000)}
-    made = ("minmax", {}, "sha256:m", "sha256:d", 128, "float32")
-    Calibration(*made, ranges=ranges, unranged={}).write(folder / "calibration.json")
+    ranged(folder / "calibration.json", (f"tensor {number}" for number in range(3000)))
     (folder / "plan.json").write_text(json.dumps({"layers": {"conv": "fp32"}}))
     history = History(folder / "h.sqlite")
     for number in range(3):
@@ -71,8 +74,7 @@ def place(tmp_path_factory):
 
 
 def start(place, arguments, **streams):
-    env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
-    return subprocess.Popen([*PROGRAM, *arguments], cwd=place, env=env, **streams)
+    return subprocess.Popen([*PROGRAM, *arguments], cwd=place, env=environment(), **streams)
 
 
 def unread():
@@ -85,11 +87,7 @@ def unread():
 def run_unread(place, arguments, stderr=subprocess.PIPE):
     """Run a command whose output nobody reads; return its status and what it says of that."""
     gone = unread()
-    streams = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": gone,
-        "stderr": stderr or gone,
-    }
+    streams = {"stdin": subprocess.DEVNULL, "stdout": gone, "stderr": stderr or gone}
     child = start(place, arguments, **streams)
     os.close(gone)
     err = child.communicate(timeout=600)[1]
@@ -103,9 +101,7 @@ def run_unread(place, arguments, stderr=subprocess.PIPE):
 def test_a_result_that_nobody_reads_is_no_failure(place, command, status):
     found, err = run_unread(place, command.split())
     assert found == status, err
-    assert "Exception ignored" not in err
-    assert "defect" not in err
-    assert "roken pipe" not in err
+    assert not [one for one in ("Exception ignored", "defect", "roken pipe") if one in err]
     assert err.count("error: ") == (status > 0)
 
 
@@ -131,9 +127,8 @@ def test_errors_and_notes_that_nobody_reads_are_none_either(place, command):
     ),
 )
 def test_standard_files_that_are_closed_are_no_failure(place, command):
-    line = f"{sys.executable} -m trtcal.cli.main {command} <&- >&- 2>&-"
-    env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
-    done = subprocess.run(["/bin/sh", "-c", line], cwd=place, env=env, check=False)
+    line = f"{' '.join(PROGRAM)} {command} <&- >&- 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=place, env=environment(), check=False)
     assert done.returncode == COMMANDS.get(command)
 
 
@@ -180,20 +175,16 @@ def test_a_full_disk_is_still_an_error(place):
         child = start(place, ["log", "--explain", "--json"], stdout=full, stderr=subprocess.PIPE)
         err = child.communicate(timeout=600)[1].decode()
     assert child.returncode == 4
-    assert err.splitlines() == [
-        "error: No space left on device",
-        "hint: check the path and the space on the disk",
-    ]
+    assert [line.split(":")[0] for line in err.splitlines()] == ["error", "hint"]
 
 
-def test_a_terminal_of_another_encoding_gets_escapes_and_json_stays_utf8(place, tmp_path):
-    made = ("minmax", {}, "sha256:m", "sha256:d", 128, "float32")
-    ranges = {"数字é": TensorRange(2.0, 3.0, 0.001, "x")}
-    Calibration(*made, ranges=ranges, unranged={}).write(tmp_path / "c.json")
-    env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent), "PYTHONIOENCODING": "latin-1"}
+def test_a_terminal_of_another_encoding_gets_escapes_and_json_stays_utf8(tmp_path):
+    ranged(tmp_path / "c.json", ["数字é"])
     program = [*PROGRAM, "ranges", "show", "c.json"]
-    shown = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, check=True).stdout
-    assert "\\u6570\\u5b57é" in shown.decode("latin-1")
-    program.append("--json")
-    shown = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, check=True).stdout
-    assert list(json.loads(shown)["ranges"]) == ["数字é"]
+    options = {"cwd": tmp_path, "env": environment(PYTHONIOENCODING="latin-1"), "check": True}
+    text, document = (
+        subprocess.run([*program, *more], capture_output=True, **options).stdout
+        for more in ([], ["--json"])
+    )
+    assert "\\u6570\\u5b57é" in text.decode("latin-1")
+    assert list(json.loads(document)["ranges"]) == ["数字é"]

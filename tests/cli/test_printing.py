@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from tests.cli.hostile_inputs import (
     unseen,
     write_inputs,
 )
-from tests.conftest import SAMPLES
+from tests.fixtures.commands import PROGRAM, environment
 from tests.fixtures.examples import examples
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW
@@ -96,14 +97,18 @@ HARD = (
 HARD += ("\udcff", "\U000e0001", "=1+1")
 
 
+def calibration(*names):
+    ranges = {name: TensorRange(2.0, 3.0, 0.001, "x") for name in names}
+    facts = ("minmax", {}, "sha256:m", "sha256:d", 128, "float32")
+    return Calibration(*facts, ranges=ranges, unranged={})
+
+
 @examples(20)
 @example(list(HARD))
 @given(st.lists(st.text(st.one_of(st.characters(), st.sampled_from("".join(HARD)))), unique=True))
 def test_every_name_comes_back_out_of_files_and_out_of_what_json_prints(names):
     ranges = {name: TensorRange(2.0, 3.0, 0.001, name) for name in names}
-    made = Calibration(
-        "minmax", {}, "sha256:m", "sha256:d", 128, "float32", ranges=ranges, unranged={}
-    )
+    made = replace(calibration(), ranges=ranges)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "calibration.json"
         document = made.write(path)
@@ -117,10 +122,7 @@ def test_every_name_comes_back_out_of_files_and_out_of_what_json_prints(names):
 def test_a_copy_of_printed_json_is_still_the_document(tmp_path):
     names = [one for one in HARD if one != "\ud800"]
     document = write_document(tmp_path / "plan.json", {"kind": "thing", "names": names})
-    ranges = {name: TensorRange(2.0, 3.0, 0.001, "x") for name in HARD}
-    made = Calibration(
-        "minmax", {}, "sha256:m", "sha256:d", 128, "float32", ranges=ranges, unranged={}
-    )
+    made = calibration(*HARD)
     made.write(tmp_path / "calibration.json")
     _, out, _ = said("ranges", "show", tmp_path / "calibration.json", "--json")
     (tmp_path / "copy.json").write_text(out)
@@ -230,24 +232,18 @@ def test_a_script_of_the_users_prints_to_standard_error_and_nothing_hidden(tmp_p
         "    yield {'x': np.ones((1, 3, 8, 8), np.float32)}\n"
     )
     given = ["--data", "load.py", "--workers", workers, "--batch", "1", "--json"]
-    program = [sys.executable, "-m", "trtcal.cli.main", "calibrate", "net.onnx", *given]
-    env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
-    done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, check=True)
+    program = [*PROGRAM, "calibrate", "net.onnx", *given]
+    done = subprocess.run(program, cwd=tmp_path, env=environment(), capture_output=True, check=True)
     assert json.loads(done.stdout)["ranges"]
     assert b"name\\x1b[2J" in done.stderr
     assert not unseen(done.stderr.decode())
 
 
 def test_a_table_is_styled_on_a_terminal_and_its_names_are_not(tmp_path):
-    made = Calibration(
-        *("minmax", {}, "sha256:m", "sha256:d", 128, "float32"),
-        ranges={"a\x1b[5mb[red]c": TensorRange(2.0, 3.0, 0.001, "x")},
-        unranged={},
-    )
-    made.write(tmp_path / "calibration.json")
+    calibration("a\x1b[5mb[red]c").write(tmp_path / "calibration.json")
     reading, writing = pty.openpty()
-    program = [sys.executable, "-m", "trtcal.cli.main", "ranges", "show", "calibration.json"]
-    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(SAMPLES.parent)}
+    program = [*PROGRAM, "ranges", "show", "calibration.json"]
+    env = environment(TERM="xterm-256color")
     env.pop("NO_COLOR", None)
     subprocess.run(program, stdout=writing, cwd=tmp_path, env=env, check=True)
     shown = os.read(reading, 1 << 16).decode()
@@ -261,6 +257,7 @@ PRINTERS = {
     "backends/cuda.py": "a child process answers its parent",
     "backends/onnxruntime_worker.py": "a child process, whose parent writes its log",
     "backends/tensorrt_worker.py": "a child process, whose parent writes its log",
+    "extensions.py": "a wing that cannot be loaded is a warning",
     "model/checking.py": "a forked child gives up both streams",
     "runs/bundle/verifying.py": "runs alone on a device, and escapes what it prints",
 }

@@ -10,6 +10,7 @@ import trtcal
 from calibrators import registry
 from calibrators.range import LARGEST_AMAX
 from tests.conftest import SAMPLES
+from tests.fixtures.commands import refused
 from tests.fixtures.fails import fails
 from trtcal.cli.main import DEFECT, run_command
 from trtcal.documents import digest_file
@@ -64,18 +65,17 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
-def test_no_command_runs_what_only_the_configuration_names(folder, capfd, command):
-    assert run_command(command) == 2
-    printed = capfd.readouterr().err
-    assert f"asks to run the script {folder / 'mine.py'}" in printed
-    assert "--trust" in printed
+def test_no_command_runs_what_only_the_configuration_names(folder, capsys, command):
+    err = refused(capsys, *command)
+    assert str(folder / "mine.py") in err
+    assert "--trust" in err
     assert not (folder / "ran").exists()
 
 
-def test_a_metric_is_a_script_too(folder, capfd):
-    words = ["--data", str(DIGITS / "test.npz"), "other.onnx"]
-    assert run_command([*with_model("compare"), *words]) == 2
-    assert f"the script {folder / 'metric.py'} (`evaluation.metric`)" in capfd.readouterr().err
+def test_a_metric_is_a_script_too(folder, capsys):
+    words = ["--data", DIGITS / "test.npz", "other.onnx"]
+    err = refused(capsys, *with_model("compare"), *words)
+    assert f"{folder / 'metric.py'} (`evaluation.metric`)" in err
     assert not (folder / "ran").exists()
 
 
@@ -107,40 +107,37 @@ class Fatal(BaseException):
     "raised", ["SystemExit(0)", "GeneratorExit", "type('F', (BaseException,), {})"]
 )
 @pytest.mark.parametrize("place", ["at its top", "load_data", "metric"])
-def test_no_script_ends_the_program(folder, capfd, raised, place):
+def test_no_script_ends_the_program(folder, capsys, raised, place):
     mine = "" if place == "at its top" else "def load_data():\n    "
     (folder / "mine.py").write_text(f"{mine}raise {raised}\n")
     (folder / "metric.py").write_text(f"def metric(outputs, labels):\n    raise {raised}\n")
-    words = ["--data", "mine.py"] if place != "metric" else ["--data", str(DIGITS / "test.npz")]
-    words += ["--metric-file", "metric.py", "other.onnx"]
-    assert run_command([*with_model("compare"), *words]) == 2
-    printed = capfd.readouterr().err
-    assert printed.count("error: script") == printed.count("error: ") == 1
-    assert "hint: correct the script" in printed
+    data = "mine.py" if place != "metric" else DIGITS / "test.npz"
+    words = ["--data", data, "--metric-file", "metric.py", "other.onnx"]
+    err = refused(capsys, *with_model("compare"), *words)
+    assert err.count("error: script") == err.count("error: ") == err.count("hint: ") == 1
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), Fatal("no more"), ZeroDivisionError()], ids=repr)
 @pytest.mark.parametrize("is_made", [True, False])
-def test_no_calibrator_ends_the_program(folder, capfd, monkeypatch, error, is_made):
+def test_no_calibrator_ends_the_program(folder, capsys, monkeypatch, error, is_made):
     def fail(histogram=None):
         raise error
 
     monkeypatch.setitem(registry._registered, "mine", lambda: fail if is_made else fail())
-    data = str(DIGITS / "calibration.npz")
-    assert run_command([*with_model("calibrate"), "--data", data, "--method", "mine"]) == 2
-    printed = capfd.readouterr().err
+    words = ("--data", DIGITS / "calibration.npz", "--method", "mine")
+    err = refused(capsys, *with_model("calibrate"), *words)
     where = " on tensor 'image'" if is_made else ""
-    assert f"error: calibrator 'mine' failed{where}: {type(error).__name__}" in printed
-    assert printed.count("error: ") == 1
+    assert f"'mine' failed{where}: {type(error).__name__}" in err
+    assert err.count("error: ") == 1
 
 
-def test_nothing_else_ends_the_program_with_status_0_either(capfd, monkeypatch):
+def test_nothing_else_ends_the_program_with_status_0_either(capsys, monkeypatch):
     def fail():
         raise SystemExit(0)
 
     monkeypatch.setattr("trtcal.backends.targets.machine", fail)
-    assert run_command(["doctor", "--json"]) == DEFECT
-    assert capfd.readouterr().err.startswith("error: defect in trtcal: SystemExit")
+    err = refused(capsys, "doctor", "--json", status=DEFECT)
+    assert err.startswith("error: defect in trtcal: SystemExit")
 
 
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse", "auto"])

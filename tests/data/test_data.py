@@ -55,10 +55,10 @@ def nan():
 @each(
     "arrays, says",
     [
-        ({"image": IMAGES}, "no array for the model's input 'x'"),
+        ({"image": IMAGES}, "image"),
         ({"x": IMAGES.astype(np.float64)}, "float64"),
         ({"x": IMAGES[:, :2]}, "[4, 2, 8, 8]"),
-        ({"x": IMAGES[0, 0]}, "samples first"),
+        ({"x": IMAGES[0, 0]}, "[8, 8]"),
         ({"x": IMAGES[:0]}, "empty"),
         ({"x": nan()}, "sample 2"),
         ({"x": IMAGES, "labels": np.zeros(3, np.int64)}, "labels"),

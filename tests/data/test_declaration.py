@@ -53,6 +53,14 @@ def test_without_a_table_nothing_is_declared(tmp_path):
     assert configured(tmp_path, "").images is None
 
 
+LINES = [
+    *("layuot = 1", "mean = [1, 2]", 'mean = "1"', "mean = inf", "std = [1, 0, 1]", "resize = 0"),
+    *("resize = true", "crop = [1, 2, 3]", "crop = []", "crop = 1.5", 'alpha = "red"'),
+    'interpolation = "linear"',
+]
+SCALES = ('"1/0"', '"a/b"', "0", "true", "nan")
+
+
 @each(
     "text, says",
     [
@@ -61,24 +69,9 @@ def test_without_a_table_nothing_is_declared(tmp_path):
         ('[images]\nchannels = "RGB"', "images.layout"),
         ("images = 3", "images"),
         ('[images]\nchannels = "rgb"', "images.channels"),
-        (NEEDED + "layuot = 1", "images.layuot"),
-        (NEEDED.replace("= 1", '= "1/0"'), "images.scale"),
-        (NEEDED.replace("= 1", '= "a/b"'), "images.scale"),
-        (NEEDED.replace("= 1", "= 0"), "images.scale"),
-        (NEEDED.replace("= 1", "= true"), "images.scale"),
-        (NEEDED.replace("= 1", "= nan"), "images.scale"),
-        (NEEDED + "mean = [1, 2]", "images.mean"),
+        *((NEEDED.replace("= 1", f"= {scale}"), "images.scale") for scale in SCALES),
+        *((NEEDED + line, f"images.{line.split()[0]}") for line in LINES),
         (NEEDED.replace("RGB", "gray") + "mean = [1, 2, 3]", "images.mean"),
-        (NEEDED + 'mean = "1"', "images.mean"),
-        (NEEDED + "mean = inf", "images.mean"),
-        (NEEDED + "std = [1, 0, 1]", "images.std"),
-        (NEEDED + "resize = 0", "images.resize"),
-        (NEEDED + "resize = true", "images.resize"),
-        (NEEDED + "crop = [1, 2, 3]", "images.crop"),
-        (NEEDED + "crop = []", "images.crop"),
-        (NEEDED + "crop = 1.5", "images.crop"),
-        (NEEDED + 'alpha = "red"', "images.alpha"),
-        (NEEDED + 'interpolation = "linear"', "images.interpolation"),
         ("[evaluation]\nlabels = true", "evaluation.labels"),
         ('[calibration]\nlabels = "npz"', "calibration.labels"),
     ],

@@ -46,15 +46,7 @@ def elsewhere():
 def test_any_part_in_any_batches_holds_its_samples(scene):
     images, data = scene
     for start, stop in (
-        (0, 4),
-        (4, 5),
-        (6, 11),
-        (2, 9),
-        (0, None),
-        (8, 99),
-        (5, 5),
-        (7, 3),
-        (11, 12),
+        *((0, 4), (4, 5), (6, 11), (2, 9), (0, None), (8, 99), (5, 5), (7, 3), (11, 12)),
     ):
         for size in (1, 3, 100):
             batches = part(data, size, start, stop)[0]

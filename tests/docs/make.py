@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 MAKERS: dict[str, Callable[[], None]] = {}
-
-
 ROOT = Path(__file__).parents[2]
 TARGET = "sm89" if importlib.util.find_spec("tensorrt_rtx") else "cpu"  # the extra may be missing
 

@@ -19,7 +19,6 @@ KEYS = [
     (kind.__name__, item) for kind in SECTIONS for item in fields(kind) if item.metadata
 ]  # fields that are not keys have no metadata
 
-
 LEAVES = {context.command_path: context.command for context in leaves()}
 
 

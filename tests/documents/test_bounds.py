@@ -19,11 +19,12 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures.commands import refused, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import rng
+from tests.fixtures.tables import each
 from tests.runs.runs import report
 from trtcal.calibration.formats.convert import read_ranges
-from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.data.arrays import open_npy, open_npz
 from trtcal.data.slices import read_slices
@@ -48,12 +49,6 @@ READERS = [
 ]
 
 
-def run(capsys, *arguments):
-    status = run_command([str(one) for one in arguments])
-    captured = capsys.readouterr()
-    return status, captured.err
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes that lie in folders")
 @pytest.mark.parametrize(("name", "read"), READERS)
 def test_pipes_and_devices_are_not_read(tmp_path, name, read):
@@ -73,12 +68,12 @@ def test_files_are_read_up_to_a_bound_that_can_be_raised(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     path.write_text(json.dumps("x" * 300_000))
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.001")
-    with fails(InputError, "0 MB", hint="TRTCAL_BOUNDS"):
+    with fails(InputError, "x.json", "0 MB", hint="TRTCAL_BOUNDS"):
         read_json(path)
     monkeypatch.setenv("TRTCAL_BOUNDS", "0.01")
     assert len(read_json(path)) == 300_000
     monkeypatch.setenv("TRTCAL_BOUNDS", "many")
-    with fails(InputError, "many"):
+    with fails(InputError, "TRTCAL_BOUNDS", "many"):
         read_json(path)
 
 
@@ -258,9 +253,6 @@ def test_what_passed_once_is_not_checked_again(monkeypatch, digits):
     assert len(calls) == 2
 
 
-SIZES = {"x": 8, "y": 4}
-
-
 def small_model():
     weight = numpy_helper.from_array(rng().standard_normal((8, 4)).astype(np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
@@ -272,22 +264,26 @@ def small_model():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_a_graph_output_without_a_shape_works(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    proto = small_model()
-    proto.graph.output[0].type.tensor_type.ClearField("shape")
+def goes_through(capsys, proto):
+    """Calibrate, quantize and compare a model, of positive data, in the current folder."""
     onnx.save(proto, "net.onnx")
-    np.savez("data.npz", x=rng().standard_normal((16, 8)).astype(np.float32))
-    assert str(load_model("net.onnx").outputs[0]) == "y: float32[n, 4]"
-    assert str(load_model(proto).outputs[0]) == "y: float32[n, 4]"
-    assert not proto.graph.output[0].type.tensor_type.HasField("shape")
+    np.savez("data.npz", x=np.abs(rng().standard_normal((16, 8))).astype(np.float32))
     for command in (
         "calibrate net.onnx --data data.npz --method minmax",
         "quantize net.onnx -o q.onnx",
         "compare net.onnx q.onnx --data data.npz --rounds 2",
     ):
-        status, err = run(capsys, *command.split())
-        assert status == 0, err
+        succeed(capsys, *command.split())
+
+
+def test_a_graph_output_without_a_shape_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    proto = small_model()
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    assert str(load_model(proto).outputs[0]) == "y: float32[n, 4]"
+    assert not proto.graph.output[0].type.tensor_type.HasField("shape")
+    goes_through(capsys, proto)
+    assert str(load_model("net.onnx").outputs[0]) == "y: float32[n, 4]"
 
 
 OF_TWO_RANKS = """<ir_version: 8, opset_import: ["" : 17]>
@@ -309,15 +305,7 @@ def test_a_graph_output_whose_shape_nothing_tells_works(tmp_path, monkeypatch, c
     weights = ", ".join(f"{0.1 + one / 100:.2f}" for one in range(32))
     proto = onnx.parser.parse_model(OF_TWO_RANKS.replace("WEIGHTS", weights))
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    onnx.save(proto, "net.onnx")
-    np.savez("data.npz", x=np.abs(rng().standard_normal((16, 8))).astype(np.float32))
-    for command in (
-        "calibrate net.onnx --data data.npz --method minmax",
-        "quantize net.onnx -o q.onnx",
-        "compare net.onnx q.onnx --data data.npz --rounds 2",
-    ):
-        status, err = run(capsys, *command.split())
-        assert status == 0, err
+    goes_through(capsys, proto)
 
 
 @pytest.mark.parametrize(
@@ -360,18 +348,15 @@ def test_an_npz_whose_header_is_cut_off_is_named(tmp_path):
         read_npz(tmp_path / "x.npz")
 
 
-@pytest.mark.parametrize("wrong", [{}, [], None, 1.5])
-def test_ids_of_annotations_are_numbers_or_names(tmp_path, monkeypatch, capsys, digits, wrong):
-    monkeypatch.chdir(tmp_path)
-    np.save("data.npy", rng().standard_normal((2, 1, 8, 8)).astype(np.float32))
+@each("wrong", [{}, [], None, 1.5])
+def test_ids_of_annotations_are_numbers_or_names(tmp_path, capsys, digits, wrong):
+    np.save(tmp_path / "data.npy", rng().standard_normal((2, 1, 8, 8)).astype(np.float32))
     images = [{"id": one, "width": 8, "height": 8} for one in (wrong, 1)]
     boxes = [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 2, 2]}]
     document = {"images": images, "annotations": boxes, "categories": [{"id": 1}]}
     (tmp_path / "labels.json").write_text(json.dumps(document))
-    given = ("--data", "data.npy", "--labels", "labels.json")
-    status, err = run(capsys, "calibrate", digits / "digits.onnx", *given)
-    assert status == 2
-    assert "an id of images[0] is neither a number nor a name" in err
+    given = ("--data", tmp_path / "data.npy", "--labels", tmp_path / "labels.json")
+    assert "images[0]" in refused(capsys, "calibrate", digits / "digits.onnx", *given)
 
 
 @pytest.mark.parametrize("column", ["name = x'ff'", "digests = '[1]'", "digests = 'no JSON'"])

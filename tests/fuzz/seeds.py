@@ -39,7 +39,6 @@ DIGITS = ROOT / "samples" / "digits"
 SAMPLES = 16
 ENDINGS = ("bmp", "gif", "jpg", "png", "ppm", "tif", "webp")
 
-
 NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
 control (float[n, 1, 8, 8] image) => (float[n, 4] y) {
   shape = Shape (image)
@@ -109,7 +108,6 @@ scale = 1.0
 mean = 0.0
 std = 1.0
 """
-
 
 TARGET = """name = "T4"
 bandwidth_gb_s = 320

@@ -70,18 +70,14 @@ def test_so_is_a_large_run_with_costs_and_the_run_before(tmp_path):
         assert schema_errors(priced) == []
 
 
-def test_so_are_failed_builds_alone(tmp_path):
-    write_build(tmp_path / "failed", build("a", {}))
-    (tmp_path / "failed" / "build.json").unlink()
-    document = assemble(tmp_path)
-    assert document["measured"]["failed_logs"]
-    assert schema_errors(document) == []
-
-
-def test_so_are_builds_of_which_nothing_was_compared(tmp_path):
+@pytest.mark.parametrize("failed", [True, False])
+def test_so_are_builds_of_which_nothing_was_compared_and_failed_ones(tmp_path, failed):
     write_build(tmp_path / "one", build("a", {"conv": "int8"}))
+    if failed:
+        (tmp_path / "one" / "build.json").unlink()
     document = assemble(tmp_path)
     assert document["comparison"] is None
+    assert bool(document["measured"].get("failed_logs")) == failed
     assert schema_errors(document) == []
 
 

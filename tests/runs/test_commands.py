@@ -116,7 +116,7 @@ def test_a_breach_is_posted(db):
         ("show 99", ["99"]),
         ("check --limit tops<=1", ["top5", "top1"]),
         ("check --limit kl<=1", ["kl"]),
-        ("check --limit top1>=1 --project x", ["x"]),
+        ("check --limit top1>=1 --project x", []),
     ],
 )
 def test_wrong_input_is_one_error(db, capsys, words, names):

@@ -281,7 +281,7 @@ def test_the_files_that_nvinfer_is_given_are_there(exported):
 
 
 def of_nvinfer(made):
-    """Return what nvinfer is told of a draft, and the notes about it."""
+    """Return the properties that nvinfer gets of a draft, and the notes about it."""
     notes = export_deepstream(made)
     return properties(made.folder), " ".join(notes)
 

@@ -35,6 +35,18 @@ def trtcal(text):
     return run_command(shlex.split(text))
 
 
+def printed(capsys, text, status=0):
+    """Run a command that ends with this status; return what it prints to both streams."""
+    ended = trtcal(text)
+    out, err = capsys.readouterr()
+    assert ended == status, err
+    return out, err
+
+
+def both(story):
+    return [story / f"regression-{name}" for name in ("good", "bad")]
+
+
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
     """Run the sample with both versions of its passes, for the CPU and without a history."""
@@ -79,17 +91,16 @@ def test_of_forty_passes_one_differs_at_one_node():
 
 @SLOW
 def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
-    bad, good = (story / f"regression-{name}" for name in ("bad", "good"))
+    good, bad = both(story)
     alert = f"{sys.executable} -c 'import sys; open(sys.argv[1], \"w\").write(sys.stdin.read())'"
     alert += f" {story / 'alert.json'}"
     command = f"trace verify {bad} --baseline {good} --trust --alert {shlex.quote(alert)}"
-    assert trtcal(command) == 1
-    said = capsys.readouterr()
-    assert f"pass '{PASS}' (number 14)" in said.err
-    assert f"structure at node '{NODE}' (Identity)" in said.err
-    assert "changed: its version" in said.err
-    assert "ran once more: same again" in said.out
-    assert len(said.out.splitlines()) < 20  # of 40 passes only what caused the delta
+    out, err = printed(capsys, command, 1)
+    assert f"pass '{PASS}' (number 14)" in err
+    assert f"'{NODE}' (Identity)" in err
+    assert "its version" in err
+    assert "same again" in out
+    assert len(out.splitlines()) < 20  # of 40 passes only what caused the delta
     document = json.loads((story / "alert.json").read_text())
     assert document["first"]["name"] == PASS
     assert document["first"]["graph"]["node"] == NODE
@@ -98,60 +109,54 @@ def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
 
 @SLOW
 def test_verify_finds_nothing_where_nothing_changed(story, capsys):
-    good = story / "regression-good"
-    assert trtcal(f"trace verify {good} --baseline {good}") == 0
-    assert trtcal(f"trace verify {story / 'good.toml'} --trust") == 0
-    assert "give the same outputs as in" in capsys.readouterr().out
+    good, _ = both(story)
+    printed(capsys, f"trace verify {good} --baseline {good}")
+    assert "same outputs" in printed(capsys, f"trace verify {story / 'good.toml'} --trust")[0]
 
 
 @SLOW
 def test_verify_of_a_configuration_runs_its_passes_against_the_last_run(story, capsys):
     text = (story / "good.toml").read_text().replace("passes_v1.py", "passes_v2.py")
     (story / "changed.toml").write_text(text)
-    assert trtcal(f"trace verify {story / 'changed.toml'}") == 2
-    assert "which is a program" in capsys.readouterr().err
-    assert trtcal(f"trace verify {story / 'changed.toml'} --trust --json") == 1
-    found = json.loads(capsys.readouterr().out)
+    command = f"trace verify {story / 'changed.toml'}"
+    assert "--trust" in printed(capsys, command, 2)[1]
+    found = json.loads(printed(capsys, f"{command} --trust --json", 1)[0])
     assert (found["first"]["name"], found["first"]["graph"]["node"]) == (PASS, NODE)
+
+
+def bisecting(good, bad):
+    return f"trace bisect --good {good} --bad {bad} --limit '{LIMIT}' --predicted"
 
 
 @SLOW
 def test_bisect_finds_the_pass_in_at_most_six_executions(story, capsys):
-    both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
-    command = f"trace bisect {' '.join(both)} --limit '{LIMIT}' --predicted --trust --json"
-    assert trtcal(command) == 0
-    said = capsys.readouterr()
-    found = json.loads(said.out)
+    out, err = printed(capsys, f"{bisecting(*both(story))} --trust --json")
+    found = json.loads(out)
     assert (found["stage"], found["subsystem"], found["name"]) == ("prepare", "pass", PASS)
     assert found["number"] == 14
     assert NODE in found["debug_info"]
     assert found["executions"] <= 6
     assert found["steps"] <= math.ceil(math.log2(found["candidates"])) + 1
-    assert "from the good run" in said.err
+    assert "from the good run" in err
 
 
 @SLOW
 def test_scripts_of_a_run_are_not_run_without_trust(story, capsys):
-    both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
-    assert trtcal(f"trace bisect {' '.join(both)} --limit '{LIMIT}' --predicted") == 2
-    assert "which is a program" in capsys.readouterr().err
-    bad, good = (story / f"regression-{name}" for name in ("bad", "good"))
-    assert trtcal(f"trace verify {bad} --baseline {good}") == 1
-    assert "not run again" in capsys.readouterr().err
+    good, bad = both(story)
+    assert "--trust" in printed(capsys, bisecting(good, bad), 2)[1]
+    assert "not run again" in printed(capsys, f"trace verify {bad} --baseline {good}", 1)[1]
 
 
 @SLOW
 def test_show_and_diff_print_the_chain(story, capsys):
-    good, bad = (story / f"regression-{name}" for name in ("good", "bad"))
-    assert trtcal(f"trace show {good} --json") == 0
-    lines = json.loads(capsys.readouterr().out)
+    good, bad = both(story)
+    lines = json.loads(printed(capsys, f"trace show {good} --json")[0])
     assert [line["number"] for line in lines] == [*range(1, len(lines) + 1)]
     assert lines[13]["name"] == PASS
     stages = {line["stage"] for line in lines}
     assert {"prepare", "observe", "calibrate", "quantize", "build", "compare"} <= stages
-    assert trtcal(f"trace show {good}") == 0
-    assert trtcal(f"trace diff {good} {bad}") == 0
-    assert f"first: pass '{PASS}'" in capsys.readouterr().out
+    printed(capsys, f"trace show {good}")
+    assert f"first: pass '{PASS}'" in printed(capsys, f"trace diff {good} {bad}")[0]
 
 
 @SLOW
@@ -185,7 +190,7 @@ def test_the_fusion_check_shows_the_break_and_that_this_compiler_fuses_across_it
     match = next(one for one in found.matches if one.root == "block4/act")
     assert match.state == "broken"
     assert NODE in str(match.breakers)
-    whole = check_fusions(prepared("v1").model)
+    whole = check_fusions(prepared("v1")[0].model)
     assert {one.state for one in whole.matches if one.root == "block4/act"} == {"whole"}
     verdict = found.verdicts[found.matches.index(match)]
     assert verdict == "differs"  # TensorRT-RTX 1.7 takes the Identity out, other compilers do not
@@ -193,15 +198,14 @@ def test_the_fusion_check_shows_the_break_and_that_this_compiler_fuses_across_it
 
 @SLOW
 def test_a_stage_with_another_output_runs_the_whole_run_once_more(story, tmp_path, capsys):
-    good = story / "regression-good"
+    good, _ = both(story)
     found = Checkpoints.read(good)
     number = next(i for i, one in enumerate(found.chain) if one.stage == "calibrate")
     chain = list(found.chain)
     chain[number] = dataclasses.replace(chain[number], after="sha256:other")
     write_checkpoints(tmp_path / "baseline", chain, found.graphs.values())
     command = f"trace verify {good} --baseline {tmp_path / 'baseline'} --trust --json"
-    assert trtcal(command) == 1
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed(capsys, command, 1)[0])
     assert document["first"]["name"] == "calibrations/percentile.json"
     assert document["first"]["is_unexplained"]
     assert document["rerun"] == "same again"
@@ -209,12 +213,11 @@ def test_a_stage_with_another_output_runs_the_whole_run_once_more(story, tmp_pat
 
 @SLOW
 def test_bisect_notes_packages_of_another_version(story, tmp_path, capsys):
-    for name in ("good", "bad"):
-        shutil.copytree(story / f"regression-{name}", tmp_path / name)
-    path = tmp_path / "good" / "run.json"
-    run = json.loads(path.read_text())
+    for path in both(story):
+        shutil.copytree(path, tmp_path / path.name)
+    good, bad = both(tmp_path)
+    run = json.loads((good / "run.json").read_text())
     run["measured"]["packages"]["onnxruntime"] = "1.0"
-    path.write_text(json.dumps(run))
-    command = f"trace bisect --good {tmp_path / 'good'} --bad {tmp_path / 'bad'} --limit '{LIMIT}'"
-    trtcal(f"{command} --predicted --trust")
-    assert "was made with onnxruntime 1.0" in capsys.readouterr().err
+    (good / "run.json").write_text(json.dumps(run))
+    trtcal(f"{bisecting(good, bad)} --trust")
+    assert "onnxruntime 1.0" in capsys.readouterr().err
