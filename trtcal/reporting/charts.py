@@ -56,7 +56,7 @@ class Layout:
     prefix: str = ""
 
     def drawing(self) -> AbstractContextManager[None]:
-        """Return the context in which matplotlib draws in this layout."""
+        """Return the context in which matplotlib has this layout."""
         return mpl.rc_context(
             {
                 "svg.hashsalt": f"{self.prefix}trtcal",
