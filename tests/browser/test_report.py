@@ -111,6 +111,7 @@ def test_it_fits_a_phone(viewer: Viewer, report):
         assert width <= PHONE_PX
 
 
+@SLOW
 def test_a_click_sorts_and_another_one_turns_round(viewer: Viewer, large):
     with viewer.open(large) as opened:
         table = as_engineer(opened).locator("#variants table.sortable")

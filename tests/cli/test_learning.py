@@ -31,7 +31,7 @@ def test_it_prints_the_curve_and_writes_nothing(place, capsys):
 def test_the_document_is_sealed_and_the_same_as_the_json(place, capsys):
     out = succeed(capsys, *ARGUMENTS, "--how-many", "--json", "-o", "curve.json")
     document = json.loads(out)
-    assert document == read_document(place / "curve.json", "learning-curve")
+    assert document == read_document(place / "curve.json", "learning-curve", 2)
     assert document["digest"] == digest_document(document)
     assert [point["samples"] for point in document["points"]] == [8, 16]
     assert not (place / "calibration.json").exists()

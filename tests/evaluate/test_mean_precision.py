@@ -143,6 +143,7 @@ def moved(heads, noise):
     return made
 
 
+@SLOW
 def test_the_figures_are_those_of_pycocotools(place):
     heads, document = scene()
     other = moved(heads, 0.5)
@@ -245,6 +246,7 @@ def test_map_is_the_default_limit_of_annotated_boxes(place, capsys):
     shows(out, "INCONCLUSIVE", "map")
 
 
+@SLOW
 def test_a_detector_that_finds_nothing_annotated_shows_nothing(place, capsys):
     document = json.loads((place / "instances.json").read_text())
     for one in document["annotations"]:

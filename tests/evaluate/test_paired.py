@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats import contingency_tables, multitest
 
+from tests.fixtures.slow import SLOW
 from trtcal.stats import compare_means, holm, mcnemar, paired_difference, ratio_of_blocks
 
 
@@ -16,6 +17,7 @@ def test_mcnemar_is_that_of_statsmodels(lost, won, both):
     assert mcnemar(lost, won) == pytest.approx(expected)
 
 
+@SLOW  # statsmodels takes seconds to import
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_is_that_of_statsmodels(ps):
     assert holm(ps) == pytest.approx(multitest.multipletests(ps, method="holm")[1])

@@ -107,6 +107,7 @@ def by_hand(place):
     return hand
 
 
+@SLOW
 def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
     run(configured(place, conv_net, "second"))
     hand = by_hand(place)

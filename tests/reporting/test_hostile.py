@@ -86,7 +86,7 @@ def dashboard_shapes(texts: list[str]) -> list[Shape]:
         database = here / "history.sqlite"
         run = write_hostile_run(here, texts)
         write_report(run, here / "page.html")
-        added = ("history", "add", here / "page.json", f"--name={texts[0]}", "--db", database)
+        added = ("history", "add", here / "page.json", f"--project={texts[0]}", "--db", database)
         assert said(*added)[0] == 0
         status, output = said("history", "dashboard", "--db", database, "-o", here / "site")
         assert status == 0, output
