@@ -28,6 +28,7 @@ from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, open_dataset
 from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
 from trtcal.model import Model, load_model
+from trtcal.model.ops import MULTIPLIES
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
 
 Seconds = tuple[float, float]
@@ -70,7 +71,8 @@ def measure(name: str, samples: int) -> None:
         placement = find_layers(prepared)
         seen = observe(prepared, dataset, tensors_to_observe(placement), ObserveOptions(batch=1))
         calibration = calibrate(seen, "percentile")
-        heavy = len(placement.layers) - len(placement.residual)
+        residual = [layer for layer in placement.layers if layer.op not in MULTIPLIES]
+        heavy = len(placement.layers) - len(residual)
         before = float_pass(prepared, dataset)
         sampling = Sampling(samples)
         seconds = timed(lambda: measure_sensitivities(prepared, calibration, dataset, sampling))
@@ -79,7 +81,7 @@ def measure(name: str, samples: int) -> None:
         ratios = [spent / single / heavy * 10 for spent, single in zip(seconds, one, strict=True)]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         print(
-            f"{name:12} {samples:7} {heavy:6} {len(placement.residual):9} {one[0]:9.2f} "
+            f"{name:12} {samples:7} {heavy:6} {len(residual):9} {one[0]:9.2f} "
             f"{seconds[0]:9.1f} {ratios[0]:16.2f} {ratios[1]:15.2f} {peak:8}",
             flush=True,
         )

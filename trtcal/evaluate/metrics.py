@@ -120,10 +120,6 @@ class Loss:
         value = self.kl if measure == "kl" and self.is_fit else self.noise
         return math.nan if value is None else value
 
-    def error_of(self, measure: str) -> float:
-        """Return the standard error of `kl` or `noise`, 0 where it is not known."""
-        return (self.kl_error if measure == "kl" else self.noise_error) or 0.0
-
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, in which infinite noise is None."""
         return dataclasses.asdict(self) | ({} if self.is_fit else {"noise": None})

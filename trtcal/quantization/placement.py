@@ -52,11 +52,6 @@ class Placement:
         every = (*self.layers, *self.light, *self.optional)
         return list(dict.fromkeys(layer.name for layer in every))
 
-    @property
-    def residual(self) -> list[Layer]:
-        """The Adds among the layers."""
-        return [layer for layer in self.layers if layer.op not in MULTIPLIES]
-
 
 def find_layers(model: Model) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
