@@ -46,6 +46,7 @@ class Metric:
     not worse. The history has those that are `is_recorded`, and follows those that are `is_watched`.
     `column` is its heading in a table of variants, where it has one, `timing` its name in a variant's
     times, `counts` the kind of finding that it counts, and `lacks` says why it may not be there.
+    `aliases` are other words for it, which an error answers with its name.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Metric:
     timing: str = ""
     counts: str = ""
     lacks: str = "no judged output has this figure"
+    aliases: tuple[str, ...] = ()
 
     @property
     def factor(self) -> float:
@@ -103,7 +105,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(
             "top1", "top-1", "%", HIGHER, is_share=True, kinds=("classes",), is_of_first=True,
             needs_labels=True, defaults={"classes": ">= -1.0"}, is_watched=True, column="top-1 %",
-            digits=".2f", lacks=NO_CLASSES,
+            digits=".2f", lacks=NO_CLASSES, aliases=("accuracy",),
         ),
         Metric(
             "top1_drop", "drop of top-1", "points", kinds=("classes",), is_of_first=True,
@@ -181,7 +183,8 @@ METRICS: Mapping[str, Metric] = {
             is_tested=False,
         ),
         Metric(
-            "speedup", "speed-up over FP32", "x", HIGHER, of=TIMES, timing="speedup", is_watched=True
+            "speedup", "speed-up over FP32", "x", HIGHER, of=TIMES, timing="speedup",
+            is_watched=True, aliases=("speed",),
         ),
         Metric(COST, "cost of a million inferences", of=COSTS, is_watched=True),
         Metric("size_bytes", "file size", "bytes", of=FILES),
@@ -258,7 +261,9 @@ def check_known(names: Iterable[str], own: Collection[str] | None = ()) -> None:
         known = {*METRICS, *finding_kinds(), *(own or ())}
         if name in known or own is None:
             continue
-        near = difflib.get_close_matches(name, sorted(known), n=2)
+        aliases = {alias: metric.name for metric in METRICS.values() for alias in metric.aliases}
+        words = difflib.get_close_matches(name, sorted({*known, *aliases}), n=2)
+        near = dict.fromkeys(word if word in known else aliases[word] for word in words)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise InputError(
             f"{name!r} is not a metric",

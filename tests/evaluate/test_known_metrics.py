@@ -68,6 +68,9 @@ def test_a_name_that_is_near_is_proposed():
     with pytest.raises(InputError) as error:
         check_known(["silent_fallback", "latency_p5"])
     assert error.value.hint.startswith("did you mean latency_p50")
+    with pytest.raises(InputError) as error:
+        check_known(["acuracy"])
+    assert error.value.hint.startswith("did you mean top1?")
 
 
 def test_kinds_of_findings_are_known():
