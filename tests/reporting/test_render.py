@@ -335,10 +335,10 @@ def test_the_commands_take_the_ranges_of_the_variant(tmp_path):
     methods = [one["method"] for one in document["calibrations"]]
     assert methods == ["entropy", "minmax", "percentile"]
     (made,) = (one for one in commands(document) if "quantize" in one)
-    assert made.endswith("--calibration calibration-minmax.json -o int8.onnx")
+    assert "--calibration calibration-minmax.json -o int8.onnx" in made
     document["optimizations"] = [{"variants": ["a"], "effort": "fast"}]
     (made,) = (one for one in commands(document) if "quantize" in one)
-    assert made.endswith("--improve fast -o int8.onnx")
+    assert "--improve fast -o int8.onnx" in made
     assert "--calibration" not in made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -28,10 +27,11 @@ class MovedGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; `InputError` with the whole new line for a former name."""
         from trtcal.documents.schema import COMMANDS as RENAMED  # what --help does not wait for
+        from trtcal.documents.streams import command_line
 
         path = f"{ctx.command_path} {args[0]}".partition(" ")[2]
         if path in RENAMED:
-            line = shlex.join(["trtcal", *RENAMED[path].split(), *args[1:]])
+            line = command_line(*RENAMED[path].split(), *args[1:])
             raise InputError(f"`trtcal {path}` is now `trtcal {RENAMED[path]}`", f"`{line}`")
         return super().resolve_command(ctx, args)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtcal.config import CostConfig
 from trtcal.documents import Document
+from trtcal.documents.streams import command_line
 from trtcal.errors import some
 from trtcal.evaluate.groups import Group
 from trtcal.evidence.diagnosis.log_findings import FAILING
@@ -42,11 +43,8 @@ TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
 GROWS_DB = 1.0
 RAW_TIMES = {*TIMED} - {"speedup"}  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
-PLAIN = {
-    Plan(rest=rest).to_document()["digest"]: f"--rest {rest}" if rest else ""
-    for rest in (None, "fp16", "fp32")
-}
-"""By the digest of a plan of all in INT8, which needs no file: the option that gives its rest."""
+RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
+"""By the digest of a plan of all in INT8, which needs no file: the precision of its rest."""
 WORDS = {
     NEAREST: "no optimization",
     **{optimization.name: optimization.what for optimization in OPTIMIZATIONS},
@@ -497,49 +495,37 @@ def commands(document: Document) -> Iterator[str]:
     What is quantized, built and compared is the variant of the verdict.
     """
     files = run_files(document)
-    folder = files["folder"] if files else "RUN_FOLDER"
-    model, calibration, test = "MODEL.onnx", "--data CALIBRATION_DATA", "--data TEST_DATA"
-    if files:
-        model = shlex.quote(files["model"])
-        calibration = test = shlex.join(config_of(files))
+    folder, model = (files["folder"], files["model"]) if files else ("RUN_FOLDER", "MODEL.onnx")
+    calibration = config_of(files) if files else ("--data", "CALIBRATION_DATA")
+    test = config_of(files) if files else ("--data", "TEST_DATA")
     quantization, optimized = origin_of(document)
-    methods = {
-        calibration["method"]: calibration["digest"] for calibration in document["calibrations"]
-    }
-    ranges = ""
+    methods = {ranges["method"]: ranges["digest"] for ranges in document["calibrations"]}
+    chosen = ""
     for method in methods or ["percentile"]:
-        output = shlex.quote(f"calibration-{method}.json")
-        chosen = f"--method {shlex.quote(method)} -o {output}"
-        yield _line("trtcal calibrate", model, calibration, chosen)
-        if not ranges or methods[method] == quantization.get("calibration"):
-            ranges = f"--calibration {output}"
-    plan = shlex.join(plan_of(document, folder)) if files else "[--plan PLAN.json]"
+        output = f"calibration-{method}.json"
+        yield command_line("calibrate", model, *calibration, method=method, o=output)
+        if not chosen or methods[method] == quantization.get("calibration"):
+            chosen = output
+    ranges = None if quantization.get("calibration") == NONE else chosen  # None: weights alone
+    words = (*(calibration if files or optimized else ()), *plan_of(document, folder))
+    options = {"improve": optimized["effort"]} if optimized else {"calibration": ranges}
     is_int8 = engines.formats_of(document) <= {"int8"}
     output = "int8.onnx" if is_int8 else "quantized.onnx"
-    data = calibration if files else ""
-    if quantization.get("calibration") == NONE:  # weights alone
-        ranges = ""
-    if optimized:
-        data, ranges = calibration, f"--improve {shlex.quote(optimized['effort'])}"
-    yield _line("trtcal quantize", model, data, plan, ranges, "-o", output)
+    line = command_line("quantize", model, *words, **options, o=output)
+    yield line if files else f"{line} [--plan PLAN.json]"
     targets = {(build["backend"], build["target"]) for build in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
-        where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
-        build_folder = shlex.quote(f"builds/{target}")
-        yield f"trtcal build {output} {where} -o {build_folder}"
-        yield f"trtcal log {shlex.quote(f'builds/{target}/build.log')}"
-    yield _line("trtcal compare", model, output, test)
-    yield f"trtcal report {shlex.quote(folder)} -o report.html"
-
-
-def _line(*parts: str) -> str:
-    return " ".join(filter(None, parts))
+        place = f"builds/{target}"
+        yield command_line("build", output, backend=backend, target=target, o=place)
+        yield command_line("log", f"{place}/build.log")
+    yield command_line("compare", model, output, *test)
+    yield command_line("report", folder, o="report.html")
 
 
 def made_by(document: Document, rows: Sequence[View]) -> list[View]:
     """Return the command that made each variant, with the names that the run gave its files."""
     stages = (document["measured"]["run"] or {}).get("stages", ())
-    outputs = {stage["digest"]: shlex.quote(stage["output"]) for stage in stages}
+    outputs = {stage["digest"]: stage["output"] for stage in stages}
     optimized = {
         name: optimization["optimizations"]
         for optimization in document["optimizations"]
@@ -549,19 +535,20 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
     for row in rows:
         quantization, name = row["quantization"], row["name"]
         if "calibration" in quantization:
-            parts = ["trtcal quantize MODEL.onnx"]
+            options = dict[str, str]()
             if quantization["calibration"] != NONE:
-                ranges = outputs.get(quantization["calibration"], "CALIBRATION.json")
-                parts += ["--calibration", ranges]
+                options["calibration"] = outputs.get(
+                    quantization["calibration"], "CALIBRATION.json"
+                )
             if name in optimized:
-                parts += ["--optimizations", outputs.get(optimized[name], "OPTIMIZATIONS.npz")]
+                options["optimizations"] = outputs.get(optimized[name], "OPTIMIZATIONS.npz")
             plan = quantization.get("plan")
-            if plan in outputs or plan not in (None, *PLAIN):
-                parts += ["--plan", outputs.get(plan, "PLAN.json")]
-            elif plan in PLAIN:
-                parts.append(PLAIN[plan])
-            output = outputs.get(row["model"], shlex.quote(f"{name}.onnx"))
-            command = _line(*parts, "-o", output)
+            if plan in outputs or plan not in (None, *RESTS):
+                options["plan"] = outputs.get(plan, "PLAN.json")
+            elif plan in RESTS:
+                options["rest"] = RESTS[plan]
+            output = outputs.get(row["model"], f"{name}.onnx")
+            command = command_line("quantize", "MODEL.onnx", **options, o=output)
             commands_by_name.append({"name": name, "command": command, "point": row["number"]})
     return commands_by_name
 

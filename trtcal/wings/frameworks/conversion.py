@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from collections.abc import Callable
 from importlib import metadata
@@ -20,6 +19,7 @@ from trtcal.documents import (
     digest_file,
 )
 from trtcal.documents.bounds import raising, scaled
+from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.model.files import write_onnx
 from trtcal.model.isolated import Answer, answer, ask, signal_name
@@ -111,7 +111,7 @@ def _failure(path: Path, reply: Answer) -> TrtcalError:
             "give the ONNX file",
         )
     if UNSAFE in reply.found:
-        command = f"trtcal prepare {shlex.quote(str(path))} --trust -o model.onnx"
+        command = command_line("prepare", path, trust=True, o="model.onnx")
         return InputError(
             f"model {path} contains programs, so conversion needs --trust: {reply.found[UNSAFE]}",
             f"if you trust its author: `{command}`",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from trtcal.cli.options import (
 )
 from trtcal.cli.output import Columns, is_verbose, print_table, say, say_more
 from trtcal.config import ALERT, FILE, RERUN, read_config
+from trtcal.documents.streams import command_line
 from trtcal.errors import GateFailed, InputError, TrtcalError
 from trtcal.wings.forensics.cli.bisect import Bisect
 
@@ -179,13 +179,10 @@ def _show_verification(verification: Verification) -> None:
 
 
 def _hint(source: Path, baseline: str) -> str:
-    bad, good = shlex.quote(str(source)), shlex.quote(baseline)
     if source.is_dir():
-        return (
-            f"`trtcal trace bisect --good {good} --bad {bad} --limit LIMIT` finds the change that "
-            "breaks a limit"
-        )
-    return f"if the change is intended, run again: `trtcal run {bad}`"
+        command = command_line("trace", "bisect", good=baseline, bad=source, limit="LIMIT")
+        return f"`{command}` finds the change that breaks a limit"
+    return f"if the change is intended, run again: `{command_line('run', source)}`"
 
 
 class Tvm(ModelOptions, example="trtcal trace tvm model.onnx -o tvm/"):
