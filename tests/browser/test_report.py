@@ -13,6 +13,8 @@ from tests.conftest import SAMPLES
 from tests.fixtures.slow import SLOW
 from tests.reporting.large import VARIANTS
 
+pytestmark = SLOW
+
 SHOWN = (
     "classifier",
     "detector",
@@ -88,7 +90,6 @@ def printed(page: Page) -> pypdf.PdfReader:
     return pypdf.PdfReader(io.BytesIO(page.pdf(prefer_css_page_size=True, print_background=True)))
 
 
-@SLOW
 def test_it_asks_for_nothing_and_complains_of_nothing(viewer: Viewer, report):
     with viewer.open(report) as opened:
         opened.page.wait_for_load_state("networkidle")
@@ -96,7 +97,6 @@ def test_it_asks_for_nothing_and_complains_of_nothing(viewer: Viewer, report):
         assert opened.complaints == []
 
 
-@SLOW
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(viewer: Viewer, report, scheme):
     with viewer.open(report, color_scheme=scheme, bypass_csp=True) as opened:
@@ -104,14 +104,12 @@ def test_axe_finds_nothing_serious(viewer: Viewer, report, scheme):
         assert grave(as_engineer(opened)) == []
 
 
-@SLOW
 def test_it_fits_a_phone(viewer: Viewer, report):
     with viewer.open(report, viewport={"width": PHONE_PX, "height": 640}) as opened:
         width = as_engineer(opened).evaluate("document.documentElement.scrollWidth")
         assert width <= PHONE_PX
 
 
-@SLOW
 def test_a_click_sorts_and_another_one_turns_round(viewer: Viewer, large):
     with viewer.open(large) as opened:
         table = as_engineer(opened).locator("#variants table.sortable")
@@ -128,7 +126,6 @@ def test_a_click_sorts_and_another_one_turns_round(viewer: Viewer, large):
         assert table.locator("th[aria-sort]").count() == 1
 
 
-@SLOW
 @pytest.mark.parametrize("key", ["Enter", "Space"])
 def test_the_keyboard_sorts_and_rows_stay_whole(viewer: Viewer, large, key):
     with viewer.open(large) as opened:
@@ -143,7 +140,6 @@ def test_the_keyboard_sorts_and_rows_stay_whole(viewer: Viewer, large, key):
         assert {row.inner_text() for row in table.locator("tbody tr").all()} == rows
 
 
-@SLOW
 def test_a_search_leaves_the_rows_that_hold_it(viewer: Viewer, large):
     with viewer.open(large) as opened:
         table = as_engineer(opened).locator("table.searchable").first
@@ -160,7 +156,6 @@ def test_a_search_leaves_the_rows_that_hold_it(viewer: Viewer, large):
         assert all(row.is_visible() for row in table.locator("tbody tr").all())
 
 
-@SLOW
 def test_what_the_pointer_meets_at_a_point_tells_its_numbers(viewer: Viewer, large):
     with viewer.open(large) as opened:
         points = opened.page.locator("svg.chart [id^='point-']")
@@ -181,7 +176,6 @@ def test_what_the_pointer_meets_at_a_point_tells_its_numbers(viewer: Viewer, lar
             assert [one for one in shown if one and one.startswith(f"{name}: ") and " ms" in one]
 
 
-@SLOW
 def test_a_point_come_to_by_keyboard_tells_its_numbers(viewer: Viewer, large):
     with viewer.open(large) as opened:
         details = opened.page.locator("#chart-details")
@@ -193,7 +187,6 @@ def test_a_point_come_to_by_keyboard_tells_its_numbers(viewer: Viewer, large):
         assert "Command: trtcal quantize" in shown
 
 
-@SLOW
 def test_a_layer_s_histogram_opens_and_closes_by_keyboard(viewer: Viewer, large):
     with viewer.open(large) as opened:
         button = as_engineer(opened).locator("#rows td[data-t] button").nth(3)
@@ -208,7 +201,6 @@ def test_a_layer_s_histogram_opens_and_closes_by_keyboard(viewer: Viewer, large)
         assert shown.count() == 0
 
 
-@SLOW
 def test_a_manager_is_spared_the_layers_until_a_link_leads_there(viewer: Viewer, large):
     with viewer.open(large) as opened:
         layers = opened.page.locator("#layers")
@@ -220,7 +212,6 @@ def test_a_manager_is_spared_the_layers_until_a_link_leads_there(viewer: Viewer,
         assert not layers.is_visible()
 
 
-@SLOW
 def test_the_first_tab_leads_past_the_head(viewer: Viewer, large):
     with viewer.open(large) as opened:
         opened.page.keyboard.press("Tab")
@@ -233,7 +224,6 @@ def test_the_first_tab_leads_past_the_head(viewer: Viewer, large):
         assert opened.page.url.endswith(target)
 
 
-@SLOW
 def test_it_is_dark_where_the_reader_wants_that(viewer: Viewer, large):
     with viewer.open(large, color_scheme="dark") as opened:
         for selector in ("body", "section"):
@@ -244,7 +234,6 @@ def test_it_is_dark_where_the_reader_wants_that(viewer: Viewer, large):
         assert brightness(opened.page, "section", "color") < 0.1
 
 
-@SLOW
 def test_nothing_is_cut_off_on_paper(viewer: Viewer, report):
     with viewer.open(report, viewport={"width": PRINTED_PX, "height": 1000}) as opened:
         as_engineer(opened).emulate_media(media="print")
@@ -252,7 +241,6 @@ def test_nothing_is_cut_off_on_paper(viewer: Viewer, report):
         assert too_wide(opened.page) == []
 
 
-@SLOW
 def test_it_prints_on_a4_with_the_verdict_first_and_all_details(viewer: Viewer, large):
     with viewer.open(large) as opened:
         word = opened.page.locator("#verdict h2").inner_text().split(":")[-1].strip()
@@ -266,7 +254,6 @@ def test_it_prints_on_a4_with_the_verdict_first_and_all_details(viewer: Viewer, 
     assert any("".join(last.split()) in page for page in pages)
 
 
-@SLOW
 def test_without_scripts_all_of_it_is_there(viewer: Viewer, large):
     with viewer.open(large, java_script_enabled=False) as opened:
         page = as_engineer(opened)

@@ -31,17 +31,17 @@ def kept_in_float32(proto: onnx.ModelProto) -> dict[str, str]:
     fp16 = fp16_tensors(proto.graph)
     if not fp16:
         return {}
-    asked = asked_precisions(proto)
+    precisions = asked_precisions(proto)
     return {
         node.name: "fp32"
         for node in proto.graph.node
-        if asked.get(node.name, "fp32" if node.op_type in SENSITIVE else None) == "fp32"
+        if precisions.get(node.name, "fp32" if node.op_type in SENSITIVE else None) == "fp32"
         and fp16.isdisjoint((*node.input, *node.output))
     }
 
 
 def _axes_to_attributes(graph: gs.Graph) -> bool:
-    found = [
+    reductions = [
         node
         for node in graph.nodes
         if node.op.startswith("Reduce")
@@ -49,48 +49,48 @@ def _axes_to_attributes(graph: gs.Graph) -> bool:
         and len(node.inputs) > 1
         and isinstance(node.inputs[1], gs.Constant)
     ]
-    for node in found:
+    for node in reductions:
         node.attrs["axes"] = [int(axis) for axis in node.inputs[1].values]
         node.attrs.pop("noop_with_empty_axes", None)
         node.inputs = node.inputs[:1]
-    return bool(found)
+    return bool(reductions)
 
 
 def _widen(graph: gs.Graph) -> bool:
     """Make all float16 float32, with casts at inputs and outputs, and take other casts out."""
-    found = [one for one in graph.tensors().values() if one.dtype == np.float16]
-    borders = [one for one in (*graph.inputs, *graph.outputs) if one.dtype == np.float16]
-    for tensor in found:
+    narrow = [tensor for tensor in graph.tensors().values() if tensor.dtype == np.float16]
+    borders = [end for end in (*graph.inputs, *graph.outputs) if end.dtype == np.float16]
+    for tensor in narrow:
         if isinstance(tensor, gs.Constant):
             tensor.values = np.asarray(tensor.values, np.float32)
-        elif not any(tensor is one for one in borders):
+        elif not any(tensor is border for border in borders):
             tensor.dtype = np.float32
     casts = [node for node in graph.nodes if node.op == "Cast" and node.attrs["to"] == FLOAT16]
     for node in casts:
         node.attrs["to"] = FLOAT
     for tensor in borders:
         _cast_at_border(graph, tensor)
-    outputs = {id(one) for one in graph.outputs}
-    for node in [one for one in graph.nodes if one.op == "Cast" and one.attrs["to"] == FLOAT]:
+    outputs = {id(output) for output in graph.outputs}
+    for node in [node for node in graph.nodes if node.op == "Cast" and node.attrs["to"] == FLOAT]:
         if node.inputs[0].dtype == np.float32 and id(node.outputs[0]) not in outputs:
             _pass_by(node)
-    return bool(found or casts)
+    return bool(narrow or casts)
 
 
 def _cast_at_border(graph: gs.Graph, tensor: gs.Variable) -> None:
     wide = gs.Variable(f"{tensor.name}/fp32", np.float32, tensor.shape)
-    if any(tensor is one for one in graph.inputs):
+    if any(tensor is other for other in graph.inputs):
         for reader in list(tensor.outputs):
-            reader.inputs = [wide if one is tensor else one for one in reader.inputs]
+            reader.inputs = [wide if other is tensor else other for other in reader.inputs]
         graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT}, [tensor], [wide]))
     else:
         for writer in list(tensor.inputs):
-            writer.outputs = [wide if one is tensor else one for one in writer.outputs]
+            writer.outputs = [wide if other is tensor else other for other in writer.outputs]
         graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT16}, [wide], [tensor]))
 
 
 def _pass_by(cast: gs.Node) -> None:
     source, copy = cast.inputs[0], cast.outputs[0]
     for reader in list(copy.outputs):
-        reader.inputs = [source if one is copy else one for one in reader.inputs]
+        reader.inputs = [source if other is copy else other for other in reader.inputs]
     cast.inputs, cast.outputs = [], []

@@ -15,13 +15,7 @@ import onnx_graphsurgeon as gs
 from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.registry import find_backend
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
-from trtcal.data import (
-    CountedDataset,
-    Dataset,
-    counted,
-    held_back,
-    open_dataset,
-)
+from trtcal.data import CountedDataset, Dataset, counted, held_back, open_dataset
 from trtcal.data.dataset import batch_for
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import CollectSettings, read_collect_settings

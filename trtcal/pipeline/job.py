@@ -9,21 +9,9 @@ from pathlib import Path
 
 from trtcal.backends.options import BuildOptions, with_sizes, write_range
 from trtcal.check.issues import DataIssue
-from trtcal.config import (
-    FILE,
-    Config,
-    script_in,
-)
-from trtcal.data import (
-    size_ranges,
-)
-from trtcal.documents import (
-    Document,
-    digest_file,
-    replacing_entries,
-    to_fields,
-    write_text,
-)
+from trtcal.config import FILE, Config, script_in
+from trtcal.data import size_ranges
+from trtcal.documents import Document, digest_file, replacing_entries, to_fields, write_text
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement, judge_counts
 from trtcal.model import load_model

@@ -24,16 +24,9 @@ from trtcal.calibration import (
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
 from trtcal.check.issues import DataIssue
-from trtcal.config import (
-    Config,
-)
+from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges, batch_for
-from trtcal.documents import (
-    Document,
-    digest_file,
-    to_fields,
-    write_json,
-)
+from trtcal.documents import Document, digest_file, to_fields, write_json
 from trtcal.errors import BackendError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
 from trtcal.evaluate.variants import open_variant

@@ -119,14 +119,14 @@ def with_types(layers: Sequence[Layer], listed: Sequence[Layer]) -> tuple[Layer,
 
     TensorRT 8.6 writes "N/A due to dynamic shapes" for every tensor of a network that has any.
     """
-    found = {layer.name: layer for layer in listed}
-    return tuple(_with_types(layer, found.get(layer.name)) for layer in layers)
+    by_name = {layer.name: layer for layer in listed}
+    return tuple(_with_types(layer, by_name.get(layer.name)) for layer in layers)
 
 
 def _with_types(layer: Layer, listed: Layer | None) -> Layer:
     if listed is None:
         return layer
-    types = {one.name: one for one in (*listed.inputs, *listed.outputs)}
+    types = {tensor.name: tensor for tensor in (*listed.inputs, *listed.outputs)}
 
     def typed(tensor: TensorInfo) -> TensorInfo:
         known = types.get(tensor.name)
