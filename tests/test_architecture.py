@@ -34,8 +34,8 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 48_350,
-    "core": 59_340,
+    "core path": 48_340,
+    "core": 59_310,
     "calibrators": 2_090,
     "__init__": 180,
     "errors": 110,
@@ -57,11 +57,11 @@ CEILINGS = {
     "evaluate": 8_610,
     "check": 1_530,
     "ptq": 3_150,
-    "reporting": 3_580,
+    "reporting": 3_570,
     "runs": 3_180,
-    "pipeline": 1_680,
+    "pipeline": 1_660,
     "cli": 6_030,
-    "wings": 8_590,
+    "wings": 8_580,
 }
 """Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another."""
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")

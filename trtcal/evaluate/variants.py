@@ -20,6 +20,7 @@ from trtcal.model.graph import import_graph, sigmoid_outputs
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
+from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
 
@@ -28,9 +29,9 @@ from trtcal.quantization.qdq import provenance, quantization_record, record_in
 class Variant:
     """Something that runs: an ONNX model, or the engine of an `onnxruntime` build.
 
-    `model` is the fingerprint of the ONNX file that it comes from, `source` that file's model, None of
-    an engine. Of a model that was cut, `outputs` are those of the whole, and `cut` says who computes
-    them. `built` is what an engine is known to have in INT8.
+    `model` is the fingerprint of the ONNX file that it comes from, `source` that file's model, without
+    its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
+    of the whole, and `cut` says who computes them. `built` is what an engine is known to have in INT8.
     """
 
     name: str
@@ -52,8 +53,7 @@ class Variant:
     @property
     def literal(self) -> Model | None:
         """The model, if it has Q/DQ, which can be executed in float."""
-        has_qdq = self.source and any(n.op_type in QDQ for n in self.source.proto.graph.node)
-        return self.source if has_qdq else None
+        return self.source if self.source and _has_qdq(self.source) else None
 
     def coverage(self, sizes: Mapping[str, Shape]) -> Coverage | None:
         """Return how much of the compute is in INT8 for inputs of these shapes, None if unknown."""
@@ -103,8 +103,12 @@ def open_variant(
         provenance(quantization_record(model.proto)),
         model.path.stat().st_size,
         cut,
-        source=model,
+        source=model if _has_qdq(model) else weightless(model),
     )
+
+
+def _has_qdq(model: Model) -> bool:
+    return any(node.op_type in QDQ for node in model.proto.graph.node)
 
 
 def _outputs(
