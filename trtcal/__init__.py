@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         report,
         run,
         search,
+        sensitivity,
     )
     from trtcal.pipeline.job import RunResult
     from trtcal.ptq.improver import Improved
@@ -93,6 +94,7 @@ _HOMES = {
         "report",
         "run",
         "search",
+        "sensitivity",
     ),
     "pipeline.job": ("RunResult",),
     "ptq.improver": ("Improved",),
@@ -145,6 +147,7 @@ __all__ = [
     "report",
     "run",
     "search",
+    "sensitivity",
     "tvm_checkpoints",
     "tvm_fusions",
 ]

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.fixtures.commands import refused, run, succeed
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.kinds import KINDS
-from tests.fixtures.networks import conv_net, rng
+from tests.fixtures.networks import conv_net, rng, save
 from tests.fixtures.slow import SLOW
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
@@ -157,3 +158,23 @@ def test_models_with_a_fixed_batch_need_nothing_else(place, batch, capsys):
     status, _, err = run(capsys, *line.split())
     assert status < 2, err
     assert report_of(place / "out")["comparison"]["samples"] == 12
+
+
+def test_states_that_the_data_lack_are_proposed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nodes = as_nodes("new_state = Tanh(state)  y = Add(x, new_state)")
+    inputs, outputs = (
+        {name: [1, 4] for name in names} for names in (("x", "state"), ("y", "new_state"))
+    )
+    save(tmp_path / "cell.onnx", nodes, {}, inputs, outputs)
+    np.savez("data.npz", x=rng().normal(size=(40, 4)).astype(np.float32))
+    succeed(capsys, "init", "cell.onnx", "--data", "data.npz", "--target", "cpu")
+    assert read_config(tmp_path / "trtcal.toml").data.states == {"new_state": "state"}
+
+
+def test_a_value_that_the_data_lack_is_asked_for(tmp_path, capsys):
+    nodes = as_nodes("y = Mul(x, rate)")
+    model = save(tmp_path / "net.onnx", nodes, {}, {"x": ["n", 4], "rate": []}, {"y": ["n", 4]})
+    np.savez(tmp_path / "data.npz", x=np.ones((40, 4), np.float32))
+    error = refused(capsys, "init", str(model), "--data", str(tmp_path / "data.npz"))
+    assert "`rate` in the data" in error

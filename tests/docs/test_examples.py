@@ -1,6 +1,6 @@
 """Every example of the documents runs, one test a page: `python -m pytest tests/docs -k detectors`.
 
-The blocks of a page run in order in a fresh folder that has a link to the samples. CONTRIBUTING.md has
+The blocks of a page run in order in a folder that has what a clone has. CONTRIBUTING.md has
 the convention.
 """
 
@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -16,7 +17,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import SAMPLES
 from tests.docs.pages import PAGES, ROOT, Block, commands_of, differs, name_of, read_blocks
 from tests.fixtures.slow import slow_but
 from tests.fixtures.tables import each
@@ -86,6 +86,10 @@ class Session:
         self._execute(block.text, 0, place)
 
     def _execute(self, command: str, status: int, place: str) -> str:
+        if command.startswith("cd "):  # holds for the commands and files that follow
+            self.folder /= command.removeprefix("cd ")
+            os.chdir(self.folder)
+            return ""
         if "sm89" in command and not HAS_RTX:  # the extra may be missing here
             command, self.is_other_target = command.replace("sm89", "cpu"), True
         done = subprocess.run(
@@ -128,9 +132,16 @@ class Session:
         json.loads(block.text)
 
 
+def lay_out(folder: Path) -> None:
+    """Put into a folder what a clone has; its reports are copied, because pages write there."""
+    for entry in ("samples", "docs", "Makefile", "README.md", "pyproject.toml"):
+        (folder / entry).symlink_to(ROOT / entry)
+    shutil.copytree(ROOT / "reports", folder / "reports")
+
+
 @pytest.mark.parametrize("page", slow_but(WITH_EXAMPLES, *QUICK), ids=name_of)
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
-    (tmp_path / "samples").symlink_to(SAMPLES)
+    lay_out(tmp_path)
     monkeypatch.chdir(tmp_path)
     session = Session(tmp_path)
     for block in read_blocks(page):

@@ -25,6 +25,9 @@ def fitting(where: str, spec: TensorSpec, feed: Mapping[str, Rows]) -> Rows:
             line for name in feed if (line := _conversion(where, spec, name, feed[name]))
         ]
         hint = f"; {conversions[0]}" if len(conversions) == 1 else ""
+        if not spec.shape:
+            hint = f"; give `{spec.name}` in the data, one value for all samples, or in trtcal.toml"
+            hint += " under [data.constants]"
         raise InputError(
             f"data {where}: no array for the model's input {spec.name!r} (the data have {has})",
             f"the model expects {spec}{hint}",

@@ -38,6 +38,12 @@ from trtcal.evaluate.comparison import compare as compare_variants
 from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
+from trtcal.evaluate.search.sensitivity import (
+    SAMPLES,
+    Sampling,
+    Sensitivities,
+    measure_sensitivities,
+)
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import (
@@ -162,21 +168,28 @@ def quantize(
     calibration: Calibration | PathLike | None = None,
     plan: Plan | Mapping[str, Any] | PathLike | None = None,
     output: PathLike | None = None,
+    precision: str | None = None,
 ) -> QuantizedModel:
     """Write Q/DQ into a model where a plan asks for INT8, FP8, INT4 or NVFP4, and casts for fp16.
 
-    Without a `plan`, INT8 is asked for wherever TensorRT takes it; a mapping is a plan's JSON
-    form. INT4 and NVFP4 are for weights: a plan of these needs no `calibration`. `output` is the
-    ONNX file to write. `InputError` if the calibration is missing or of another model, or the plan
-    matches nothing.
+    Without a `plan`, every layer that can have `precision` gets it: "int8" if None, "fp8", "int4",
+    "nvfp4" or "fp16"; a mapping is a plan's JSON form. INT4 and NVFP4 are for weights: these need
+    no `calibration`, fp16 neither. `output` is the ONNX file to write. `InputError` if the
+    calibration is missing or of another model, the plan matches nothing, or both a plan and a
+    precision are given.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> quantized = quantize(digits, calibrate(digits, data), {"layers": {"head/gemm": "fp32"}})
     >>> quantized.asked["stem/conv"], quantized.asked["head/gemm"]
     ('int8', 'fp32')
+    >>> quantize(digits, precision="fp16").asked["head/gemm"]
+    'fp16'
     """
+    if plan is not None and precision is not None:
+        raise InputError("both a plan and a precision are given", "leave one of them out")
     ranges = None if calibration is None else _calibration(calibration)
-    quantized = write_qdq(prepare(_model(model)), ranges, _plan(plan))
+    asked = _plan(plan) if precision is None else Plan(precision)
+    quantized = write_qdq(prepare(_model(model)), ranges, asked)
     if output is not None:
         write_onnx(Path(output), quantized.proto)
     return quantized
@@ -420,6 +433,31 @@ def ab_test(
         return test(first, second, dataset, question, settings)
 
 
+def sensitivity(
+    model: AnyModel,
+    calibration: Calibration | PathLike,
+    data: Data,
+    samples: int = SAMPLES,
+    task: str | None = None,
+    outputs: Sequence[str] = (),
+) -> Sensitivities:
+    """Measure how much each layer of a model loses in INT8, on the first `samples` of the data.
+
+    `ranked` of the result has the layers, the most sensitive first: the loss of each quantized
+    alone, and with all others quantized. `task` and `outputs` are guessed from the model's outputs
+    if not given. `InputError` if no layer has ranges.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> result = sensitivity(digits, calibrate(digits, data), "samples/digits/test.npz", 16)
+    >>> len(result.ranked), result.measure
+    (10, 'kl')
+    """
+    loaded = _model(model)
+    sampling = Sampling(samples, reader=TaskReader(task, tuple(outputs)))
+    table, dataset = _calibration(calibration), open_data(data, loaded)
+    return measure_sensitivities(prepare(loaded), table, dataset, sampling)
+
+
 def search(
     model: AnyModel,
     calibration: Calibration | PathLike,
@@ -463,16 +501,21 @@ class Report:
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
     >>> comparison = compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
-    >>> report([comparison]).document["schema_version"]
-    4
+    >>> page = report([comparison])
+    >>> page.document["schema_version"], page.verdict in ("SHIP", "SHIP WITH CARE", "INCONCLUSIVE")
+    (4, True)
     """
 
     document: dict[str, Any]
     html: str
 
+    @property
+    def verdict(self) -> str:
+        """The word: SHIP, SHIP WITH CARE, DO NOT SHIP or INCONCLUSIVE."""
+        return str(self.document["measured"]["verdict"]["word"])
+
     def __repr__(self) -> str:
-        verdict = self.document["measured"]["verdict"]
-        return f"<Report {verdict['word']}: {verdict['sentence']}>"
+        return f"<Report {self.verdict}: {self.document['measured']['verdict']['sentence']}>"
 
     def _repr_html_(self) -> str:
         from html import escape

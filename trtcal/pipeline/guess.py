@@ -35,6 +35,7 @@ from trtcal.evaluate.collectors import read_task
 from trtcal.evaluate.replay import carry
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model
+from trtcal.model.states import state_pairs
 
 SEEN = 64  # images whose sizes are looked at
 EDGE = 0.875  # of the shorter side that a classifier sees: 224 of 256
@@ -97,11 +98,18 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
         draft.lines.append(f"output = {_path(sources.output, folder)}")
     labels, why = _labels(sources if sources.test is None else sources.to_calibrate)
     images = _images(model, sources.data, labels)
-    dataset = open_dataset(sources.data, model, images.config, labels, DataConfig())
-    _add_task(draft, model, dataset)
+    states = dict[str, str]()
+    try:
+        dataset = open_dataset(sources.data, model, images.config, labels, DataConfig())
+    except InputError:
+        if not (states := state_pairs(model)):
+            raise
+        dataset = open_dataset(sources.data, model, images.config, labels, DataConfig({}, states))
+    _add_task(draft, model, carry(model, dataset, states))
     draft.lines.append(
         '# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # default: the limits of the task'
     )
+    _add_states(draft, states)
     images.add_to(draft)
     draft.section("calibration")
     draft.lines.append(f"data = {_path(sources.data, folder)}")
@@ -168,9 +176,18 @@ def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> Non
 
 def _add_task(draft: Draft, model: Model, dataset: Dataset) -> None:
     reference = open_variant(model.path)
-    task, _ = read_task(reference, carry(model, dataset, {}), batch_for(model, BATCH))
+    task, _ = read_task(reference, dataset, batch_for(model, BATCH))
     kinds = ", ".join(f"{name} has {kind}" for name, kind in task.kinds.items())
     draft.add("task", task.name, f"from the shapes and values of the outputs: {kinds}")
+
+
+def _add_states(draft: Draft, states: Mapping[str, str]) -> None:
+    """Write the section of states, which the data lack and outputs give."""
+    if states:
+        draft.section("data.states")
+    for output, name in states.items():
+        key = output if output.isidentifier() else json.dumps(output)
+        draft.add(key, name, f"the data have no {name}; this output has its form")
 
 
 @dataclass(frozen=True)

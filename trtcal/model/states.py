@@ -1,0 +1,61 @@
+"""Outputs that a network wants back as an input at its next step: states of RNNs, caches."""
+
+from __future__ import annotations
+
+import re
+
+from trtcal.model.model import Model, TensorSpec
+
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+MARKS = frozenset(
+    (
+        "n",
+        "new",
+        "next",
+        "o",
+        "out",
+        "output",
+        "i",
+        "in",
+        "input",
+        "prev",
+        "previous",
+        "cur",
+        "current",
+    )
+)
+"""Words by which exporters tell the state before a step from the one behind it: `h_in`, `h_out`."""
+CACHE = re.compile(r"(past|present)(_key_values)?", re.IGNORECASE)
+LETTER = re.compile(r"([a-z])[noi]")
+
+
+def state_pairs(model: Model) -> dict[str, str]:
+    """Return outputs that look like the next value of an input: output -> input, by name and form.
+
+    >>> from trtcal.model import load_model
+    >>> state_pairs(load_model("samples/digits/digits.onnx"))
+    {}
+    """
+    pairs = dict[str, str]()
+    for spec in model.inputs:
+        same = [output for output in model.outputs if _is_next(output, spec)]
+        if len(same) == 1 and same[0].name not in pairs:
+            pairs[same[0].name] = spec.name
+    return pairs
+
+
+def _is_next(output: TensorSpec, spec: TensorSpec) -> bool:
+    stem = _stem(spec.name)
+    if not stem or stem != _stem(output.name) or output.dtype != spec.dtype:
+        return False
+    if len(output.shape) != len(spec.shape):
+        return False
+    sizes = zip(output.shape, spec.shape, strict=True)
+    return all(a == b or isinstance(a, str) or isinstance(b, str) for a, b in sizes)
+
+
+def _stem(name: str) -> tuple[str, ...]:
+    words = [word.lower() for word in WORD.findall(CACHE.sub("", name))]
+    stem = [match[1] if (match := LETTER.fullmatch(word)) else word for word in words]
+    stem = [word for word in stem if word not in MARKS]
+    return tuple(stem[:-1] if len(stem) > 1 and stem[-1] == "0" else stem)  # h0 is the first h
