@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from trtcal.backends.trial import crash_of, structure_digest
+from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators, with_inner
 from trtcal.documents import Workplace
 from trtcal.errors import MODEL, BackendError, NativeCrash, some
@@ -127,12 +127,14 @@ def open_session(
     as_it_is: bool = False,
     provider: str = CPU,
     arena: bool = True,
+    name: str = "the model",
 ) -> Session:
     """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
     With `as_it_is` the graph is run without any optimization: it is an optimized one already. Without
     `arena` it gives its memory back after each run: for sessions of which many are open at once.
-    `BackendError` if ONNX Runtime refuses the model, or cannot load the provider.
+    The model is tried in a fork before, if it has what none had (`trial`). `BackendError` if ONNX
+    Runtime refuses it or cannot load the provider, `NativeCrash`, which has its `name`, if it crashes.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or os.cpu_count() or 1
@@ -155,8 +157,10 @@ def open_session(
                 _opened, graph, source, sess_options=options, providers=[*{provider: 0, CPU: 0}]
             )
             if provider == CPU:  # a fork cannot use the parent's GPU
-                key = f"{structure_digest(graph)} {as_it_is} {arena}"
-                _check_survival(graph, crash_of(key, lambda: _run_zeros(opening(), graph.graph)))
+                parts = parts_of(graph.graph, as_it_is, arena, _has_float16(graph.graph))
+                _check_survival(
+                    name, graph, crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
+                )
             session = opening()
     except NativeCrash:
         raise
@@ -209,14 +213,14 @@ def _run_zeros(session: Session, graph: onnx.GraphProto) -> None:
     session.run(None, feeds)
 
 
-def _check_survival(graph: onnx.ModelProto, number: int) -> None:
+def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
     """`NativeCrash` unless the number of the signal is 0."""
     if not number:
         return
     ops = tuple(dict.fromkeys(node.op_type for node in graph.graph.node))
     types = "float16 " if _has_float16(graph.graph) else ""
     raise NativeCrash(
-        f"ONNX Runtime {onnxruntime.__version__} crashes ({signal_name(number)}) with the model "
+        f"ONNX Runtime {onnxruntime.__version__} crashes ({signal_name(number)}) with {name} "
         f"({types}{some(ops, OPS_SHOWN)})",
         "the system ends processes when memory runs out: add memory, or use a smaller --batch"
         if number == signal.SIGKILL

@@ -15,29 +15,34 @@ import select
 import signal
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import onnx
-
-from trtcal.documents import digest_bytes
 
 LIMIT_S = 60.0
 CRASHES = {
     getattr(signal, f"SIG{name}")
     for name in ("SEGV", "BUS", "ABRT", "FPE", "ILL", "TRAP", "SYS", "KILL")
 }
-SMALL_BYTES = 1024
+DEPTH = 2
 
-_ended: dict[str, int] = {}
-"""What was tried -> the signal that ended it, 0 for none."""
+_survived = set[int]()
+_crashed = dict[frozenset[int], int]()
 
 
-def crash_of(key: str, work: Callable[[], object]) -> int:
-    """Return the signal that work ends its process with, 0 for none; tried once for each key."""
-    if key not in _ended and hasattr(os, "pidfd_open"):  # Linux
+def crash_of(parts: frozenset[int], work: Callable[[], object]) -> int:
+    """Return the signal that work ends its process with, 0 for none.
+
+    Work is tried if it has parts of which no work before consisted.
+    """
+    if parts not in _crashed and not parts <= _survived and hasattr(os, "pidfd_open"):  # Linux
+        number = 0
         with contextlib.suppress(OSError):  # no memory for a fork, or no process
-            _ended[key] = _signal_of(work)
-    return _ended.get(key, 0)
+            number = _signal_of(work)
+        if number:
+            _crashed[parts] = number
+        else:
+            _survived.update(parts)
+    return _crashed.get(parts, 0)
 
 
 def _signal_of(work: Callable[[], object]) -> int:
@@ -72,16 +77,28 @@ def _do(work: Callable[[], object]) -> None:
         os._exit(0)
 
 
-def structure_digest(proto: onnx.ModelProto) -> str:
-    """Return the digest of a graph and the types of its tensors: weights of any values are alike."""
-    graph = proto.graph
-    weights = [
-        (tensor.name, tensor.data_type, *tensor.dims, tensor.raw_data[:SMALL_BYTES])
-        if tensor.data_type == onnx.TensorProto.INT64
-        else (tensor.name, tensor.data_type, *tensor.dims)
-        for tensor in graph.initializer
+def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
+    """Return hashes of all nodes, each with what comes up to `DEPTH` nodes before it.
+
+    They cover operators, attributes, types and shapes of weights, but neither values nor names.
+    """
+    outputs = {value.name for value in graph.output}
+    known = {tensor.name: hash((tensor.data_type, *tensor.dims)) for tensor in graph.initializer}
+    known |= {value.name: hash(value.type.SerializeToString()) for value in graph.input}
+    own = [
+        hash(
+            (node.domain, node.op_type, bool(outputs & {*node.output}), *map(_text, node.attribute))
+        )
+        for node in graph.node
     ]
-    parts: list[Any] = [*graph.input, *graph.output, *graph.node, *proto.functions]
-    parts += proto.opset_import
-    texts = [part.SerializeToString(deterministic=True) for part in parts]
-    return digest_bytes(b"\0".join([*texts, repr(weights).encode()]))
+    parts = [*own]
+    for _ in range(DEPTH):
+        for node, part in zip(graph.node, parts, strict=True):
+            known |= dict.fromkeys(node.output, part)
+        before = [tuple(map(known.get, node.input)) for node in graph.node]
+        parts = list(map(hash, zip(own, before, strict=True)))
+    return frozenset(hash((part, *settings)) for part in parts)
+
+
+def _text(attribute: onnx.AttributeProto) -> bytes:
+    return attribute.SerializeToString(deterministic=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from trtcal.backends.taps import showing
 from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
-from trtcal.errors import InputError
+from trtcal.errors import InputError, NativeCrash
 from trtcal.evaluate.metrics import Loss, OwnMetric, Rows, joined, rows_of, total
 from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
@@ -131,7 +132,11 @@ class Judge:
 
     def measure(self, proto: onnx.ModelProto) -> Verdict:
         """Return what a quantized model loses."""
-        run = quantized_runner(self._showing(proto), self.shown)
+        try:
+            run = quantized_runner(self._showing(proto), self.shown)
+        except NativeCrash:  # of every way to run it
+            samples = sum(head.size for head in self.recording.heads)
+            return Verdict(Loss(samples, math.inf), np.full(samples, np.inf))
         rows, values = zip(*self.recording.rerun(run, self._figures), strict=True)
         figures = joined(rows)
         if self.objective == "kl" and self.metric is None:

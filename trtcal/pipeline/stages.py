@@ -29,7 +29,7 @@ from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import Document, digest_file, to_fields, write_json
 from trtcal.errors import BackendError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
-from trtcal.evaluate.variants import open_variant
+from trtcal.evaluate.variants import open_candidates, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
@@ -254,11 +254,13 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
     """Compare all variants with the model as it was given, and tensor by tensor."""
     settings, data = inputs.config.evaluation, inputs.evaluation_data
     reference = open_variant(inputs.model.path)
-    others = [open_variant(path) for path in variants]
+    others, crashes = open_candidates(variants)
     digests = [inputs.model.fingerprint, *map(digest_file, variants), data.fingerprint]
     with journal.step("compare", "comparison.json", digests) as record:
         with journal.progress("comparing", len(data)) as advance:
-            comparison = compare(reference, others, data, *inputs.comparing, advance)
+            limits, how = inputs.comparing
+            how = replace(how, crashes=crashes)
+            comparison = compare(reference, others, data, limits, how, advance)
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)

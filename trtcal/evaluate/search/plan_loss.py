@@ -13,6 +13,7 @@ from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import Dataset, Feeds
+from trtcal.errors import NativeCrash
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
@@ -128,8 +129,12 @@ class Reference:
         return Loss(self.samples, math.inf) if rows is None else total(rows)
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
-        """Return the figures of each sample, None where a model's outputs are not finite."""
-        by_batch = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
+        """Return the figures of each sample, None for outputs that are not finite, or a crash."""
+        try:
+            run = quantized_runner(proto, self.names, 1)
+        except NativeCrash:
+            return None
+        by_batch = self.recording.rerun(run, self._rows)
         rows = [part for part in by_batch if part is not None]
         return joined(rows) if len(rows) == len(by_batch) else None
 

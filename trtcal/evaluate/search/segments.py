@@ -21,6 +21,7 @@ from onnx import numpy_helper
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
+from trtcal.errors import NativeCrash
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.per_sample import Values
@@ -365,7 +366,10 @@ class Rerun:
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
-        return open_session(lower(part), 1, arena=False)
+        try:
+            return open_session(lower(part), 1, arena=False)
+        except NativeCrash:
+            return open_session(part, 1, as_it_is=True, arena=False)
 
     def _advance(self, kind: str, number: int) -> None:
         session, segment = self.sessions[kind, self.place], self.parts[self.place]
