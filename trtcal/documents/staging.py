@@ -377,6 +377,33 @@ def removing(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def resuming_entries(folder: Path, owned: Iterable[str], steps: str) -> Iterator[Path]:
+    """Yield `FOLDER.unfinished`; if the block succeeds, its entries replace those `owned` of `folder`.
+
+    If it fails, or its process is killed, the next block for the folder goes on in there, where the
+    file `steps` says what is done; without that file it is deleted. `ResourceError` if it is in use.
+    """
+    place = folder.with_name(f"{folder.name}.unfinished")
+    with unwritable_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        handle = os.open(place / f"{steps}.process", os.O_CREAT, 0o600)
+    if _try_lock(handle) is False:
+        os.close(handle)
+        raise ResourceError(f"{place} is in use by another process", "wait until that process ends")
+    try:
+        yield place
+        with replacing_entries(folder, owned) as new:
+            for entry in place.iterdir():
+                if not entry.name.startswith(steps):
+                    entry.rename(new / entry.name)
+        (place / steps).unlink()
+    finally:
+        if not (place / steps).exists():
+            shutil.rmtree(place, ignore_errors=True)
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def replacing_entries(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
     """Yield an empty folder; if the block succeeds, its entries take the place of those `owned`.
 

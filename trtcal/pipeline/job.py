@@ -11,13 +11,22 @@ from trtcal.backends.options import BuildOptions, with_sizes, write_range
 from trtcal.check.issues import DataIssue
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
-from trtcal.documents import Document, digest_file, replacing_entries, to_fields, write_text
+from trtcal.documents import (
+    Document,
+    canonical_json,
+    digest_bytes,
+    digest_file,
+    resuming_entries,
+    to_fields,
+    write_text,
+)
+from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement, judge_counts
 from trtcal.model import load_model
 from trtcal.model.loaders import source_of
 from trtcal.pipeline.inputs import Inputs, open_inputs
-from trtcal.pipeline.journal import Journal, Say
+from trtcal.pipeline.journal import STEPS, Journal, Say
 from trtcal.pipeline.stages import (
     DATA_CHECK,
     build_all,
@@ -96,24 +105,27 @@ def run(
     folder = config.run_folder
     check_replaceable(folder)
     followers = followers_of(config)
-    with replacing_entries(folder, all_outputs()) as place:
-        inputs = open_inputs(config, say, followers=followers)
-        journal = Journal(
-            place, _origin(inputs, guessed is None), reporter, say, followers=followers
-        )
+    inputs = open_inputs(config, say, followers=followers)
+    origin = _origin(inputs, guessed is None)
+    with resuming_entries(folder, all_outputs(), STEPS) as place:
+        write_settings(place, config, folder)
+        key, reads = _key(origin, place), inputs.calibration_data.reads
+        journal = Journal(place, origin, reporter, say, [], followers, key, reads)
+        if journal.done:
+            say(f"goes on in {place}: {len(journal.done)} results are there")
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
             write_text(journal.folder / FILE, guessed)
-        write_settings(place, config, folder)
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
-        issues = checked_data(inputs, journal)
-        warn(issues)
-        counts = {"data_issues": len(issues)}
-        journal.limits += judge_counts(config.limits, counts, "calibration data")
-        report = run_stages(inputs, journal, command, history)
+        with journal.keeping():
+            issues = checked_data(inputs, journal)
+            warn(issues)
+            counts = {"data_issues": len(issues)}
+            journal.limits += judge_counts(config.limits, counts, "calibration data")
+            report = run_stages(inputs, journal, command, history)
     return RunResult(folder, report, journal.origin.missing_builds, tuple(journal.limits), issues)
 
 
@@ -144,6 +156,13 @@ def run_stages(
 def all_outputs() -> tuple[str, ...]:
     """Return everything that a run writes at the top of its folder."""
     return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
+
+
+def _key(origin: Origin, place: Path) -> str:
+    """Return the digest of all that a run depends on: settings, model, data, scripts, packages."""
+    data = (origin.model, origin.calibration_data, origin.evaluation_data, origin.scripts)
+    packages = {**origin.measured.packages, "trtcal": __version__}
+    return digest_bytes(canonical_json([digest_file(place / SETTINGS), *data, packages]))
 
 
 def _origin(inputs: Inputs, is_configured: bool) -> Origin:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trtcal.documents import append_line, from_fields, to_fields
+from trtcal.documents.bounds import parse_json, read_bytes
+from trtcal.errors import TrtcalError
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement
 from trtcal.runs.follower import Follower, Stage
@@ -17,11 +21,26 @@ Say = Callable[[str], None]
 """Called with one line about the work."""
 
 
+STEPS = "steps.jsonl"
+
+
+class Entry:
+    """An output in a journal, called with its digest once it is written; `is_done` if it was before."""
+
+    def __init__(self, step: Step | None) -> None:
+        self.is_done, self.digest = step is not None, step.digest if step else ""
+
+    def __call__(self, digest: str) -> None:
+        """Take the digest of what was written."""
+        self.digest = digest
+
+
 @dataclass
 class Journal:
     """Where a run writes, what it has written so far, and whom it tells.
 
-    `limits` are those on builds and data, judged.
+    `limits` are those on builds and data, judged. `key` is the digest of all that the run depends on:
+    what a process that was killed has done of it is not done again. `reads` are its samples by purpose.
     """
 
     folder: Path
@@ -30,22 +49,55 @@ class Journal:
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
     followers: tuple[Follower, ...] = ()
+    key: str = ""
+    reads: dict[str, int] = field(default_factory=dict)
+    done: dict[str, Step] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read what is done; what another run did is deleted."""
+        self.done, reads = {}, dict[str, int]()
+        for line in read_bytes(self.folder / STEPS).splitlines() if self.has(STEPS) else ():
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                fields = parse_json(line)
+                if fields["key"] == self.key and self.has(fields["step"]["output"]):
+                    step = from_fields(Step, fields["step"])
+                    self.done[step.output], reads = step, fields["reads"]
+        self.reads |= {purpose: reads[purpose] for purpose in reads.keys() - self.reads.keys()}
+
+    def has(self, output: str) -> bool:
+        """Whether an output is there."""
+        return (self.folder / output).is_file()
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Say where the block's work stays if it fails."""
+        try:
+            yield
+        except (TrtcalError, KeyboardInterrupt):
+            if self.has(STEPS):
+                self.say(f"finished stages stay in {self.folder}: the same command goes on there")
+            raise
 
     @contextlib.contextmanager
     def step(
         self, stage: str, output: str, inputs: Sequence[str] = (), options: object = None
-    ) -> Iterator[Callable[[str], None]]:
-        """Record one stage; the caller gives the digest of what it wrote to what this yields.
+    ) -> Iterator[Entry]:
+        """Record one stage; the caller gives the digest of what it wrote to the entry that this yields.
 
         `inputs` are the digests of what the stage works on: with them followers see it.
         """
-        started, digests = time.perf_counter(), list[str]()
-        yield digests.append
-        seconds = time.perf_counter() - started
-        self.origin.stages.append(Step(stage, output, digests[0], seconds))
+        started, before = time.perf_counter(), self.done.get(output)
+        entry = Entry(before)
+        yield entry
+        seconds = before.seconds if before else time.perf_counter() - started
+        step = Step(stage, output, entry.digest, seconds)
+        self.origin.stages.append(step)
+        if not before:
+            line = {"key": self.key, "step": to_fields(step), "reads": self.reads}
+            append_line(self.folder / STEPS, json.dumps(line))
         if inputs:
             for follower in self.followers:
-                follower.see_stage(Stage(stage, output, inputs, options or {}, digests[0]))
+                follower.see_stage(Stage(stage, output, inputs, options or {}, entry.digest))
 
     def digest_of(self, output: str) -> str | None:
         """Return the digest of an output that was recorded, the last one of its name."""
