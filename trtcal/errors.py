@@ -14,6 +14,7 @@ Anything else that escapes is a defect of trtcal and is reported as one.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable
 
 __version__ = "0.2.0"
@@ -98,6 +99,12 @@ class NativeCrash(BackendError):  # noqa: N818  # the field says so
     def __init__(self, message: str, hint: str, signal: str, ops: tuple[str, ...]) -> None:
         super().__init__(message, hint)
         self.signal, self.ops = signal, ops
+
+
+def warn_of_crash(error: BackendError) -> None:
+    """Warn of an error after which the work goes on, if it is a crash."""
+    if isinstance(error, NativeCrash):
+        warnings.warn(error.message, RuntimeWarning, stacklevel=2)
 
 
 class ResourceError(TrtcalError):

@@ -134,7 +134,8 @@ class Taps:
                 outputs = [name for name in self.places.values() if name not in plainly]
                 try:  # ONNX Runtime cannot load what it made of convolutions in subgraphs
                     session = self._session(self._with_outputs(data, outputs), as_it_is=True)
-                except BackendError:
+                except BackendError as error:
+                    warn_of_crash(error)
                     break
                 missing = self._differing(session, expected, first)
                 if not missing:

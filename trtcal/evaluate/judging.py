@@ -19,7 +19,7 @@ from trtcal.backends.taps import showing
 from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
-from trtcal.errors import InputError, NativeCrash
+from trtcal.errors import InputError, NativeCrash, warn_of_crash
 from trtcal.evaluate.metrics import Loss, OwnMetric, Rows, joined, rows_of, total
 from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
@@ -134,7 +134,8 @@ class Judge:
         """Return what a quantized model loses."""
         try:
             run = quantized_runner(self._showing(proto), self.shown)
-        except NativeCrash:  # of every way to run it
+        except NativeCrash as crash:
+            warn_of_crash(crash)
             samples = sum(head.size for head in self.recording.heads)
             return Verdict(Loss(samples, math.inf), np.full(samples, np.inf))
         rows, values = zip(*self.recording.rerun(run, self._figures), strict=True)

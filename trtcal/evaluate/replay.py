@@ -23,7 +23,7 @@ from trtcal.backends.sessions import Array, Session, open_session, run_session
 from trtcal.data import Dataset, Feeds, Subset
 from trtcal.data.dataset import CarriedFeeds
 from trtcal.documents import canonical_json, digest_bytes
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, warn_of_crash
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
@@ -87,7 +87,8 @@ def quantized_runner(proto: onnx.ModelProto, names: Sequence[str], threads: int 
     """Return what runs a model's integer kernels, or its Q/DQ literally where these do not take it."""
     try:
         return runner(open_session(lower(proto), threads), names)
-    except BackendError:
+    except BackendError as error:
+        warn_of_crash(error)
         return runner(open_session(proto, threads, as_it_is=True), names)
 
 

@@ -12,7 +12,7 @@ from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.data.overlap import Numbers, Overlap, overlap
-from trtcal.errors import BackendError, InputError, NativeCrash
+from trtcal.errors import BackendError, InputError, NativeCrash, warn_of_crash
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
@@ -76,7 +76,8 @@ class Variant:
             return None
         try:
             return runner(open_session(adapted(proto), as_it_is=True), names)
-        except NativeCrash:
+        except NativeCrash as crash:
+            warn_of_crash(crash)
             return None
 
     def shared_with(self, numbers: Numbers) -> Overlap | None:

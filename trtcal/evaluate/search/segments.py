@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
-from trtcal.errors import NativeCrash
+from trtcal.errors import NativeCrash, warn_of_crash
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.per_sample import Values
@@ -368,7 +368,8 @@ class Rerun:
     def _open(part: onnx.ModelProto) -> Session:
         try:
             return open_session(lower(part), 1, arena=False)
-        except NativeCrash:
+        except NativeCrash as crash:
+            warn_of_crash(crash)
             return open_session(part, 1, as_it_is=True, arena=False)
 
     def _advance(self, kind: str, number: int) -> None:
