@@ -32,7 +32,7 @@ from trtcal.backends.sessions import (
     run_once,
     run_session,
 )
-from trtcal.errors import BackendError, ResourceError
+from trtcal.errors import BackendError, ResourceError, warn_of_crash
 from trtcal.model.files import write_beside
 from trtcal.model.ops import ORT_FUSED
 from trtcal.model.tensors import producers_of, readers_of
