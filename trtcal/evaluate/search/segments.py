@@ -6,6 +6,7 @@ of the network can be written with any choice of nodes quantized, without quanti
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -300,7 +301,11 @@ class Rerun:
 
         Every `STEP_SAMPLES` samples it stops if what differs from `kind` is known to the tolerance.
         """
-        sessions = {place: self._open(part) for place, part in instead.items()}
+        try:
+            sessions = {place: self._open(part) for place, part in instead.items()}
+        except NativeCrash as crash:
+            warn_of_crash(crash)
+            return Loss(self.samples, math.inf)
         run = partial(self._from_kept, kind, min(instead), sessions)
         parts: list[Rows] = []
         step, numbers = -(-STEP_SAMPLES // self.batch), range(len(self.recording))
