@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 __version__ = "0.2.0"
 """The version of trtcal, which stands here so that every room may import it."""
@@ -101,10 +102,13 @@ class NativeCrash(BackendError):  # noqa: N818  # the field says so
         self.signal, self.ops = signal, ops
 
 
-def warn_of_crash(error: BackendError) -> None:
-    """Warn of an error after which the work goes on, if it is a crash."""
-    if isinstance(error, NativeCrash):
-        warnings.warn(error.message, RuntimeWarning, stacklevel=2)
+@contextmanager
+def crashes_as_warnings() -> Iterator[None]:
+    """Warn of a `NativeCrash` in the block, and end the block there."""
+    try:
+        yield
+    except NativeCrash as crash:
+        warnings.warn(crash.message, RuntimeWarning, stacklevel=3)
 
 
 class ResourceError(TrtcalError):

@@ -167,11 +167,16 @@ def clear_places(paths: Iterable[Path]) -> None:
     places = {Path(), _temporary_path()}
     for path in paths:
         recover(path)
-        places |= {path, path.parent}
+        places |= {path, path.parent, unfinished_folder(path)}
     for folder in places:
         _clear(folder)
     with contextlib.suppress(OSError):  # it is not empty, or not there
         _temporary_path().rmdir()
+
+
+def unfinished_folder(folder: Path) -> Path:
+    """Return where the entries of a folder are before all of them are there."""
+    return folder.with_name(f"{folder.name}.unfinished")
 
 
 def _clear(folder: Path) -> None:
@@ -383,7 +388,7 @@ def resuming_entries(folder: Path, owned: Iterable[str], steps: str) -> Iterator
     If it fails, or its process is killed, the next block for the folder goes on in there, where the
     file `steps` says what is done; without that file it is deleted. `ResourceError` if it is in use.
     """
-    place = folder.with_name(f"{folder.name}.unfinished")
+    place = unfinished_folder(folder)
     with unwritable_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         handle = os.open(place / f"{steps}.process", os.O_CREAT, 0o600)

@@ -14,7 +14,7 @@ from trtcal.backends.targets import machine
 from trtcal.data import Dataset, Feeds
 from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
-from trtcal.errors import InputError, NativeCrash, __version__, some, warn_of_crash
+from trtcal.errors import InputError, __version__, crashes_as_warnings, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.collectors import CollectSettings, check_question, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
@@ -328,11 +328,9 @@ def with_layers(
     """
     layers = dict[str, Layerwise]()
     for variant in variants:
-        try:
+        with crashes_as_warnings():
             if (model := variant.literal) is not None:
                 layers[variant.name] = compare_layers(reference, model, dataset, progress, samples)
-        except NativeCrash as crash:
-            warn_of_crash(crash)
     rows = tuple(replace(row, layers=layers.get(row.name)) for row in comparison.rows)
     return replace(comparison, rows=rows)
 

@@ -12,7 +12,7 @@ from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.data.overlap import Numbers, Overlap, overlap
-from trtcal.errors import BackendError, InputError, NativeCrash, warn_of_crash
+from trtcal.errors import BackendError, InputError, NativeCrash, crashes_as_warnings
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
@@ -74,11 +74,9 @@ class Variant:
         quantizers = [node for node in import_graph(proto).nodes if node.op == "QuantizeLinear"]
         if all(map(is_literal, quantizers)):
             return None
-        try:
+        with crashes_as_warnings():
             return runner(open_session(adapted(proto), as_it_is=True), names)
-        except NativeCrash as crash:
-            warn_of_crash(crash)
-            return None
+        return None
 
     def shared_with(self, numbers: Numbers) -> Overlap | None:
         """Return how many samples, by their numbers, it was calibrated on; None for none known."""

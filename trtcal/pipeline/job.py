@@ -112,7 +112,7 @@ def run(
         key, reads = _key(origin, place), inputs.calibration_data.reads
         journal = Journal(place, origin, reporter, say, [], followers, key, reads)
         if journal.done:
-            say(f"goes on in {place}: {len(journal.done)} results are there")
+            say(f"continues the run in {place}, which has {len(journal.done)} results")
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
@@ -120,12 +120,11 @@ def run(
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
-        with journal.keeping():
-            issues = checked_data(inputs, journal)
-            warn(issues)
-            counts = {"data_issues": len(issues)}
-            journal.limits += judge_counts(config.limits, counts, "calibration data")
-            report = run_stages(inputs, journal, command, history)
+        issues = checked_data(inputs, journal)
+        warn(issues)
+        counts = {"data_issues": len(issues)}
+        journal.limits += judge_counts(config.limits, counts, "calibration data")
+        report = run_stages(inputs, journal, command, history)
     return RunResult(folder, report, journal.origin.missing_builds, tuple(journal.limits), issues)
 
 

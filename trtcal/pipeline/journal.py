@@ -11,7 +11,6 @@ from pathlib import Path
 
 from trtcal.documents import append_line, from_fields, to_fields
 from trtcal.documents.bounds import parse_json, read_bytes
-from trtcal.errors import TrtcalError
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement
 from trtcal.runs.follower import Follower, Stage
@@ -67,16 +66,6 @@ class Journal:
     def has(self, output: str) -> bool:
         """Whether an output is there."""
         return (self.folder / output).is_file()
-
-    @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Say where the block's work stays if it fails."""
-        try:
-            yield
-        except (TrtcalError, KeyboardInterrupt):
-            if self.has(STEPS):
-                self.say(f"finished stages stay in {self.folder}: the same command goes on there")
-            raise
 
     @contextlib.contextmanager
     def step(

@@ -14,7 +14,7 @@ from trtcal.data.dataset import batch_for, whole_batches
 from trtcal.data.overlap import Overlap, numbers_of, overlap
 from trtcal.data.subsets import Subset
 from trtcal.documents import Workplace
-from trtcal.errors import BackendError, InputError, NativeCrash, warn_of_crash
+from trtcal.errors import BackendError, InputError, crashes_as_warnings
 from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
 from trtcal.evaluate.ab_rule import is_tested
 from trtcal.evaluate.caches import EvaluationCache
@@ -177,10 +177,8 @@ def find_plans(
     tested = None
     if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
-        try:
+        with crashes_as_warnings():
             tested = hold(plans, findings.recommended.plan, samples, settings)
-        except NativeCrash as crash:
-            warn_of_crash(crash)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared

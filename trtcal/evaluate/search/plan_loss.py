@@ -13,7 +13,7 @@ from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import Dataset, Feeds
-from trtcal.errors import NativeCrash, warn_of_crash
+from trtcal.errors import crashes_as_warnings
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
@@ -130,14 +130,11 @@ class Reference:
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
         """Return the figures of each sample, None for outputs that are not finite, or a crash."""
-        try:
-            run = quantized_runner(proto, self.names, 1)
-        except NativeCrash as crash:
-            warn_of_crash(crash)
-            return None
-        by_batch = self.recording.rerun(run, self._rows)
-        rows = [part for part in by_batch if part is not None]
-        return joined(rows) if len(rows) == len(by_batch) else None
+        with crashes_as_warnings():
+            by_batch = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
+            rows = [part for part in by_batch if part is not None]
+            return joined(rows) if len(rows) == len(by_batch) else None
+        return None
 
     def _rows(self, batch: Batch) -> Rows | None:
         """Return the figures of a batch, None where the variant's outputs are not finite."""

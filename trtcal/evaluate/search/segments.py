@@ -6,7 +6,6 @@ of the network can be written with any choice of nodes quantized, without quanti
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from onnx import numpy_helper
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
-from trtcal.errors import NativeCrash, warn_of_crash
+from trtcal.errors import crashes_as_warnings
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.per_sample import Values
@@ -301,11 +300,7 @@ class Rerun:
 
         Every `STEP_SAMPLES` samples it stops if what differs from `kind` is known to the tolerance.
         """
-        try:
-            sessions = {place: self._open(part) for place, part in instead.items()}
-        except NativeCrash as crash:
-            warn_of_crash(crash)
-            return Loss(self.samples, math.inf)
+        sessions = {place: self._open(part) for place, part in instead.items()}
         run = partial(self._from_kept, kind, min(instead), sessions)
         parts: list[Rows] = []
         step, numbers = -(-STEP_SAMPLES // self.batch), range(len(self.recording))
@@ -371,11 +366,9 @@ class Rerun:
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
-        try:
+        with crashes_as_warnings():
             return open_session(lower(part), 1, arena=False)
-        except NativeCrash as crash:
-            warn_of_crash(crash)
-            return open_session(part, 1, as_it_is=True, arena=False)
+        return open_session(part, 1, as_it_is=True, arena=False)
 
     def _advance(self, kind: str, number: int) -> None:
         session, segment = self.sessions[kind, self.place], self.parts[self.place]
