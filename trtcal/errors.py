@@ -14,9 +14,7 @@ Anything else that escapes is a defect of trtcal and is reported as one.
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 __version__ = "0.2.0"
 """The version of trtcal, which stands here so that every room may import it."""
@@ -100,15 +98,6 @@ class NativeCrash(BackendError):  # noqa: N818  # the field says so
     def __init__(self, message: str, hint: str, signal: str, ops: tuple[str, ...]) -> None:
         super().__init__(message, hint)
         self.signal, self.ops = signal, ops
-
-
-@contextmanager
-def crashes_as_warnings() -> Iterator[None]:
-    """Warn of a `NativeCrash` in the block, and end the block there."""
-    try:
-        yield
-    except NativeCrash as crash:
-        warnings.warn(crash.message, RuntimeWarning, stacklevel=3)
 
 
 class ResourceError(TrtcalError):

@@ -82,10 +82,10 @@ def test_variants_that_crash_are_findings_and_the_others_are_compared(recurrent,
     assert "SIGSEGV" in printed
     comparison = Comparison.read(recurrent / "comparison.json")
     assert [row.name for row in comparison.rows] == ["LSTM", "same"]
-    assert [crash.variant for crash in comparison.crashes] == [half.stem for half in halves]
+    assert [crash["variant"] for crash in comparison.crashes] == [half.stem for half in halves]
     for crash in comparison.crashes:
-        assert (crash.kind, crash.signal) == ("native_crash", "SIGSEGV")
-        assert {"Cast", "MatMul"} <= {*crash.ops}
+        assert (crash["kind"], crash["signal"]) == ("native_crash", "SIGSEGV")
+        assert {"Cast", "MatMul"} <= {*crash["ops"]}
     verdict = judge(comparison)
     assert verdict.variant == "same"
     assert all(any(half.stem in reason for reason in verdict.reasons) for half in halves)
@@ -148,7 +148,7 @@ def test_a_run_with_some_crashes_judges_the_variants_that_are_left(place, monkey
     result = run(read_config(place / "trtcal.toml"))
     assert len(planted) == 1
     comparison = Comparison.read(place / "out" / "comparison.json")
-    assert [crash.variant for crash in comparison.crashes] == ["int8-minmax"]
+    assert [crash["variant"] for crash in comparison.crashes] == ["int8-minmax"]
     verdict = result.report["measured"]["verdict"]
     assert (verdict["variant"], verdict["word"] != "SHIP") == ("mixed", True)
     assert any("int8-minmax" in reason and "SIGSEGV" in reason for reason in verdict["reasons"])

@@ -17,11 +17,11 @@ import onnx
 import onnxruntime
 
 from trtcal.backends.trial import crash_of, parts_of
-from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators, with_inner
+from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
 from trtcal.errors import MODEL, BackendError, NativeCrash, some
 from trtcal.model import first_line
-from trtcal.model.files import fits, write_beside
+from trtcal.model.files import fits, with_inner, write_beside
 from trtcal.model.isolated import signal_name
 
 onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its warnings are not ours

@@ -14,9 +14,11 @@ import resource
 import select
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import onnx
+
+from trtcal.errors import NativeCrash
 
 LIMIT_S = 60.0
 CRASHES = {
@@ -45,6 +47,15 @@ def crash_of(parts: frozenset[int], work: Callable[[], object]) -> int:
     return _crashed.get(parts, 0)
 
 
+@contextlib.contextmanager
+def crashes_as_warnings() -> Iterator[None]:
+    """Warn of a `NativeCrash` in the block, and end the block there."""
+    try:
+        yield
+    except NativeCrash as crash:
+        warnings.warn(crash.message, RuntimeWarning, stacklevel=3)
+
+
 def _signal_of(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
@@ -65,7 +76,7 @@ def _signal_of(work: Callable[[], object]) -> int:
 def _do(work: Callable[[], object]) -> None:
     """In the fork: do the work and end, without a word and without what the parent does at its end."""
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -101,4 +112,4 @@ def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
 
 
 def _text(attribute: onnx.AttributeProto) -> bytes:
-    return attribute.SerializeToString(deterministic=True)
+    return bytes(attribute.SerializeToString(deterministic=True))

@@ -200,7 +200,7 @@ class Compare(
         paths = (*self.variants, *([self.beside] if self.beside else []))
         others, crashes = open_candidates(paths, self.trust, model)
         settings = replace(_settings(self, model, dataset), crashes=crashes)
-        crashed = {crash.variant for crash in crashes}
+        crashed = {name for name, _ in crashes}
         if self.beside and self.beside.stem not in crashed:
             settings = replace(settings, alternative=others[-1].name)
         limits = self.limits_of(is_compared)
@@ -223,8 +223,8 @@ class Compare(
         if result.limits:
             every = [judgement for several in by_name.values() for judgement in several]
             require(every, "choose another method, or run `trtcal search`")
-        for crash in crashes:
-            raise crash.error
+        for _, crash in crashes:
+            raise crash
 
 
 command = Compare.command()

@@ -16,10 +16,11 @@ import onnx_graphsurgeon as gs
 
 from trtcal.backends.sessions import Array, open_session
 from trtcal.backends.taps import showing
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
-from trtcal.errors import InputError, crashes_as_warnings
+from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss, OwnMetric, Rows, joined, rows_of, total
 from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Batch, Recording, Run, quantized_runner, runner

@@ -20,10 +20,11 @@ import onnx
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, open_session, run_session
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, Feeds, Subset
 from trtcal.data.dataset import CarriedFeeds
 from trtcal.documents import canonical_json, digest_bytes
-from trtcal.errors import BackendError, InputError, crashes_as_warnings
+from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model

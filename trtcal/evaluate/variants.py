@@ -11,8 +11,9 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data.overlap import Numbers, Overlap, overlap
-from trtcal.errors import BackendError, InputError, NativeCrash, crashes_as_warnings
+from trtcal.errors import BackendError, InputError, NativeCrash
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
@@ -84,34 +85,20 @@ class Variant:
         return overlap(str(record.get("samples", "")), numbers)
 
 
-@dataclass(frozen=True)
-class Crash:
-    """A variant with which the runtime ends its process: it is not compared, and never ships."""
-
-    variant: str
-    signal: str
-    ops: tuple[str, ...]
-    why: str
-    hint: str
-    kind: str = "native_crash"
-
-    @property
-    def error(self) -> NativeCrash:
-        """The error that it is where nothing else is left to do."""
-        return NativeCrash(self.why, self.hint, self.signal, self.ops)
+Crashes = tuple[tuple[str, NativeCrash], ...]
+"""Variants with which the runtime ends its process, and how: they are not compared, and never ship."""
 
 
 def open_candidates(
     paths: Sequence[Path], trust: bool = False, reference: Model | None = None
-) -> tuple[list[Variant], tuple[Crash, ...]]:
+) -> tuple[list[Variant], Crashes]:
     """Open variants as `open_variant` does, and return those beside which crash."""
-    variants, crashes = list[Variant](), list[Crash]()
+    variants, crashes = list[Variant](), list[tuple[str, NativeCrash]]()
     for path in paths:
         try:
             variants.append(open_variant(path, None, trust, reference))
         except NativeCrash as crash:
-            facts = crash.signal, crash.ops, crash.message, crash.hint or ""
-            crashes.append(Crash(path.stem, *facts))
+            crashes.append((path.stem, crash))
     return variants, tuple(crashes)
 
 

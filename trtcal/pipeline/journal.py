@@ -23,17 +23,6 @@ Say = Callable[[str], None]
 STEPS = "steps.jsonl"
 
 
-class Entry:
-    """An output in a journal, called with its digest once it is written; `is_done` if it was before."""
-
-    def __init__(self, step: Step | None) -> None:
-        self.is_done, self.digest = step is not None, step.digest if step else ""
-
-    def __call__(self, digest: str) -> None:
-        """Take the digest of what was written."""
-        self.digest = digest
-
-
 @dataclass
 class Journal:
     """Where a run writes, what it has written so far, and whom it tells.
@@ -70,23 +59,22 @@ class Journal:
     @contextlib.contextmanager
     def step(
         self, stage: str, output: str, inputs: Sequence[str] = (), options: object = None
-    ) -> Iterator[Entry]:
-        """Record one stage; the caller gives the digest of what it wrote to the entry that this yields.
+    ) -> Iterator[Callable[[str], None]]:
+        """Record one stage; the caller gives the digest of what it wrote to what this yields.
 
         `inputs` are the digests of what the stage works on: with them followers see it.
         """
-        started, before = time.perf_counter(), self.done.get(output)
-        entry = Entry(before)
-        yield entry
+        started, digests, before = time.perf_counter(), list[str](), self.done.get(output)
+        yield digests.append
         seconds = before.seconds if before else time.perf_counter() - started
-        step = Step(stage, output, entry.digest, seconds)
+        step = Step(stage, output, digests[0], seconds)
         self.origin.stages.append(step)
         if not before:
             line = {"key": self.key, "step": to_fields(step), "reads": self.reads}
             append_line(self.folder / STEPS, json.dumps(line))
         if inputs:
             for follower in self.followers:
-                follower.see_stage(Stage(stage, output, inputs, options or {}, entry.digest))
+                follower.see_stage(Stage(stage, output, inputs, options or {}, digests[0]))
 
     def digest_of(self, output: str) -> str | None:
         """Return the digest of an output that was recorded, the last one of its name."""

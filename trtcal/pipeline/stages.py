@@ -67,7 +67,9 @@ def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
         data.reading_for("data check"),
     ):
         path = journal.folder / DATA_CHECK
-        check = DataCheck.read(path) if record.is_done else check_data(inputs.model, data)
+        check = (
+            DataCheck.read(path) if DATA_CHECK in journal.done else check_data(inputs.model, data)
+        )
         record(str(check.write(path)["digest"]))
     journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
     return check.issues
@@ -85,7 +87,7 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
         journal.progress(title, len(data)) as advance,
     ):
         path = journal.folder / "histograms.npz"
-        if record.is_done:
+        if path.name in journal.done:
             observation = read_observation(path)
             record(observation.digest)
             return observation
@@ -140,9 +142,11 @@ def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: J
         data.reading_for("samples with the largest values"),
         journal.progress(title, len(data)) as advance,
     ):
-        if not record.is_done:
-            tails = find_tails(inputs.prepared, data, tensors, advance)
-            record(str(tails.write(journal.folder / "tails.json")["digest"]))
+        if step := journal.done.get("tails.json"):
+            record(step.digest)
+            return
+        tails = find_tails(inputs.prepared, data, tensors, advance)
+        record(str(tails.write(journal.folder / "tails.json")["digest"]))
 
 
 def quantize_all(
@@ -174,7 +178,7 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
         journal.step("improve", file, origins, to_fields(options)) as record,
         data.reading_for("optimizations"),
     ):
-        if record.is_done:
+        if file in journal.done:
             improved = read_improved(journal.folder, file, inputs.prepared, plan)
         else:
             improved = improve(inputs.prepared, data, options, journal.progress)
@@ -242,8 +246,8 @@ def build_one(
     options = with_sizes(options, model, sizes)
     try:
         with journal.step("build", f"{output}/build.json") as record:
-            folder = journal.folder / output
-            built = read_build(folder) if record.is_done else build(model, backend, options, folder)
+            folder, is_done = journal.folder / output, f"{output}/build.json" in journal.done
+            built = read_build(folder) if is_done else build(model, backend, options, folder)
             record(built.digest)
         digest = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
         for follower in journal.followers:
@@ -268,7 +272,8 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
     settings, data = inputs.config.evaluation, inputs.evaluation_data
     digests = [inputs.model.fingerprint, *map(digest_file, variants), data.fingerprint]
     with journal.step("compare", "comparison.json", digests) as record:
-        if record.is_done:
+        if step := journal.done.get("comparison.json"):
+            record(step.digest)
             return
         reference = open_variant(inputs.model.path)
         others, crashes = open_candidates(variants)

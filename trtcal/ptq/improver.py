@@ -10,11 +10,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
-from trtcal.errors import InputError, NativeCrash, __version__
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
@@ -118,7 +119,6 @@ class _Progress:
     verdict: Verdict | None = None
     tries: tuple[Try, ...] = ()
     untried: tuple[str, ...] = ()
-    crashes: tuple[str, ...] = ()
     ranges: Mapping[str, Calibration] = field(default_factory=dict)
 
     @property
@@ -156,7 +156,7 @@ def improve(
         context = _context(prepared, fit, options, reporter)
         progress = _try_all(context, judge)
     best = progress.best
-    warnings = _warnings(len(fit), len(selection)) + progress.crashes
+    warnings = _warnings(len(fit), len(selection))
     record = {
         "kind": OPTIMIZATIONS_KIND,
         "schema_version": 1,
@@ -250,16 +250,14 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
         try:
             context.check_time()
             started = now()
-            states = optimization.apply(context, progress.best, progress.ranges)
-            attempt = _Attempt(
-                optimization.name, optimization.description, states, started, optimization.finer
-            )
-            progress = _judged(progress, context, judge, attempt)
+            with crashes_as_warnings():
+                states = optimization.apply(context, progress.best, progress.ranges)
+                attempt = _Attempt(
+                    optimization.name, optimization.description, states, started, optimization.finer
+                )
+                progress = _judged(progress, context, judge, attempt)
         except OutOfTimeError:
             progress = replace(progress, untried=(*progress.untried, optimization.name))
-        except NativeCrash as crash:
-            line = f"{optimization.name} is left out: {crash.message}"
-            progress = replace(progress, crashes=(*progress.crashes, line))
     return progress
 
 

@@ -128,7 +128,7 @@ def judge(
         _Judged(row, limits[row.name], tuple(broken.get(row.model, ())))
         for row in comparison.candidates
     ]
-    crashes = [f"{crash.variant} does not run: {crash.why}." for crash in comparison.crashes]
+    crashes = [f"{crash['variant']} does not run: {crash['why']}." for crash in comparison.crashes]
     if not judged:
         word = DO_NOT if crashes else INCONCLUSIVE
         sentence = " ".join(crashes) or "Nothing was compared with FP32."

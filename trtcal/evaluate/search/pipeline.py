@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for, whole_batches
 from trtcal.data.overlap import Overlap, numbers_of, overlap
 from trtcal.data.subsets import Subset
 from trtcal.documents import Workplace
-from trtcal.errors import BackendError, InputError, crashes_as_warnings
+from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
 from trtcal.evaluate.ab_rule import is_tested
 from trtcal.evaluate.caches import EvaluationCache

@@ -12,8 +12,8 @@ import onnx
 from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, Feeds
-from trtcal.errors import crashes_as_warnings
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total

@@ -20,8 +20,8 @@ from onnx import numpy_helper
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, Feeds
-from trtcal.errors import crashes_as_warnings
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.per_sample import Values
