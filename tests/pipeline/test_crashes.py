@@ -189,22 +189,30 @@ def test_a_run_of_other_data_does_not_go_on_with_what_is_left(place, monkeypatch
         run(config)
     assert (place / "out.unfinished" / "histograms.npz").exists()
     lines = []
+    (place / "out.unfinished" / "models" / "stray.onnx").write_text("of another run")
     samples(place / "data.npz", count=48)
     monkeypatch.setattr(stages, "compare", compare)
     run(config, say=lines.append)
     assert not any("unfinished" in line for line in lines)
+    assert not (place / "out" / "models" / "stray.onnx").exists()
     report = json.loads((place / "out" / "report.json").read_text())
     assert "48" in json.dumps(report["calibrations"])
 
 
 def test_a_folder_of_unfinished_work_is_deleted_if_nothing_was_done_and_is_of_one_process(tmp_path):
     out = tmp_path / "out"
-    with fails(InputError), resuming_entries(out, ["a"], "steps") as work:
+    with fails(InputError), resuming_entries(out, ["a"], "key") as work:
         (work / "a").write_text("half")
-        with fails(ResourceError, "out.unfinished"), resuming_entries(out, ["a"], "steps"):
+        with fails(ResourceError, "out.unfinished"), resuming_entries(out, ["a"], "key"):
             pass
         raise InputError("x")
     assert not list(tmp_path.iterdir())
+    mine = tmp_path / "out.unfinished" / "thesis.txt"
+    mine.parent.mkdir()
+    mine.write_text("years of work")
+    with fails(InputError, "out.unfinished"), resuming_entries(out, ["a"], "key"):
+        pass
+    assert mine.read_text() == "years of work"
 
 
 @SLOW

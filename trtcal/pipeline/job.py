@@ -26,7 +26,7 @@ from trtcal.limits import Judgement, judge_counts
 from trtcal.model import load_model
 from trtcal.model.loaders import source_of
 from trtcal.pipeline.inputs import Inputs, open_inputs
-from trtcal.pipeline.journal import STEPS, Journal, Say
+from trtcal.pipeline.journal import Journal, Say
 from trtcal.pipeline.stages import (
     DATA_CHECK,
     build_all,
@@ -43,7 +43,7 @@ from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
 from trtcal.runs.origin import Configuration, Measured, Origin, check_replaceable
-from trtcal.runs.settings import SCRIPTS, SETTINGS, write_settings
+from trtcal.runs.settings import SCRIPTS, SETTINGS, to_table, write_settings
 
 OUTPUTS = (
     "builds",
@@ -107,10 +107,10 @@ def run(
     followers = followers_of(config)
     inputs = open_inputs(config, say, followers=followers)
     origin = _origin(inputs, guessed is None)
-    with resuming_entries(folder, all_outputs(), STEPS) as place:
+    with resuming_entries(folder, all_outputs(), _key(origin, config)) as place:
         write_settings(place, config, folder)
-        key, reads = _key(origin, place), inputs.calibration_data.reads
-        journal = Journal(place, origin, reporter, say, [], followers, key, reads)
+        reads = inputs.calibration_data.reads
+        journal = Journal(place, origin, reporter, say, [], followers, reads)
         if journal.done:
             say(f"continues the run in {place}, which has {len(journal.done)} results")
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
@@ -157,11 +157,12 @@ def all_outputs() -> tuple[str, ...]:
     return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
 
 
-def _key(origin: Origin, place: Path) -> str:
+def _key(origin: Origin, config: Config) -> str:
     """Return the digest of all that a run depends on: settings, model, data, scripts, packages."""
     data = (origin.model, origin.calibration_data, origin.evaluation_data, origin.scripts)
     packages = {**origin.measured.packages, "trtcal": __version__}
-    return digest_bytes(canonical_json([digest_file(place / SETTINGS), *data, packages]))
+    table = to_table(config, config.run_folder)
+    return digest_bytes(canonical_json([table, *data, packages]))
 
 
 def _origin(inputs: Inputs, is_configured: bool) -> Origin:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trtcal.documents import append_line, from_fields, to_fields
 from trtcal.documents.bounds import parse_json, read_bytes
+from trtcal.documents.staging import STEPS
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement
 from trtcal.runs.follower import Follower, Stage
@@ -20,15 +21,12 @@ Say = Callable[[str], None]
 """Called with one line about the work."""
 
 
-STEPS = "steps.jsonl"
-
-
 @dataclass
 class Journal:
     """Where a run writes, what it has written so far, and whom it tells.
 
-    `limits` are those on builds and data, judged. `key` is the digest of all that the run depends on:
-    what a process that was killed has done of it is not done again. `reads` are its samples by purpose.
+    `limits` are those on builds and data, judged. `reads` are the samples read, by purpose, `done` the
+    steps of the same run in a process that was killed, by output: they are not made again.
     """
 
     folder: Path
@@ -37,24 +35,21 @@ class Journal:
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
     followers: tuple[Follower, ...] = ()
-    key: str = ""
     reads: dict[str, int] = field(default_factory=dict)
-    done: dict[str, Step] = field(init=False)
+    done: dict[str, Step] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what is done; what another run did is deleted."""
-        self.done, reads = {}, dict[str, int]()
-        for line in read_bytes(self.folder / STEPS).splitlines() if self.has(STEPS) else ():
+        """Read what a process before this one finished."""
+        path, reads = self.folder / STEPS, dict[str, int]()
+        for line in read_bytes(path).splitlines() if path.exists() else ():
             with contextlib.suppress(ValueError, LookupError, TypeError):
-                fields = parse_json(line)
-                if fields["key"] == self.key and self.has(fields["step"]["output"]):
-                    step = from_fields(Step, fields["step"])
-                    self.done[step.output], reads = step, fields["reads"]
+                step, reads = (
+                    from_fields(Step, (fields := parse_json(line))["step"]),
+                    fields["reads"],
+                )
+                if (self.folder / step.output).is_file():
+                    self.done[step.output] = step
         self.reads |= {purpose: reads[purpose] for purpose in reads.keys() - self.reads.keys()}
-
-    def has(self, output: str) -> bool:
-        """Whether an output is there."""
-        return (self.folder / output).is_file()
 
     @contextlib.contextmanager
     def step(
@@ -70,8 +65,8 @@ class Journal:
         step = Step(stage, output, digests[0], seconds)
         self.origin.stages.append(step)
         if not before:
-            line = {"key": self.key, "step": to_fields(step), "reads": self.reads}
-            append_line(self.folder / STEPS, json.dumps(line))
+            line = json.dumps({"step": to_fields(step), "reads": self.reads})
+            append_line(self.folder / STEPS, line)
         if inputs:
             for follower in self.followers:
                 follower.see_stage(Stage(stage, output, inputs, options or {}, digests[0]))
