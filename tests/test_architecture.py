@@ -38,11 +38,11 @@ CEILINGS = {
     "core": 59_310,
     "calibrators": 2_090,
     "__init__": 180,
-    "errors": 110,
+    "errors": 120,
     "formats": 220,
     "metrics": 280,
     "extensions": 130,
-    "documents": 1_410,
+    "documents": 1_460,
     "stats": 450,
     "limits": 350,
     "config": 990,
@@ -51,19 +51,23 @@ CEILINGS = {
     "data": 2_760,
     "ranges": 180,
     "quantization": 2_750,
-    "evidence": 8_110,
-    "backends": 4_050,
-    "calibration": 2_570,
+    "evidence": 8_000,
+    "backends": 4_150,
+    "calibration": 2_540,
     "evaluate": 8_610,
     "check": 1_530,
     "ptq": 3_150,
     "reporting": 3_570,
-    "runs": 3_180,
-    "pipeline": 1_660,
+    "runs": 3_140,
+    "pipeline": 1_690,
     "cli": 6_030,
     "wings": 8_580,
 }
-"""Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another."""
+"""Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another.
+
+Crashes that are tried first and runs that resume took 190 lines in `backends`, `documents` and
+`pipeline`, which `evidence`, `runs` and `calibration` no longer have.
+"""
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
 ROOT = PACKAGE.parent

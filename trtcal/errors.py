@@ -4,6 +4,7 @@
     ├── GateFailed     1   the work is done and a limit that the user set is broken
     ├── InputError     2   a model, dataset, file, name or option is not usable
     ├── BackendError   3   a builder or runtime failed, crashed, or is not installed
+    │   └── NativeCrash    a runtime ends its process with a model, in any process
     ├── ResourceError  4   memory, disk or time ran out
     └── Interrupted  130   the user interrupted the work; the same command starts it again
 
@@ -89,6 +90,14 @@ class BackendError(TrtcalError):
     """
 
     exit_status = 3
+
+
+class NativeCrash(BackendError):  # noqa: N818  # the field says so
+    """A runtime ends its process with a model: `signal` is SIGSEGV or another, `ops` its operators."""
+
+    def __init__(self, message: str, hint: str, signal: str, ops: tuple[str, ...]) -> None:
+        super().__init__(message, hint)
+        self.signal, self.ops = signal, ops
 
 
 class ResourceError(TrtcalError):

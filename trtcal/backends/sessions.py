@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
+from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
-from trtcal.errors import MODEL, BackendError
+from trtcal.errors import MODEL, BackendError, NativeCrash, some
 from trtcal.model import first_line
-from trtcal.model.files import fits, write_beside
+from trtcal.model.files import fits, with_inner, write_beside
+from trtcal.model.isolated import signal_name
 
 onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its warnings are not ours
 
@@ -33,6 +37,9 @@ EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 EXACT_INPUTS = ("session.qdq_matmulnbits_accuracy_level", "1")
 # It would quantize float weights and biases by itself, and let a large bias overflow.
 QUANTIZES_UNASKED = "WeightBiasQuantization"
+# It ends the process on recurrent layers, Squeeze, Transpose and MatMul in float16 (1.32), and brings
+# float16 nothing: the CPU multiplies it in float32, after a cast.
+CRASHES_ON_FLOAT16 = "MatmulTransposeFusion"
 # It joins a normalization that is written out over casts, and refuses the two types that it has then.
 JOINS_TYPES = "LayerNormFusion"
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
@@ -42,6 +49,8 @@ BESIDE = {
 }
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
+RUN_S = 10  # of the sample that a model is tried with
+OPS_SHOWN = 6
 
 
 class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no types
@@ -54,11 +63,10 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
     ranks: dict[str, int | None]
     firsts: dict[str, int | None]
 
-    def __init__(self, model: onnx.ModelProto | None, source: bytes | str, **options: Any) -> None:
+    def __init__(self, model: onnx.ModelProto, source: bytes | str, **options: Any) -> None:
         super().__init__(source, **options)
         self.ranks = {value.name: len(value.shape) or None for value in self.get_inputs()}
-        if None in self.ranks.values():
-            self.ranks |= dict.fromkeys(_scalars(model, source), 0)
+        self.ranks |= dict.fromkeys(_scalars(model), 0)
         sizes = {value.name: (value.shape or [None])[0] for value in self.get_outputs()}
         self.firsts = {n: size if isinstance(size, int) else None for n, size in sizes.items()}
 
@@ -105,11 +113,8 @@ def _samples(feeds: Feeds) -> int:
     return len(next(iter(feeds.values())))
 
 
-def _scalars(model: onnx.ModelProto | None, source: bytes | str) -> list[str]:
+def _scalars(model: onnx.ModelProto) -> list[str]:
     """Return the inputs that are scalars: ONNX Runtime says the same of those of unknown rank."""
-    if model is None:
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
-        model = onnx.ModelProto.FromString(data)
     kinds = {value.name: value.type.tensor_type for value in model.graph.input}
     return [name for name, kind in kinds.items() if kind.HasField("shape") and not kind.shape.dim]
 
@@ -122,12 +127,14 @@ def open_session(
     as_it_is: bool = False,
     provider: str = CPU,
     arena: bool = True,
+    name: str = "the model",
 ) -> Session:
     """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
     With `as_it_is` the graph is run without any optimization: it is an optimized one already. Without
     `arena` it gives its memory back after each run: for sessions of which many are open at once.
-    `BackendError` if ONNX Runtime refuses the model, or cannot load the provider.
+    The model is tried in a fork before, if it has what none had (`trial`). `BackendError` if ONNX
+    Runtime refuses it or cannot load the provider, `NativeCrash`, which has its `name`, if it crashes.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or os.cpu_count() or 1
@@ -144,13 +151,19 @@ def open_session(
         for key, value in BESIDE.items():
             options.add_session_config_entry(key, value)
     try:
+        graph = _graph(model)
         with _source(model) as source:
-            session = _opened(
-                model if isinstance(model, onnx.ModelProto) else None,
-                source,
-                sess_options=options,
-                providers=list(dict.fromkeys([provider, CPU])),
+            opening = partial(
+                _opened, graph, source, sess_options=options, providers=[*{provider: 0, CPU: 0}]
             )
+            if provider == CPU:  # a fork cannot use the parent's GPU
+                parts = parts_of(graph.graph, as_it_is, arena, _has_float16(graph.graph))
+                _check_survival(
+                    name, graph, crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
+                )
+            session = opening()
+    except NativeCrash:
+        raise
     except Exception as error:
         raise BackendError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",
@@ -164,14 +177,57 @@ def open_session(
     return session
 
 
-def _opened(*arguments: Any, **options: Any) -> Session:
+def _graph(model: onnx.ModelProto | bytes | Path) -> onnx.ModelProto:
+    if isinstance(model, Path):
+        return onnx.load(model, load_external_data=False)
+    return onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
+
+
+def _opened(graph: onnx.ModelProto, *arguments: Any, **options: Any) -> Session:
+    left_out = [QUANTIZES_UNASKED, *([CRASHES_ON_FLOAT16] if _has_float16(graph.graph) else [])]
     try:
-        return Session(*arguments, **options, disabled_optimizers=[QUANTIZES_UNASKED])
+        return Session(graph, *arguments, **options, disabled_optimizers=left_out)
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         if JOINS_TYPES not in str(error):
             raise
-        without = [f"{JOINS_TYPES}{level}" for level in ("L1", "L2")]
-        return Session(*arguments, **options, disabled_optimizers=[QUANTIZES_UNASKED, *without])
+        left_out += [f"{JOINS_TYPES}{level}" for level in ("L1", "L2")]
+        return Session(graph, *arguments, **options, disabled_optimizers=left_out)
+
+
+def _has_float16(graph: onnx.GraphProto) -> bool:
+    kinds = {tensor.data_type for tensor in graph.initializer}
+    kinds |= {value.type.tensor_type.elem_type for value in graph.input}
+    for node in with_inner(graph.node):
+        kinds |= {item.t.data_type or item.i * (item.name == "to") for item in node.attribute}
+    return onnx.TensorProto.FLOAT16 in kinds
+
+
+def _run_zeros(session: Session, graph: onnx.GraphProto) -> None:
+    """Run one sample of zeros, for `RUN_S` at most; what an operator refuses says nothing."""
+    signal.alarm(RUN_S)
+    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    feeds = {}
+    for value in session.get_inputs():
+        shape = [size if isinstance(size, int) else 1 for size in value.shape]
+        feeds[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kinds[value.name]))
+    session.run(None, feeds)
+
+
+def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
+    """`NativeCrash` unless the number of the signal is 0."""
+    if not number:
+        return
+    ops = tuple(dict.fromkeys(node.op_type for node in graph.graph.node))
+    types = "float16 " if _has_float16(graph.graph) else ""
+    raise NativeCrash(
+        f"ONNX Runtime {onnxruntime.__version__} crashes ({signal_name(number)}) with {name} "
+        f"({types}{some(ops, OPS_SHOWN)})",
+        "the system ends processes when memory runs out: add memory, or use a smaller --batch"
+        if number == signal.SIGKILL
+        else "leave the model out, or keep these operators in float32 with --plan; update onnxruntime",
+        signal_name(number),
+        ops,
+    )
 
 
 def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:

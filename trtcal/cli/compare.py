@@ -190,16 +190,19 @@ class Compare(
     def _run(self) -> None:
         from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
-        from trtcal.evaluate.variants import open_variant
+        from trtcal.evaluate.variants import open_candidates, open_variant
         from trtcal.limits import require
         from trtcal.model import load_model
 
         model = load_model(self.reference)
         dataset = self.open_data(model, self.config.evaluation)
-        paths = (self.reference, *self.variants, *([self.beside] if self.beside else []))
-        first, *others = (open_variant(path, trust=self.trust, reference=model) for path in paths)
-        settings = _settings(self, model, dataset)
-        settings = replace(settings, alternative=others[-1].name if self.beside else None)
+        first = open_variant(self.reference, trust=self.trust, reference=model)
+        paths = (*self.variants, *([self.beside] if self.beside else []))
+        others, crashes = open_candidates(paths, self.trust, model)
+        settings = replace(_settings(self, model, dataset), crashes=crashes)
+        crashed = {name for name, _ in crashes}
+        if self.beside and self.beside.stem not in crashed:
+            settings = replace(settings, alternative=others[-1].name)
         limits = self.limits_of(is_compared)
         with progress("comparing", len(dataset), "samples") as advance:
             result = compare(first, others, dataset, limits, settings, advance)
@@ -213,13 +216,15 @@ class Compare(
             _say_warnings(result, note)
         by_name = judge_variants(result)
         names = (variant.name for variant in others)
-        judged = {
-            path: by_name.get(name, ()) for path, name in zip(self.variants, names, strict=False)
-        }
-        _advise(self, judged, len(dataset))
+        paths = tuple(path for path in self.variants if path.stem not in crashed)
+        judged = {path: by_name.get(name, ()) for path, name in zip(paths, names, strict=False)}
+        if judged:
+            _advise(self, judged, len(dataset))
         if result.limits:
             every = [judgement for several in by_name.values() for judgement in several]
             require(every, "choose another method, or run `trtcal search`")
+        for _, crash in crashes:
+            raise crash
 
 
 command = Compare.command()

@@ -56,6 +56,7 @@ from trtcal.documents.staging import (
     removing,
     replacing,
     replacing_entries,
+    resuming_entries,
     together,
     unwritable,
 )

@@ -32,6 +32,7 @@ OF_NEW_FOLDER = ".made"
 COMMIT = f"{PREFIX}commit"
 CHANGES = "changes.json"
 NEW, OLD = "new", "old"
+STEPS, KEY = "steps.jsonl", "steps.jsonl.key"
 LOCK_S = 10.0
 DEPTH = 4  # folders above a file in which changes may be pending: a run has builds/NAME/FILE
 
@@ -167,11 +168,16 @@ def clear_places(paths: Iterable[Path]) -> None:
     places = {Path(), _temporary_path()}
     for path in paths:
         recover(path)
-        places |= {path, path.parent}
+        places |= {path, path.parent, unfinished_folder(path)}
     for folder in places:
         _clear(folder)
     with contextlib.suppress(OSError):  # it is not empty, or not there
         _temporary_path().rmdir()
+
+
+def unfinished_folder(folder: Path) -> Path:
+    """Return where the entries of a folder are before all of them are there."""
+    return folder.with_name(f"{folder.name}.unfinished")
 
 
 def _clear(folder: Path) -> None:
@@ -374,6 +380,57 @@ def removing(path: Path) -> None:
     with together() as batch, unwritable_errors(path):
         if path.is_file():
             batch.of(path.parent).gone[path.name] = None
+
+
+@contextlib.contextmanager
+def resuming_entries(folder: Path, owned: Iterable[str], key: str) -> Iterator[Path]:
+    """Yield `FOLDER.unfinished`; if the block succeeds, its entries replace those `owned` of `folder`.
+
+    If it fails or is killed, the next block with the same key finds them there, unless it wrote no
+    `STEPS`. `ResourceError` if another process is in such a block, `InputError` if others wrote there.
+    """
+    place = unfinished_folder(folder)
+    handle = _claim(place)
+    try:
+        if os.read(handle, len(key) + 1) != key.encode():
+            _clear_work(place)
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, key.encode(), 0)
+        yield place
+        with replacing_entries(folder, owned) as new:
+            for entry in _work(place):
+                entry.rename(new / entry.name)
+        (place / STEPS).unlink()
+    finally:
+        if not (place / STEPS).exists():
+            shutil.rmtree(place, ignore_errors=True)
+        os.close(handle)
+
+
+def _claim(place: Path) -> int:
+    """Return the handle that keeps a folder of unfinished work locked, which is made if need be."""
+    with unwritable_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        if not _is_ours(place) or ((names := os.listdir(place)) and KEY not in names):
+            raise InputError(f"{place} contains files that are not of a run", "move it away")
+        handle = os.open(place / KEY, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    if _try_lock(handle) is False:
+        os.close(handle)
+        raise ResourceError(f"{place} is in use by another process", "wait until that process ends")
+    return handle
+
+
+def _work(place: Path) -> list[Path]:
+    return [entry for entry in place.iterdir() if not entry.name.startswith(STEPS)]
+
+
+def _clear_work(place: Path) -> None:
+    (place / STEPS).unlink(missing_ok=True)
+    for entry in _work(place):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 @contextlib.contextmanager

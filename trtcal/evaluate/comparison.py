@@ -11,6 +11,7 @@ from typing import Any
 
 from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, Feeds
 from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
@@ -27,7 +28,7 @@ from trtcal.evaluate.variant_limits import (
     judge_variants,
     without_limit,
 )
-from trtcal.evaluate.variants import Variant, check_variants
+from trtcal.evaluate.variants import Crashes, Variant, check_variants
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
 from trtcal.model import Model
@@ -95,7 +96,8 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     """All variants on one dataset; the first row is the reference itself.
 
     `structure` is the result of `structure_of` for the reference, without weights; empty if
-    unknown.
+    unknown. `crashes` has `variant`, `kind` ("native_crash"), `signal`, `ops` and `why` of each variant
+    that could not be opened.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
@@ -113,6 +115,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     rows: tuple[Row, ...]
     machine: dict[str, Any] = field(default_factory=dict)
     structure: str = ""
+    crashes: tuple[Document, ...] = ()
 
     @property
     def candidates(self) -> tuple[Row, ...]:
@@ -155,6 +158,8 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
                 "machine": self.machine,
             },
         }
+        if self.crashes:
+            body["crashes"] = list(self.crashes)
         return seal({"kind": self.kind, "schema_version": self.schema_version, **body})
 
     @classmethod
@@ -169,6 +174,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         limits = parse_limits(document["limits"])
         task = from_fields(TaskRecord, document["task"])
         plain["structure"] = document.get("structure", "")
+        plain["crashes"] = tuple(document.get("crashes", ()))
         return cls(limits=limits, rows=rows, machine=measured["machine"], task=task, **plain)
 
     def columns(self) -> dict[str, Callable[[Row], str]]:
@@ -200,7 +206,8 @@ class CompareSettings:
 
     `batch` is in samples. `rounds` are the runs timed of each, more if the speed-ups' intervals are to
     have a relative `width`; without them it is `ROUNDS` if a limit is about times, else a few.
-    `batch_sizes` are those to measure throughput at, `alternative` is the variant that is no candidate.
+    `batch_sizes` are those to measure throughput at, `alternative` is the variant that is no candidate,
+    `crashes` are variants that could not be opened.
     """
 
     batch: int = 32
@@ -209,6 +216,7 @@ class CompareSettings:
     width: float | None = None
     batch_sizes: Sequence[int] = ()
     alternative: str | None = None
+    crashes: Crashes = ()
 
 
 def compare(
@@ -263,7 +271,12 @@ def compare(
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
     source = reference.source
     structure = "" if source is None else structure_of(weightless(source).proto)
-    return Comparison(*data, batch, record, limits, rows, where, structure)
+    crashes = tuple(
+        {"variant": name, "kind": "native_crash", "signal": crash.signal, "ops": list(crash.ops)}
+        | {"why": crash.message}
+        for name, crash in settings.crashes
+    )
+    return Comparison(*data, batch, record, limits, rows, where, structure, crashes)
 
 
 def checked_task(
@@ -320,11 +333,11 @@ def with_layers(
 
     They are taken on the first samples, all if None.
     """
-    layers = {
-        variant.name: compare_layers(reference, model, dataset, progress, samples)
-        for variant in variants
-        if (model := variant.literal) is not None
-    }
+    layers = dict[str, Layerwise]()
+    for variant in variants:
+        with crashes_as_warnings():
+            if (model := variant.literal) is not None:
+                layers[variant.name] = compare_layers(reference, model, dataset, progress, samples)
     rows = tuple(replace(row, layers=layers.get(row.name)) for row in comparison.rows)
     return replace(comparison, rows=rows)
 
@@ -336,7 +349,10 @@ def warnings(comparison: Comparison, with_times: bool = True) -> tuple[str, ...]
     """Return one sentence for each thing that the table of means does not show, of times if asked."""
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
     times = _of_latency(comparison) if with_times else ()
-    return (*unjudged(comparison), *accuracy, *times)
+    crashes = (
+        f"{crash['variant']} is not compared: {crash['why']}" for crash in comparison.crashes
+    )
+    return (*crashes, *unjudged(comparison), *accuracy, *times)
 
 
 def unjudged(comparison: Comparison) -> tuple[str, ...]:

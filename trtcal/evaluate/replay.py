@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -20,6 +20,7 @@ import onnx
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, open_session, run_session
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, Feeds, Subset
 from trtcal.data.dataset import CarriedFeeds
 from trtcal.documents import canonical_json, digest_bytes
@@ -85,10 +86,9 @@ def _through(
 
 def quantized_runner(proto: onnx.ModelProto, names: Sequence[str], threads: int = 0) -> Run:
     """Return what runs a model's integer kernels, or its Q/DQ literally where these do not take it."""
-    try:
+    with suppress(BackendError), crashes_as_warnings():
         return runner(open_session(lower(proto), threads), names)
-    except BackendError:
-        return runner(open_session(proto, threads, as_it_is=True), names)
+    return runner(open_session(proto, threads, as_it_is=True), names)
 
 
 def replay(

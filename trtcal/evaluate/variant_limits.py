@@ -64,7 +64,8 @@ def judge_variants(comparison: Comparison) -> Judged:
     """
     reference, rows = comparison.rows[0], comparison.candidates
     limits = list(filter(is_compared, with_default(comparison)))
-    _check_variants(limits, [row.name for row in rows])
+    crashed = [crash["variant"] for crash in comparison.crashes]
+    _check_variants(limits, [*(row.name for row in rows), *crashed])
     undefined = [] if about_outputs(comparison.limits) else without_limit(comparison)
     suggested = [parse_limit(SUGGESTED)] if undefined else []
 

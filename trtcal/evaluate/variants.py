@@ -11,8 +11,9 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data.overlap import Numbers, Overlap, overlap
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, NativeCrash
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
@@ -74,12 +75,31 @@ class Variant:
         quantizers = [node for node in import_graph(proto).nodes if node.op == "QuantizeLinear"]
         if all(map(is_literal, quantizers)):
             return None
-        return runner(open_session(adapted(proto), as_it_is=True), names)
+        with crashes_as_warnings():
+            return runner(open_session(adapted(proto), as_it_is=True), names)
+        return None
 
     def shared_with(self, numbers: Numbers) -> Overlap | None:
         """Return how many samples, by their numbers, it was calibrated on; None for none known."""
         record = record_in(self.session.get_modelmeta().custom_metadata_map)
         return overlap(str(record.get("samples", "")), numbers)
+
+
+Crashes = tuple[tuple[str, NativeCrash], ...]
+"""Variants with which the runtime ends its process, and how: they are not compared, and never ship."""
+
+
+def open_candidates(
+    paths: Sequence[Path], trust: bool = False, reference: Model | None = None
+) -> tuple[list[Variant], Crashes]:
+    """Open variants as `open_variant` does, and return those beside which crash."""
+    variants, crashes = list[Variant](), list[tuple[str, NativeCrash]]()
+    for path in paths:
+        try:
+            variants.append(open_variant(path, None, trust, reference))
+        except NativeCrash as crash:
+            crashes.append((path.stem, crash))
+    return variants, tuple(crashes)
 
 
 def open_variant(
@@ -92,7 +112,7 @@ def open_variant(
     if path.is_dir() and loader_of(path) is None:
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
-    session = open_session(lower(model.proto))
+    session = open_session(lower(model.proto), name=name or model.name)
     outputs, cut = _outputs(session, model.outputs)
     return Variant(
         name or model.name,

@@ -11,7 +11,16 @@ from trtcal.backends.options import BuildOptions, with_sizes, write_range
 from trtcal.check.issues import DataIssue
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
-from trtcal.documents import Document, digest_file, replacing_entries, to_fields, write_text
+from trtcal.documents import (
+    Document,
+    canonical_json,
+    digest_bytes,
+    digest_file,
+    resuming_entries,
+    to_fields,
+    write_text,
+)
+from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement, judge_counts
 from trtcal.model import load_model
@@ -34,7 +43,7 @@ from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
 from trtcal.runs.origin import Configuration, Measured, Origin, check_replaceable
-from trtcal.runs.settings import SCRIPTS, SETTINGS, write_settings
+from trtcal.runs.settings import SCRIPTS, SETTINGS, to_table, write_settings
 
 OUTPUTS = (
     "builds",
@@ -96,16 +105,18 @@ def run(
     folder = config.run_folder
     check_replaceable(folder)
     followers = followers_of(config)
-    with replacing_entries(folder, all_outputs()) as place:
-        inputs = open_inputs(config, say, followers=followers)
-        journal = Journal(
-            place, _origin(inputs, guessed is None), reporter, say, followers=followers
-        )
+    inputs = open_inputs(config, say, followers=followers)
+    origin = _origin(inputs, guessed is None)
+    with resuming_entries(folder, all_outputs(), _key(origin, config)) as place:
+        write_settings(place, config, folder)
+        reads = inputs.calibration_data.reads
+        journal = Journal(place, origin, reporter, say, [], followers, reads)
+        if journal.done:
+            say(f"continues the run in {place}, which has {len(journal.done)} results")
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
             write_text(journal.folder / FILE, guessed)
-        write_settings(place, config, folder)
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
@@ -144,6 +155,14 @@ def run_stages(
 def all_outputs() -> tuple[str, ...]:
     """Return everything that a run writes at the top of its folder."""
     return (*OUTPUTS, *(name for kind in follower_kinds() for name in kind.outputs))
+
+
+def _key(origin: Origin, config: Config) -> str:
+    """Return the digest of all that a run depends on: settings, model, data, scripts, packages."""
+    data = (origin.model, origin.calibration_data, origin.evaluation_data, origin.scripts)
+    packages = {**origin.measured.packages, "trtcal": __version__}
+    table = to_table(config, config.run_folder)
+    return digest_bytes(canonical_json([table, *data, packages]))
 
 
 def _origin(inputs: Inputs, is_configured: bool) -> Origin:

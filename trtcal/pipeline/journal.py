@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trtcal.documents import append_line, from_fields, to_fields
+from trtcal.documents.bounds import parse_json, read_bytes
+from trtcal.documents.staging import STEPS
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement
 from trtcal.runs.follower import Follower, Stage
@@ -21,7 +25,8 @@ Say = Callable[[str], None]
 class Journal:
     """Where a run writes, what it has written so far, and whom it tells.
 
-    `limits` are those on builds and data, judged.
+    `limits` are those on builds and data, judged. `reads` are the samples read, by purpose, `done` the
+    steps of the same run in a process that was killed, by output: they are not made again.
     """
 
     folder: Path
@@ -30,6 +35,21 @@ class Journal:
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
     followers: tuple[Follower, ...] = ()
+    reads: dict[str, int] = field(default_factory=dict)
+    done: dict[str, Step] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read what a process before this one finished."""
+        path, reads = self.folder / STEPS, dict[str, int]()
+        for line in read_bytes(path).splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                step, reads = (
+                    from_fields(Step, (fields := parse_json(line))["step"]),
+                    fields["reads"],
+                )
+                if (self.folder / step.output).is_file():
+                    self.done[step.output] = step
+        self.reads |= {purpose: reads[purpose] for purpose in reads.keys() - self.reads.keys()}
 
     @contextlib.contextmanager
     def step(
@@ -39,10 +59,14 @@ class Journal:
 
         `inputs` are the digests of what the stage works on: with them followers see it.
         """
-        started, digests = time.perf_counter(), list[str]()
+        started, digests, before = time.perf_counter(), list[str](), self.done.get(output)
         yield digests.append
-        seconds = time.perf_counter() - started
-        self.origin.stages.append(Step(stage, output, digests[0], seconds))
+        seconds = before.seconds if before else time.perf_counter() - started
+        step = Step(stage, output, digests[0], seconds)
+        self.origin.stages.append(step)
+        if not before:
+            line = json.dumps({"step": to_fields(step), "reads": self.reads})
+            append_line(self.folder / STEPS, line)
         if inputs:
             for follower in self.followers:
                 follower.see_stage(Stage(stage, output, inputs, options or {}, digests[0]))

@@ -18,26 +18,27 @@ from trtcal.calibration import (
     ObserveOptions,
     calibrate,
     observe,
+    read_observation,
     unfinished,
     write_observation,
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
-from trtcal.check.issues import DataIssue
+from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import Document, digest_file, to_fields, write_json
-from trtcal.errors import BackendError, TrtcalError
+from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
-from trtcal.evaluate.variants import open_variant
+from trtcal.evaluate.variants import open_candidates, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
-from trtcal.evidence.manifest import DIAGNOSIS
+from trtcal.evidence.manifest import DIAGNOSIS, read_build
 from trtcal.metrics import SHARES
 from trtcal.model import Model
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
 from trtcal.pipeline.journal import Journal
-from trtcal.ptq.improver import Improved, improve, write_improved
+from trtcal.ptq.improver import Improved, improve, improved_digests, read_improved, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
     Plan,
@@ -65,8 +66,11 @@ def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
         journal.step("check-data", DATA_CHECK, digests) as record,
         data.reading_for("data check"),
     ):
-        check = check_data(inputs.model, data)
-        record(str(check.write(journal.folder / DATA_CHECK)["digest"]))
+        path = journal.folder / DATA_CHECK
+        check = (
+            DataCheck.read(path) if DATA_CHECK in journal.done else check_data(inputs.model, data)
+        )
+        record(str(check.write(path)["digest"]))
     journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
     return check.issues
 
@@ -82,6 +86,11 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
         data.reading_for("histograms"),
         journal.progress(title, len(data)) as advance,
     ):
+        path = journal.folder / "histograms.npz"
+        if path.name in journal.done:
+            observation = read_observation(path)
+            record(observation.digest)
+            return observation
         observation = observe(
             inputs.prepared,
             data,
@@ -89,12 +98,12 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
             ObserveOptions(
                 batch=batch_for(inputs.model, settings.batch),
                 workers=settings.workers,
-                checkpoint=unfinished(inputs.config.run_folder),
+                checkpoint=unfinished(path),
             ),
             advance,
             say=journal.say,
         )
-        write_observation(journal.folder / "histograms.npz", observation)
+        write_observation(path, observation)
         record(observation.digest)
     return observation
 
@@ -133,6 +142,9 @@ def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: J
         data.reading_for("samples with the largest values"),
         journal.progress(title, len(data)) as advance,
     ):
+        if step := journal.done.get("tails.json"):
+            record(step.digest)
+            return
         tails = find_tails(inputs.prepared, data, tensors, advance)
         record(str(tails.write(journal.folder / "tails.json")["digest"]))
 
@@ -166,8 +178,12 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
         journal.step("improve", file, origins, to_fields(options)) as record,
         data.reading_for("optimizations"),
     ):
-        improved = improve(inputs.prepared, data, options, journal.progress)
-        digests = write_improved(journal.folder, file, improved)
+        if file in journal.done:
+            improved = read_improved(journal.folder, file, inputs.prepared, plan)
+        else:
+            improved = improve(inputs.prepared, data, options, journal.progress)
+            write_improved(journal.folder, file, improved)
+        digests = improved_digests(file, improved)
         record(digests.pop(file))
     journal.origin.stages += [Step("improve", *item) for item in digests.items()]
     for line in improved.warnings:
@@ -209,7 +225,7 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
             advance(1)
 
 
-def _why(error: BackendError, model: Model) -> str:
+def _why(error: TrtcalError, model: Model) -> str:
     """Return why a build failed, and the command that helps where it is a cut, without folders."""
     if f"{PREPARE} " not in (error.hint or ""):
         return error.message
@@ -230,12 +246,13 @@ def build_one(
     options = with_sizes(options, model, sizes)
     try:
         with journal.step("build", f"{output}/build.json") as record:
-            built = build(model, backend, options, journal.folder / output)
+            folder, is_done = journal.folder / output, f"{output}/build.json" in journal.done
+            built = read_build(folder) if is_done else build(model, backend, options, folder)
             record(built.digest)
         digest = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
         for follower in journal.followers:
             follower.see_build(built, digest)
-    except BackendError as error:
+    except (BackendError, ResourceError) as error:
         journal.origin.missing_builds[f"{model.name} for {target}"] = _why(error, model)
         return
     with journal.step("log", f"{output}/events.json") as record:
@@ -253,12 +270,17 @@ def build_one(
 def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> None:
     """Compare all variants with the model as it was given, and tensor by tensor."""
     settings, data = inputs.config.evaluation, inputs.evaluation_data
-    reference = open_variant(inputs.model.path)
-    others = [open_variant(path) for path in variants]
     digests = [inputs.model.fingerprint, *map(digest_file, variants), data.fingerprint]
     with journal.step("compare", "comparison.json", digests) as record:
+        if step := journal.done.get("comparison.json"):
+            record(step.digest)
+            return
+        reference = open_variant(inputs.model.path)
+        others, crashes = open_candidates(variants)
+        limits, how = inputs.comparing
+        how = replace(how, crashes=crashes)
         with journal.progress("comparing", len(data)) as advance:
-            comparison = compare(reference, others, data, *inputs.comparing, advance)
+            comparison = compare(reference, others, data, limits, how, advance)
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)

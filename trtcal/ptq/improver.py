@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
@@ -25,6 +26,7 @@ from trtcal.ptq.artifact import (
     OPTIMIZATIONS_KIND,
     Optimizations,
     layer_changes,
+    read_optimizations,
     write_optimizations,
 )
 from trtcal.ptq.changes import Changes
@@ -248,11 +250,12 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
         try:
             context.check_time()
             started = now()
-            states = optimization.apply(context, progress.best, progress.ranges)
-            attempt = _Attempt(
-                optimization.name, optimization.description, states, started, optimization.finer
-            )
-            progress = _judged(progress, context, judge, attempt)
+            with crashes_as_warnings():
+                states = optimization.apply(context, progress.best, progress.ranges)
+                attempt = _Attempt(
+                    optimization.name, optimization.description, states, started, optimization.finer
+                )
+                progress = _judged(progress, context, judge, attempt)
         except OutOfTimeError:
             progress = replace(progress, untried=(*progress.untried, optimization.name))
     return progress
@@ -287,11 +290,27 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     )
 
 
-def write_improved(folder: Path, file: str, improved: Improved) -> dict[str, str]:
-    """Write optimizations to a file, and their record and ranges; return the digest of each by path."""
+def _files(file: str) -> tuple[str, str, str]:
     name = Path(file).stem
-    files = (file, f"optimizations/{name}.json", f"calibrations/{name}.json")
-    improved.write(*(folder / file for file in files))
+    return file, f"optimizations/{name}.json", f"calibrations/{name}.json"
+
+
+def write_improved(folder: Path, file: str, improved: Improved) -> None:
+    """Write optimizations to a file, the last, and their record and ranges beside it."""
+    improved.write(*(folder / file for file in _files(file)))
+
+
+def improved_digests(file: str, improved: Improved) -> dict[str, str]:
+    """Return the digest of each file that `write_improved` writes, by path."""
     changes = improved.optimizations
     digests = (changes.digest, str(changes.document["digest"]), improved.calibration.digest)
-    return dict(zip(files[: 3 if improved.plan.ranged else 2], digests, strict=False))
+    return dict(zip(_files(file)[: 3 if improved.plan.ranged else 2], digests, strict=False))
+
+
+def read_improved(folder: Path, file: str, prepared: Model, plan: Plan) -> Improved:
+    """Return what `write_improved` wrote, without its tries."""
+    optimizations = read_optimizations(folder / file)
+    optimized = optimizations.apply(prepared)
+    ranges = folder / _files(file)[2]
+    calibration = Calibration.read(ranges) if plan.ranged else without_ranges(optimized)
+    return Improved(optimizations, optimized, calibration, (), (), plan)

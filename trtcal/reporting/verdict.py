@@ -128,8 +128,11 @@ def judge(
         _Judged(row, limits[row.name], tuple(broken.get(row.model, ())))
         for row in comparison.candidates
     ]
+    crashes = [f"{crash['variant']} does not run: {crash['why']}." for crash in comparison.crashes]
     if not judged:
-        return Verdict(INCONCLUSIVE, None, "Nothing was compared with FP32.", _rule(comparison))
+        word = DO_NOT if crashes else INCONCLUSIVE
+        sentence = " ".join(crashes) or "Nothing was compared with FP32."
+        return Verdict(word, None, sentence, _rule(comparison))
     holding = [variant for variant in judged if variant.state == HOLDS]
     undecided = [variant for variant in judged if variant.state == UNDECIDED]
     if not (holding or undecided):
@@ -142,7 +145,7 @@ def judge(
     reasons = warnings(best.row, best.judges_speed, *known)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
-    reasons += tuple(_not_paid(comparison, best.row, speed_estimates))
+    reasons += (*_not_paid(comparison, best.row, speed_estimates), *crashes)
     reasons += tuple(
         f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
     )

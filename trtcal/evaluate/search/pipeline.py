@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for, whole_batches
 from trtcal.data.overlap import Overlap, numbers_of, overlap
@@ -177,7 +178,8 @@ def find_plans(
     tested = None
     if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
-        tested = hold(plans, findings.recommended.plan, samples, settings)
+        with crashes_as_warnings():
+            tested = hold(plans, findings.recommended.plan, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared

@@ -12,6 +12,7 @@ import onnx
 from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, Feeds
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
@@ -128,10 +129,12 @@ class Reference:
         return Loss(self.samples, math.inf) if rows is None else total(rows)
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
-        """Return the figures of each sample, None where a model's outputs are not finite."""
-        by_batch = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
-        rows = [part for part in by_batch if part is not None]
-        return joined(rows) if len(rows) == len(by_batch) else None
+        """Return the figures of each sample, None for outputs that are not finite, or a crash."""
+        with crashes_as_warnings():
+            by_batch = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
+            rows = [part for part in by_batch if part is not None]
+            return joined(rows) if len(rows) == len(by_batch) else None
+        return None
 
     def _rows(self, batch: Batch) -> Rows | None:
         """Return the figures of a batch, None where the variant's outputs are not finite."""

@@ -1,0 +1,115 @@
+"""What native code may crash of is tried in a forked process first (docs/adr/0011).
+
+The fork has the model in memory and its libraries loaded, so that a trial takes the time of the work
+itself. It counts against the work only if a signal of a crash, or of the system's lack of memory, ends
+it: an exception is raised again here, and what takes longer than `LIMIT_S` is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import resource
+import select
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+
+import onnx
+
+from trtcal.errors import NativeCrash
+
+LIMIT_S = 60.0
+CRASHES = {
+    getattr(signal, f"SIG{name}")
+    for name in ("SEGV", "BUS", "ABRT", "FPE", "ILL", "TRAP", "SYS", "KILL")
+}
+DEPTH = 2
+
+_survived = set[int]()
+_crashed = dict[frozenset[int], int]()
+
+
+def crash_of(parts: frozenset[int], work: Callable[[], object]) -> int:
+    """Return the signal that work ends its process with, 0 for none.
+
+    Work is tried if it has parts of which no work before consisted.
+    """
+    if parts not in _crashed and not parts <= _survived and hasattr(os, "pidfd_open"):  # Linux
+        number = 0
+        with contextlib.suppress(OSError):  # no memory for a fork, or no process
+            number = _signal_of(work)
+        if number:
+            _crashed[parts] = number
+        else:
+            _survived.update(parts)
+    return _crashed.get(parts, 0)
+
+
+@contextlib.contextmanager
+def crashes_as_warnings() -> Iterator[None]:
+    """Warn of a `NativeCrash` in the block, and end the block there."""
+    try:
+        yield
+    except NativeCrash as crash:
+        warnings.warn(crash.message, RuntimeWarning, stacklevel=3)
+
+
+def _signal_of(work: Callable[[], object]) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if child == 0:
+        _do(work)
+    handle = os.pidfd_open(child)
+    try:
+        select.select([handle], [], [], LIMIT_S)
+    finally:
+        os.close(handle)
+        os.kill(child, signal.SIGUSR1)  # if it has not ended
+        status = os.waitpid(child, 0)[1]
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return number if number in CRASHES else 0
+
+
+def _do(work: Callable[[], object]) -> None:
+    """In the fork: do the work and end, without a word and without what the parent does at its end."""
+    try:
+        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_DFL)
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        work()
+    finally:
+        os._exit(0)
+
+
+def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
+    """Return hashes of all nodes, each with what comes up to `DEPTH` nodes before it.
+
+    They cover operators, attributes, types and shapes of weights, but neither values nor names.
+    """
+    outputs = {value.name for value in graph.output}
+    known = {tensor.name: hash((tensor.data_type, *tensor.dims)) for tensor in graph.initializer}
+    known |= {value.name: hash(value.type.SerializeToString()) for value in graph.input}
+    own = [
+        hash(
+            (node.domain, node.op_type, bool(outputs & {*node.output}), *map(_text, node.attribute))
+        )
+        for node in graph.node
+    ]
+    parts = [*own]
+    for _ in range(DEPTH):
+        for node, part in zip(graph.node, parts, strict=True):
+            known |= dict.fromkeys(node.output, part)
+        before = [tuple(map(known.get, node.input)) for node in graph.node]
+        parts = list(map(hash, zip(own, before, strict=True)))
+    return frozenset(hash((part, *settings)) for part in parts)
+
+
+def _text(attribute: onnx.AttributeProto) -> bytes:
+    return bytes(attribute.SerializeToString(deterministic=True))
