@@ -163,18 +163,20 @@ def test_a_run_whose_process_is_killed_goes_on_after_its_last_stage(place, monke
 
     assert forked(killed) == -signal.SIGKILL
     left = tree(place / "out.unfinished")
-    steps = [json.loads(line)["step"] for line in left["steps.jsonl"].splitlines()]
+    lines = [json.loads(line) for line in left["steps.jsonl"].splitlines()]
     assert {"histograms.npz", "models/mixed.onnx", "builds/mixed-cpu/build.json"} <= {*left}
     for stage in ("observe", "build", "check_data", "find_tails"):
         monkeypatch.setattr(stages, stage, None)  # whatever calls it fails
-    lines = []
-    run(config, say=lines.append)
+    said = []
+    run(config, say=said.append)
     monkeypatch.undo()
-    assert any("out.unfinished" in line for line in lines)
+    assert any("out.unfinished" in line for line in said)
     assert sorted(item.name for item in place.iterdir() if "out" in item.name) == ["out"]
-    finished = {step["output"]: step["digest"] for step in steps}
-    after = json.loads((place / "out" / "run.json").read_text())["stages"]
-    assert finished.items() <= {step["output"]: step["digest"] for step in after}.items()
+    finished = {line["step"]["output"]: line["step"]["digest"] for line in lines}
+    after = json.loads((place / "out" / "run.json").read_text())
+    assert finished.items() <= {one["output"]: one["digest"] for one in after["stages"]}.items()
+    reads = {read["purpose"]: read["samples"] for read in after["data_reads"]}
+    assert list(reads.items()) == list(lines[-1]["reads"].items())
 
 
 @SLOW

@@ -96,12 +96,10 @@ def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
     outputs = {value.name for value in graph.output}
     known = {tensor.name: hash((tensor.data_type, *tensor.dims)) for tensor in graph.initializer}
     known |= {value.name: hash(value.type.SerializeToString()) for value in graph.input}
-    own = [
-        hash(
-            (node.domain, node.op_type, bool(outputs & {*node.output}), *map(_text, node.attribute))
-        )
-        for node in graph.node
-    ]
+    own = []
+    for node in graph.node:
+        attributes = (attribute.SerializeToString() for attribute in node.attribute)
+        own.append(hash((node.domain, node.op_type, outputs.isdisjoint(node.output), *attributes)))
     parts = [*own]
     for _ in range(DEPTH):
         for node, part in zip(graph.node, parts, strict=True):
@@ -109,7 +107,3 @@ def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
         before = [tuple(map(known.get, node.input)) for node in graph.node]
         parts = list(map(hash, zip(own, before, strict=True)))
     return frozenset(hash((part, *settings)) for part in parts)
-
-
-def _text(attribute: onnx.AttributeProto) -> bytes:
-    return bytes(attribute.SerializeToString(deterministic=True))

@@ -49,7 +49,7 @@ class Journal:
                 )
                 if (self.folder / step.output).is_file():
                     self.done[step.output] = step
-        self.reads |= {purpose: reads[purpose] for purpose in reads.keys() - self.reads.keys()}
+        self.reads |= {key: reads[key] for key in reads if key not in self.reads}
 
     @contextlib.contextmanager
     def step(
