@@ -13,9 +13,10 @@ from trtcal.check.evidence import (
     check_label_numbers,
     check_labels,
     is_possible,
+    like_shuffled,
     weigh,
 )
-from trtcal.check.issues import DataCheck, DataIssue
+from trtcal.check.issues import DataCheck, DataIssue, Question
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.samples import (
@@ -38,7 +39,13 @@ CORRECTED = 32  # of them: so many are tried under every change of values
 SCREENED = (8, 16)  # of them: so many see every change, more only what these do not speak against
 ORDERED = 16  # of them: so many see exchanged channels, more only if these do not speak against it
 BATCH = 16
+LABELLED = 512  # so many where labels decide: enough for 5 points of accuracy
 ROOM = 1 << 28  # bytes of samples, up to which more of them are read in doubt
+SETTLED = {
+    True: "class labels decide it (`labels` in an .npz, --labels for images)",
+    False: "the code of the training decides it",
+}
+"""What a question's fix begins with, by whether the model has classes."""
 
 Checked = tuple[DataIssue | None, Samples]
 """An issue, if there is one, and the samples without that fault."""
@@ -47,8 +54,9 @@ Checked = tuple[DataIssue | None, Samples]
 def check_data(
     model: Model, dataset: Dataset, count: int = SAMPLES, batch_size: int = BATCH
 ) -> DataCheck:
-    """Return what is wrong with data for a model; no issues for data that fit.
+    """Return what is wrong with data for a model, and what may be; no issues for data that fit.
 
+    What only the model's answers speak for is a question; labels make it an issue, or settle it.
     Up to `count` samples from all over the data are run, and up to 32 of them once more for each change
     of their values, `batch_size` at a time. `BackendError` if the model cannot be run.
     """
@@ -56,8 +64,10 @@ def check_data(
     issues = check_samples(samples)
     if not any(issue.kind in ("zero_samples", "constant_samples") for issue in issues):
         issues += _check_with_model(model, dataset, drop_duplicates(samples), batch_size)
-    counts = len(dataset), len(samples), tuple(issues)
-    return DataCheck(model.fingerprint, dataset.fingerprint, dataset.name, *counts)
+    questions = tuple(issue for issue in issues if isinstance(issue, Question))
+    statements = tuple(issue for issue in issues if not isinstance(issue, Question))
+    about = model.fingerprint, dataset.fingerprint, dataset.name, len(dataset), len(samples)
+    return DataCheck(*about, statements, questions)
 
 
 def _check_with_model(
@@ -71,25 +81,25 @@ def _check_with_model(
             samples = replace(samples, labels=None)
     image = find_image_input(model)
     if image is not None:
-        more = twice_as_many(model, dataset, samples)
+        more = in_doubt(model, dataset, samples)
         issues += _ImageChecks(probe, image, more).run(samples)
     elif samples.labels is None:
         probe.run(samples.first(1))  # that the model runs at all is part of the answer
-    if not issues and samples.labels is not None:
+    if samples.labels is not None and all(isinstance(issue, Question) for issue in issues):
         issue = check_labels(probe.run(samples), samples.labels)
         issues += [issue] if issue else []
     return issues
 
 
-def twice_as_many(model: Model, dataset: Dataset, first: Samples) -> Callable[[Samples], Samples]:
-    """Return what gives twice the first samples; those given where they were changed or are large."""
+def in_doubt(model: Model, dataset: Dataset, first: Samples) -> Callable[[Samples], Samples]:
+    """Return what gives more than the first samples; the same where they were changed or are large."""
 
     def more(samples: Samples) -> Samples:
-        size = sum(array.nbytes for array in samples.feeds.values())
-        if samples is not first or samples.total <= len(samples) or 2 * size > ROOM:
+        most = samples.fitting(2 * len(first) if samples.labels is None else LABELLED, ROOM)
+        if samples is not first or min(samples.total, most) <= len(samples):
             return samples
-        twice = drop_duplicates(take_samples(model, dataset, 2 * len(samples)))
-        return twice if samples.labels is not None else replace(twice, labels=None)
+        others = drop_duplicates(take_samples(model, dataset, most))
+        return others if samples.labels is not None else replace(others, labels=None)
 
     return more
 
@@ -122,7 +132,13 @@ class _ImageChecks:
 
     def noise(self, samples: Samples) -> Checked:
         """Check whether there are images at all."""
-        return check_noise(self.image, samples.feeds[self.image.name]), samples
+        noise = check_noise(self.image, samples.feeds[self.image.name])
+        if noise is None:
+            return None, samples
+        classes = self.probe.run(samples).classes
+        if samples.labels is None or classes is None:
+            return _question(noise, classes is not None), samples
+        return noise if like_shuffled(classes, samples.labels) else None, samples
 
     def values(self, samples: Samples) -> Checked:
         """Try the samples in every form that may have been meant."""
@@ -186,17 +202,17 @@ class _ImageChecks:
         low, high = (float(value) for value in np.quantile(array, (0.001, 0.999)))
         settings = settings_of(change.wanted.name, self.image.planes(array).shape[1])
         keys = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-        return DataIssue(
+        issue = DataIssue(
             change.fault,
             self.image.name,
             f"{self.image.name!r} has values from {low:.4g} to {high:.4g}, which look like pixels "
-            f"as {change.had.text}; the model seems to expect {change.wanted.text}: "
-            f"{evidence.sentence()}",
+            f"as {change.had.text}; the model expects {change.wanted.text}: {evidence.sentence()}",
             {"lowest": low, "highest": high, **evidence.figures()},
             f"{FIXES[change.fault]}: for image files, under [images]: {keys}; for arrays, in Python: "
             f"{change.code(self.image.planes(array).shape[1], self.image.channels_last)}",
             settings,
         )
+        return _stated(issue, evidence)
 
     def channel_order(self, samples: Samples) -> Checked:
         """Try the samples with red and blue exchanged."""
@@ -211,14 +227,14 @@ class _ImageChecks:
         issue = DataIssue(
             "channel_order",
             self.image.name,
-            f"red and blue of {self.image.name!r} seem to be exchanged: {evidence.sentence()}",
+            f"red and blue of {self.image.name!r} are exchanged: {evidence.sentence()}",
             evidence.figures(),
             "exchange the channels, RGB for BGR or BGR for RGB: for image files `channels = "
             '"BGR"` under [images]; for arrays, in Python: x = '
             f"x[{'..., ' if self.image.channels_last else ':, '}::-1]",
             {"channels": "BGR"},
         )
-        return issue, self._exchanged(samples)
+        return _stated(issue, evidence), self._exchanged(samples)
 
     def _order_evidence(self, samples: Samples) -> Evidence:
         """Weigh samples with their first and last channel exchanged; nothing changes in grey ones."""
@@ -241,6 +257,18 @@ class _ImageChecks:
     def _with(self, samples: Samples, array: Array) -> Samples:
         feeds = {**samples.feeds, self.image.name: np.ascontiguousarray(array)}
         return replace(samples, feeds=feeds)
+
+
+def _stated(issue: DataIssue, evidence: Evidence) -> DataIssue:
+    """Return an issue as what its evidence makes it."""
+    return issue if evidence.is_proof else _question(issue, evidence.given.classes is not None)
+
+
+def _question(issue: DataIssue, has_classes: bool) -> Question:
+    """Return an issue that is not proved as a question, with what decides it."""
+    text = f"is {issue.subject!r} prepared as in training? Perhaps {issue.sentence}"
+    fix = f"{SETTLED[has_classes]}; if it is so, {issue.fix}"
+    return Question(issue.kind, issue.subject, text, issue.evidence, fix, issue.settings)
 
 
 def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:

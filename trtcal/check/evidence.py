@@ -2,11 +2,13 @@
 
 A change of contrast makes any network more or less confident, right or not. There only measures decide
 that no factor changes, or how well the model distinguishes the samples; confidence counts where they
-agree. Running statistics of BatchNormalizations, and labels, overrule all that.
+agree. Running statistics of BatchNormalizations overrule that. All of it is a question: only labels, by
+how many samples get their class, make it a statement.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ import numpy as np
 from trtcal.check.issues import DataIssue
 from trtcal.check.probe import Response
 from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.stats import mcnemar, proportion
+from trtcal.stats import mcnemar, paired_difference, proportion
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
@@ -23,7 +25,7 @@ CLEAR_FEATURES = 4.0  # of that of inner layers: on images unlike those of train
 CLEAR_WRONG = 2.0  # for samples in a form that no model is trained on
 HOPE = 0.0  # of a few: above it, more samples are worth while
 BORDERLINE = 1.5  # worth more samples
-P = 0.01
+P = 0.01  # of McNemar's test: below it, labels decide for a change
 AS_GOOD = 0.95  # of the mutual information that the best change gives
 COLLAPSED = 0.5  # as given, samples have less than this part of what a change gives
 SOME = 0.2  # nats of mutual information of samples that the model can distinguish at all
@@ -40,35 +42,80 @@ POSSIBLE = (-1.3, 2.2)  # and with whatever a network was trained on: some have 
 
 
 @dataclass(frozen=True)
+class LabelEvidence:
+    """The classes that samples get as given and as changed, and those of their labels, [n] each."""
+
+    given: Labels
+    changed: Labels
+    labels: Labels
+
+    @property
+    def won(self) -> int:
+        """The samples that get their label's class only as changed."""
+        return int(((self.changed == self.labels) & (self.given != self.labels)).sum())
+
+    @property
+    def lost(self) -> int:
+        """The samples that get their label's class only as given."""
+        return int(((self.given == self.labels) & (self.changed != self.labels)).sum())
+
+    @functools.cached_property
+    def decides(self) -> bool:
+        """Whether the labels fit the samples either way better than in another order."""
+        return not all(
+            like_shuffled(classes, self.labels) for classes in (self.given, self.changed)
+        )
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether significantly more samples get their label's class as changed."""
+        return self.won > self.lost and mcnemar(self.lost, self.won) < P and self.decides
+
+    def sentence(self) -> str:
+        """Return both accuracies, and the difference with its interval."""
+        samples = len(self.labels)
+        before, after = (100 * (c == self.labels).mean() for c in (self.given, self.changed))
+        points = paired_difference(self.lost, self.won, samples).scaled(-100)
+        return (
+            f"FP32 gets {after:.1f} % of {samples} labels right instead of {before:.1f} % "
+            f"({points.value:+.1f} points, 95 % interval {points.low:+.1f} to {points.high:+.1f})"
+        )
+
+
+@dataclass(frozen=True)
 class Evidence:
     """How much better samples are as changed than as given.
 
     `model_t` is a t-statistic of what the model alone shows, `threshold` how much of it is enough;
-    `won` and `lost`: samples that get their label's class only as changed, and only as given;
-    `features_t`: a t-statistic of how much more inner layers distinguish samples (see `InnerLayers`).
+    `features_t`: a t-statistic of how much more inner layers distinguish samples (see `InnerLayers`);
+    `by_labels`: None without labels, or without classes.
     """
 
     given: Response
     changed: Response
     model_t: float
     threshold: float
-    won: int
-    lost: int
     features_t: float = 0.0
+    by_labels: LabelEvidence | None = None
+
+    @functools.cached_property
+    def is_proof(self) -> bool:
+        """Whether labels decide, so that what is clear is no question."""
+        return self.by_labels is not None and self.by_labels.decides
 
     @property
     def strength(self) -> float:
-        """What the model and the labels show together, as a t-statistic."""
-        if not self.won + self.lost:
+        """What the labels show, else the model, as a t-statistic."""
+        if self.by_labels is None or not self.is_proof:
             return self.model_t
-        labels_t = (self.won - self.lost) / math.sqrt(self.won + self.lost)
-        return max(self.model_t, (self.model_t + labels_t) / 2**0.5)
+        won, lost = self.by_labels.won, self.by_labels.lost
+        return (won - lost) / math.sqrt(max(1, won + lost))
 
     @property
     def is_clear(self) -> bool:
         """Whether the samples are clearly better as changed."""
-        if self.lost > self.won + 1:
-            return False
+        if self.by_labels is not None and self.is_proof:
+            return self.by_labels.is_clear
         before, after = self.given.misfit, self.changed.misfit
         if before is not None and after is not None:
             if after > UNFIT * before:
@@ -78,14 +125,12 @@ class Evidence:
                 return True
         if self.by_signal is not None:
             return self.by_signal
-        if self.won > self.lost and mcnemar(self.lost, self.won) < P:
-            return True
-        return self.model_t > 0 and self.strength >= self.threshold
+        return self.model_t >= self.threshold
 
     @property
     def is_borderline(self) -> bool:
         """Whether more samples are worth reading."""
-        return not self.is_clear and self.strength > BORDERLINE
+        return not self.is_clear and self.strength > (HOPE if self.is_proof else BORDERLINE)
 
     @property
     def by_signal(self) -> bool | None:
@@ -108,12 +153,14 @@ class Evidence:
         """Whether more samples might make it so."""
         before, after = self.given.misfit, self.changed.misfit
         fits = before is not None and after is not None and after < before
-        return self.is_clear or fits or self.won > self.lost or self.strength > HOPE
+        wins = self.by_labels is not None and self.by_labels.won >= self.by_labels.lost
+        return self.is_clear or fits or wins or self.strength > HOPE
 
     @property
-    def rank(self) -> tuple[float, int, float]:
+    def rank(self) -> tuple[float, float, float]:
         """What orders changes, the best last."""
-        return (-(self.changed.misfit or 0.0), self.won - self.lost, self.mutual_information)
+        by_labels = self.strength if self.is_proof else 0.0
+        return (by_labels, -(self.changed.misfit or 0.0), self.mutual_information)
 
     @property
     def mutual_information(self) -> float:
@@ -131,18 +178,19 @@ class Evidence:
 
     def sentence(self) -> str:
         """Return in figures what is better."""
+        if self.by_labels is not None and self.is_proof:
+            return f"so prepared, {self.by_labels.sentence()}"
         original, changed, clauses = self.given, self.changed, list[str]()
-        if self.won + self.lost:
-            clauses.append(
-                f"{self.won} more samples get the class of their label, {self.lost} fewer"
-            )
         if original.misfit is not None:
             clauses.append(
                 "its batch normalizations read values that differ from those of training by "
                 f"{changed.misfit:.3g} instead of {original.misfit:.3g}"
             )
-        if self.features_t > 0:
-            clauses.append(f"its layers distinguish the samples better (t = {self.features_t:.1f})")
+        if self.features_t > 0 and original.features is not None and changed.features is not None:
+            before, after = (math.exp(r.features.mean()) for r in (original, changed))
+            clauses.append(
+                f"its layers distinguish the samples by {after:.3g} instead of {before:.3g}"
+            )
         if (
             self.by_signal
             and original.signal_to_bias is not None
@@ -162,11 +210,9 @@ class Evidence:
 
     def figures(self) -> dict[str, float]:
         """Return what `sentence` says as numbers by name, as given and as changed."""
-        figures = {
-            "labels_won": float(self.won),
-            "labels_lost": float(self.lost),
-            "t_statistic": self.strength,
-        }
+        figures = {"t_statistic": self.strength}
+        if self.by_labels is not None:
+            figures |= {"labels_won": self.by_labels.won, "labels_lost": self.by_labels.lost}
         for side, response in (("given", self.given), ("changed", self.changed)):
             for name in (*PER_SAMPLE, *PER_MODEL):
                 value = _mean(getattr(response, name))
@@ -198,17 +244,16 @@ def weigh(
     `gain` is by how much the change stretches contrast, None if it changes no value; `wrong`: no model
     is trained on the form given.
     """
-    won = lost = 0
+    by_labels = None
     if labels is not None and original.classes is not None and changed.classes is not None:
-        before, after = original.classes == labels, changed.classes == labels
-        won, lost = int((after & ~before).sum()), int((before & ~after).sum())
+        by_labels = LabelEvidence(original.classes, changed.classes, labels)
     model_t, features_t = _model_t(original, changed, gain, wrong), 0.0
     if gain is None:  # the inner layers see colours, and may overrule the classes
         features_t = advantage(changed.features, original.features)
         alone = model_t if features_t > -BORDERLINE else 0.0
         model_t = max(alone, features_t * CLEAR / CLEAR_FEATURES)
     threshold = CLEAR_WRONG if wrong else CLEAR
-    return Evidence(original, changed, model_t, threshold, won, lost, features_t)
+    return Evidence(original, changed, model_t, threshold, features_t, by_labels)
 
 
 def _model_t(original: Response, changed: Response, gain: float | None, wrong: bool) -> float:
@@ -270,7 +315,7 @@ def check_label_numbers(response: Response, labels: Labels) -> DataIssue | None:
         moved = response.classes == labels + offset
         won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
         clear = won > lost and mcnemar(lost, won) < P and moved.mean() > least
-        if clear and not _like_shuffled(response.classes, labels + offset):
+        if clear and not like_shuffled(response.classes, labels + offset):
             return _off_by_one(offset, int(right.sum()), int(moved.sum()), len(labels))
     return None
 
@@ -294,7 +339,7 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
     right, samples = int((response.classes == labels).sum()), len(labels)
     expected = float(response.confidence.mean())
     most = proportion(right, samples, 0.98).high
-    if expected - most <= GAP or not _like_shuffled(response.classes, labels):
+    if expected - most <= GAP or not like_shuffled(response.classes, labels):
         return None
     return DataIssue(
         "labels_disagree",
@@ -307,7 +352,7 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
     )
 
 
-def _like_shuffled(classes: Labels, labels: Labels) -> bool:
+def like_shuffled(classes: Labels, labels: Labels) -> bool:
     """Return whether the labels fit the classes no better than the same labels in another order."""
     rng = np.random.default_rng(0)
     right = int((classes == labels).sum())

@@ -258,8 +258,12 @@ def _preprocessing_changes(
     changes = dict[str, Any]()
     for _ in range(CHECKS):
         config = read_section(ImagesConfig, first | changes)
-        issues = check_data(model, open_dataset(data, model, config, labels)).issues
-        changed = {name: value for issue in issues for name, value in issue.settings.items()}
+        check = check_data(model, open_dataset(data, model, config, labels))
+        changed = {
+            name: value
+            for issue in (*check.issues, *check.questions)
+            for name, value in issue.settings.items()
+        }
         if not changed or (first | changes | changed) == (first | changes):
             break
         changes |= changed

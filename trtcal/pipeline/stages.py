@@ -23,7 +23,7 @@ from trtcal.calibration import (
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
-from trtcal.check.issues import DataIssue
+from trtcal.check.issues import DataCheck
 from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import Document, digest_file, to_fields, write_json
@@ -57,8 +57,8 @@ from trtcal.runs.origin import Step
 DATA_CHECK = "data_check.json"
 
 
-def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
-    """Return what looks wrong in the calibration data, and record it."""
+def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
+    """Check the calibration data, and record what is wrong with them."""
     data = inputs.calibration_data
     digests = (inputs.model.fingerprint, data.fingerprint)
     with (
@@ -68,7 +68,7 @@ def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
         check = check_data(inputs.model, data)
         record(str(check.write(journal.folder / DATA_CHECK)["digest"]))
     journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
-    return check.issues
+    return check
 
 
 def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
