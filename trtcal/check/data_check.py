@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from trtcal.check.evidence import (
 from trtcal.check.issues import DataCheck, DataIssue, Question
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
+from trtcal.check.ranking import answered, rank
 from trtcal.check.samples import (
     ImageInput,
     Samples,
@@ -32,6 +34,7 @@ from trtcal.check.samples import (
 )
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
+from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 
 SAMPLES = 64
@@ -145,7 +148,9 @@ class _ImageChecks:
         array = samples.feeds[self.image.name]
         if array.dtype.kind != "f":
             return None, samples
-        tried = self._tried(samples, self._hopeful(samples, changes(self.image.planes(array))))
+        ways = changes(self.image.planes(array))
+        best = self._best_by_labels(samples, ways)
+        tried = self._tried(samples, self._hopeful(samples, ways)) if best is None else best
         clear = [row for row in tried if row[0].is_clear]
         if not clear:
             return None, samples
@@ -153,6 +158,30 @@ class _ImageChecks:
         if change.is_mild and self._order_evidence(samples).surpasses(evidence):
             return None, samples
         return self._values_issue(array, change, evidence), self._changed(samples, change)
+
+    def _best_by_labels(
+        self, samples: Samples, ways: Sequence[Change]
+    ) -> list[tuple[Evidence, Change]] | None:
+        """Return the change that labels prefer, if there is one; None if they do not decide."""
+        if not ways or samples.labels is None:
+            return None
+        if self.probe.run(samples.first(1)).classes is None:
+            return None
+        enough = functools.cache(lambda: self.more(samples))
+
+        def prepared(way: Change | None, count: int) -> Samples:
+            some = (samples if count < len(samples) else enough()).first(count)
+            return some if way is None else self._changed(some, way)
+
+        def answer(way: Change | None, count: int) -> tuple[Labels, Labels]:
+            return answered(self.probe, prepared(way, count))
+
+        trials = rank([None, *ways], answer)
+        best, given = trials[0], next(trial for trial in trials if trial.way is None)
+        if not best.decides:
+            return None
+        some = prepared(None, len(given.labels))
+        return [(self._weighed(some, self.probe.run(some), best.way), best.way)] if best.way else []
 
     def _hopeful(self, samples: Samples, ways: Sequence[Change]) -> list[Change]:
         """Return the changes that a few samples do not speak against: most are left out at once."""

@@ -26,6 +26,7 @@ CLEAR_WRONG = 2.0  # for samples in a form that no model is trained on
 HOPE = 0.0  # of a few: above it, more samples are worth while
 BORDERLINE = 1.5  # worth more samples
 P = 0.01  # of McNemar's test: below it, labels decide for a change
+AGAINST = 0.25  # of its one-sided form: below it, more labels would hardly decide for a change
 AS_GOOD = 0.95  # of the mutual information that the best change gives
 COLLAPSED = 0.5  # as given, samples have less than this part of what a change gives
 SOME = 0.2  # nats of mutual information of samples that the model can distinguish at all
@@ -67,19 +68,28 @@ class LabelEvidence:
         )
 
     @property
-    def is_clear(self) -> bool:
+    def is_better(self) -> bool:
         """Whether significantly more samples get their label's class as changed."""
-        return self.won > self.lost and mcnemar(self.lost, self.won) < P and self.decides
+        return self.won > self.lost and mcnemar(self.lost, self.won) < P
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more samples might make it clear."""
+        return mcnemar(self.lost, self.won, one_sided=True) > AGAINST
 
     def sentence(self) -> str:
         """Return both accuracies, and the difference with its interval."""
-        samples = len(self.labels)
         before, after = (100 * (c == self.labels).mean() for c in (self.given, self.changed))
-        points = paired_difference(self.lost, self.won, samples).scaled(-100)
         return (
-            f"FP32 gets {after:.1f} % of {samples} labels right instead of {before:.1f} % "
-            f"({points.value:+.1f} points, 95 % interval {points.low:+.1f} to {points.high:+.1f})"
+            f"FP32 gets {after:.1f} % of {len(self.labels)} labels right instead of {before:.1f} % "
+            f"({self.points})"
         )
+
+    @property
+    def points(self) -> str:
+        """The difference in percentage points, as changed minus as given, with its interval."""
+        points = paired_difference(self.lost, self.won, len(self.labels)).scaled(-100)
+        return f"{points.value:+.1f} points, 95 % interval {points.low:+.1f} to {points.high:+.1f}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ class Evidence:
     def is_clear(self) -> bool:
         """Whether the samples are clearly better as changed."""
         if self.by_labels is not None and self.is_proof:
-            return self.by_labels.is_clear
+            return self.by_labels.is_better
         before, after = self.given.misfit, self.changed.misfit
         if before is not None and after is not None:
             if after > UNFIT * before:
@@ -130,7 +140,9 @@ class Evidence:
     @property
     def is_borderline(self) -> bool:
         """Whether more samples are worth reading."""
-        return not self.is_clear and self.strength > (HOPE if self.is_proof else BORDERLINE)
+        if self.by_labels is not None and self.is_proof:
+            return not self.is_clear and self.by_labels.is_open
+        return not self.is_clear and self.strength > BORDERLINE
 
     @property
     def by_signal(self) -> bool | None:
@@ -153,8 +165,8 @@ class Evidence:
         """Whether more samples might make it so."""
         before, after = self.given.misfit, self.changed.misfit
         fits = before is not None and after is not None and after < before
-        wins = self.by_labels is not None and self.by_labels.won >= self.by_labels.lost
-        return self.is_clear or fits or wins or self.strength > HOPE
+        is_open = self.by_labels is not None and self.by_labels.is_open
+        return self.is_clear or fits or is_open or self.strength > HOPE
 
     @property
     def rank(self) -> tuple[float, float, float]:
@@ -186,10 +198,11 @@ class Evidence:
                 "its batch normalizations read values that differ from those of training by "
                 f"{changed.misfit:.3g} instead of {original.misfit:.3g}"
             )
-        if self.features_t > 0 and original.features is not None and changed.features is not None:
-            before, after = (math.exp(r.features.mean()) for r in (original, changed))
+        first, second = _mean(original.features), _mean(changed.features)
+        if self.features_t > 0 and first is not None and second is not None:
             clauses.append(
-                f"its layers distinguish the samples by {after:.3g} instead of {before:.3g}"
+                f"its layers distinguish the samples by {math.exp(second):.3g} instead of "
+                f"{math.exp(first):.3g}"
             )
         if (
             self.by_signal

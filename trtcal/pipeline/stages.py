@@ -29,6 +29,7 @@ from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import Document, digest_file, to_fields, write_json
 from trtcal.errors import BackendError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
+from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
@@ -65,10 +66,22 @@ def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
         journal.step("check-data", DATA_CHECK, digests) as record,
         data.reading_for("data check"),
     ):
-        check = check_data(inputs.model, data)
+        check = _settled(inputs, check_data(inputs.model, data))
         record(str(check.write(journal.folder / DATA_CHECK)["digest"]))
     journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
     return check
+
+
+def _settled(inputs: Inputs, check: DataCheck) -> DataCheck:
+    """Return a check of images without labels as labelled images, prepared alike, settle it."""
+    data, test = inputs.calibration_data, inputs.evaluation_data
+    is_alike = inputs.config.images is not None and data.labels is None
+    if not is_alike or class_labels(test.labels) is None:
+        return check
+    other = check_data(inputs.model, test)
+    issues = tuple(issue for issue in other.issues if issue.settings)
+    questions = check.questions if other.questions else ()
+    return replace(check, issues=check.issues + issues, questions=questions)
 
 
 def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
