@@ -7,8 +7,9 @@ import pytest
 from onnx import helper, numpy_helper
 from scipy import ndimage
 
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import samples, save, weight
-from tests.fixtures.pictures import CLASSES, SIZE, paint, template_classifier
+from tests.fixtures.pictures import CLASSES, SIZE, paint, smooth, template_classifier
 from tests.fixtures.tables import each
 from trtcal.check.data_check import check_data
 from trtcal.check.evidence import weigh
@@ -119,6 +120,44 @@ def test_pixels_of_0_to_255_are_called_that(colours):
     assert "so prepared, " in question.sentence
     assert question.fix.startswith("class labels decide it (")
     assert "divide the pixels before they are normalized: for image files, " in question.fix
+
+
+@pytest.fixture(scope="module")
+def detecting(tmp_path_factory):
+    """A classifier of -1 to 1 that answers nothing but zeros to images without its classes."""
+    _, templates = paint(np.zeros(1, int), 2)
+    rows = Change(RAW, SIGNED)(templates)
+    rows = (rows - rows.mean(0)).reshape(CLASSES, -1)
+    weights = {
+        "w": (10 * rows / np.square(rows).sum(1, keepdims=True)).astype(np.float32),
+        "b": np.full(CLASSES, -7, np.float32),
+    }
+    nodes = as_nodes("f = Flatten(x)  g = Gemm<transB=1>(f, w, b)  y = Relu(g)")
+    path = tmp_path_factory.mktemp("detecting") / "m.onnx"
+    return load_model(
+        save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", CLASSES]})
+    )
+
+
+def test_what_a_model_answers_to_images_without_its_classes_is_a_question(detecting):
+    generator = np.random.default_rng(9)
+    pixels = np.clip(127 + 70 * np.stack([smooth(generator) for _ in range(64)]), 0, 255)
+    images = Change(RAW, SIGNED)(pixels).astype(np.float32)
+    check = check_data(detecting, ArrayDataset("", {"x": images}, None, ""))
+    assert check.issues == ()
+    (question,) = check.questions
+    assert question.sentence.startswith("is 'x' prepared as in training? Perhaps ")
+    figures = question.evidence
+    assert figures["mutual_information_given"] < 0.1 < 1 < figures["mutual_information_changed"]
+    assert " instead of 0" in question.sentence
+    assert "--labels" in question.fix
+
+
+def test_labels_settle_what_the_model_alone_asks(detecting):
+    labels = np.random.default_rng(1).integers(0, CLASSES, 64)
+    images = Change(RAW, SIGNED)(paint(labels, 2)[0]).astype(np.float32)
+    assert codes(detecting, images) == ["other_normalization?"]
+    assert codes(detecting, images, labels) == []
 
 
 def test_one_class_alone_is_no_fault(colours):

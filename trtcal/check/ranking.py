@@ -56,7 +56,7 @@ def rank(ways: Sequence[T], answer: Answer[T], least: int = 1) -> list[Trial[T]]
     """Return all ways, the best first; the first given among equals.
 
     A way that is clearly worse stays with the samples of the round that showed it; at least `least`
-    ways see every round. With 1, a way that will hardly be clearly better than the first is left out
+    ways see the second. With 1, a way that will hardly be clearly better than the first is left out
     too. Labels of which no way gives more than chance end it.
     """
     remaining, lost = list(ways), list[Trial[T]]()
@@ -67,7 +67,8 @@ def rank(ways: Sequence[T], answer: Answer[T], least: int = 1) -> list[Trial[T]]
         close = [trial for trial in trials if not trials[0].over(trial).is_better]
         if least == 1 and first.way is ways[0]:
             close = [trial for trial in close if trial is first or trial.over(first).is_open]
-        close = max(close, trials[:least], key=len)
+        if count == ROUNDS[0]:
+            close = max(close, trials[:least], key=len)
         lost = [trial for trial in trials if trial not in close] + lost
         is_chance = count > ROUNDS[0] and not trials[0].decides
         if len(close) == 1 or len(first.labels) < count or is_chance:

@@ -53,7 +53,7 @@ def _show(check: DataCheck) -> None:
     for question in check.questions:
         say(f"question ({question.kind}): {question.sentence}")
         say(f"  {question.fix}")
-    if not check.issues:
+    if not (check.issues or check.questions):
         checked = f"{check.checked} of {check.samples} samples checked"
         say(f"no issue with {check.dataset_name} ({checked})")
 
