@@ -268,9 +268,9 @@ def respond(lead, sharpness):
 def test_other_values_have_to_raise_confidence_whatever_the_factor():
     given, louder, better = respond(1, 1), respond(2, 0.5), respond(2, 2)
     for gain in (0.5, 1.0, 2.0):  # what only shifts the values is no exception
-        assert not weigh(given, louder, gain, None).is_clear
-        assert weigh(given, better, gain, None).is_clear
-    assert weigh(given, louder, None, None).is_clear  # exchanged channels change no value
+        assert not weigh(given, louder, gain).is_clear
+        assert weigh(given, better, gain).is_clear
+    assert weigh(given, louder, None).is_clear  # exchanged channels change no value
 
 
 @pytest.mark.parametrize("others", [[], ["boxes"]])
@@ -328,7 +328,7 @@ def test_what_fits_the_running_statistics_stays(detector):
     )
     for before, after, clear in ((0.08, 0.03, False), (0.3, 0.09, True), (3, 0.3, True)):
         given, changed = (replace(seen, misfit=one) for one in (before, after))
-        assert weigh(given, changed, 1.0, None).is_clear == clear
+        assert weigh(given, changed, 1.0).is_clear == clear
 
 
 def test_running_statistics_may_be_in_constant_nodes(tmp_path):

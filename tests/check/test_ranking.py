@@ -21,13 +21,13 @@ def ranking(shares, total=600, least=1, labels=LABELS):
     return rank([*shares], answer, least), taken
 
 
-def test_seven_points_are_told_apart_and_what_is_hopeless_is_left_out():
+def test_seven_points_are_distinguished_and_what_is_hopeless_is_left_out():
     trials, taken = ranking({"worse": 0.719, "better": 0.787, "hopeless": 0.1})
     assert [trial.way for trial in trials] == ["better", "worse", "hopeless"]
     assert taken["hopeless"] == [32]
     over = trials[0].over(trials[1])
     assert over.is_better
-    assert (over.won, over.lost) == (trials[0].right - trials[1].right, 0)
+    assert over.counts == (0, trials[0].right - trials[1].right)
     assert trials[0].decides
 
 

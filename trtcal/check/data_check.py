@@ -11,6 +11,7 @@ import numpy as np
 
 from trtcal.check.evidence import (
     Evidence,
+    LabelEvidence,
     check_label_numbers,
     check_labels,
     is_possible,
@@ -20,7 +21,7 @@ from trtcal.check.evidence import (
 from trtcal.check.issues import DataCheck, DataIssue, Question
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
-from trtcal.check.ranking import answered, rank
+from trtcal.check.ranking import Trial, answered, rank
 from trtcal.check.samples import (
     ImageInput,
     Samples,
@@ -50,6 +51,10 @@ SETTLED = {
 }
 """What a question's fix begins with, by whether the model has classes."""
 
+Way = Callable[[Array], Array] | None
+"""How planes are changed; None leaves them."""
+Proof = Evidence | LabelEvidence
+Tried = tuple[Way, Proof | None]
 Checked = tuple[DataIssue | None, Samples]
 """An issue, if there is one, and the samples without that fault."""
 
@@ -107,6 +112,11 @@ def in_doubt(model: Model, dataset: Dataset, first: Samples) -> Callable[[Sample
     return more
 
 
+def exchanged(planes: Array) -> Array:
+    """Return planes with red and blue exchanged."""
+    return planes[:, ::-1]
+
+
 class _ImageChecks:
     """Checks of an image input; each is made on samples corrected for the faults before it."""
 
@@ -149,71 +159,67 @@ class _ImageChecks:
         if array.dtype.kind != "f":
             return None, samples
         ways = changes(self.image.planes(array))
-        best = self._best_by_labels(samples, ways)
-        tried = self._tried(samples, self._hopeful(samples, ways)) if best is None else best
-        clear = [row for row in tried if row[0].is_clear]
-        if not clear:
-            return None, samples
-        evidence, change = _best(clear)
-        if change.is_mild and self._order_evidence(samples).surpasses(evidence):
+        proof = self._proof(samples, (*ways, exchanged) if ways else ())
+        change, evidence = proof or self._clearest(samples, ways)
+        if not isinstance(change, Change) or evidence is None:
             return None, samples
         return self._values_issue(array, change, evidence), self._changed(samples, change)
 
-    def _best_by_labels(
-        self, samples: Samples, ways: Sequence[Change]
-    ) -> list[tuple[Evidence, Change]] | None:
-        """Return the change that labels prefer, if there is one; None if they do not decide."""
-        if not ways or samples.labels is None:
-            return None
-        if self.probe.run(samples.first(1)).classes is None:
+    def _proof(self, samples: Samples, ways: Sequence[Way]) -> Tried | None:
+        """Return the way that labels prefer to the samples as given, None if they decide nothing."""
+        if not ways or samples.labels is None or self.probe.run(samples.first(1)).classes is None:
             return None
         enough = functools.cache(lambda: self.more(samples))
 
-        def prepared(way: Change | None, count: int) -> Samples:
+        def answer(way: Way, count: int) -> tuple[Labels, Labels]:
             some = (samples if count < len(samples) else enough()).first(count)
-            return some if way is None else self._changed(some, way)
+            return answered(self.probe, self._changed(some, way))
 
-        def answer(way: Change | None, count: int) -> tuple[Labels, Labels]:
-            return answered(self.probe, prepared(way, count))
-
-        trials = rank([None, *ways], answer)
-        best, given = trials[0], next(trial for trial in trials if trial.way is None)
+        best, *others = rank([None, *ways], answer)
         if not best.decides:
             return None
-        some = prepared(None, len(given.labels))
-        return [(self._weighed(some, self.probe.run(some), best.way), best.way)] if best.way else []
+        given = next((trial for trial in others if trial.way is None), best)
+        again = Trial(best.way, *answer(best.way, len(given.labels)))
+        evidence = again.over(Trial(None, *answer(None, len(given.labels))))
+        return (best.way, evidence) if evidence.is_better else (None, None)
 
-    def _hopeful(self, samples: Samples, ways: Sequence[Change]) -> list[Change]:
-        """Return the changes that a few samples do not speak against: most are left out at once."""
-        for few in map(samples.first, SCREENED):
-            if not ways or len(few) == len(samples):
-                break
-            response = self.probe.run(few)
-            ways = [way for way in ways if self._weighed(few, response, way).may_be_clear]
-        return list(ways)
+    def _clearest(self, samples: Samples, ways: Sequence[Change]) -> Tried:
+        """Return the change for which the model's answers speak clearly, if there is one."""
+        clear = [row for row in self._tried(samples, ways) if row[0].is_clear]
+        if not clear:
+            return None, None
+        evidence, change = _best(clear)
+        if change.is_mild and self._order_evidence(samples).surpasses(evidence):
+            return None, None
+        return change, evidence
 
-    def _tried(self, samples: Samples, ways: list[Change]) -> list[tuple[Evidence, Change]]:
-        """Return the evidence for each change, from more and more samples while some is borderline."""
+    def _tried(self, samples: Samples, ways: Sequence[Change]) -> list[tuple[Evidence, Change]]:
+        """Return the evidence for each change, from more and more samples while some may be clear."""
         tried, seen = list[tuple[Evidence, Change]](), 0
         for some in self._growing(samples):
             if not ways or len(some) <= seen:
                 break
             response, seen = self.probe.run(some), len(some)
             tried = [(self._weighed(some, response, way), way) for way in ways]
-            if not any(evidence.is_borderline for evidence, _ in tried):
+            if seen < min(CORRECTED, len(samples)):
+                ways = [way for evidence, way in tried if evidence.may_be_clear]
+            elif any(evidence.is_borderline for evidence, _ in tried):
+                ways = [
+                    way for evidence, way in tried if evidence.is_clear or evidence.is_borderline
+                ]
+            else:
                 break
-            ways = [way for evidence, way in tried if evidence.is_clear or evidence.is_borderline]
         return tried
 
     def _growing(self, samples: Samples) -> Iterator[Samples]:
-        yield samples.first(CORRECTED)
+        yield from map(samples.first, (*SCREENED, CORRECTED))
         yield samples
         yield self.more(samples)
 
     def _weighed(self, samples: Samples, original: Response, change: Change) -> Evidence:
         prepared = self._changed(samples, change)
         pair = self._driven(original, samples, self.probe.run(prepared), prepared)
-        return weigh(*pair, change.gain, samples.labels, change.is_from_wrong)
+        return weigh(*pair, change.gain, change.is_from_wrong)
 
     def _driven(
         self, original: Response, samples: Samples, changed: Response, prepared: Samples
@@ -227,7 +233,7 @@ class _ImageChecks:
         after = self.probe.signal_to_bias(prepared)
         return replace(original, signal_to_bias=before), replace(changed, signal_to_bias=after)
 
-    def _values_issue(self, array: Array, change: Change, evidence: Evidence) -> DataIssue:
+    def _values_issue(self, array: Array, change: Change, evidence: Proof) -> DataIssue:
         low, high = (float(value) for value in np.quantile(array, (0.001, 0.999)))
         settings = settings_of(change.wanted.name, self.image.planes(array).shape[1])
         keys = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
@@ -245,13 +251,9 @@ class _ImageChecks:
 
     def channel_order(self, samples: Samples) -> Checked:
         """Try the samples with red and blue exchanged."""
-        few = samples.first(ORDERED)
-        if len(few) < len(samples) and not self._order_evidence(few).may_be_clear:
-            return None, samples
-        evidence = self._order_evidence(samples)
-        if evidence.is_borderline:
-            evidence = self._order_evidence(self.more(samples))
-        if not evidence.is_clear:
+        proof = self._proof(samples, (exchanged,))
+        _, evidence = proof or (None, self._clear_order(samples))
+        if evidence is None:
             return None, samples
         issue = DataIssue(
             "channel_order",
@@ -263,34 +265,43 @@ class _ImageChecks:
             f"x[{'..., ' if self.image.channels_last else ':, '}::-1]",
             {"channels": "BGR"},
         )
-        return _stated(issue, evidence), self._exchanged(samples)
+        return _stated(issue, evidence), self._changed(samples, exchanged)
+
+    def _clear_order(self, samples: Samples) -> Evidence | None:
+        few = samples.first(ORDERED)
+        if len(few) < len(samples) and not self._order_evidence(few).may_be_clear:
+            return None
+        evidence = self._order_evidence(samples)
+        if evidence.is_borderline:
+            evidence = self._order_evidence(self.more(samples))
+        return evidence if evidence.is_clear else None
 
     def _order_evidence(self, samples: Samples) -> Evidence:
         """Weigh samples with their first and last channel exchanged; nothing changes in grey ones."""
-        exchanged = self._exchanged(samples)
-        if np.array_equal(exchanged.feeds[self.image.name], samples.feeds[self.image.name]):
+        swapped = self._changed(samples, exchanged)
+        if np.array_equal(swapped.feeds[self.image.name], samples.feeds[self.image.name]):
             original = self.probe.run(samples)
-            return weigh(original, original, None, samples.labels)
-        original, changed = map(self.probe.run_inside, (samples, exchanged))
-        pair = self._driven(original, samples, changed, exchanged)
-        return weigh(*pair, None, samples.labels)
+            return weigh(original, original, None)
+        original, changed = map(self.probe.run_inside, (samples, swapped))
+        pair = self._driven(original, samples, changed, swapped)
+        return weigh(*pair, None)
 
-    def _exchanged(self, samples: Samples) -> Samples:
+    def _changed(self, samples: Samples, way: Way) -> Samples:
+        if way is None:
+            return samples
         planes = self.image.planes(samples.feeds[self.image.name])
-        return self._with(samples, self.image.packed(planes[:, ::-1]))
-
-    def _changed(self, samples: Samples, change: Change) -> Samples:
-        planes = change(self.image.planes(samples.feeds[self.image.name]))
-        return self._with(samples, self.image.packed(planes))
+        return self._with(samples, self.image.packed(way(planes)))
 
     def _with(self, samples: Samples, array: Array) -> Samples:
         feeds = {**samples.feeds, self.image.name: np.ascontiguousarray(array)}
         return replace(samples, feeds=feeds)
 
 
-def _stated(issue: DataIssue, evidence: Evidence) -> DataIssue:
+def _stated(issue: DataIssue, evidence: Proof) -> DataIssue:
     """Return an issue as what its evidence makes it."""
-    return issue if evidence.is_proof else _question(issue, evidence.given.classes is not None)
+    if isinstance(evidence, LabelEvidence):
+        return issue
+    return _question(issue, evidence.given.classes is not None)
 
 
 def _question(issue: DataIssue, has_classes: bool) -> Question:

@@ -8,7 +8,6 @@ how many samples get their class, make it a statement.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -51,45 +50,40 @@ class LabelEvidence:
     labels: Labels
 
     @property
-    def won(self) -> int:
-        """The samples that get their label's class only as changed."""
-        return int(((self.changed == self.labels) & (self.given != self.labels)).sum())
-
-    @property
-    def lost(self) -> int:
-        """The samples that get their label's class only as given."""
-        return int(((self.given == self.labels) & (self.changed != self.labels)).sum())
-
-    @functools.cached_property
-    def decides(self) -> bool:
-        """Whether the labels fit the samples either way better than in another order."""
-        return not all(
-            like_shuffled(classes, self.labels) for classes in (self.given, self.changed)
-        )
+    def counts(self) -> tuple[int, int]:
+        """The samples that get their label's class only as given, and only as changed."""
+        before, after = self.given == self.labels, self.changed == self.labels
+        return int((before & ~after).sum()), int((after & ~before).sum())
 
     @property
     def is_better(self) -> bool:
         """Whether significantly more samples get their label's class as changed."""
-        return self.won > self.lost and mcnemar(self.lost, self.won) < P
+        lost, won = self.counts
+        return won > lost and mcnemar(lost, won) < P
 
     @property
     def is_open(self) -> bool:
-        """Whether more samples might make it clear."""
-        return mcnemar(self.lost, self.won, one_sided=True) > AGAINST
-
-    def sentence(self) -> str:
-        """Return both accuracies, and the difference with its interval."""
-        before, after = (100 * (c == self.labels).mean() for c in (self.given, self.changed))
-        return (
-            f"FP32 gets {after:.1f} % of {len(self.labels)} labels right instead of {before:.1f} % "
-            f"({self.points})"
-        )
+        """Whether more samples might make it so."""
+        return mcnemar(*self.counts, one_sided=True) > AGAINST
 
     @property
     def points(self) -> str:
         """The difference in percentage points, as changed minus as given, with its interval."""
-        points = paired_difference(self.lost, self.won, len(self.labels)).scaled(-100)
+        points = paired_difference(*self.counts, len(self.labels)).scaled(-100)
         return f"{points.value:+.1f} points, 95 % interval {points.low:+.1f} to {points.high:+.1f}"
+
+    def sentence(self) -> str:
+        """Return both accuracies and their difference."""
+        before, after = (100 * (c == self.labels).mean() for c in (self.given, self.changed))
+        return (
+            f"so prepared, FP32 gets {after:.1f} % of {len(self.labels)} labels right instead of "
+            f"{before:.1f} % ({self.points})"
+        )
+
+    def figures(self) -> dict[str, float]:
+        """Return numbers by name, as given and as changed."""
+        lost, won = map(float, self.counts)
+        return {"labels_won": won, "labels_lost": lost, "labels": float(len(self.labels))}
 
 
 @dataclass(frozen=True)
@@ -97,8 +91,7 @@ class Evidence:
     """How much better samples are as changed than as given.
 
     `model_t` is a t-statistic of what the model alone shows, `threshold` how much of it is enough;
-    `features_t`: a t-statistic of how much more inner layers distinguish samples (see `InnerLayers`);
-    `by_labels`: None without labels, or without classes.
+    `features_t`: a t-statistic of how much more inner layers distinguish samples (see `InnerLayers`).
     """
 
     given: Response
@@ -106,26 +99,10 @@ class Evidence:
     model_t: float
     threshold: float
     features_t: float = 0.0
-    by_labels: LabelEvidence | None = None
-
-    @functools.cached_property
-    def is_proof(self) -> bool:
-        """Whether labels decide, so that what is clear is no question."""
-        return self.by_labels is not None and self.by_labels.decides
-
-    @property
-    def strength(self) -> float:
-        """What the labels show, else the model, as a t-statistic."""
-        if self.by_labels is None or not self.is_proof:
-            return self.model_t
-        won, lost = self.by_labels.won, self.by_labels.lost
-        return (won - lost) / math.sqrt(max(1, won + lost))
 
     @property
     def is_clear(self) -> bool:
         """Whether the samples are clearly better as changed."""
-        if self.by_labels is not None and self.is_proof:
-            return self.by_labels.is_better
         before, after = self.given.misfit, self.changed.misfit
         if before is not None and after is not None:
             if after > UNFIT * before:
@@ -133,16 +110,12 @@ class Evidence:
             share = FITS if after < FITTING else FITS_FAR
             if before > FITTING and after < share * before and self.model_t > -1:
                 return True
-        if self.by_signal is not None:
-            return self.by_signal
-        return self.model_t >= self.threshold
+        return self.model_t >= self.threshold if self.by_signal is None else self.by_signal
 
     @property
     def is_borderline(self) -> bool:
         """Whether more samples are worth reading."""
-        if self.by_labels is not None and self.is_proof:
-            return not self.is_clear and self.by_labels.is_open
-        return not self.is_clear and self.strength > BORDERLINE
+        return not self.is_clear and self.model_t > BORDERLINE
 
     @property
     def by_signal(self) -> bool | None:
@@ -165,14 +138,12 @@ class Evidence:
         """Whether more samples might make it so."""
         before, after = self.given.misfit, self.changed.misfit
         fits = before is not None and after is not None and after < before
-        is_open = self.by_labels is not None and self.by_labels.is_open
-        return self.is_clear or fits or is_open or self.strength > HOPE
+        return self.is_clear or fits or self.model_t > HOPE
 
     @property
-    def rank(self) -> tuple[float, float, float]:
+    def rank(self) -> tuple[float, float]:
         """What orders changes, the best last."""
-        by_labels = self.strength if self.is_proof else 0.0
-        return (by_labels, -(self.changed.misfit or 0.0), self.mutual_information)
+        return (-(self.changed.misfit or 0.0), self.mutual_information)
 
     @property
     def mutual_information(self) -> float:
@@ -181,17 +152,15 @@ class Evidence:
 
     def is_as_good_as(self, best: Evidence) -> bool:
         """Whether nothing speaks for another change instead of this one."""
-        same = self.rank[:2] >= best.rank[:2]
+        same = self.rank[0] >= best.rank[0]
         return same and self.mutual_information >= AS_GOOD * best.mutual_information
 
     def surpasses(self, other: Evidence) -> bool:
         """Whether this is clear, and more so than another."""
-        return self.is_clear and self.strength > other.strength
+        return self.is_clear and self.model_t > other.model_t
 
     def sentence(self) -> str:
         """Return in figures what is better."""
-        if self.by_labels is not None and self.is_proof:
-            return f"so prepared, {self.by_labels.sentence()}"
         original, changed, clauses = self.given, self.changed, list[str]()
         if original.misfit is not None:
             clauses.append(
@@ -223,9 +192,7 @@ class Evidence:
 
     def figures(self) -> dict[str, float]:
         """Return what `sentence` says as numbers by name, as given and as changed."""
-        figures = {"t_statistic": self.strength}
-        if self.by_labels is not None:
-            figures |= {"labels_won": self.by_labels.won, "labels_lost": self.by_labels.lost}
+        figures = {"t_statistic": self.model_t}
         for side, response in (("given", self.given), ("changed", self.changed)):
             for name in (*PER_SAMPLE, *PER_MODEL):
                 value = _mean(getattr(response, name))
@@ -249,7 +216,6 @@ def weigh(
     original: Response,
     changed: Response,
     gain: float | None,
-    labels: Labels | None,
     wrong: bool = False,
 ) -> Evidence:
     """Compare two responses to the same samples.
@@ -257,16 +223,13 @@ def weigh(
     `gain` is by how much the change stretches contrast, None if it changes no value; `wrong`: no model
     is trained on the form given.
     """
-    by_labels = None
-    if labels is not None and original.classes is not None and changed.classes is not None:
-        by_labels = LabelEvidence(original.classes, changed.classes, labels)
     model_t, features_t = _model_t(original, changed, gain, wrong), 0.0
     if gain is None:  # the inner layers see colours, and may overrule the classes
         features_t = advantage(changed.features, original.features)
         alone = model_t if features_t > -BORDERLINE else 0.0
         model_t = max(alone, features_t * CLEAR / CLEAR_FEATURES)
     threshold = CLEAR_WRONG if wrong else CLEAR
-    return Evidence(original, changed, model_t, threshold, features_t, by_labels)
+    return Evidence(original, changed, model_t, threshold, features_t)
 
 
 def _model_t(original: Response, changed: Response, gain: float | None, wrong: bool) -> float:

@@ -81,17 +81,16 @@ def _choices(
     """Return the plausible choices of each axis, the usual one first."""
     spec = next(spec for spec in model.inputs if spec.name == image.name)
     channels, *size = _sizes(image, spec.shape)
-    is_classifier = len(model.outputs) == 1 and len(model.outputs[0].shape) == 2
     orders = ("gray",) if channels == 1 else ("RGB", "BGR")
     layout = "NHWC" if image.channels_last else "NCHW"
-    cuts = _cuts(seen, size, is_classifier)
+    cuts = _cuts(seen, size, _is_classifier(model))
     return {
         "channels": [(order, {"channels": order}) for order in orders],
         "layout": [(layout, {"layout": layout})],
         "resize": [(", ".join(f"{k} = {json.dumps(v)}" for k, v in c.items()), c) for c in cuts],
         "scale": [
             (form.text, settings_of(form.name, int(channels)))
-            for form in _forms(spec.dtype, is_classifier)
+            for form in _forms(spec.dtype, _is_classifier(model))
         ],
     }
 
@@ -160,10 +159,8 @@ def _by_labels(
     """Return the keys with which FP32 gets most labels right; None if labels do not decide."""
     if labelled is None:
         return None
-    probe, sample = (
-        ModelProbe(model, BATCH),
-        take_samples(model, _open(model, *labelled, _keys(usual)), 1),
-    )
+    probe = ModelProbe(model, BATCH)
+    sample = take_samples(model, _open(model, *labelled, _keys(usual)), 1)
     if probe.run(sample).classes is None:
         return None
     most = sample.fitting(LABELLED, ROOM)
@@ -188,26 +185,17 @@ def _by_labels(
 def _figures(axis: str, trials: Sequence[Trial[Way]]) -> str:
     """Return FP32's accuracy with the best way and with those that differ only in an axis."""
     best, *others = trials
-    alone = [t for t in others if {**t.way, axis: best.way[axis]} == best.way]
-    if not alone:
-        return ""
-    texts = [_against(best, trial, trial.way[axis][0]) for trial in alone[:SHOWN]]
-    with_it = f"{_share(best)} labels right with {best.way[axis][0]}"
-    return f"FP32 gets {', '.join((with_it, *texts))}"
+    alone = [t for t in others if {**t.way, axis: best.way[axis]} == best.way][:SHOWN]
+    texts = [f"{_share(best)} labels right with {best.way[axis][0]}"]
+    for trial in alone:
+        is_paired = len(trial.labels) == len(best.labels)
+        points = f" ({trial.over(best).points})" if is_paired else ""
+        texts.append(f"{_share(trial)} with {trial.way[axis][0]}{points}")
+    return f"FP32 gets {', '.join(texts)}" if alone else ""
 
 
 def _share(trial: Trial[Way]) -> str:
-    return f"{_percent(trial)} of {len(trial.labels)}"
-
-
-def _percent(trial: Trial[Way]) -> str:
-    return f"{100 * trial.right / len(trial.labels):.1f} %"
-
-
-def _against(best: Trial[Way], trial: Trial[Way], text: str) -> str:
-    if len(best.labels) != len(trial.labels):
-        return f"{_share(trial)} with {text}"
-    return f"{_percent(trial)} with {text} ({trial.over(best).points})"
+    return f"{100 * trial.right / len(trial.labels):.1f} % of {len(trial.labels)}"
 
 
 def _by_check(model: Model, data: Path, labels: str | None, usual: Way) -> Images:
@@ -237,5 +225,9 @@ def _reasons(model: Model, usual: Way) -> Iterator[tuple[str, str]]:
 
 
 def _settles(model: Model) -> str:
-    is_classifier = len(model.outputs) == 1 and len(model.outputs[0].shape) == 2
-    return "labels would decide it (--labels)" if is_classifier else "check it against the training"
+    decides = "labels would decide it (--labels)"
+    return decides if _is_classifier(model) else "check it against the training"
+
+
+def _is_classifier(model: Model) -> bool:
+    return len(model.outputs) == 1 and len(model.outputs[0].shape) == 2
