@@ -45,12 +45,7 @@ ORDERED = 16  # of them: so many see exchanged channels, more only if these do n
 BATCH = 16
 LABELLED = 512  # so many where labels decide: enough for 5 points of accuracy
 ROOM = 1 << 28  # bytes of samples, up to which more of them are read in doubt
-SETTLED = {
-    True: "class labels decide it (`labels` in an .npz, --labels for images)",
-    False: "the code of the training decides it",
-}
-"""What a question's fix begins with, by whether the model has classes."""
-
+LABELS_DECIDE = "class labels decide it (`labels` in an .npz, --labels for images)"
 Way = Callable[[Array], Array] | None
 """How planes are changed; None leaves them."""
 Proof = Evidence | LabelEvidence
@@ -307,7 +302,8 @@ def _stated(issue: DataIssue, evidence: Proof) -> DataIssue:
 def _question(issue: DataIssue, has_classes: bool) -> Question:
     """Return an issue that is not proved as a question, with what decides it."""
     text = f"is {issue.subject!r} prepared as in training? Perhaps {issue.sentence}"
-    fix = f"{SETTLED[has_classes]}; if it is so, {issue.fix}"
+    decides = LABELS_DECIDE if has_classes else "the code of the training decides it"
+    fix = f"{decides}; if it is so, {issue.fix}"
     return Question(issue.kind, issue.subject, text, issue.evidence, fix, issue.settings)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from trtcal.check.data_check import LABELLED, ROOM, check_data
-from trtcal.check.preprocessing import MEAN_SUBTRACTED, NORMAL, RAW, SIGNED, UNIT, Form, settings_of
+from trtcal.check.preprocessing import MEAN_SUBTRACTED, NORMAL, RAW, SIGNED, UNIT, settings_of
 from trtcal.check.probe import ModelProbe
 from trtcal.check.ranking import Trial, answered, rank
 from trtcal.check.samples import ImageInput, find_image_input, take_samples
@@ -80,31 +80,21 @@ def _choices(
 ) -> dict[str, list[Option]]:
     """Return the plausible choices of each axis, the usual one first."""
     spec = next(spec for spec in model.inputs if spec.name == image.name)
-    channels, *size = _sizes(image, spec.shape)
-    orders = ("gray",) if channels == 1 else ("RGB", "BGR")
+    _, *sizes = spec.shape
+    channels = int(sizes.pop(-1 if image.channels_last else 0))
+    is_classifier, is_float = _is_classifier(model), np.dtype(spec.dtype).kind == "f"
+    usual = (NORMAL, UNIT) if is_classifier else (UNIT, NORMAL)
+    forms = (*usual, SIGNED, MEAN_SUBTRACTED, RAW) if is_float else (RAW,)
     layout = "NHWC" if image.channels_last else "NCHW"
-    cuts = _cuts(seen, size, _is_classifier(model))
+    cuts = _cuts(seen, sizes, is_classifier)
     return {
-        "channels": [(order, {"channels": order}) for order in orders],
+        "channels": [
+            (c, {"channels": c}) for c in (("gray",) if channels == 1 else ("RGB", "BGR"))
+        ],
         "layout": [(layout, {"layout": layout})],
         "resize": [(", ".join(f"{k} = {json.dumps(v)}" for k, v in c.items()), c) for c in cuts],
-        "scale": [
-            (form.text, settings_of(form.name, int(channels)))
-            for form in _forms(spec.dtype, _is_classifier(model))
-        ],
+        "scale": [(form.text, settings_of(form.name, channels)) for form in forms],
     }
-
-
-def _forms(dtype: str, is_classifier: bool) -> tuple[Form, ...]:
-    if np.dtype(dtype).kind != "f":
-        return (RAW,)
-    usual = (NORMAL, UNIT) if is_classifier else (UNIT, NORMAL)
-    return (*usual, SIGNED, MEAN_SUBTRACTED, RAW)
-
-
-def _sizes(image: ImageInput, shape: Sequence[int | str]) -> tuple[int | str, int | str, int | str]:
-    _, a, b, c = shape
-    return (c, a, b) if image.channels_last else (a, b, c)
 
 
 def _seen(folder: Path, files: Sequence[str]) -> tuple[tuple[int, int], bool]:
