@@ -7,8 +7,9 @@ import pytest
 from onnx import helper, numpy_helper
 from scipy import ndimage
 
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import samples, save, weight
-from tests.fixtures.pictures import CLASSES, SIZE, paint, template_classifier
+from tests.fixtures.pictures import CLASSES, SIZE, paint, smooth, template_classifier
 from tests.fixtures.tables import each
 from trtcal.check.data_check import check_data
 from trtcal.check.evidence import weigh
@@ -44,7 +45,12 @@ def colours(request, tmp_path_factory):
 def codes(model, images, labels=None):
     name = model.inputs[0].name
     data = ArrayDataset("planted", {name: np.ascontiguousarray(images)}, labels, "")
-    return [issue.kind for issue in check_data(model, data).issues]
+    check = check_data(model, data)
+    return [issue.kind for issue in check.issues] + [f"{one.kind}?" for one in check.questions]
+
+
+def proved(kind, labelled):
+    return kind if labelled else f"{kind}?"
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -57,7 +63,7 @@ def test_right_colours_have_no_issue(colours, labelled):
 def test_swapped_channels_are_named(colours, labelled):
     model, _, images, labels = colours
     found = codes(model, images[:, ::-1], labels if labelled else None)
-    assert found == ["channel_order"]
+    assert found == [proved("channel_order", labelled)]
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -72,7 +78,7 @@ def test_pixels_of_another_scale_are_named(colours, labelled):
     model, form, images, labels = colours
     planted = Change(form, UNIT if form == MEAN_SUBTRACTED else RAW)(images)
     wanted = "pixels_scaled" if form == MEAN_SUBTRACTED else "pixels_not_scaled"
-    assert wanted in codes(model, planted, labels if labelled else None)
+    assert proved(wanted, labelled) in codes(model, planted, labels if labelled else None)
 
 
 def test_labels_of_other_samples_and_other_numbers_are_named(colours):
@@ -87,7 +93,7 @@ def test_noise_is_named(colours):
     noise = np.random.default_rng(3).standard_normal(images.shape).astype(np.float32)
     assert codes(model, noise, labels) == ["noise"]
     shuffled = np.random.default_rng(4).permutation(images.reshape(-1))
-    assert codes(model, shuffled.reshape(images.shape)) == ["noise"]
+    assert codes(model, shuffled.reshape(images.shape)) == ["noise?"]
 
 
 @each("last", [False, True])
@@ -109,10 +115,49 @@ def test_pixels_of_0_to_255_are_called_that(colours):
     if form is MEAN_SUBTRACTED:
         pytest.skip("the model wants pixels of 0 to 255, less the mean")
     data = ArrayDataset("planted", {"x": Change(form, RAW)(images)}, None, "")
-    issue = check_data(model, data).issues[0]
-    assert "which look like pixels as 0 to 255; the model seems to expect " in issue.sentence
-    assert "so prepared, " in issue.sentence
-    assert issue.fix.startswith("divide the pixels before they are normalized: for image files, ")
+    question = check_data(model, data).questions[0]
+    assert "which look like pixels as 0 to 255; the model expects " in question.sentence
+    assert "so prepared, " in question.sentence
+    assert question.fix.startswith("class labels decide it (")
+    assert "divide the pixels before they are normalized: for image files, " in question.fix
+
+
+@pytest.fixture(scope="module")
+def detecting(tmp_path_factory):
+    """A classifier of -1 to 1 that answers nothing but zeros to images without its classes."""
+    _, templates = paint(np.zeros(1, int), 2)
+    rows = Change(RAW, SIGNED)(templates)
+    rows = (rows - rows.mean(0)).reshape(CLASSES, -1)
+    weights = {
+        "w": (10 * rows / np.square(rows).sum(1, keepdims=True)).astype(np.float32),
+        "b": np.full(CLASSES, -7, np.float32),
+    }
+    nodes = as_nodes("f = Flatten(x)  g = Gemm<transB=1>(f, w, b)  y = Relu(g)")
+    path = tmp_path_factory.mktemp("detecting") / "m.onnx"
+    return load_model(
+        save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", CLASSES]})
+    )
+
+
+def test_what_a_model_answers_to_images_without_its_classes_is_a_question(detecting):
+    generator = np.random.default_rng(9)
+    pixels = np.clip(127 + 70 * np.stack([smooth(generator) for _ in range(64)]), 0, 255)
+    images = Change(RAW, SIGNED)(pixels).astype(np.float32)
+    check = check_data(detecting, ArrayDataset("", {"x": images}, None, ""))
+    assert check.issues == ()
+    (question,) = check.questions
+    assert question.sentence.startswith("is 'x' prepared as in training? Perhaps ")
+    figures = question.evidence
+    assert figures["mutual_information_given"] < 0.1 < 1 < figures["mutual_information_changed"]
+    assert " instead of 0" in question.sentence
+    assert "--labels" in question.fix
+
+
+def test_labels_settle_what_the_model_alone_asks(detecting):
+    labels = np.random.default_rng(1).integers(0, CLASSES, 64)
+    images = Change(RAW, SIGNED)(paint(labels, 2)[0]).astype(np.float32)
+    assert codes(detecting, images) == ["other_normalization?"]
+    assert codes(detecting, images, labels) == []
 
 
 def test_one_class_alone_is_no_fault(colours):
@@ -161,7 +206,8 @@ def test_faults_of_digits_are_named(digits, code, labelled):
     stored = np.load(digits / "test.npz")
     images = PLANTED[code](stored["image"][:64].copy())
     labels = stored["labels"][: len(images)] if labelled else None
-    assert codes(model, images, labels) == [code]
+    by_model = code in ("pixels_not_scaled", "scaled_twice")
+    assert codes(model, images, labels) == [proved(code, labelled or not by_model)]
 
 
 def test_data_that_are_no_images_are_checked_for_what_any_data_may_be(tmp_path):
@@ -222,9 +268,9 @@ def respond(lead, sharpness):
 def test_other_values_have_to_raise_confidence_whatever_the_factor():
     given, louder, better = respond(1, 1), respond(2, 0.5), respond(2, 2)
     for gain in (0.5, 1.0, 2.0):  # what only shifts the values is no exception
-        assert not weigh(given, louder, gain, None).is_clear
-        assert weigh(given, better, gain, None).is_clear
-    assert weigh(given, louder, None, None).is_clear  # exchanged channels change no value
+        assert not weigh(given, louder, gain).is_clear
+        assert weigh(given, better, gain).is_clear
+    assert weigh(given, louder, None).is_clear  # exchanged channels change no value
 
 
 @pytest.mark.parametrize("others", [[], ["boxes"]])
@@ -263,9 +309,9 @@ def detector(tmp_path_factory):
 def test_scale_and_order_are_named_without_class_scores(detector):
     model, images = detector
     assert codes(model, images) == []
-    assert codes(model, images * 255) == ["pixels_not_scaled"]
-    assert codes(model, images / 255) == ["scaled_twice"]
-    assert codes(model, images[:, ::-1]) == ["channel_order"]
+    assert codes(model, images * 255) == ["pixels_not_scaled?"]
+    assert codes(model, images / 255) == ["scaled_twice?"]
+    assert codes(model, images[:, ::-1]) == ["channel_order?"]
 
 
 def test_a_first_layer_is_driven_as_strongly_as_its_input_is_stretched(detector):
@@ -282,7 +328,7 @@ def test_what_fits_the_running_statistics_stays(detector):
     )
     for before, after, clear in ((0.08, 0.03, False), (0.3, 0.09, True), (3, 0.3, True)):
         given, changed = (replace(seen, misfit=one) for one in (before, after))
-        assert weigh(given, changed, 1.0, None).is_clear == clear
+        assert weigh(given, changed, 1.0).is_clear == clear
 
 
 def test_running_statistics_may_be_in_constant_nodes(tmp_path):
@@ -314,5 +360,5 @@ def test_twice_as_many_samples_are_read_in_doubt(detector):
     grey = images.mean(1, keepdims=True)
     noise = 0.3 * np.random.default_rng(4).standard_normal(images.shape)
     turned = (grey + 0.06 * (images - grey) + noise).astype(np.float32)[:, ::-1]
-    assert codes(model, turned) == ["channel_order"]
+    assert codes(model, turned) == ["channel_order?"]
     assert codes(model, turned[:64]) == []

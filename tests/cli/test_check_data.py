@@ -40,7 +40,7 @@ def test_an_issue_ends_with_status_1_and_stands_in_the_json(place, capsys):
     assert found["subject"] == "image"
     assert "0 to 255" in found["sentence"]
     assert found["evidence"]["highest"] == 255
-    assert found["evidence"]["mutual_information_changed"] > 0
+    assert found["evidence"]["labels_won"] > found["evidence"]["labels_lost"] == 0
     assert "divide" in found["fix"]
 
 
@@ -67,3 +67,17 @@ def test_a_run_warns_before_it_observes(place, capsys):
     assert "warning: 'image' has values from 0 to 255" in err
     assert json.loads(out)["measured"]
     assert status in (0, 1)  # the ranges are wrong for the right data
+
+
+def test_without_labels_it_is_a_question_that_stops_and_counts_nothing(place, capsys):
+    stored = np.load(place / "raw.npz")
+    np.savez(place / "bare.npz", image=stored["image"])
+    status, out, err = run(capsys, "check-data", "digits.onnx", "--data", "bare.npz")
+    assert (status, "no issue" in out, "next: trtcal calibrate" in err) == (0, False, True)
+    assert "question (pixels_not_scaled): is 'image' prepared as in training? Perhaps " in out
+    assert "class labels decide it (`labels` in an .npz, --labels for images)" in out
+    _, out, _ = run(capsys, "check-data", "digits.onnx", "--data", "bare.npz", "--json")
+    document = json.loads(out)
+    assert (document["issues"], len(document["questions"])) == ([], 1)
+    status, _, err = run(capsys, "calibrate", "digits.onnx", "--data", "bare.npz")
+    assert (status, "question: is 'image'" in err, "warning" in err) == (0, True, False)

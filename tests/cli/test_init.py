@@ -12,7 +12,9 @@ from tests.fixtures.commands import refused, run, succeed
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.kinds import KINDS
 from tests.fixtures.networks import conv_net, rng, save
+from tests.fixtures.pictures import CLASSES, paint, template_classifier
 from tests.fixtures.slow import SLOW
+from trtcal.check.preprocessing import CAFFE_MEAN, MEAN_SUBTRACTED
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 
@@ -178,3 +180,61 @@ def test_a_value_that_the_data_lack_is_asked_for(tmp_path, capsys):
     np.savez(tmp_path / "data.npz", x=np.ones((40, 4), np.float32))
     error = refused(capsys, "init", str(model), "--data", str(tmp_path / "data.npz"))
     assert "`rate` in the data" in error
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory):
+    """A classifier of BGR less Caffe's mean, and pictures of its classes, with and without labels."""
+    folder = tmp_path_factory.mktemp("painted")
+    labels = np.arange(60) % CLASSES
+    pixels, _ = paint(labels, 2)
+    template_classifier(folder / "net.onnx", MEAN_SUBTRACTED)
+    for number, (label, planes) in enumerate(zip(labels, pixels, strict=True)):
+        picture = Image.fromarray(planes[::-1].transpose(1, 2, 0).round().astype(np.uint8))
+        for file in (f"labelled/{label}/{number:02}.png", f"plain/{number:02}.png"):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            picture.save(folder / file)
+    return folder
+
+
+def test_labels_choose_the_preprocessing_by_the_accuracy_of_fp32(painted, monkeypatch, capsys):
+    monkeypatch.chdir(painted)
+    for data in (["--data", "labelled"], ["--data", "plain", "--test", "labelled"]):
+        err = run(capsys, "init", "net.onnx", *data, "--force")[2]
+        images = read_config(painted / "trtcal.toml").images
+        assert (images.channels, images.scale, images.mean) == ("BGR", 1, CAFFE_MEAN)
+        shows = {line.split(" = ")[0]: line for line in err.splitlines()}
+        assert ": FP32 gets 100.0 % of 60 labels right with BGR, " in shows["guessed: channels"]
+        scale = shows["guessed: scale"]
+        assert (
+            ": FP32 gets 100.0 % of 60 labels right with 0 to 255 minus (104, 117, 123), " in scale
+        )
+        assert " with 0 to 1 minus ImageNet's mean, over its std" in scale
+        assert " points, 95 % interval -" in scale
+
+
+def test_without_labels_the_preprocessing_is_a_guess_that_labels_would_decide(
+    painted, monkeypatch, capsys
+):
+    monkeypatch.chdir(painted)
+    err = run(capsys, "init", "net.onnx", "--data", "plain", "--force")[2]
+    lines = [line for line in err.splitlines() if line.startswith("guessed: scale = ")]
+    assert [line.endswith("; labels would decide it (--labels)") for line in lines] == [True]
+
+
+def test_labelled_test_images_prove_that_others_are_wrong(painted, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    text = (
+        f'model = "{painted}/net.onnx"\noutput = "out"\n[images]\nchannels = "BGR"\n'
+        f'layout = "NCHW"\nscale = "1/255"\n[calibration]\ndata = "{painted}/plain"\n'
+        f'methods = ["minmax"]\n[evaluation]\ndata = "{painted}/labelled"\nlabels = "folders"\n'
+        '[build]\ntargets = ["cpu"]\n'
+    )
+    (tmp_path / "trtcal.toml").write_text(text)
+    err = run(capsys, "run", "--no-history")[2]
+    document = json.loads((tmp_path / "out" / "data_check.json").read_text())
+    assert (len(document["issues"]), document["questions"]) == (1, [])
+    assert "warning: 'x' has values from 0" in err
+    assert "% of 60 labels right instead of " in err
+    assert "under [images]: scale = 1, mean = [104.0, 117.0, 123.0], std = [1]" in err
+    assert (tmp_path / "trtcal.toml").read_text() == text

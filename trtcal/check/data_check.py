@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,14 +11,17 @@ import numpy as np
 
 from trtcal.check.evidence import (
     Evidence,
+    LabelEvidence,
     check_label_numbers,
     check_labels,
     is_possible,
+    like_shuffled,
     weigh,
 )
-from trtcal.check.issues import DataCheck, DataIssue
+from trtcal.check.issues import DataCheck, DataIssue, Question
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
+from trtcal.check.ranking import Trial, answered, rank
 from trtcal.check.samples import (
     ImageInput,
     Samples,
@@ -31,6 +35,7 @@ from trtcal.check.samples import (
 )
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
+from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 
 SAMPLES = 64
@@ -38,8 +43,13 @@ CORRECTED = 32  # of them: so many are tried under every change of values
 SCREENED = (8, 16)  # of them: so many see every change, more only what these do not speak against
 ORDERED = 16  # of them: so many see exchanged channels, more only if these do not speak against it
 BATCH = 16
+LABELLED = 512  # so many where labels decide: enough for 5 points of accuracy
 ROOM = 1 << 28  # bytes of samples, up to which more of them are read in doubt
-
+LABELS_DECIDE = "class labels decide it (`labels` in an .npz, --labels for images)"
+Way = Callable[[Array], Array] | None
+"""How planes are changed; None leaves them."""
+Proof = Evidence | LabelEvidence
+Tried = tuple[Way, Proof | None]
 Checked = tuple[DataIssue | None, Samples]
 """An issue, if there is one, and the samples without that fault."""
 
@@ -47,8 +57,9 @@ Checked = tuple[DataIssue | None, Samples]
 def check_data(
     model: Model, dataset: Dataset, count: int = SAMPLES, batch_size: int = BATCH
 ) -> DataCheck:
-    """Return what is wrong with data for a model; no issues for data that fit.
+    """Return what is wrong with data for a model, and what may be; no issues for data that fit.
 
+    What only the model's answers speak for is a question; labels make it an issue, or settle it.
     Up to `count` samples from all over the data are run, and up to 32 of them once more for each change
     of their values, `batch_size` at a time. `BackendError` if the model cannot be run.
     """
@@ -56,8 +67,10 @@ def check_data(
     issues = check_samples(samples)
     if not any(issue.kind in ("zero_samples", "constant_samples") for issue in issues):
         issues += _check_with_model(model, dataset, drop_duplicates(samples), batch_size)
-    counts = len(dataset), len(samples), tuple(issues)
-    return DataCheck(model.fingerprint, dataset.fingerprint, dataset.name, *counts)
+    questions = tuple(issue for issue in issues if isinstance(issue, Question))
+    statements = tuple(issue for issue in issues if not isinstance(issue, Question))
+    about = model.fingerprint, dataset.fingerprint, dataset.name, len(dataset), len(samples)
+    return DataCheck(*about, statements, questions)
 
 
 def _check_with_model(
@@ -71,27 +84,32 @@ def _check_with_model(
             samples = replace(samples, labels=None)
     image = find_image_input(model)
     if image is not None:
-        more = twice_as_many(model, dataset, samples)
+        more = in_doubt(model, dataset, samples)
         issues += _ImageChecks(probe, image, more).run(samples)
     elif samples.labels is None:
         probe.run(samples.first(1))  # that the model runs at all is part of the answer
-    if not issues and samples.labels is not None:
+    if samples.labels is not None and all(isinstance(issue, Question) for issue in issues):
         issue = check_labels(probe.run(samples), samples.labels)
         issues += [issue] if issue else []
     return issues
 
 
-def twice_as_many(model: Model, dataset: Dataset, first: Samples) -> Callable[[Samples], Samples]:
-    """Return what gives twice the first samples; those given where they were changed or are large."""
+def in_doubt(model: Model, dataset: Dataset, first: Samples) -> Callable[[Samples], Samples]:
+    """Return what gives more than the first samples; the same where they were changed or are large."""
 
     def more(samples: Samples) -> Samples:
-        size = sum(array.nbytes for array in samples.feeds.values())
-        if samples is not first or samples.total <= len(samples) or 2 * size > ROOM:
+        most = samples.fitting(2 * len(first) if samples.labels is None else LABELLED, ROOM)
+        if samples is not first or min(samples.total, most) <= len(samples):
             return samples
-        twice = drop_duplicates(take_samples(model, dataset, 2 * len(samples)))
-        return twice if samples.labels is not None else replace(twice, labels=None)
+        others = drop_duplicates(take_samples(model, dataset, most))
+        return others if samples.labels is not None else replace(others, labels=None)
 
     return more
+
+
+def exchanged(planes: Array) -> Array:
+    """Return planes with red and blue exchanged."""
+    return planes[:, ::-1]
 
 
 class _ImageChecks:
@@ -122,53 +140,81 @@ class _ImageChecks:
 
     def noise(self, samples: Samples) -> Checked:
         """Check whether there are images at all."""
-        return check_noise(self.image, samples.feeds[self.image.name]), samples
+        noise = check_noise(self.image, samples.feeds[self.image.name])
+        if noise is None:
+            return None, samples
+        classes = self.probe.run(samples).classes
+        if samples.labels is None or classes is None:
+            return _question(noise, classes is not None), samples
+        return noise if like_shuffled(classes, samples.labels) else None, samples
 
     def values(self, samples: Samples) -> Checked:
         """Try the samples in every form that may have been meant."""
         array = samples.feeds[self.image.name]
         if array.dtype.kind != "f":
             return None, samples
-        tried = self._tried(samples, self._hopeful(samples, changes(self.image.planes(array))))
-        clear = [row for row in tried if row[0].is_clear]
-        if not clear:
-            return None, samples
-        evidence, change = _best(clear)
-        if change.is_mild and self._order_evidence(samples).surpasses(evidence):
+        ways = changes(self.image.planes(array))
+        proof = self._proof(samples, (*ways, exchanged) if ways else ())
+        change, evidence = proof or self._clearest(samples, ways)
+        if not isinstance(change, Change) or evidence is None:
             return None, samples
         return self._values_issue(array, change, evidence), self._changed(samples, change)
 
-    def _hopeful(self, samples: Samples, ways: Sequence[Change]) -> list[Change]:
-        """Return the changes that a few samples do not speak against: most are left out at once."""
-        for few in map(samples.first, SCREENED):
-            if not ways or len(few) == len(samples):
-                break
-            response = self.probe.run(few)
-            ways = [way for way in ways if self._weighed(few, response, way).may_be_clear]
-        return list(ways)
+    def _proof(self, samples: Samples, ways: Sequence[Way]) -> Tried | None:
+        """Return the way that labels prefer to the samples as given, None if they decide nothing."""
+        if not ways or samples.labels is None or self.probe.run(samples.first(1)).classes is None:
+            return None
+        enough = functools.cache(lambda: self.more(samples))
 
-    def _tried(self, samples: Samples, ways: list[Change]) -> list[tuple[Evidence, Change]]:
-        """Return the evidence for each change, from more and more samples while some is borderline."""
+        def answer(way: Way, count: int) -> tuple[Labels, Labels]:
+            some = (samples if count < len(samples) else enough()).first(count)
+            return answered(self.probe, self._changed(some, way))
+
+        best, *others = rank([None, *ways], answer)
+        if not best.decides:
+            return None
+        given = next((trial for trial in others if trial.way is None), best)
+        again = Trial(best.way, *answer(best.way, len(given.labels)))
+        evidence = again.over(Trial(None, *answer(None, len(given.labels))))
+        return (best.way, evidence) if evidence.is_better else (None, None)
+
+    def _clearest(self, samples: Samples, ways: Sequence[Change]) -> Tried:
+        """Return the change for which the model's answers speak clearly, if there is one."""
+        clear = [row for row in self._tried(samples, ways) if row[0].is_clear]
+        if not clear:
+            return None, None
+        evidence, change = _best(clear)
+        if change.is_mild and self._order_evidence(samples).surpasses(evidence):
+            return None, None
+        return change, evidence
+
+    def _tried(self, samples: Samples, ways: Sequence[Change]) -> list[tuple[Evidence, Change]]:
+        """Return the evidence for each change, from more and more samples while some may be clear."""
         tried, seen = list[tuple[Evidence, Change]](), 0
         for some in self._growing(samples):
             if not ways or len(some) <= seen:
                 break
             response, seen = self.probe.run(some), len(some)
             tried = [(self._weighed(some, response, way), way) for way in ways]
-            if not any(evidence.is_borderline for evidence, _ in tried):
+            if seen < min(CORRECTED, len(samples)):
+                ways = [way for evidence, way in tried if evidence.may_be_clear]
+            elif any(evidence.is_borderline for evidence, _ in tried):
+                ways = [
+                    way for evidence, way in tried if evidence.is_clear or evidence.is_borderline
+                ]
+            else:
                 break
-            ways = [way for evidence, way in tried if evidence.is_clear or evidence.is_borderline]
         return tried
 
     def _growing(self, samples: Samples) -> Iterator[Samples]:
-        yield samples.first(CORRECTED)
+        yield from map(samples.first, (*SCREENED, CORRECTED))
         yield samples
         yield self.more(samples)
 
     def _weighed(self, samples: Samples, original: Response, change: Change) -> Evidence:
         prepared = self._changed(samples, change)
         pair = self._driven(original, samples, self.probe.run(prepared), prepared)
-        return weigh(*pair, change.gain, samples.labels, change.is_from_wrong)
+        return weigh(*pair, change.gain, change.is_from_wrong)
 
     def _driven(
         self, original: Response, samples: Samples, changed: Response, prepared: Samples
@@ -182,65 +228,83 @@ class _ImageChecks:
         after = self.probe.signal_to_bias(prepared)
         return replace(original, signal_to_bias=before), replace(changed, signal_to_bias=after)
 
-    def _values_issue(self, array: Array, change: Change, evidence: Evidence) -> DataIssue:
+    def _values_issue(self, array: Array, change: Change, evidence: Proof) -> DataIssue:
         low, high = (float(value) for value in np.quantile(array, (0.001, 0.999)))
         settings = settings_of(change.wanted.name, self.image.planes(array).shape[1])
         keys = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-        return DataIssue(
+        issue = DataIssue(
             change.fault,
             self.image.name,
             f"{self.image.name!r} has values from {low:.4g} to {high:.4g}, which look like pixels "
-            f"as {change.had.text}; the model seems to expect {change.wanted.text}: "
-            f"{evidence.sentence()}",
+            f"as {change.had.text}; the model expects {change.wanted.text}: {evidence.sentence()}",
             {"lowest": low, "highest": high, **evidence.figures()},
             f"{FIXES[change.fault]}: for image files, under [images]: {keys}; for arrays, in Python: "
             f"{change.code(self.image.planes(array).shape[1], self.image.channels_last)}",
             settings,
         )
+        return _stated(issue, evidence)
 
     def channel_order(self, samples: Samples) -> Checked:
         """Try the samples with red and blue exchanged."""
-        few = samples.first(ORDERED)
-        if len(few) < len(samples) and not self._order_evidence(few).may_be_clear:
-            return None, samples
-        evidence = self._order_evidence(samples)
-        if evidence.is_borderline:
-            evidence = self._order_evidence(self.more(samples))
-        if not evidence.is_clear:
+        proof = self._proof(samples, (exchanged,))
+        _, evidence = proof or (None, self._clear_order(samples))
+        if evidence is None:
             return None, samples
         issue = DataIssue(
             "channel_order",
             self.image.name,
-            f"red and blue of {self.image.name!r} seem to be exchanged: {evidence.sentence()}",
+            f"red and blue of {self.image.name!r} are exchanged: {evidence.sentence()}",
             evidence.figures(),
             "exchange the channels, RGB for BGR or BGR for RGB: for image files `channels = "
             '"BGR"` under [images]; for arrays, in Python: x = '
             f"x[{'..., ' if self.image.channels_last else ':, '}::-1]",
             {"channels": "BGR"},
         )
-        return issue, self._exchanged(samples)
+        return _stated(issue, evidence), self._changed(samples, exchanged)
+
+    def _clear_order(self, samples: Samples) -> Evidence | None:
+        few = samples.first(ORDERED)
+        if len(few) < len(samples) and not self._order_evidence(few).may_be_clear:
+            return None
+        evidence = self._order_evidence(samples)
+        if evidence.is_borderline:
+            evidence = self._order_evidence(self.more(samples))
+        return evidence if evidence.is_clear else None
 
     def _order_evidence(self, samples: Samples) -> Evidence:
         """Weigh samples with their first and last channel exchanged; nothing changes in grey ones."""
-        exchanged = self._exchanged(samples)
-        if np.array_equal(exchanged.feeds[self.image.name], samples.feeds[self.image.name]):
+        swapped = self._changed(samples, exchanged)
+        if np.array_equal(swapped.feeds[self.image.name], samples.feeds[self.image.name]):
             original = self.probe.run(samples)
-            return weigh(original, original, None, samples.labels)
-        original, changed = map(self.probe.run_inside, (samples, exchanged))
-        pair = self._driven(original, samples, changed, exchanged)
-        return weigh(*pair, None, samples.labels)
+            return weigh(original, original, None)
+        original, changed = map(self.probe.run_inside, (samples, swapped))
+        pair = self._driven(original, samples, changed, swapped)
+        return weigh(*pair, None)
 
-    def _exchanged(self, samples: Samples) -> Samples:
+    def _changed(self, samples: Samples, way: Way) -> Samples:
+        if way is None:
+            return samples
         planes = self.image.planes(samples.feeds[self.image.name])
-        return self._with(samples, self.image.packed(planes[:, ::-1]))
-
-    def _changed(self, samples: Samples, change: Change) -> Samples:
-        planes = change(self.image.planes(samples.feeds[self.image.name]))
-        return self._with(samples, self.image.packed(planes))
+        return self._with(samples, self.image.packed(way(planes)))
 
     def _with(self, samples: Samples, array: Array) -> Samples:
         feeds = {**samples.feeds, self.image.name: np.ascontiguousarray(array)}
         return replace(samples, feeds=feeds)
+
+
+def _stated(issue: DataIssue, evidence: Proof) -> DataIssue:
+    """Return an issue as what its evidence makes it."""
+    if isinstance(evidence, LabelEvidence):
+        return issue
+    return _question(issue, evidence.given.classes is not None)
+
+
+def _question(issue: DataIssue, has_classes: bool) -> Question:
+    """Return an issue that is not proved as a question, with what decides it."""
+    text = f"is {issue.subject!r} prepared as in training? Perhaps {issue.sentence}"
+    decides = LABELS_DECIDE if has_classes else "the code of the training decides it"
+    fix = f"{decides}; if it is so, {issue.fix}"
+    return Question(issue.kind, issue.subject, text, issue.evidence, fix, issue.settings)
 
 
 def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:

@@ -2,7 +2,8 @@
 
 A change of contrast makes any network more or less confident, right or not. There only measures decide
 that no factor changes, or how well the model distinguishes the samples; confidence counts where they
-agree. Running statistics of BatchNormalizations, and labels, overrule all that.
+agree. Running statistics of BatchNormalizations overrule that. All of it is a question: only labels, by
+how many samples get their class, make it a statement.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from trtcal.check.issues import DataIssue
 from trtcal.check.probe import Response
 from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.stats import mcnemar, proportion
+from trtcal.stats import mcnemar, paired_difference, proportion
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
@@ -23,7 +24,8 @@ CLEAR_FEATURES = 4.0  # of that of inner layers: on images unlike those of train
 CLEAR_WRONG = 2.0  # for samples in a form that no model is trained on
 HOPE = 0.0  # of a few: above it, more samples are worth while
 BORDERLINE = 1.5  # worth more samples
-P = 0.01
+P = 0.01  # of McNemar's test: below it, labels decide for a change
+AGAINST = 0.25  # of its one-sided form: below it, more labels would hardly decide for a change
 AS_GOOD = 0.95  # of the mutual information that the best change gives
 COLLAPSED = 0.5  # as given, samples have less than this part of what a change gives
 SOME = 0.2  # nats of mutual information of samples that the model can distinguish at all
@@ -40,11 +42,55 @@ POSSIBLE = (-1.3, 2.2)  # and with whatever a network was trained on: some have 
 
 
 @dataclass(frozen=True)
+class LabelEvidence:
+    """The classes that samples get as given and as changed, and those of their labels, [n] each."""
+
+    given: Labels
+    changed: Labels
+    labels: Labels
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The samples that get their label's class only as given, and only as changed."""
+        before, after = self.given == self.labels, self.changed == self.labels
+        return int((before & ~after).sum()), int((after & ~before).sum())
+
+    @property
+    def is_better(self) -> bool:
+        """Whether significantly more samples get their label's class as changed."""
+        lost, won = self.counts
+        return won > lost and mcnemar(lost, won) < P
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more samples might make it so."""
+        return mcnemar(*self.counts, one_sided=True) > AGAINST
+
+    @property
+    def points(self) -> str:
+        """The difference in percentage points, as changed minus as given, with its interval."""
+        points = paired_difference(*self.counts, len(self.labels)).scaled(-100)
+        return f"{points.value:+.1f} points, 95 % interval {points.low:+.1f} to {points.high:+.1f}"
+
+    def sentence(self) -> str:
+        """Return both accuracies and their difference."""
+        before, after = (100 * (c == self.labels).mean() for c in (self.given, self.changed))
+        return (
+            f"so prepared, FP32 gets {after:.1f} % of {len(self.labels)} labels right instead of "
+            f"{before:.1f} % ({self.points})"
+        )
+
+    def figures(self) -> dict[str, float]:
+        """Return numbers by name, as given and as changed."""
+        lost, won = map(float, self.counts)
+        return {"labels_won": won, "labels_lost": lost, "labels": float(len(self.labels))}
+
+
+@dataclass(frozen=True)
 class Evidence:
     """How much better samples are as changed than as given.
 
     `model_t` is a t-statistic of what the model alone shows, `threshold` how much of it is enough;
-    `won` and `lost`: samples that get their label's class only as changed, and only as given;
     `features_t`: a t-statistic of how much more inner layers distinguish samples (see `InnerLayers`).
     """
 
@@ -52,23 +98,11 @@ class Evidence:
     changed: Response
     model_t: float
     threshold: float
-    won: int
-    lost: int
     features_t: float = 0.0
-
-    @property
-    def strength(self) -> float:
-        """What the model and the labels show together, as a t-statistic."""
-        if not self.won + self.lost:
-            return self.model_t
-        labels_t = (self.won - self.lost) / math.sqrt(self.won + self.lost)
-        return max(self.model_t, (self.model_t + labels_t) / 2**0.5)
 
     @property
     def is_clear(self) -> bool:
         """Whether the samples are clearly better as changed."""
-        if self.lost > self.won + 1:
-            return False
         before, after = self.given.misfit, self.changed.misfit
         if before is not None and after is not None:
             if after > UNFIT * before:
@@ -76,16 +110,12 @@ class Evidence:
             share = FITS if after < FITTING else FITS_FAR
             if before > FITTING and after < share * before and self.model_t > -1:
                 return True
-        if self.by_signal is not None:
-            return self.by_signal
-        if self.won > self.lost and mcnemar(self.lost, self.won) < P:
-            return True
-        return self.model_t > 0 and self.strength >= self.threshold
+        return self.model_t >= self.threshold if self.by_signal is None else self.by_signal
 
     @property
     def is_borderline(self) -> bool:
         """Whether more samples are worth reading."""
-        return not self.is_clear and self.strength > BORDERLINE
+        return not self.is_clear and self.model_t > BORDERLINE
 
     @property
     def by_signal(self) -> bool | None:
@@ -108,12 +138,12 @@ class Evidence:
         """Whether more samples might make it so."""
         before, after = self.given.misfit, self.changed.misfit
         fits = before is not None and after is not None and after < before
-        return self.is_clear or fits or self.won > self.lost or self.strength > HOPE
+        return self.is_clear or fits or self.model_t > HOPE
 
     @property
-    def rank(self) -> tuple[float, int, float]:
+    def rank(self) -> tuple[float, float]:
         """What orders changes, the best last."""
-        return (-(self.changed.misfit or 0.0), self.won - self.lost, self.mutual_information)
+        return (-(self.changed.misfit or 0.0), self.mutual_information)
 
     @property
     def mutual_information(self) -> float:
@@ -122,27 +152,27 @@ class Evidence:
 
     def is_as_good_as(self, best: Evidence) -> bool:
         """Whether nothing speaks for another change instead of this one."""
-        same = self.rank[:2] >= best.rank[:2]
+        same = self.rank[0] >= best.rank[0]
         return same and self.mutual_information >= AS_GOOD * best.mutual_information
 
     def surpasses(self, other: Evidence) -> bool:
         """Whether this is clear, and more so than another."""
-        return self.is_clear and self.strength > other.strength
+        return self.is_clear and self.model_t > other.model_t
 
     def sentence(self) -> str:
         """Return in figures what is better."""
         original, changed, clauses = self.given, self.changed, list[str]()
-        if self.won + self.lost:
-            clauses.append(
-                f"{self.won} more samples get the class of their label, {self.lost} fewer"
-            )
         if original.misfit is not None:
             clauses.append(
                 "its batch normalizations read values that differ from those of training by "
                 f"{changed.misfit:.3g} instead of {original.misfit:.3g}"
             )
-        if self.features_t > 0:
-            clauses.append(f"its layers distinguish the samples better (t = {self.features_t:.1f})")
+        first, second = _mean(original.features), _mean(changed.features)
+        if self.features_t > 0 and first is not None and second is not None:
+            clauses.append(
+                f"its layers distinguish the samples by {math.exp(second):.3g} instead of "
+                f"{math.exp(first):.3g}"
+            )
         if (
             self.by_signal
             and original.signal_to_bias is not None
@@ -162,11 +192,7 @@ class Evidence:
 
     def figures(self) -> dict[str, float]:
         """Return what `sentence` says as numbers by name, as given and as changed."""
-        figures = {
-            "labels_won": float(self.won),
-            "labels_lost": float(self.lost),
-            "t_statistic": self.strength,
-        }
+        figures = {"t_statistic": self.model_t}
         for side, response in (("given", self.given), ("changed", self.changed)):
             for name in (*PER_SAMPLE, *PER_MODEL):
                 value = _mean(getattr(response, name))
@@ -190,7 +216,6 @@ def weigh(
     original: Response,
     changed: Response,
     gain: float | None,
-    labels: Labels | None,
     wrong: bool = False,
 ) -> Evidence:
     """Compare two responses to the same samples.
@@ -198,17 +223,13 @@ def weigh(
     `gain` is by how much the change stretches contrast, None if it changes no value; `wrong`: no model
     is trained on the form given.
     """
-    won = lost = 0
-    if labels is not None and original.classes is not None and changed.classes is not None:
-        before, after = original.classes == labels, changed.classes == labels
-        won, lost = int((after & ~before).sum()), int((before & ~after).sum())
     model_t, features_t = _model_t(original, changed, gain, wrong), 0.0
     if gain is None:  # the inner layers see colours, and may overrule the classes
         features_t = advantage(changed.features, original.features)
         alone = model_t if features_t > -BORDERLINE else 0.0
         model_t = max(alone, features_t * CLEAR / CLEAR_FEATURES)
     threshold = CLEAR_WRONG if wrong else CLEAR
-    return Evidence(original, changed, model_t, threshold, won, lost, features_t)
+    return Evidence(original, changed, model_t, threshold, features_t)
 
 
 def _model_t(original: Response, changed: Response, gain: float | None, wrong: bool) -> float:
@@ -270,7 +291,7 @@ def check_label_numbers(response: Response, labels: Labels) -> DataIssue | None:
         moved = response.classes == labels + offset
         won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
         clear = won > lost and mcnemar(lost, won) < P and moved.mean() > least
-        if clear and not _like_shuffled(response.classes, labels + offset):
+        if clear and not like_shuffled(response.classes, labels + offset):
             return _off_by_one(offset, int(right.sum()), int(moved.sum()), len(labels))
     return None
 
@@ -294,7 +315,7 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
     right, samples = int((response.classes == labels).sum()), len(labels)
     expected = float(response.confidence.mean())
     most = proportion(right, samples, 0.98).high
-    if expected - most <= GAP or not _like_shuffled(response.classes, labels):
+    if expected - most <= GAP or not like_shuffled(response.classes, labels):
         return None
     return DataIssue(
         "labels_disagree",
@@ -307,7 +328,7 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
     )
 
 
-def _like_shuffled(classes: Labels, labels: Labels) -> bool:
+def like_shuffled(classes: Labels, labels: Labels) -> bool:
     """Return whether the labels fit the classes no better than the same labels in another order."""
     rng = np.random.default_rng(0)
     right = int((classes == labels).sum())

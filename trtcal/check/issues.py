@@ -1,4 +1,8 @@
-"""What is wrong with data, as a document: `trtcal check-data --json`, and beside a calibration."""
+"""What is wrong with data, as a document: `trtcal check-data --json`, and beside a calibration.
+
+Labels and the samples themselves prove that something is wrong. What a model answers does not: it also
+answers little where nothing that it knows is in the samples. That is a question.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +37,13 @@ class DataIssue:
         return f"{self.kind}: {self.sentence}; {self.fix}"
 
 
+class Question(DataIssue):
+    """What would be an issue if labels, or who trained the model, confirmed it; `fix` says how."""
+
+
 @dataclass(frozen=True)
 class DataCheck(Sealed, kind="data_check", command="trtcal check-data"):
-    """All issues that the check found in `checked` of `samples` samples for a model.
+    """All issues, and questions, that the check has about `checked` of `samples` samples for a model.
 
     >>> check = check_data("samples/digits/digits.onnx", "samples/digits/calibration.npz")
     >>> check.checked, check.issues
@@ -48,3 +56,4 @@ class DataCheck(Sealed, kind="data_check", command="trtcal check-data"):
     samples: int
     checked: int
     issues: tuple[DataIssue, ...]
+    questions: tuple[Question, ...] = ()

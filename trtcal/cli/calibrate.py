@@ -115,7 +115,7 @@ class Calibrate(
 
         def make() -> Observation:
             checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
-            warn(checks[0].issues)
+            warn(checks[0])
             phases.lap("data check")
             how = _observe_options(self, loaded, unfinished(self.histograms or output))
             with progress(f"observing {len(tensors)} tensors", len(observed), "samples") as advance:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise
 from trtcal.cli.options import DataOptions, ModelOptions, option
-from trtcal.cli.output import say, warning
+from trtcal.cli.output import note, say, warning
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.check.issues import DataCheck, DataIssue
+    from trtcal.check.issues import DataCheck
 
 
 class CheckData(
@@ -20,7 +19,8 @@ class CheckData(
     """Check whether data are prepared as MODEL expects: pixels, channels, layout, samples, labels.
 
     The check runs the FP32 model on the samples as given, and with other preprocessing that may
-    have been meant. trtcal.toml can name MODEL and the data. The status is 1 if there is an issue.
+    have been meant. trtcal.toml can name MODEL and the data. The status is 1 if there is an issue;
+    what labels would have to prove is a question.
     """
 
     samples: int = option(
@@ -50,12 +50,18 @@ def _show(check: DataCheck) -> None:
     for issue in check.issues:
         say(f"{issue.kind}: {issue.sentence}")
         say(f"  {issue.fix}")
-    if not check.issues:
+    for question in check.questions:
+        say(f"question ({question.kind}): {question.sentence}")
+        say(f"  {question.fix}")
+    if not (check.issues or check.questions):
         checked = f"{check.checked} of {check.samples} samples checked"
         say(f"no issue with {check.dataset_name} ({checked})")
 
 
-def warn(issues: Iterable[DataIssue]) -> None:
-    """Print issues as warnings on standard error."""
-    for issue in issues:
+def warn(check: DataCheck) -> None:
+    """Print issues as warnings on standard error, and questions as notes."""
+    for issue in check.issues:
         warning(f"{issue.sentence} ({issue.kind})", issue.fix)
+    for question in check.questions:
+        note(f"question: {question.sentence} ({question.kind})")
+        note(f"hint: {question.fix}")

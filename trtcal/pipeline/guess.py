@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from trtcal.check.data_check import check_data
-from trtcal.check.preprocessing import NORMAL, UNIT, settings_of
-from trtcal.check.samples import ImageInput, find_image_input
 from trtcal.config import (
     FILE,
     Config,
     DataConfig,
-    ImagesConfig,
     are_annotations,
     parse_config,
-    read_section,
 )
 from trtcal.data import Dataset, open_dataset
 from trtcal.data.dataset import batch_for
@@ -36,11 +27,9 @@ from trtcal.evaluate.replay import carry
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model
 from trtcal.model.states import state_pairs
+from trtcal.pipeline.images import Images, guess_images
 
-SEEN = 64  # images whose sizes are looked at
-EDGE = 0.875  # of the shorter side that a classifier sees: 224 of 256
 BATCH = 8
-CHECKS = 3  # of the data, each with what the one before changed
 TARGETS = ("sm89",)
 
 
@@ -97,7 +86,7 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
     if sources.output is not None:
         draft.lines.append(f"output = {_path(sources.output, folder)}")
     labels, why = _labels(sources if sources.test is None else sources.to_calibrate)
-    images = _images(model, sources.data, labels)
+    images = guess_images(model, sources.data, labels, _labelled(sources))
     states = dict[str, str]()
     try:
         dataset = open_dataset(sources.data, model, images.config, labels, DataConfig())
@@ -110,7 +99,7 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
         '# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # default: the limits of the task'
     )
     _add_states(draft, states)
-    images.add_to(draft)
+    _add_images(draft, images)
     draft.section("calibration")
     draft.lines.append(f"data = {_path(sources.data, folder)}")
     _add_labels(draft, labels, why, folder)
@@ -167,6 +156,23 @@ def _labels(sources: Sources) -> tuple[str | None, str]:
     return "folders", f"every image is in one of {len(folders)} folders, taken as its class"
 
 
+def _labelled(sources: Sources) -> tuple[Path, str] | None:
+    """Return a folder of images whose classes are known, and where they are."""
+    to_test = Sources(sources.test, labels=sources.labels) if sources.test else sources
+    for part in (sources.to_calibrate, to_test.to_calibrate):
+        labels, _ = _labels(part)
+        if labels is not None and part.data.is_dir():
+            return part.data, labels
+    return None
+
+
+def _add_images(draft: Draft, images: Images) -> None:
+    if images.keys:
+        draft.section("images")
+        for name, value in images.keys.items():
+            draft.add(name, value, images.why.get(name, ""))
+
+
 def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> None:
     if are_annotations(labels):
         draft.lines.append(f"labels = {_path(Path(str(labels)), folder)}")
@@ -188,112 +194,3 @@ def _add_states(draft: Draft, states: Mapping[str, str]) -> None:
     for output, name in states.items():
         key = output if output.isidentifier() else json.dumps(output)
         draft.add(key, name, f"the data have no {name}; this output has its form")
-
-
-@dataclass(frozen=True)
-class Images:
-    """Keys of [images], with what is guessed of them; none where the data are no image files."""
-
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    why: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def config(self) -> ImagesConfig | None:
-        """The preprocessing."""
-        return read_section(ImagesConfig, dict(self.keys)) if self.keys else None
-
-    def add_to(self, draft: Draft) -> None:
-        """Write the section."""
-        if self.keys:
-            draft.section("images")
-            for name, value in self.keys.items():
-                draft.add(name, value, self.why.get(name, ""))
-
-
-def _images(model: Model, data: Path, labels: str | None) -> Images:
-    files = find_images(data)[0] if data.is_dir() else []
-    if not files:
-        return Images()
-    image = find_image_input(model)
-    if image is None:
-        raise InputError(
-            f"{data} contains images, but no input of the model has the shape of an image",
-            "give arrays named after its inputs: an .npz, or a folder of .npy files",
-        )
-    spec = next(spec for spec in model.inputs if spec.name == image.name)
-    channels, *size = _sizes(image, spec.shape)
-    base = NORMAL if len(model.outputs) == 1 and len(model.outputs[0].shape) == 2 else UNIT
-    first = {
-        "channels": "gray" if channels == 1 else "RGB",
-        "layout": "NHWC" if image.channels_last else "NCHW",
-        **_cuts(_seen(data, files), size, base is NORMAL),
-        **settings_of(base.name, int(channels)),
-    }
-    changes = _preprocessing_changes(model, data, labels, first)
-    return Images(first | changes, dict(_reasons(first, changes, base.text)))
-
-
-def _sizes(image: ImageInput, shape: Sequence[int | str]) -> tuple[int | str, int | str, int | str]:
-    _, a, b, c = shape
-    return (c, a, b) if image.channels_last else (a, b, c)
-
-
-def _seen(folder: Path, files: Sequence[str]) -> tuple[tuple[int, int], bool]:
-    """Return the height and width that most images have, and whether all that were seen have it."""
-    sizes = Counter[tuple[int, int]]()
-    for file in files[:: -(-len(files) // SEEN)]:
-        try:
-            with Image.open(folder / file) as image:
-                sizes[image.height, image.width] += 1
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise InputError(
-                f"image {folder / file} cannot be read: {error}", "remove it from the folder"
-            ) from error
-    return sizes.most_common(1)[0][0], len(sizes) == 1
-
-
-def _cuts(
-    seen: tuple[tuple[int, int], bool], size: Sequence[int | str], is_classifier: bool
-) -> dict[str, Any]:
-    """Return how images get the size that a model takes: a classifier sees the middle of them."""
-    usual, is_only = seen
-    height, width = (
-        needed if isinstance(needed, int) else max(32, had // 32 * 32)
-        for needed, had in zip(size, usual, strict=True)
-    )
-    if is_only and usual == (height, width):
-        return {}
-    if is_classifier and min(usual) > max(height, width):
-        return {"resize": round(min(height, width) / EDGE), "crop": [height, width]}
-    return {"resize": [height, width]}
-
-
-def _preprocessing_changes(
-    model: Model, data: Path, labels: str | None, first: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the keys that the check of data would change, also after it changed others."""
-    changes = dict[str, Any]()
-    for _ in range(CHECKS):
-        config = read_section(ImagesConfig, first | changes)
-        issues = check_data(model, open_dataset(data, model, config, labels)).issues
-        changed = {name: value for issue in issues for name, value in issue.settings.items()}
-        if not changed or (first | changes | changed) == (first | changes):
-            break
-        changes |= changed
-    return changes
-
-
-def _reasons(
-    first: Mapping[str, Any], changes: Mapping[str, Any], usual: str
-) -> Iterator[tuple[str, str]]:
-    for name in ("resize", "crop"):
-        if name in first:
-            yield name, "the images do not have the size of the model input"
-    for name in ("channels", "scale"):
-        if name in changes:
-            yield name, "the model gives the best answers with it"
-        elif name == "scale" or first[name] != "gray":
-            yield (
-                name,
-                "usual, and the data do not contradict it" + f" ({usual})" * (name == "scale"),
-            )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtcal.backends.options import BuildOptions, with_sizes, write_range
-from trtcal.check.issues import DataIssue
+from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
 from trtcal.documents import (
@@ -64,8 +64,8 @@ OUTPUTS = (
 )
 """Everything that a run writes at the top of its folder, besides what its followers write."""
 
-Warn = Callable[[Sequence[DataIssue]], None]
-"""Called with what looks wrong in the calibration data, before they are observed."""
+Warn = Callable[[DataCheck], None]
+"""Called with the check of the calibration data, before they are observed."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def run(
     reporter: Reporter = silent,
     say: Say = lambda message: None,
     history: History | None = None,
-    warn: Warn = lambda issues: None,
+    warn: Warn = lambda check: None,
     guessed: str | None = None,
 ) -> RunResult:
     """Do everything that `config` says, then put it into the run folder in place of an older run.
@@ -120,12 +120,14 @@ def run(
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
-        issues = checked_data(inputs, journal)
-        warn(issues)
-        counts = {"data_issues": len(issues)}
+        check = checked_data(inputs, journal)
+        warn(check)
+        counts = {"data_issues": len(check.issues)}
         journal.limits += judge_counts(config.limits, counts, "calibration data")
         report = run_stages(inputs, journal, command, history)
-    return RunResult(folder, report, journal.origin.missing_builds, tuple(journal.limits), issues)
+    return RunResult(
+        folder, report, journal.origin.missing_builds, tuple(journal.limits), check.issues
+    )
 
 
 def run_stages(

@@ -24,12 +24,13 @@ from trtcal.calibration import (
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
-from trtcal.check.issues import DataCheck, DataIssue
+from trtcal.check.issues import DataCheck
 from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import Document, digest_file, to_fields, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
+from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.variants import open_candidates, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
@@ -58,8 +59,8 @@ from trtcal.runs.origin import Step
 DATA_CHECK = "data_check.json"
 
 
-def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
-    """Return what looks wrong in the calibration data, and record it."""
+def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
+    """Check the calibration data, and record what is wrong with them."""
     data = inputs.calibration_data
     digests = (inputs.model.fingerprint, data.fingerprint)
     with (
@@ -67,12 +68,25 @@ def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
         data.reading_for("data check"),
     ):
         path = journal.folder / DATA_CHECK
+        is_done = DATA_CHECK in journal.done
         check = (
-            DataCheck.read(path) if DATA_CHECK in journal.done else check_data(inputs.model, data)
+            DataCheck.read(path) if is_done else _settled(inputs, check_data(inputs.model, data))
         )
         record(str(check.write(path)["digest"]))
     journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
-    return check.issues
+    return check
+
+
+def _settled(inputs: Inputs, check: DataCheck) -> DataCheck:
+    """Return a check of images without labels as labelled images, prepared alike, settle it."""
+    data, test = inputs.calibration_data, inputs.evaluation_data
+    is_alike = inputs.config.images is not None and data.labels is None
+    if not is_alike or class_labels(test.labels) is None:
+        return check
+    other = check_data(inputs.model, test)
+    issues = tuple(issue for issue in other.issues if issue.settings)
+    questions = check.questions if other.questions else ()
+    return replace(check, issues=check.issues + issues, questions=questions)
 
 
 def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:

@@ -54,7 +54,7 @@ COMPARED = (
 )
 # What of an A/B test rests on times stands under `measured`.
 TESTED = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
-CHECKED = ("digest", "dataset", "dataset_name", "samples", "checked", "issues")
+CHECKED = ("digest", "dataset", "dataset_name", "samples", "checked", "issues", "questions")
 PLANNED = ("digest", "default", "layers", "rules", "second_qdq", "rest")
 BUILT = (
     *("digest", "backend", "backend_version", "target", "model", "model_name"),
@@ -96,7 +96,7 @@ def _assembled(findings: Findings) -> Document:
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(calibration) for calibration in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
-        "data_check": findings.data_check and _kept(findings.data_check, CHECKED),
+        "data_check": findings.data_check and _known(findings.data_check, CHECKED),
         "optimizations": _optimizations(findings, optimized),
         "plans": sorted(
             (_known(plan.to_document(), PLANNED) for plan in findings.plans),
