@@ -122,6 +122,7 @@ class TensorRTRTX(Backend):
     name = "tensorrt-rtx"
     engine_file = "engine.plan"
     extra = "rtx"
+    parses_qdq = True
     takes = TAKEN
 
     def targets(self) -> tuple[str, ...]:
@@ -197,6 +198,7 @@ class TensorRT(Backend):
     engine_file = "engine.plan"
     default_target = "gpu"
     extra = "tensorrt"
+    parses_qdq = True
     takes = (*TAKEN, "--timing-cache", "--layer-times")
     routes = ROUTES
 

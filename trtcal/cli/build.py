@@ -11,18 +11,17 @@ import click
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.diagnose import show as show_diagnosis
 from trtcal.cli.options import JudgingOptions, argument, config_here, option
-from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes, warning
+from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes
+from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
     from trtcal.backends.base import Backend
     from trtcal.backends.options import BuildOptions, Route
-    from trtcal.config import Config
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model
 
-SHOWN_OF_FAILURE = 3
 NODES_SHOWN = 30
 
 
@@ -144,8 +143,9 @@ def _build_one(
     with clock(state) as show_state, watching(_watcher(show_state)):
         try:
             result = build(model, backend, build_options, folder, examine)
-        except (BackendError, ResourceError):
-            _show_failure(folder, settings)
+        except (BackendError, ResourceError) as error:
+            more = command_line("diagnose", folder, model=options.model)
+            error.hint = f"{error.hint or ''} More: `{more}`".lstrip()
             raise
     if why := result.measured.get("unrecorded"):
         note(f"this machine has no record of building it, so loading it needs --trust: {why}")
@@ -185,18 +185,6 @@ def _with_sizes(options: BuildEngine, settings: BuildOptions, model: Model) -> B
         if name not in settings.shapes:
             note(f"shapes of {name}, taken from the data: {write_range(shapes)}")
     return sized
-
-
-def _show_failure(folder: Path, settings: Config) -> None:
-    """Print on standard error what the log of a failed build means."""
-    from trtcal.evidence.diagnosis.build_diagnosis import check_engine
-    from trtcal.evidence.layers.reading import Engine
-    from trtcal.evidence.manifest import LOG
-
-    logs = [path for name in (f"failed-{LOG}", LOG) if (path := folder / name).exists()][:1]
-    findings = check_engine(Engine(str(folder), ()), settings, logs).findings
-    for finding in findings[:SHOWN_OF_FAILURE]:
-        warning(f"{finding.kind}: {finding.what}; fix: {finding.fix}")
 
 
 def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:

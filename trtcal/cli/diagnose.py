@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
 from trtcal.cli.options import JudgingOptions, argument, option
-from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage
+from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage, warning
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
         )
     model = load_model(options.model) if options.model else None
     if options.folder:
+        _warn_of_failure(options.folder)
         return check_folder(options.folder, config, options.logs, model)
     engine = (
         read_engine(options.layers, options.profile) if options.layers else Engine("no layers", ())
@@ -84,6 +85,19 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     for line in engine.notes:
         note(f"note: {line}")
     return check_engine(engine, config, options.logs, model)
+
+
+def _warn_of_failure(folder: Path) -> None:
+    """Say that the last build failed, where the folder still has an older engine."""
+    from trtcal.evidence.diagnosis.failure import failure_of
+    from trtcal.evidence.manifest import LOG
+
+    log = folder / f"failed-{LOG}"
+    if log.is_file() and (cause := failure_of(log)):
+        warning(
+            f"the last build into {folder} failed, this is its older engine: {cause.what}",
+            cause.fix,
+        )
 
 
 def show(diagnosis: Diagnosis) -> None:

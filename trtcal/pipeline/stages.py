@@ -12,7 +12,6 @@ from pathlib import Path
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend
-from trtcal.backends.unsupported import PREPARE
 from trtcal.calibration import (
     Observation,
     ObserveOptions,
@@ -210,10 +209,9 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
 
 
 def _why(error: BackendError, model: Model) -> str:
-    """Return why a build failed, and the command that helps where it is a cut, without folders."""
-    if f"{PREPARE} " not in (error.hint or ""):
-        return error.message
-    return f"{error.message}; {error.hint}".replace(f"{model.path.parent}/", "")
+    """Return why a build failed, and what helps, without folders."""
+    parts = filter(None, (error.message, error.hint))
+    return "; ".join(parts).replace(f"{model.path.parent}/", "")
 
 
 def build_one(

@@ -121,13 +121,11 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
             tensor.raw_data = b"\1" * 8  # zero points, which the parser wants to be 0
     onnx.save(proto, here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 3
-    shows(capsys.readouterr().err, "build_error:", "fix:")
+    shows(capsys.readouterr().err, "node", "zero point")
     assert not (here / "made" / "engine.plan").exists()
     assert run_command(["diagnose", "made"]) == 0
-    assert "build_error" in capsys.readouterr().out
+    shows(capsys.readouterr().out, "1. zero_point", "2. build_error")
     assert diagnose("made").counts["log_events"] > 0
-    assert run_command(["layers", "show", "made"]) == 2
-    shows(capsys.readouterr().err, "`trtcal log made/build.log`")
 
 
 @pytest.mark.parametrize(

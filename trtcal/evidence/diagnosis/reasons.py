@@ -65,7 +65,8 @@ class _Graph:
                 yield from self._between(node, index)
         if not all(above):
             yield _one_sided(node, above.index(None))
-        if len(node.input) > 2 and self.dequantizer(node.input[2]) is not None:
+        bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
+        if bias is not None and self.stored_type(bias) == onnx.TensorProto.INT32:
             yield QUANTIZED_BIAS
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
@@ -98,6 +99,11 @@ class _Graph:
             name = quantizer.input[0]
         tensor = self.constants.get(name)
         return None if tensor is None else tuple(tensor.dims)
+
+    def stored_type(self, dequantizer: onnx.NodeProto) -> int | None:
+        """Return the ONNX type of a dequantized constant, None for what is computed."""
+        tensor = self.constants.get(dequantizer.input[0])
+        return tensor and tensor.data_type
 
     def array(self, name: str) -> np.ndarray | None:
         """Return a constant's values."""
