@@ -109,7 +109,7 @@ class BuildEngine(
 
         def show_all() -> None:
             for result, command, diagnosis in builds:
-                _show(result, command, diagnosis)
+                _show(result, self.model, command, diagnosis)
 
         self.present(documents[0] if len(documents) == 1 else {"builds": documents}, show_all)
         for folder in folders:
@@ -200,8 +200,8 @@ def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
     return watch
 
 
-def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
-    """Print each node's precision, the command that builds the same, and the diagnosis."""
+def _show(result: Build, model: Path, command: str | None, diagnosis: Diagnosis) -> None:
+    """Print each node's precision, the command that builds the same, and the kinds of findings."""
     title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
     columns |= {"engine layer": "{layer}", "why": "{reason}"}
@@ -212,7 +212,7 @@ def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
     if command:
         say(f"the same with the backend's own tool: {command}")
     say_written(result.engine, result.digest)
-    show_diagnosis(diagnosis)
+    show_diagnosis(diagnosis, command_line("diagnose", result.folder, "-v", model=model))
 
 
 def _route(options: BuildEngine, model: Model) -> Route:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
 from trtcal.cli.options import JudgingOptions, argument, option
-from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage, warning
-from trtcal.errors import InputError
+from trtcal.cli.output import (
+    most,
+    note,
+    print_limits,
+    say,
+    say_more,
+    show_coverage,
+    warning,
+)
+from trtcal.documents.streams import command_line
+from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
@@ -51,7 +60,13 @@ class Diagnose(JudgingOptions, example="trtcal diagnose builds/sm89 --log replay
         diagnosis = _diagnose(self)
         if self.logs and not diagnosis.counts["log_events"]:
             note("note: the logs have no message of a builder: are they build logs?")
-        self.present(diagnosis.to_document(), lambda: show(diagnosis))
+
+        def show_all() -> None:
+            show(diagnosis)
+            for line in _details(self):
+                say(f"details: {line}")
+
+        self.present(diagnosis.to_document(), show_all)
         if self.folder:
             files, test = recall(self.folder), self.config.evaluation.data
             words = ("compare", files.get("model"), files.get("quantized"), "--data")
@@ -61,6 +76,22 @@ class Diagnose(JudgingOptions, example="trtcal diagnose builds/sm89 --log replay
 
 
 command = Diagnose.command()
+
+
+def _details(options: Diagnose) -> Iterator[str]:
+    """Yield the commands that show more of what was diagnosed: each line, each layer, each fusion."""
+    from trtcal.evidence.manifest import LOG, MANIFEST
+
+    folder, layers = options.folder, options.layers
+    own = [folder / LOG] if folder and (folder / LOG).is_file() else []
+    for log in (*own, *options.logs):
+        yield command_line("log", log)
+    if layers or (folder and (folder / MANIFEST).exists()):
+        yield command_line("layers", "show", layers or folder, profile=options.profile)
+        if options.model:
+            yield command_line("layers", "fusions", options.model, layers or folder)
+    elif options.model:
+        yield command_line("layers", "fusions", options.model)
 
 
 def _diagnose(options: Diagnose) -> Diagnosis:
@@ -100,13 +131,19 @@ def _warn_of_failure(folder: Path) -> None:
         )
 
 
-def show(diagnosis: Diagnosis) -> None:
-    """Print findings, what was accepted, and what was counted."""
+def show(diagnosis: Diagnosis, all_at: str = "") -> None:
+    """Print findings, what was accepted, and what was counted.
+
+    With `all_at`, the command that shows each finding, those of one kind and remedy are one entry.
+    """
     from trtcal.evidence.diagnosis.build_diagnosis import summary_line
 
     if diagnosis.coverage is not None:
         show_coverage(diagnosis.coverage)
-    show_findings(diagnosis.findings, most(FINDINGS_SHOWN))
+    if all_at:
+        _show_kinds(diagnosis.findings, all_at)
+    else:
+        show_findings(diagnosis.findings, most(FINDINGS_SHOWN))
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
@@ -121,15 +158,38 @@ def show(diagnosis: Diagnosis) -> None:
     say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
 
 
+def _show_kinds(findings: Sequence[Finding], all_at: str) -> None:
+    """Print each kind of finding and remedy once: how many, the first names, and where all are."""
+    from trtcal.evidence.findings import count_findings
+
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.kind, finding.fix), []).append(finding)
+    for number, ((kind, fix), alike) in enumerate(groups.items(), 1):
+        if len(alike) == 1:
+            _show_finding(number, alike[0])
+            continue
+        names = some(finding.subject or finding.what for finding in alike)
+        say(f"{number}. {kind}: {count_findings(kind, len(alike))}: {names}")
+        say(f"   why: {alike[0].why}")
+        say(f"   fix: {fix}")
+    if len(groups) < len(findings):
+        say(f"each of the {len(findings)} findings: `{all_at}`")
+
+
 def show_findings(findings: Sequence[Finding], count: int | None) -> None:
     """Print the first findings, and how many there are more."""
     for number, finding in enumerate(findings[:count], 1):
-        say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
-        say(f"   why: {finding.why}")
-        say(f"   fix: {finding.fix}")
-        for evidence in finding.evidence[: most(EVIDENCE_SHOWN)]:
-            _show_evidence(evidence)
+        _show_finding(number, finding)
     say_more(len(findings), count, "findings")
+
+
+def _show_finding(number: int, finding: Finding) -> None:
+    say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
+    say(f"   why: {finding.why}")
+    say(f"   fix: {finding.fix}")
+    for evidence in finding.evidence[: most(EVIDENCE_SHOWN)]:
+        _show_evidence(evidence)
 
 
 def _show_evidence(evidence: Evidence) -> None:
