@@ -148,7 +148,7 @@ def _build_one(
             error.hint = f"{error.hint or ''} More: `{more}`".lstrip()
             raise
     if why := result.measured.get("unrecorded"):
-        note(f"this machine has no record of building it, so loading it needs --trust: {why}")
+        note(f"no record of building it here, so `trtcal compare --trust` has to load it: {why}")
     command = backend.command(model, build_options, str(options.model), str(result.engine))
     return result, command, diagnoses[0]
 

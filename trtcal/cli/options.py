@@ -65,6 +65,48 @@ LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
 
+ELSEWHERE = {
+    "--backend": "`trtcal build --backend`",
+    "--batch": "`batch` in trtcal.toml",
+    "--constraints": "`trtcal build --constraints`",
+    "--data": "`data` in trtcal.toml",
+    "--db": "`history` in trtcal.toml",
+    "--format": "`trtcal ranges import --format`",
+    "--improve": "`improve` in trtcal.toml",
+    "--labels": "`labels` in trtcal.toml",
+    "--layer-times": "`trtcal build --layer-times`",
+    "--limit": "`limits` in trtcal.toml",
+    "--max-memory": "`trtcal calibrate --max-memory`",
+    "--metric-file": "`metric` in trtcal.toml",
+    "--output": "`output` in trtcal.toml",
+    "--outputs": "`outputs` in trtcal.toml",
+    "--partial": "`trtcal ranges import --partial`",
+    "--route": "`trtcal build --route`",
+    "--shapes": "`shapes` in trtcal.toml",
+    "--target": "`targets` in trtcal.toml",
+    "--task": "`task` in trtcal.toml",
+    "--test": "`trtcal run --test`",
+    "--time-limit": "`time_limit_s` in trtcal.toml",
+    "--trust": "`trtcal run --trust`",
+    "--workers": "`workers` in trtcal.toml",
+    "--workspace": "`trtcal build --workspace`",
+}
+"""What a hint names in place of an option that the command which ends with it lacks."""
+NAMED = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][a-z-]*")
+
+
+def with_own_options(hint: str) -> str:
+    """Return a hint with what stands in for options that the command which runs does not have."""
+    context = click.get_current_context(silent=True)
+    own = (
+        {name for parameter in context.command.params for name in parameter.opts} if context else ()
+    )
+    return NAMED.sub(
+        lambda found: found[0] if not own or found[0] in own else ELSEWHERE.get(found[0], found[0]),
+        hint,
+    )
+
+
 def option(about: str, *names: str, **settings: Any) -> Any:
     """Return a field that is an option: its help, and what click takes besides.
 
@@ -96,12 +138,11 @@ class Options:
         raise NotImplementedError
 
     def _start(self) -> None:
-        """Do the work; hints on the model name the file given, and with -q no page is named."""
+        """Do the work; hints name the file given and options of this command, with -q no page."""
         try:
             self._run()
         except TrtcalError as error:
-            if error.hint and MODEL in error.hint:
-                error.hint = self._with_file(error.hint)
+            error.hint = error.hint and with_own_options(self._with_file(error.hint))
             if is_quiet():
                 error.page = ""
             raise

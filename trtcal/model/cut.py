@@ -206,7 +206,7 @@ def _check_names(model: Model, names: Sequence[str], makers: Mapping[str, NodePr
                 f"tensors with similar names: {', '.join(close)}",
             )
     if not names:
-        raise InputError("--outputs names no tensor", "give --outputs NAME,NAME")
+        raise InputError("no tensor to cut at is named", "give --outputs NAME,NAME")
 
 
 def _check_inputs(model: Model, names: Sequence[str], parts: _Parts) -> None:

@@ -379,7 +379,7 @@ def _undecided_sentence(row: Row, judgement: Judgement) -> str:
     if figure is None or judgement.reason or judgement.samples_needed is not None:
         return sentence
     if judgement.limit.about.of != OUTPUTS:
-        return f"{sentence} Measure more rounds on an idle machine (--rounds)."
+        return f"{sentence} Measure more rounds on an idle machine (`trtcal compare --rounds`)."
     width = figure.high - figure.low
     if abs(figure.value - judgement.limit.bound) <= ON_LIMIT * width < math.inf:
         return f"{sentence} The figure is at the limit, so more samples may not settle it."
