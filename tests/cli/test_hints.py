@@ -22,14 +22,7 @@ PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 COMMAND = re.compile(r"`trtcal ([^`]+)`")
 EXAMPLE = re.compile(r"^\$? ?trtcal (.+)$", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?![A-Za-z])")
-OTHER_TOOLS = {
-    "--gpus",
-    "--no-cache-dir",
-    "--build-arg",
-    "--model-repository",
-    "--head",
-    "--explain",
-}
+OTHER_TOOLS = {"--gpus", "--no-cache-dir", "--build-arg", "--model-repository", "--head"}
 VALUE = "VALUE"
 
 
@@ -166,6 +159,7 @@ def reached(command):
     return found
 
 
+NAMES = set(RENAMED.values())
 SECTIONS = [kind for name, kind in vars(config).items() if name.endswith("Config")]
 LEAVES = [path for path, command in COMMANDS.items() if not isinstance(command, click.Group)]
 ERRORS = {"InputError", "BackendError", "ResourceError", "GateFailed", "Interrupted", "TrtcalError"}
@@ -190,7 +184,7 @@ def texts(node):
 def bare_options(node):
     """Yield the options that texts name outside of a command line, and whether a hint may hold them."""
     for part, is_hint in sentences(node):
-        for text in (text for text in texts(part) if " " in text):
+        for text in (text for text in texts(part) if " " in text and text not in NAMES):
             for option in OPTION.findall(re.sub(r"`[^`]*`|^(Example: )?trtcal .*", "", text)):
                 if option not in OTHER_TOOLS:
                     yield option, is_hint
@@ -203,9 +197,11 @@ def sentences(node):
             is_error = name_of(inner) in ERRORS
             yield from ((part, is_error and place == 1) for place, part in enumerate(inner.args))
             yield from ((item.value, is_error and item.arg == "hint") for item in inner.keywords)
-        elif isinstance(inner, ast.Return) and inner.value is not None:
-            yield inner.value, True
-        elif isinstance(inner, ast.Assign) and (inner is node or "hint" in ast.unparse(inner)):
+            continue
+        is_constant = isinstance(inner, ast.Assign) and (
+            inner is node or "hint" in ast.unparse(inner)
+        )
+        if is_constant or (isinstance(inner, ast.Return) and inner.value is not None):
             yield inner.value, True
 
 
@@ -245,7 +241,7 @@ def unknown_to(place, node):
 
 def test_command_lines_name_commands_and_options_that_exist():
     written = {path: path.read_text() for path in (*TABLES, *PAGES)}
-    parts = {**SOURCES, **written}
+    parts = {**SOURCES, **written, "former names": "".join(f"`trtcal {name}`" for name in NAMES)}
     assert not {str(name): found for name, part in parts.items() if (found := [*misnamed(part)])}
 
 

@@ -65,31 +65,17 @@ LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
 
-ELSEWHERE = {
-    "--backend": "`trtcal build --backend`",
-    "--batch": "`batch` in trtcal.toml",
-    "--constraints": "`trtcal build --constraints`",
-    "--data": "`data` in trtcal.toml",
-    "--db": "`history` in trtcal.toml",
-    "--format": "`trtcal ranges import --format`",
-    "--improve": "`improve` in trtcal.toml",
-    "--labels": "`labels` in trtcal.toml",
-    "--layer-times": "`trtcal build --layer-times`",
-    "--limit": "`limits` in trtcal.toml",
-    "--max-memory": "`trtcal calibrate --max-memory`",
-    "--metric-file": "`metric` in trtcal.toml",
-    "--output": "`output` in trtcal.toml",
-    "--outputs": "`outputs` in trtcal.toml",
-    "--partial": "`trtcal ranges import --partial`",
-    "--route": "`trtcal build --route`",
-    "--shapes": "`shapes` in trtcal.toml",
-    "--target": "`targets` in trtcal.toml",
-    "--task": "`task` in trtcal.toml",
-    "--test": "`trtcal run --test`",
-    "--time-limit": "`time_limit_s` in trtcal.toml",
-    "--trust": "`trtcal run --trust`",
-    "--workers": "`workers` in trtcal.toml",
-    "--workspace": "`trtcal build --workspace`",
+KEYS = dict.fromkeys(("batch", "data", "improve", "labels", "output", "outputs", "shapes", "task"))
+KEYS |= {"db": "history", "limit": "limits", "metric-file": "metric", "target": "targets"}
+KEYS |= {"time-limit": "time_limit_s", "workers": None}
+OWNERS = {
+    "build": ("backend", "constraints", "layer-times", "route", "workspace"),
+    "calibrate": ("max-memory",),
+    "ranges import": ("format", "partial"),
+    "run": ("test", "trust"),
+}
+ELSEWHERE = {f"--{name}": f"`{key or name}` in trtcal.toml" for name, key in KEYS.items()} | {
+    f"--{name}": f"`trtcal {owner} --{name}`" for owner, names in OWNERS.items() for name in names
 }
 """What a hint names in place of an option that the command which ends with it lacks."""
 NAMED = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][a-z-]*")

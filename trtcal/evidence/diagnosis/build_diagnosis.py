@@ -150,7 +150,7 @@ def diagnose(
     """Return what is wrong with a build, the costliest first; `further` are findings of others.
 
     A log line and a layer about the same node are evidence of one finding. Of a build that gave no
-    engine, what ended it comes first, and nothing is said of what could run in INT8.
+    engine, what ended it comes first, and it has no coverage.
     """
     log = LogFindings()
     mentions = Mentions(log.read(case.events))
