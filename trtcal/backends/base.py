@@ -7,9 +7,11 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from trtcal.backends.bisection import bisect, names_node
 from trtcal.backends.options import CACHE, QDQ, BuildOptions, check_shapes, with_sizes
 from trtcal.backends.sessions import Session
 from trtcal.backends.targets import Gpu, find_gpu, runs_on, version_of
@@ -27,8 +29,9 @@ from trtcal.documents import (
 )
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.build_diagnosis import check_failure, write_diagnosis
-from trtcal.evidence.diagnosis.failure import NO_KERNEL, ends_build, of_error
+from trtcal.evidence.diagnosis.failure import NO_KERNEL, ends_build, is_refused, of_error
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
+from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome, built_coverage, find_outcomes
 from trtcal.evidence.log.reader import events_of_file
@@ -191,9 +194,12 @@ def build(
     options: BuildOptions,
     folder: Path,
     examine: Callable[[Build], object] = lambda _build: None,
+    bisect_s: float = 0.0,
 ) -> Build:
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
+    Where a builder fails and names no node, parts are built to find it, if that takes `bisect_s` or
+    less.
     `examine` gets the build in a temporary folder first; the diagnosis that it writes there goes along.
     `InputError` if the backend does not take an option or the folder has files of such names that no
     build wrote, `BackendError` if it is missing, refuses the model or crashes, `ResourceError` if it
@@ -219,7 +225,12 @@ def build(
         except (BackendError, InputError, ResourceError) as error:
             if not (workplace / LOG).exists():
                 raise
-            explained = _explained(error, model, backend, workplace)
+
+            def search(cause: Finding) -> Finding:
+                attempt = partial(backend.build_in, options=options)
+                return bisect(model, attempt, cause, workplace, bisect_s)
+
+            explained = _explained(error, model, backend, workplace, search)
             _keep_log(workplace, folder, backend.engine_file)
             raise explained from error
         result = _describe(model, backend, options, product, workplace)
@@ -228,10 +239,17 @@ def build(
         return _publish(result, folder)
 
 
-def _explained(error: TrtcalError, model: Model, backend: Backend, workplace: Path) -> TrtcalError:
+def _explained(
+    error: TrtcalError,
+    model: Model,
+    backend: Backend,
+    workplace: Path,
+    search: Callable[[Finding], Finding],
+) -> TrtcalError:
     """Return the error that says what ended a build, and record in the workplace all that is known.
 
-    It is what the log and the graph say, or how the builder ended where neither says more.
+    It is what the log and the graph say, or how the builder ended where neither says more; `search`
+    finds the node where that names none.
     """
     log, ended_well = workplace / LOG, (workplace / ERROR).exists()
     refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
@@ -240,8 +258,12 @@ def _explained(error: TrtcalError, model: Model, backend: Backend, workplace: Pa
     diagnosis = check_failure(log, model, backend.parses_qdq, own)
     if not any(map(ends_build, diagnosis.findings)):
         diagnosis = check_failure(log, model, False, [of_error(error.message, error.hint)])
-    write_diagnosis(workplace, diagnosis)
     cause = diagnosis.findings[0]
+    is_known = is_refused(cause) or names_node(cause, model) or "killed" in error.message
+    if isinstance(error, BackendError) and not is_known:
+        cause = search(cause)
+        diagnosis = check_failure(log, model, backend.parses_qdq, [cause])
+    write_diagnosis(workplace, diagnosis)
     if cause.what in (error.message, refusal and refusal[0]):
         kind = BackendError if refusal else type(error)
         return kind(cause.what, cause.fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trtcal.model import Model
 
 NODES_SHOWN = 30
+BISECT_S = 60.0
 
 
 class BuildEngine(
@@ -81,6 +83,10 @@ class BuildEngine(
         "TensorRT's optimization level: higher searches longer.", type=click.IntRange(0, 5)
     )
     layer_times: bool = option("Time every layer on the GPU after the build.")
+    bisect: bool = option(
+        "If no engine is built and no node is named, find the node by builds of parts, however long "
+        "it takes.  [default: if it takes at most a minute]"
+    )
     time_limit: float = option("Time limit of the build in seconds.", default=1800.0)
     output: Path | None = option(
         "Folder for the engine, build.log, build.jsonl and build.json.  [default: builds/TARGET]",
@@ -134,6 +140,7 @@ def _build_one(
     build_options = _with_sizes(options, _build_options(options, model, target), model)
     settings = options.config_of_builds
     diagnoses: list[Diagnosis] = []
+    limit_s = math.inf if options.bisect else BISECT_S
 
     def examine(result: Build) -> None:
         diagnoses.append(check_build(result, settings, model))
@@ -142,10 +149,10 @@ def _build_one(
     state = f"building for {target} with {backend.name}"
     with clock(state) as show_state, watching(_watcher(show_state)):
         try:
-            result = build(model, backend, build_options, folder, examine)
+            result = build(model, backend, build_options, folder, examine, limit_s)
         except (BackendError, ResourceError) as error:
             more = command_line("diagnose", folder, model=options.model)
-            error.hint = f"{error.hint or ''} More: `{more}`".lstrip()
+            error.hint = f"{(error.hint or '').rstrip('.')}. More: `{more}`".lstrip(". ")
             raise
     if why := result.measured.get("unrecorded"):
         note(f"no record of building it here, so `trtcal compare --trust` has to load it: {why}")

@@ -8,12 +8,18 @@ import pytest
 
 from tests.fixtures.commands import run, shows, succeed
 from tests.fixtures.engines import needs_rtx
-from tests.fixtures.structures import computed_scale, whole, with_bias, zero_point
+from tests.fixtures.fails import fails
+from tests.fixtures.structures import computed_scale, image, whole, with_bias, zero_point
 from tests.fixtures.tables import each
+from tests.fixtures.zoo_net import Net
+from trtcal import build
+from trtcal.backends.bisection import bisect
 from trtcal.config import Config
+from trtcal.errors import BackendError
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
-from trtcal.evidence.diagnosis.failure import failure_of
+from trtcal.evidence.diagnosis.failure import failure_of, of_error
 from trtcal.evidence.layers.reading import Engine
+from trtcal.model import load_model
 
 REFUSED = {
     "zero_point": (zero_point, "symmetrically"),
@@ -68,6 +74,47 @@ def test_every_command_names_what_the_graph_shows(kind, here, capsys):
         assert not [text for text in MISLEADING if text in out + err], words
         if words[0] == "diagnose":
             assert out.startswith(f"1. {kind}: "), out
+
+
+def deconvolution():
+    """Return a float network whose last convolution ends TensorRT-RTX's compiler with an exception."""
+    net = image()
+    x = net.relu(net.add("Conv", "x", net.weight(8, 8, 3, 3), name="first", pads=[1] * 4))
+    wide = {"strides": [2, 2], "dilations": [2, 2], "pads": [2] * 4, "output_padding": [1, 1]}
+    return net.done(net.add("ConvTranspose", x, net.weight(8, 8, 3, 3), name="up", **wide)).proto()
+
+
+@needs_rtx
+def test_a_failure_without_a_node_is_bisected_to_it(here, capsys):
+    onnx.save(deconvolution(), "model.onnx")
+    _, _, err = run(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")
+    shows(err, "'up'", "ConvTranspose", "`trtcal prepare model.onnx --outputs")
+    for words in (("diagnose", "built"), ("layers", "show", "built"), ("log", "built/build.log")):
+        _, out, err = run(capsys, *words)
+        shows(out + err, "'up'", "ConvTranspose")
+    with fails(BackendError, hint="`trtcal build --bisect`"):
+        build("model.onnx", "other", target="sm89")
+
+
+@each("fails_at", range(7))
+def test_halves_lead_to_the_first_node_that_fails(fails_at, here):
+    net, x = Net(x=(1, 4)), "x"
+    for place in range(7):
+        x = net.add("Relu", x, name=f"n{place}")
+    model, tried = load_model(net.done(x).proto()), []
+
+    def attempt(part, folder):
+        tried.append(len(part.proto.graph.node))
+        if len(part.proto.graph.node) > fails_at:
+            raise BackendError("no")
+
+    (here / "measured.json").write_text('{"seconds": 1}')
+    cause = bisect(model, attempt, of_error("it failed", None), here, 3.0)
+    assert cause.subject == f"n{fails_at}"
+    assert len(tried) <= 3
+    unknown = bisect(model, attempt, of_error("it failed", None), here, 2.9)
+    assert unknown.subject is None
+    shows(unknown.fix, "--bisect", "3 builds")
 
 
 def test_a_graph_that_is_refused_says_nothing_of_int8(here, capsys):

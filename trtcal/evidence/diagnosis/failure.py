@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+
+from onnx import NodeProto
 
 from trtcal.documents import from_fields, parsing, read_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
-from trtcal.evidence.findings import KINDS, Finding
+from trtcal.evidence.findings import KINDS, Evidence, Finding
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LOG, MANIFEST
@@ -33,11 +36,12 @@ def causes_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=_order))
 
 
-def _order(finding: Finding) -> tuple[int, int]:
+def _order(finding: Finding) -> tuple[int, bool, int]:
     if not ends_build(finding):
-        return 3, 0
+        return 3, False, 0
     rank = 0 if is_refused(finding) else 1 if finding.kind == NO_KERNEL else 2
-    return rank, line_of(finding)
+    is_of_log = any(item.source == "log" for item in finding.evidence[:1])
+    return rank, is_of_log, line_of(finding)
 
 
 def line_of(finding: Finding) -> int:
@@ -76,6 +80,15 @@ def no_engine(log: Path, events: Iterable[Event] | None = None) -> InputError:
         return InputError(f"{place} has no engine: its build did not end", more)
     what = finding.what.rstrip(".:")
     return InputError(f"{place} has no engine: the build failed: {what}", f"{finding.fix} {more}")
+
+
+def failed_at(cause: Finding, node: NodeProto | None, fix: str) -> Finding:
+    """Return what ended a build with the node at which it did, if that is known, and what to do."""
+    if node is None:
+        return replace(cause, fix=fix)
+    what = f"no engine with node {node.name!r} ({node.op_type}): {cause.what}"
+    place = Evidence("node", node.name, "the nodes before it build, those with it do not")
+    return replace(cause, subject=node.name, what=what, fix=fix, evidence=(place, *cause.evidence))
 
 
 def of_error(message: str, hint: str | None, kind: str = "build_error") -> Finding:

@@ -1,0 +1,74 @@
+"""Finds the node for which a builder gives no engine, where its log names none: by builds of parts."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from onnx import NodeProto
+
+from trtcal.backends.unsupported import hint_to_cut, hint_to_other
+from trtcal.documents import Workplace
+from trtcal.errors import BackendError
+from trtcal.evidence.diagnosis.failure import failed_at
+from trtcal.evidence.findings import Finding
+from trtcal.model import Model
+from trtcal.model.cut import cut, cut_points
+
+Attempt = Callable[..., object]
+"""Builds a model in a `folder`; `BackendError` if there is no engine."""
+
+
+def names_node(finding: Finding, model: Model) -> bool:
+    """Whether a finding says at which node, or at the making of which tensor, a build ended."""
+    nodes = model.proto.graph.node
+    names = {name for node in nodes for name in (node.name, *node.output) if name}
+    text = f"{finding.subject} {finding.what}"
+    return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in names)
+
+
+def bisect(model: Model, attempt: Attempt, cause: Finding, folder: Path, limit_s: float) -> Finding:
+    """Return what ended a build with the node at which it did, or with the command that finds it.
+
+    Half of what is left is built at a time: for `n` nodes log2(n) builds, each as long as the one that
+    failed at most. That is done if it takes `limit_s` at most.
+    """
+    points = cut_points(model)
+    count = math.ceil(math.log2(len(points) + 1))
+    seconds = json.loads((folder / "measured.json").read_text())["seconds"]
+    if count * seconds > limit_s:
+        search = f"in {count} builds of at most {math.ceil(seconds)} s each"
+        return failed_at(
+            cause, None, f"`trtcal build --bisect` finds the node {search}. {cause.fix}"
+        )
+    node = _first_failing(model, attempt, points)
+    path = str(model.path)
+    return failed_at(cause, node, hint_to_cut(path, model.proto, [node]) or hint_to_other(path))
+
+
+def _first_failing(
+    model: Model, attempt: Attempt, points: list[tuple[int, tuple[str, ...]]]
+) -> NodeProto:
+    """Return the first node with which no engine is built; all before it build."""
+    nodes, first, last = model.proto.graph.node, 0, len(points)
+    while first < last:
+        middle = (first + last) // 2
+        if _builds(cut(model, points[middle][1]), attempt):
+            first = middle + 1
+        else:
+            last = middle
+    before = points[first - 1][0] if first else 0
+    end = points[first][0] if first < len(points) else len(nodes)
+    return nodes[end - 1] if end > before else nodes[before]
+
+
+def _builds(part: Model, attempt: Attempt) -> bool:
+    with Workplace() as name:
+        try:
+            attempt(part, folder=Path(name))
+        except BackendError:
+            return False
+        return True
