@@ -18,6 +18,9 @@ from trtcal.evidence.findings import Finding
 from trtcal.model import Model
 from trtcal.model.cut import cut, cut_points
 
+BISECT_S = 60.0
+"""Seconds that finding the node may take where nobody asked for it."""
+
 Attempt = Callable[..., object]
 """Builds a model in a `folder`; `BackendError` if there is no engine."""
 
@@ -40,19 +43,18 @@ def bisect(model: Model, attempt: Attempt, cause: Finding, folder: Path, limit_s
     count = math.ceil(math.log2(len(points) + 1))
     seconds = json.loads((folder / "measured.json").read_text())["seconds"]
     if count * seconds > limit_s:
-        search = f"in {count} builds of at most {math.ceil(seconds)} s each"
-        return failed_at(
-            cause, None, f"`trtcal build --bisect` finds the node {search}. {cause.fix}"
-        )
-    node = _first_failing(model, attempt, points)
+        times = f" in {count} builds of at most {math.ceil(seconds)} s each" if limit_s else ""
+        fix = f"`trtcal build --bisect` finds the node{times}. {cause.fix}"
+        return failed_at(cause, (), fix)
+    nodes = _first_failing(model, attempt, points)
     path = str(model.path)
-    return failed_at(cause, node, hint_to_cut(path, model.proto, [node]) or hint_to_other(path))
+    return failed_at(cause, nodes, hint_to_cut(path, model.proto, nodes) or hint_to_other(path))
 
 
 def _first_failing(
     model: Model, attempt: Attempt, points: list[tuple[int, tuple[str, ...]]]
-) -> NodeProto:
-    """Return the first node with which no engine is built; all before it build."""
+) -> list[NodeProto]:
+    """Return the first node with which no engine is built, or a few; all before them build."""
     nodes, first, last = model.proto.graph.node, 0, len(points)
     while first < last:
         middle = (first + last) // 2
@@ -62,7 +64,7 @@ def _first_failing(
             last = middle
     before = points[first - 1][0] if first else 0
     end = points[first][0] if first < len(points) else len(nodes)
-    return nodes[end - 1] if end > before else nodes[before]
+    return [node for node in nodes[before:end] if node.op_type != "Constant"]
 
 
 def _builds(part: Model, attempt: Attempt) -> bool:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trtcal.model import Model
 
 NODES_SHOWN = 30
-BISECT_S = 60.0
 
 
 class BuildEngine(
@@ -133,6 +132,7 @@ def _build_one(
 ) -> tuple[Build, str | None, Diagnosis]:
     """Build for one target; return the build, the backend's own command, and the diagnosis."""
     from trtcal.backends.base import build
+    from trtcal.backends.bisection import BISECT_S
     from trtcal.backends.child import watching
     from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtcal.backends.base import build
+from trtcal.backends.bisection import BISECT_S
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.calibration import (
@@ -211,7 +212,7 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
 def _why(error: BackendError, model: Model) -> str:
     """Return why a build failed, and what helps, without folders."""
     parts = filter(None, (error.message, error.hint))
-    return "; ".join(parts).replace(f"{model.path.parent}/", "")
+    return "; ".join(parts).replace(f"{model.path.parent}/", "").rstrip(".")
 
 
 def build_one(
@@ -226,11 +227,13 @@ def build_one(
     output = f"builds/{model.name}-{target}"
     options = BuildOptions(target, parse_shapes(config.build.shapes), config.build.time_limit_s)
     options = with_sizes(options, model, sizes)
+    own = journal.digest_of(f"models/{model.name}.onnx")  # the reference has none
     try:
         with journal.step("build", f"{output}/build.json") as record:
-            built = build(model, backend, options, journal.folder / output)
+            bisect_s = 0.0 if own else BISECT_S
+            built = build(model, backend, options, journal.folder / output, bisect_s=bisect_s)
             record(built.digest)
-        digest = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
+        digest = own or model.fingerprint
         for follower in journal.followers:
             follower.see_build(built, digest)
     except BackendError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from onnx import NodeProto
 
 from trtcal.documents import from_fields, parsing, read_document
 from trtcal.documents.streams import command_line
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
 from trtcal.evidence.findings import KINDS, Evidence, Finding
 from trtcal.evidence.log.reader import events_of_file
@@ -82,13 +82,14 @@ def no_engine(log: Path, events: Iterable[Event] | None = None) -> InputError:
     return InputError(f"{place} has no engine: the build failed: {what}", f"{finding.fix} {more}")
 
 
-def failed_at(cause: Finding, node: NodeProto | None, fix: str) -> Finding:
-    """Return what ended a build with the node at which it did, if that is known, and what to do."""
-    if node is None:
+def failed_at(cause: Finding, nodes: Sequence[NodeProto], fix: str) -> Finding:
+    """Return what ended a build with the nodes at which it did, if they are known, and what to do."""
+    if not nodes:
         return replace(cause, fix=fix)
-    what = f"no engine with node {node.name!r} ({node.op_type}): {cause.what}"
-    place = Evidence("node", node.name, "the nodes before it build, those with it do not")
-    return replace(cause, subject=node.name, what=what, fix=fix, evidence=(place, *cause.evidence))
+    names = some(f"{node.name!r} ({node.op_type})" for node in nodes)
+    place = Evidence("node", nodes[0].name, "the nodes before it build, those with it do not")
+    what, evidence = f"no engine with node {names}: {cause.what}", (place, *cause.evidence)
+    return replace(cause, subject=nodes[0].name, what=what, fix=fix, evidence=evidence)
 
 
 def of_error(message: str, hint: str | None, kind: str = "build_error") -> Finding:
