@@ -92,23 +92,9 @@ def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
     return GateFailed(f"the build failed: {file}: {what}", fix)
 
 
-def _cause(file: str, end: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Return of a failed build its log, why it failed, and what helps: as recorded, else as it says."""
-    from trtcal.evidence.diagnosis.failure import ends_build, recorded
-    from trtcal.evidence.log.rules import in_words
-
-    if cause := next(filter(ends_build, recorded(Path(file))), None):
-        end["summary"]["result"] = "failed"  # also where a crash left no word of it
-        return file, cause.what, cause.fix
-    if not end["summary"]["is_failed"]:
-        return None
-    for first in end["summary"]["findings"][:1]:
-        return file, in_words(first["message"].partition("\n")[0]).rstrip(":"), first["fix"]
-    return file, "", ""
-
-
 def _explain(options: Log) -> list[tuple[str, str, str]]:
     """Read the files, print what they say, and return those of builds that failed, with the cause."""
+    from trtcal.evidence.diagnosis.failure import summarized
     from trtcal.evidence.log.summary import LogWriter
 
     failed = []
@@ -117,7 +103,7 @@ def _explain(options: Log) -> list[tuple[str, str, str]]:
         with _writer(options.output, options.as_json) as write:
             writer = LogWriter(file, write, newline)
             writer.write(_portions(file))
-        cause = _cause(file, writer.end)
+        cause = summarized(file, writer.end["summary"])
         if not options.as_json:
             if number:
                 say("")

@@ -136,7 +136,8 @@ def test_the_first_line_that_says_why_is_the_cause(here, capsys):
 
 
 def test_a_driver_that_is_too_old_is_still_the_cause_where_nothing_else_is(here):
-    (here / "build.log").write_text("[E] CUDA initialization failure with error: 35\n")
+    warnings = "[W] GPU memory unknown\n[W] CUDA initialization failure with error: 35. Check it\n"
+    (here / "build.log").write_text(warnings + "factory function returned nullptr\n")
     shows(failure_of(here / "build.log").fix, "Update the driver")
     (here / "build.log").write_text(NO_DRIVER)
     assert failure_of(here / "build.log").kind == "build_error"

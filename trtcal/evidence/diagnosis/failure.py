@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from onnx import NodeProto
 
@@ -15,6 +16,7 @@ from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
 from trtcal.evidence.findings import KINDS, Evidence, Finding
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
+from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.manifest import DIAGNOSIS, LOG, MANIFEST
 
 NO_KERNEL = "no_implementation"
@@ -69,6 +71,21 @@ def failure_of(log: Path, events: Iterable[Event] | None = None) -> Finding | No
             pass
         findings = causes_first(reading.findings())
     return next(filter(ends_build, findings), None)
+
+
+def summarized(file: str, summary: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Return a failed build's log, why it failed, and what helps: as recorded, else by its summary.
+
+    The summary's result becomes that of the record: a crash leaves no word of it in the log.
+    """
+    if cause := next(filter(ends_build, recorded(Path(file))), None):
+        summary["result"] = "failed"
+        return file, cause.what, cause.fix
+    if not summary["is_failed"]:
+        return None
+    for first in summary["findings"][:1]:
+        return file, in_words(first["message"].partition("\n")[0]).rstrip(":"), first["fix"]
+    return file, "", ""
 
 
 def no_engine(log: Path, events: Iterable[Event] | None = None) -> InputError:
