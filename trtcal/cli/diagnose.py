@@ -125,25 +125,16 @@ def _warn_of_failure(folder: Path) -> None:
 
     log = folder / f"failed-{LOG}"
     if log.is_file() and (cause := failure_of(log)):
-        warning(
-            f"the last build into {folder} failed, this is its older engine: {cause.what}",
-            cause.fix,
-        )
+        warning(f"the last build failed, this is an older engine: {cause.what}", cause.fix)
 
 
 def show(diagnosis: Diagnosis, all_at: str = "") -> None:
-    """Print findings, what was accepted, and what was counted.
-
-    With `all_at`, the command that shows each finding, those of one kind and remedy are one entry.
-    """
+    """Print findings, what was accepted, and what was counted; `all_at` as in `show_findings`."""
     from trtcal.evidence.diagnosis.build_diagnosis import summary_line
 
     if diagnosis.coverage is not None:
         show_coverage(diagnosis.coverage)
-    if all_at:
-        _show_kinds(diagnosis.findings, all_at)
-    else:
-        show_findings(diagnosis.findings, most(FINDINGS_SHOWN))
+    show_findings(diagnosis.findings, most(FINDINGS_SHOWN), all_at)
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
@@ -158,38 +149,29 @@ def show(diagnosis: Diagnosis, all_at: str = "") -> None:
     say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
 
 
-def _show_kinds(findings: Sequence[Finding], all_at: str) -> None:
-    """Print each kind of finding and remedy once: how many, the first names, and where all are."""
+def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = "") -> None:
+    """Print the first findings, and how many there are more.
+
+    With `all_at`, the command that shows each one, those of one kind and remedy are printed once.
+    """
     from trtcal.evidence.findings import count_findings
 
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.kind, finding.fix), []).append(finding)
-    for number, ((kind, fix), alike) in enumerate(groups.items(), 1):
-        if len(alike) == 1:
-            _show_finding(number, alike[0])
-            continue
-        names = some(finding.subject or finding.what for finding in alike)
-        say(f"{number}. {kind}: {count_findings(kind, len(alike))}: {names}")
-        say(f"   why: {alike[0].why}")
-        say(f"   fix: {fix}")
+    groups: dict[object, list[Finding]] = {}
+    for place, finding in enumerate(findings):
+        groups.setdefault((finding.kind, finding.fix) if all_at else place, []).append(finding)
+    for number, (first, *others) in enumerate([*groups.values()][:count], 1):
+        what, alike = f"{first.what}{_cost(first)}", (first, *others)
+        if others:
+            names = some(finding.subject or finding.what for finding in alike)
+            what = f"{count_findings(first.kind, len(alike))}: {names}"
+        say(f"{number}. {first.kind}: {what}")
+        say(f"   why: {first.why}")
+        say(f"   fix: {first.fix}")
+        for evidence in () if others else first.evidence[: most(EVIDENCE_SHOWN)]:
+            _show_evidence(evidence)
+    say_more(len(groups), count, "findings")
     if len(groups) < len(findings):
         say(f"each of the {len(findings)} findings: `{all_at}`")
-
-
-def show_findings(findings: Sequence[Finding], count: int | None) -> None:
-    """Print the first findings, and how many there are more."""
-    for number, finding in enumerate(findings[:count], 1):
-        _show_finding(number, finding)
-    say_more(len(findings), count, "findings")
-
-
-def _show_finding(number: int, finding: Finding) -> None:
-    say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
-    say(f"   why: {finding.why}")
-    say(f"   fix: {finding.fix}")
-    for evidence in finding.evidence[: most(EVIDENCE_SHOWN)]:
-        _show_evidence(evidence)
 
 
 def _show_evidence(evidence: Evidence) -> None:

@@ -12,6 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from trtcal.evidence.diagnosis.log_findings import Placed
+from trtcal.evidence.findings import KINDS
 from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
@@ -28,11 +29,19 @@ TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a node's Q/DQ cannot give INT8: `cause` is a stable word, `what` a sentence about it."""
+    """Why a node's Q/DQ cannot give INT8: `cause` is a kind of finding, `what` a sentence about it.
+
+    The fix is that of the kind, where the fault has no better one.
+    """
 
     cause: str
     what: str
-    fix: str
+    own_fix: str = ""
+
+    @property
+    def fix(self) -> str:
+        """What to do."""
+        return self.own_fix or KINDS[self.cause].fix
 
 
 def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
@@ -120,7 +129,6 @@ class _Graph:
             yield Fault(
                 "computed_scale",
                 f"the scale of its {word} operand is computed in the graph",
-                "store the scale as a constant: TensorRT needs it at build time",
             )
             return
         yield from _scale_faults(scale.astype(np.float64), word)
@@ -139,7 +147,6 @@ class _Graph:
             yield Fault(
                 "zero_point",
                 f"the zero point of its {word} operand is not 0",
-                "quantize symmetrically: TensorRT supports only zero point 0",
             )
 
 
@@ -149,7 +156,6 @@ def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
         yield Fault(
             "bad_scale",
             f"a scale of its {word} operand is zero, negative, denormal, infinite or not a number",
-            "calibrate with data that reach this tensor; trtcal raises such ranges and reports it",
         )
 
 
@@ -182,7 +188,6 @@ def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
     return Fault(
         "one_sided",
         f"{ONE_SIDED}: none at its {missing}{'' if missing == 'weights' else ' operand'}",
-        "put Q/DQ on both operands",
     )
 
 
@@ -198,17 +203,14 @@ def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
 QUANTIZED_BIAS = Fault(
     "quantized_bias",
     "its bias is quantized to int32, which TensorRT's parser refuses",
-    "leave the bias in float (ONNX Runtime's quantizer: QuantizeBias=False)",
 )
 BLOCKED = Fault(
     "blocked_weights",
     "its INT8 weights have one scale per block, for which TensorRT-RTX 1.7 computes wrong results",
-    "use one scale for each output channel",
 )
 PER_CHANNEL_ACTIVATION = Fault(
     "per_channel_activation",
     "its activation has one scale per channel",
-    "use one scale for the whole activation: TensorRT supports scales per channel for weights only",
 )
 
 
