@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -199,7 +200,7 @@ def build(
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
     Where a builder fails and names no node, parts are built to find it, if that takes `bisect_s` or
-    less.
+    less; where it crashes, only if that is infinite.
     `examine` gets the build in a temporary folder first; the diagnosis that it writes there goes along.
     `InputError` if the backend does not take an option or the folder has files of such names that no
     build wrote, `BackendError` if it is missing, refuses the model or crashes, `ResourceError` if it
@@ -228,7 +229,9 @@ def build(
 
             def search(cause: Finding) -> Finding:
                 attempt = partial(backend.build_in, options=options)
-                return bisect(model, attempt, cause, workplace, bisect_s)
+                has_crashed = not (workplace / ERROR).exists()
+                limit_s = 0.0 if has_crashed and bisect_s < math.inf else bisect_s
+                return bisect(model, attempt, cause, workplace, limit_s)
 
             explained = _explained(error, model, backend, workplace, search)
             _keep_log(workplace, folder, backend.engine_file)

@@ -39,7 +39,7 @@ def bisect(model: Model, attempt: Attempt, cause: Finding, folder: Path, limit_s
     Half of what is left is built at a time: for `n` nodes log2(n) builds, each as long as the one that
     failed at most. That is done if it takes `limit_s` at most.
     """
-    points = cut_points(model)
+    points = [*cut_points(model), (len(model.proto.graph.node), ())]
     count = math.ceil(math.log2(len(points) + 1))
     seconds = json.loads((folder / "measured.json").read_text())["seconds"]
     if count * seconds > limit_s:
@@ -47,6 +47,8 @@ def bisect(model: Model, attempt: Attempt, cause: Finding, folder: Path, limit_s
         fix = f"`trtcal build --bisect` finds the node{times}. {cause.fix}"
         return failed_at(cause, (), fix)
     nodes = _first_failing(model, attempt, points)
+    if not nodes:
+        return failed_at(cause, (), "It builds now: build it again, with nothing else running.")
     path = str(model.path)
     return failed_at(cause, nodes, hint_to_cut(path, model.proto, nodes) or hint_to_other(path))
 
@@ -54,16 +56,17 @@ def bisect(model: Model, attempt: Attempt, cause: Finding, folder: Path, limit_s
 def _first_failing(
     model: Model, attempt: Attempt, points: list[tuple[int, tuple[str, ...]]]
 ) -> list[NodeProto]:
-    """Return the first node with which no engine is built, or a few; all before them build."""
+    """Return the first node with which no engine is built, or a few; none if all build."""
     nodes, first, last = model.proto.graph.node, 0, len(points)
     while first < last:
         middle = (first + last) // 2
-        if _builds(cut(model, points[middle][1]), attempt):
+        tensors = points[middle][1]
+        if _builds(cut(model, tensors) if tensors else model, attempt):
             first = middle + 1
         else:
             last = middle
     before = points[first - 1][0] if first else 0
-    end = points[first][0] if first < len(points) else len(nodes)
+    end = points[first][0] if first < len(points) else before
     return [node for node in nodes[before:end] if node.op_type != "Constant"]
 
 
