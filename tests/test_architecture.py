@@ -52,18 +52,21 @@ CEILINGS = {
     "ranges": 180,
     "quantization": 2_750,
     "evidence": 8_110,
-    "backends": 4_050,
+    "backends": 4_100,
     "calibration": 2_570,
     "evaluate": 8_610,
     "check": 1_530,
     "ptq": 3_150,
-    "reporting": 3_570,
+    "reporting": 3_520,
     "runs": 3_180,
     "pipeline": 1_660,
     "cli": 6_030,
     "wings": 8_580,
 }
-"""Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another."""
+"""Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another.
+
+Backends got 50 of the report's: a failure that names no node is bisected to it.
+"""
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
 ROOT = PACKAGE.parent

@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from trtcal.backends.unsupported import hint_to_cut, hint_to_other
 from trtcal.documents import Workplace
-from trtcal.errors import BackendError
+from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.diagnosis.failure import failed_at
 from trtcal.evidence.findings import Finding
 from trtcal.model import Model
@@ -39,14 +39,20 @@ def bisect(model: Model, attempt: Attempt, cause: Finding, folder: Path, limit_s
     Half of what is left is built at a time: for `n` nodes log2(n) builds, each as long as the one that
     failed at most. That is done if it takes `limit_s` at most.
     """
+    measured = folder / "measured.json"
+    if not measured.exists():
+        return cause
     points = [*cut_points(model), (len(model.proto.graph.node), ())]
     count = math.ceil(math.log2(len(points) + 1))
-    seconds = json.loads((folder / "measured.json").read_text())["seconds"]
+    seconds = json.loads(measured.read_text())["seconds"]
     if count * seconds > limit_s:
         times = f" in {count} builds of at most {math.ceil(seconds)} s each" if limit_s else ""
         fix = f"`trtcal build --bisect` finds the node{times}. {cause.fix}"
         return failed_at(cause, (), fix)
-    nodes = _first_failing(model, attempt, points)
+    try:
+        nodes = _first_failing(model, attempt, points)
+    except (InputError, ResourceError):  # a part that cannot be cut, or takes too long
+        return cause
     if not nodes:
         return failed_at(cause, (), "It builds now: build it again, with nothing else running.")
     path = str(model.path)

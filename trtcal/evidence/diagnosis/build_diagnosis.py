@@ -174,10 +174,10 @@ def diagnose(
 
 
 def _different(findings: Iterable[Finding]) -> list[Finding]:
-    """Return each finding once: what was recorded of a failed build is also seen again."""
+    """Return each finding once, as it stands last: a record of a failed build says more of it."""
     kept: dict[tuple[str, str | None, str], Finding] = {}
     for finding in findings:
-        kept.setdefault((finding.kind, finding.subject, finding.what), finding)
+        kept[finding.kind, finding.subject, finding.what] = finding
     return list(kept.values())
 
 

@@ -127,8 +127,7 @@ class _Graph:
         scale = self.array(dequantizer.input[1]) if len(dequantizer.input) > 1 else None
         if scale is None:
             yield Fault(
-                "computed_scale",
-                f"the scale of its {word} operand is computed in the graph",
+                "computed_scale", f"the scale of its {word} operand is computed in the graph"
             )
             return
         yield from _scale_faults(scale.astype(np.float64), word)
@@ -144,10 +143,7 @@ class _Graph:
     def _zero_point_faults(self, dequantizer: onnx.NodeProto, word: str) -> Iterator[Fault]:
         points = self.array(dequantizer.input[2]) if len(dequantizer.input) > 2 else None
         if points is not None and np.any(points.astype(np.int64) != 0):
-            yield Fault(
-                "zero_point",
-                f"the zero point of its {word} operand is not 0",
-            )
+            yield Fault("zero_point", f"the zero point of its {word} operand is not 0")
 
 
 def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
@@ -201,17 +197,13 @@ def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
 
 
 QUANTIZED_BIAS = Fault(
-    "quantized_bias",
-    "its bias is quantized to int32, which TensorRT's parser refuses",
+    "quantized_bias", "its bias is quantized to int32, which TensorRT's parser refuses"
 )
 BLOCKED = Fault(
     "blocked_weights",
     "its INT8 weights have one scale per block, for which TensorRT-RTX 1.7 computes wrong results",
 )
-PER_CHANNEL_ACTIVATION = Fault(
-    "per_channel_activation",
-    "its activation has one scale per channel",
-)
+PER_CHANNEL_ACTIVATION = Fault("per_channel_activation", "its activation has one scale per channel")
 
 
 MISSING_RANGE = "missing_range"
