@@ -859,8 +859,7 @@ class Config:
             key = next(key for key, path in self.scripts.items() if path == script)
             raise InputError(
                 f"{self.path} asks to run the script {script} (`{key}`), which is a program",
-                "name the script on the command line (--data, --metric-file, --pass), or give "
-                "--trust if you trust its author",
+                "name the script on the command line, or give --trust if you trust its author",
             )
 
 

@@ -61,7 +61,7 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
-class Calibration(Sealed, kind=CALIBRATION_KIND, command="trtcal calibrate"):
+class Calibration(Sealed, kind=CALIBRATION_KIND, command="trtcal calibrate MODEL.onnx --data DATA"):
     """Ranges for one model from one dataset by one method; `unranged` has the tensors without one.
 
     `sizes` are the smallest, median and largest sizes of a sample, for inputs with a dynamic size.

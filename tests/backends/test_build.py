@@ -77,7 +77,7 @@ def test_a_refused_model_leaves_its_log_and_no_engine(tmp_path):
     with fails(BackendError, "strings", "StringNormalizer", hint="trtcal build"):
         made(load_model(tmp_path / "strings.onnx"), "sm89", tmp_path / "build")
     left = {item.name for item in (tmp_path / "build").iterdir()}
-    assert left == {"build.log", "build.jsonl"}
+    assert left == {"build.log", "build.jsonl", "diagnosis.json"}
 
 
 @needs_rtx

@@ -10,7 +10,6 @@ from tests.cuda.stand_in import build
 from trtcal.backends import cuda, targets
 from trtcal.backends.cuda import ERRORS, Device, find_device
 from trtcal.backends.registry import BACKENDS
-from trtcal.backends.tensorrt_worker import main_error
 from trtcal.cli.main import run_command
 
 CRASHES, HANGS = -1, -2
@@ -109,26 +108,3 @@ def test_tensorrt_works_only_with_a_device(driver, tmp_path, monkeypatch, capsys
 def test_without_a_driver_that_is_what_is_missing():
     find_device.cache_clear()
     assert "no NVIDIA driver (libcuda.so.1)" in find_device().missing
-
-
-NULL = "pybind11::init(): factory function returned nullptr"
-WARNINGS = [
-    "Unable to determine GPU memory usage",
-    "CUDA initialization failure with error: 35. Please check your CUDA installation",
-    "Some other thing",
-]
-
-
-def test_a_warning_that_came_before_is_part_of_the_reason():
-    text = main_error([], WARNINGS, NULL)
-    assert text.startswith(
-        f"{NULL}; the warning before it: CUDA initialization failure with error: 35"
-    )
-    assert ERRORS[35][0] in text
-    assert main_error([], WARNINGS[:1], NULL) == f"{NULL}; the warning before it: {WARNINGS[0]}"
-
-
-def test_errors_say_more_than_warnings():
-    errors = ["Error Code 4: first", "Error Code 2: cudaErrorNoDevice", "it ended"]
-    assert main_error(errors, WARNINGS, NULL) == "Error Code 4: first"
-    assert main_error([], [], NULL) == NULL

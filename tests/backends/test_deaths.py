@@ -97,7 +97,7 @@ def wait_for_compiler(place, parent):
 def check_remains(place):
     """No engine anywhere, whole records only, nothing left in temporary folders."""
     left = {item.name for item in (place / "build").iterdir()}
-    assert left == {"build.log", "build.jsonl"}
+    assert left == {"build.log", "build.jsonl", "diagnosis.json"}
     records = (place / "build" / "build.jsonl").read_text().splitlines()
     assert all(json.loads(record)["message"] for record in records)
     # ONNX Runtime leaves a .ses wherever it is imported

@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
 from tests.calibration.formats.tables import calibration
 from tests.fixtures.commands import shows
+from tests.fixtures.fails import fails
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.kinds import KINDS
 from tests.fixtures.networks import conv_net, samples, save, weight
@@ -17,12 +19,13 @@ from tests.fixtures.tables import each
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.cli.main import run_command
 from trtcal.config import Config
+from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.build_diagnosis import check_build
 from trtcal.evidence.manifest import read_build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, parse_limits
 from trtcal.model import load_model
 from trtcal.model.work import NodeWork, Work
-from trtcal.quantization import Plan, prepare, quantize
+from trtcal.quantization import Plan, find_layers, prepare, quantize
 from trtcal.quantization.coverage import amount, asked_coverage, cover, judge_coverage, percent
 
 STEPS, CHANNELS, HIDDEN, CLASSES = 20, 8, 32, 5
@@ -263,3 +266,17 @@ def test_a_limit_on_narrow_formats_holds_where_one_on_int8_is_broken():
     assert [one.state for one in judge_coverage(limits, found)] == ["broken", "holds"]
     assert [one.figure.value for one in judge_coverage(limits, found)] == [0.0, 70.0]
     assert {one.state for one in judge_coverage(limits, None)} == {"undecided"}
+
+
+def test_a_network_whose_products_are_in_a_body_has_nothing_to_quantize_and_says_so(tmp_path):
+    graph = onnx.parser.parse_graph(
+        "g (float[n,8] x) => (float[n,8] y) { y = Loop(trip, on, x) <body = b (int64 i, bool c, "
+        "float[n,8] s) => (bool d, float[n,8] t) { d = Identity(c) t = MatMul(s, w) }> }"
+    )
+    graph.node[0].name = "recurrence"
+    values = {"trip": np.array(3), "on": np.array(True), "w": np.eye(8, dtype=np.float32)}
+    graph.initializer.extend(onnx.numpy_helper.from_array(v, name) for name, v in values.items())
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "n.onnx")
+    with fails(InputError, "Loop", "recurrence", hint="trtcal build MODEL.onnx"):
+        find_layers(prepare(load_model(tmp_path / "n.onnx")))

@@ -423,7 +423,8 @@ def test_a_bundle_for_a_gpu_alone_is_refused_where_there_is_none(request_of, tmp
     without = verify(tmp_path / "bundle", wanted)
     assert (without.status, without.verdict) == (
         0,
-        "READY, but no engine was run; --device runs the engine for this machine",
+        "READY, but no engine was run; `trtcal bundle verify --device` runs the engine for this "
+        "machine",
     )
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from trtcal.backends.bisection import bisect, names_node
 from trtcal.backends.options import CACHE, QDQ, BuildOptions, check_shapes, with_sizes
 from trtcal.backends.sessions import Session
 from trtcal.backends.targets import Gpu, find_gpu, runs_on, version_of
 from trtcal.backends.unsupported import explain_refusal
+from trtcal.backends.worker import ERROR
 from trtcal.documents import (
     Workplace,
     append_line,
@@ -25,7 +29,10 @@ from trtcal.documents import (
     write_document,
 )
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
+from trtcal.evidence.diagnosis.build_diagnosis import check_failure, write_diagnosis
+from trtcal.evidence.diagnosis.failure import NO_KERNEL, ends_build, is_refused, of_error
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
+from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome, built_coverage, find_outcomes
 from trtcal.evidence.log.reader import events_of_file
@@ -99,13 +106,15 @@ class Made:
 class Backend(ABC):
     """One builder of engines, in the Python package `name`, installed by the extra of that name.
 
-    `takes` are those of `BuildOptions.named` that it takes, `routes` its ways to INT8.
+    `takes` are those of `BuildOptions.named` that it takes, `routes` its ways to INT8. With
+    `parses_qdq` TensorRT's parser reads the model, and refuses some forms of Q/DQ.
     """
 
     name: str
     engine_file: str
     default_target: str | None = None
     extra: str = ""
+    parses_qdq: bool = False
     takes: tuple[str, ...] = ()
     routes: tuple[str, ...] = (QDQ,)
 
@@ -186,9 +195,12 @@ def build(
     options: BuildOptions,
     folder: Path,
     examine: Callable[[Build], object] = lambda _build: None,
+    bisect_s: float = 0.0,
 ) -> Build:
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
+    Where a builder fails and names no node, parts are built to find it, if that takes `bisect_s` or
+    less; where it crashes, only if that is infinite.
     `examine` gets the build in a temporary folder first; the diagnosis that it writes there goes along.
     `InputError` if the backend does not take an option or the folder has files of such names that no
     build wrote, `BackendError` if it is missing, refuses the model or crashes, `ResourceError` if it
@@ -212,15 +224,54 @@ def build(
         try:
             product = backend.build_in(model, options, workplace)
         except (BackendError, InputError, ResourceError) as error:
+            if not (workplace / LOG).exists():
+                raise
+
+            def search(cause: Finding) -> Finding:
+                attempt = partial(backend.build_in, options=options)
+                has_crashed = not (workplace / ERROR).exists()
+                limit_s = 0.0 if has_crashed and bisect_s < math.inf else bisect_s
+                return bisect(model, attempt, cause, workplace, limit_s)
+
+            explained = _explained(error, model, backend, workplace, search)
             _keep_log(workplace, folder, backend.engine_file)
-            refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
-            if refusal is not None:
-                raise BackendError(*refusal) from error
-            raise
+            raise explained from error
         result = _describe(model, backend, options, product, workplace)
         result = _recorded(result)
         examine(result)
         return _publish(result, folder)
+
+
+def _explained(
+    error: TrtcalError,
+    model: Model,
+    backend: Backend,
+    workplace: Path,
+    search: Callable[[Finding], Finding],
+) -> TrtcalError:
+    """Return the error that says what ended a build, and record in the workplace all that is known.
+
+    It is what the log and the graph say, or how the builder ended where neither says more; `search`
+    finds the node where that names none.
+    """
+    log, ended_well = workplace / LOG, (workplace / ERROR).exists()
+    refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
+    own = [of_error(*refusal, NO_KERNEL)] if refusal else []
+    own += [] if refusal or ended_well else [of_error(error.message, error.hint)]
+    diagnosis = check_failure(log, model, backend.parses_qdq, own)
+    if not any(map(ends_build, diagnosis.findings)):
+        diagnosis = check_failure(log, model, False, [of_error(error.message, error.hint)])
+    cause = diagnosis.findings[0]
+    is_known = is_refused(cause) or names_node(cause, model) or "killed" in error.message
+    if isinstance(error, BackendError) and not is_known:
+        cause = search(cause)
+        diagnosis = check_failure(log, model, backend.parses_qdq, [cause])
+    write_diagnosis(workplace, diagnosis)
+    if cause.what in (error.message, refusal and refusal[0]):
+        kind = BackendError if refusal else type(error)
+        return kind(cause.what, cause.fix)
+    how = error.message.partition(";")[0].partition(":")[0]
+    return BackendError(f"{how}: {cause.what}", cause.fix)
 
 
 def _files(engine_file: str) -> tuple[str, ...]:
@@ -230,8 +281,7 @@ def _files(engine_file: str) -> tuple[str, ...]:
 
 def _check_folder(folder: Path, engine_file: str) -> None:
     """Refuse a folder in which a build would replace what no build of trtcal wrote."""
-    failed = (f"failed-{LOG}", f"failed-{RECORDS}")
-    names = (*_files(engine_file), MANIFEST, DIAGNOSIS, *failed)
+    names = (*_files(engine_file), MANIFEST, DIAGNOSIS, *FAILED)
     there = next((folder / name for name in names if (folder / name).exists()), None)
     if there is not None and not is_build_folder(folder):
         raise InputError(
@@ -244,7 +294,7 @@ def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
     """Leave the log so far, beside an older build if there is one, which stays as it was."""
     older = (folder / MANIFEST).exists() or (folder / engine_file).exists()
     with together():
-        for file in (LOG, RECORDS):
+        for file in (LOG, RECORDS, DIAGNOSIS):
             if (workplace / file).exists():
                 _move(workplace / file, folder / (f"failed-{file}" if older else file))
 
@@ -324,7 +374,8 @@ def _recorded(result: Build) -> Build:
     return result
 
 
-OPTIONAL = (DIAGNOSIS, INSPECTED, LAYER_TIMES, CACHE, f"failed-{LOG}", f"failed-{RECORDS}")
+FAILED = tuple(f"failed-{file}" for file in (LOG, RECORDS, DIAGNOSIS))
+OPTIONAL = (DIAGNOSIS, INSPECTED, LAYER_TIMES, CACHE, *FAILED)
 """What only some builds leave in their folder."""
 
 

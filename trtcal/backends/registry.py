@@ -14,7 +14,8 @@ from trtcal.backends.tensorrt import TensorRT, TensorRTRTX
 from trtcal.documents import digest_bytes
 from trtcal.documents.bounds import ARRAYS_BYTES, read_bytes
 from trtcal.errors import InputError
-from trtcal.evidence.manifest import MANIFEST, Build, read_manifest
+from trtcal.evidence.diagnosis.failure import no_engine
+from trtcal.evidence.manifest import LOG, MANIFEST, Build, read_manifest
 from trtcal.model import Model, TensorSpec
 from trtcal.model.cut import metadata_of, tail_of
 
@@ -108,6 +109,8 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
 def _read_manifest(place: Path) -> tuple[Build, str]:
     folder = place if place.is_dir() else place.parent
     if not (folder / MANIFEST).is_file():
+        if (folder / LOG).is_file():
+            raise no_engine(folder / LOG)
         raise InputError(
             f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine",
             "give an ONNX file, or a folder that `trtcal build` wrote",

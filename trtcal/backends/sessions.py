@@ -275,7 +275,7 @@ def run_session(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -
     except ValueError as error:
         raise BackendError(
             "samples run one at a time gave outputs of different shapes",
-            "run one sample in a batch: --batch 1",
+            "run one sample in a batch: 1 for --batch",
         ) from error
 
 

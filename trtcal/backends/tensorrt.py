@@ -122,6 +122,7 @@ class TensorRTRTX(Backend):
     name = "tensorrt-rtx"
     engine_file = "engine.plan"
     extra = "rtx"
+    parses_qdq = True
     takes = TAKEN
 
     def targets(self) -> tuple[str, ...]:
@@ -186,7 +187,8 @@ def _refuse_unknown(target: str) -> None:
             raise InputError(
                 f"TensorRT-RTX {version_of('tensorrt-rtx')} cannot build for {part}"
                 f"{named_gpus(part)}, only for {', '.join(known)}",
-                "build with TensorRT on a machine that has the GPU: --backend tensorrt --target gpu",
+                "build on a machine that has the GPU: "
+                "`trtcal build MODEL.onnx --backend tensorrt --target gpu`",
             )
 
 
@@ -197,6 +199,7 @@ class TensorRT(Backend):
     engine_file = "engine.plan"
     default_target = "gpu"
     extra = "tensorrt"
+    parses_qdq = True
     takes = (*TAKEN, "--timing-cache", "--layer-times")
     routes = ROUTES
 
@@ -224,7 +227,7 @@ class TensorRT(Backend):
         if target != "gpu":
             raise InputError(
                 f"backend 'tensorrt' builds for the GPU it runs on, not for {target!r}",
-                "use --target gpu, or --backend tensorrt-rtx for other targets",
+                "take the target gpu, or the backend tensorrt-rtx for other targets",
             )
 
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:

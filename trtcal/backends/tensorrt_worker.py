@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.cuda import ERRORS
 from trtcal.backends.worker import fail, raise_in_parent, read_request
 from trtcal.errors import InputError, TrtcalError
 
@@ -118,8 +116,8 @@ def say(letter: str, message: str) -> None:
     os.write(2, f"[{letter}] {message}\n".encode("utf-8", "replace"))
 
 
-def install_logger(trt: Any) -> dict[str, list[str]]:
-    """Make Polygraphy use a logger that writes all; return the errors (E) and warnings (W) to come."""
+def install_logger(trt: Any) -> list[str]:
+    """Make Polygraphy use a logger that writes all; return the errors to come."""
     import polygraphy.backend.trt.util as polygraphy_trt
     from polygraphy.logger import G_LOGGER
 
@@ -131,7 +129,7 @@ def install_logger(trt: Any) -> dict[str, list[str]]:
         severity.INFO: "I",
         severity.VERBOSE: "V",
     }
-    kept: dict[str, list[str]] = {"E": [], "W": []}
+    errors: list[str] = []
 
     class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
         def __init__(self) -> None:
@@ -139,13 +137,13 @@ def install_logger(trt: Any) -> dict[str, list[str]]:
 
         def log(self, level: Any, message: str) -> None:
             letter = letters.get(level, "V")
-            if letter in kept:
-                kept[letter].append(message)
+            if letter == "E":
+                errors.append(message)
             say(letter, message)
 
     G_LOGGER.colors = False
     polygraphy_trt.TRT_LOGGER = Logger()
-    return kept
+    return errors
 
 
 def build(request: dict[str, Any], trt: Any) -> bytes:
@@ -254,32 +252,10 @@ def _flags(request: dict[str, Any], network: Any, trt: Any, strongly_typed: bool
     return {**flags, "precision_constraints": "prefer"}
 
 
-def main_error(errors: Sequence[str], warnings: Sequence[str], ended: str) -> str:
-    """Return what says why: the last error with an assertion or a code, else the last of all.
-
-    Without an error it is how the build ended, with the last warning of an error, else the last:
-    TensorRT warns that it can't open a device, and then its bindings say `nullptr` only.
-    """
-    reasons = [text for text in errors if "Assertion" in text or "Error Code" in text]
-    causes = [text for text in reasons if "cudaError" not in text]  # there is no GPU to complain to
-    if errors:
-        return " ".join((causes or reasons or errors)[-1].split())
-    if not warnings:
-        return ended
-    warning = ([text for text in warnings if "error" in text] or warnings)[-1]
-    return f"{ended}; the warning before it: {' '.join(warning.split())}{_meaning(warning)}"
-
-
-def _meaning(warning: str) -> str:
-    code = re.search(r"CUDA .*error: (\d+)", warning)
-    known = ERRORS.get(int(code[1])) if code else None
-    return f" ({known[0]}: {known[1]})" if known else ""
-
-
 def main() -> None:
     """Do what the request says."""
     trt = __import__(REQUEST["module"])
-    kept = install_logger(trt)
+    errors = install_logger(trt)
     if REQUEST["module"] == "tensorrt":
         trt.init_libnvinfer_plugins(None, "")  # TensorRT's own ones
     say("I", f"{REQUEST['module']} {trt.__version__}")
@@ -288,7 +264,7 @@ def main() -> None:
     except TrtcalError as error:
         raise_in_parent(error)
     except Exception as error:  # Polygraphy's, TensorRT's and pybind11's own
-        fail(main_error(kept["E"], kept["W"], str(error).strip()))
+        fail(" ".join((errors or [str(error)])[-1].split()))
     else:
         if REQUEST.get("inspect"):
             inspect_engine(engine, trt, bool(REQUEST.get("layer_times")), usual_shapes(REQUEST))

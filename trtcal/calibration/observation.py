@@ -190,7 +190,7 @@ def _naming(method: str, where: str, *known: type[Exception]) -> Iterator[None]:
         if method in BUILT_IN:
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        hint = "correct that calibrator, or choose another --method"
+        hint = "correct that calibrator, or choose another method"
         raise InputError(f"calibrator {method!r} failed{where}: {text}", hint) from error
 
 

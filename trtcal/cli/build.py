@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,18 +12,17 @@ import click
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.diagnose import show as show_diagnosis
 from trtcal.cli.options import JudgingOptions, argument, config_here, option
-from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes, warning
+from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes
+from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
     from trtcal.backends.base import Backend
     from trtcal.backends.options import BuildOptions, Route
-    from trtcal.config import Config
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model
 
-SHOWN_OF_FAILURE = 3
 NODES_SHOWN = 30
 
 
@@ -82,6 +82,10 @@ class BuildEngine(
         "TensorRT's optimization level: higher searches longer.", type=click.IntRange(0, 5)
     )
     layer_times: bool = option("Time every layer on the GPU after the build.")
+    bisect: bool = option(
+        "If no engine is built and no node is named, find the node by builds of parts, however long "
+        "it takes.  [default: if it takes at most a minute]"
+    )
     time_limit: float = option("Time limit of the build in seconds.", default=1800.0)
     output: Path | None = option(
         "Folder for the engine, build.log, build.jsonl and build.json.  [default: builds/TARGET]",
@@ -110,7 +114,7 @@ class BuildEngine(
 
         def show_all() -> None:
             for result, command, diagnosis in builds:
-                _show(result, command, diagnosis)
+                _show(result, self.model, command, diagnosis)
 
         self.present(documents[0] if len(documents) == 1 else {"builds": documents}, show_all)
         for folder in folders:
@@ -128,6 +132,7 @@ def _build_one(
 ) -> tuple[Build, str | None, Diagnosis]:
     """Build for one target; return the build, the backend's own command, and the diagnosis."""
     from trtcal.backends.base import build
+    from trtcal.backends.bisection import BISECT_S
     from trtcal.backends.child import watching
     from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 
@@ -135,6 +140,7 @@ def _build_one(
     build_options = _with_sizes(options, _build_options(options, model, target), model)
     settings = options.config_of_builds
     diagnoses: list[Diagnosis] = []
+    limit_s = math.inf if options.bisect else BISECT_S
 
     def examine(result: Build) -> None:
         diagnoses.append(check_build(result, settings, model))
@@ -143,12 +149,13 @@ def _build_one(
     state = f"building for {target} with {backend.name}"
     with clock(state) as show_state, watching(_watcher(show_state)):
         try:
-            result = build(model, backend, build_options, folder, examine)
-        except (BackendError, ResourceError):
-            _show_failure(folder, settings)
+            result = build(model, backend, build_options, folder, examine, limit_s)
+        except (BackendError, ResourceError) as error:
+            more = command_line("diagnose", folder, model=options.model)
+            error.hint = f"{(error.hint or '').rstrip('.')}. More: `{more}`".lstrip(". ")
             raise
     if why := result.measured.get("unrecorded"):
-        note(f"this machine has no record of building it, so loading it needs --trust: {why}")
+        note(f"no record of building it here, so `trtcal compare --trust` has to load it: {why}")
     command = backend.command(model, build_options, str(options.model), str(result.engine))
     return result, command, diagnoses[0]
 
@@ -187,18 +194,6 @@ def _with_sizes(options: BuildEngine, settings: BuildOptions, model: Model) -> B
     return sized
 
 
-def _show_failure(folder: Path, settings: Config) -> None:
-    """Print on standard error what the log of a failed build means."""
-    from trtcal.evidence.diagnosis.build_diagnosis import check_engine
-    from trtcal.evidence.layers.reading import Engine
-    from trtcal.evidence.manifest import LOG
-
-    logs = [path for name in (f"failed-{LOG}", LOG) if (path := folder / name).exists()][:1]
-    findings = check_engine(Engine(str(folder), ()), settings, logs).findings
-    for finding in findings[:SHOWN_OF_FAILURE]:
-        warning(f"{finding.kind}: {finding.what}; fix: {finding.fix}")
-
-
 def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
     """Return a reader of a running build's log that shows the findings so far."""
     from trtcal.evidence.log.reader import Live
@@ -212,8 +207,8 @@ def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
     return watch
 
 
-def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
-    """Print each node's precision, the command that builds the same, and the diagnosis."""
+def _show(result: Build, model: Path, command: str | None, diagnosis: Diagnosis) -> None:
+    """Print each node's precision, the command that builds the same, and the kinds of findings."""
     title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
     columns |= {"engine layer": "{layer}", "why": "{reason}"}
@@ -224,7 +219,7 @@ def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
     if command:
         say(f"the same with the backend's own tool: {command}")
     say_written(result.engine, result.digest)
-    show_diagnosis(diagnosis)
+    show_diagnosis(diagnosis, command_line("diagnose", result.folder, "-v", model=model))
 
 
 def _route(options: BuildEngine, model: Model) -> Route:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
 from trtcal.cli.options import JudgingOptions, argument, option
-from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage
-from trtcal.errors import InputError
+from trtcal.cli.output import (
+    most,
+    note,
+    print_limits,
+    say,
+    say_more,
+    show_coverage,
+    warning,
+)
+from trtcal.documents.streams import command_line
+from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
@@ -51,7 +60,13 @@ class Diagnose(JudgingOptions, example="trtcal diagnose builds/sm89 --log replay
         diagnosis = _diagnose(self)
         if self.logs and not diagnosis.counts["log_events"]:
             note("note: the logs have no message of a builder: are they build logs?")
-        self.present(diagnosis.to_document(), lambda: show(diagnosis))
+
+        def show_all() -> None:
+            show(diagnosis)
+            for line in _details(self):
+                say(f"details: {line}")
+
+        self.present(diagnosis.to_document(), show_all)
         if self.folder:
             files, test = recall(self.folder), self.config.evaluation.data
             words = ("compare", files.get("model"), files.get("quantized"), "--data")
@@ -61,6 +76,22 @@ class Diagnose(JudgingOptions, example="trtcal diagnose builds/sm89 --log replay
 
 
 command = Diagnose.command()
+
+
+def _details(options: Diagnose) -> Iterator[str]:
+    """Yield the commands that show more of what was diagnosed: each line, each layer, each fusion."""
+    from trtcal.evidence.manifest import LOG, MANIFEST
+
+    folder, layers = options.folder, options.layers
+    own = [folder / LOG] if folder and (folder / LOG).is_file() else []
+    for log in (*own, *options.logs):
+        yield command_line("log", log)
+    if layers or (folder and (folder / MANIFEST).exists()):
+        yield command_line("layers", "show", layers or folder, profile=options.profile)
+        if options.model:
+            yield command_line("layers", "fusions", options.model, layers or folder)
+    elif options.model:
+        yield command_line("layers", "fusions", options.model)
 
 
 def _diagnose(options: Diagnose) -> Diagnosis:
@@ -77,6 +108,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
         )
     model = load_model(options.model) if options.model else None
     if options.folder:
+        _warn_of_failure(options.folder)
         return check_folder(options.folder, config, options.logs, model)
     engine = (
         read_engine(options.layers, options.profile) if options.layers else Engine("no layers", ())
@@ -86,13 +118,23 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     return check_engine(engine, config, options.logs, model)
 
 
-def show(diagnosis: Diagnosis) -> None:
-    """Print findings, what was accepted, and what was counted."""
+def _warn_of_failure(folder: Path) -> None:
+    """Say that the last build failed, where the folder still has an older engine."""
+    from trtcal.evidence.diagnosis.failure import failure_of
+    from trtcal.evidence.manifest import LOG
+
+    log = folder / f"failed-{LOG}"
+    if log.is_file() and (cause := failure_of(log)):
+        warning(f"the last build failed, this is an older engine: {cause.what}", cause.fix)
+
+
+def show(diagnosis: Diagnosis, all_at: str = "") -> None:
+    """Print findings, what was accepted, and what was counted; `all_at` as in `show_findings`."""
     from trtcal.evidence.diagnosis.build_diagnosis import summary_line
 
     if diagnosis.coverage is not None:
         show_coverage(diagnosis.coverage)
-    show_findings(diagnosis.findings, most(FINDINGS_SHOWN))
+    show_findings(diagnosis.findings, most(FINDINGS_SHOWN), all_at)
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
@@ -107,15 +149,29 @@ def show(diagnosis: Diagnosis) -> None:
     say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
 
 
-def show_findings(findings: Sequence[Finding], count: int | None) -> None:
-    """Print the first findings, and how many there are more."""
-    for number, finding in enumerate(findings[:count], 1):
-        say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
-        say(f"   why: {finding.why}")
-        say(f"   fix: {finding.fix}")
-        for evidence in finding.evidence[: most(EVIDENCE_SHOWN)]:
+def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = "") -> None:
+    """Print the first findings, and how many there are more.
+
+    With `all_at`, the command that shows each one, those of one kind and remedy are printed once.
+    """
+    from trtcal.evidence.findings import count_findings
+
+    groups: dict[object, list[Finding]] = {}
+    for place, finding in enumerate(findings):
+        groups.setdefault((finding.kind, finding.fix) if all_at else place, []).append(finding)
+    for number, (first, *others) in enumerate([*groups.values()][:count], 1):
+        what, alike = f"{first.what}{_cost(first)}", (first, *others)
+        if others:
+            names = some(finding.subject or finding.what for finding in alike)
+            what = f"{count_findings(first.kind, len(alike))}: {names}"
+        say(f"{number}. {first.kind}: {what}")
+        say(f"   why: {first.why}")
+        say(f"   fix: {first.fix}")
+        for evidence in () if others else first.evidence[: most(EVIDENCE_SHOWN)]:
             _show_evidence(evidence)
-    say_more(len(findings), count, "findings")
+    say_more(len(groups), count, "findings")
+    if len(groups) < len(findings):
+        say(f"each of the {len(findings)} findings: `{all_at}`")
 
 
 def _show_evidence(evidence: Evidence) -> None:

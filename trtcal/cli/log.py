@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +73,7 @@ class Log(ExplainOptions, example="trtcal log build.log --json"):
         try:
             failed = _follow(files[0], self.as_json) if follow else _explain(self)
             if failed and not self.exit_zero:
-                raise GateFailed(
-                    f"the build failed: {', '.join(failed)}", "--exit-zero ends with status 0"
-                )
+                raise _failure(failed)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -85,8 +83,18 @@ class Log(ExplainOptions, example="trtcal log build.log --json"):
 command = Log.command()
 
 
-def _explain(options: Log) -> list[str]:
-    """Read the files, print what they say, and return those of builds that failed."""
+def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
+    """Return the error about builds that failed: their logs, and of one alone why and what helps."""
+    (file, what, fix), *others = failed
+    files = ", ".join(name for name, _, _ in failed)
+    if others or not what:
+        return GateFailed(f"the build failed: {files}", "--exit-zero ends with status 0")
+    return GateFailed(f"the build failed: {file}: {what}", fix)
+
+
+def _explain(options: Log) -> list[tuple[str, str, str]]:
+    """Read the files, print what they say, and return those of builds that failed, with the cause."""
+    from trtcal.evidence.diagnosis.failure import summarized
     from trtcal.evidence.log.summary import LogWriter
 
     failed = []
@@ -95,12 +103,13 @@ def _explain(options: Log) -> list[str]:
         with _writer(options.output, options.as_json) as write:
             writer = LogWriter(file, write, newline)
             writer.write(_portions(file))
+        cause = summarized(file, writer.end["summary"])
         if not options.as_json:
             if number:
                 say("")
             show(file, writer)
         _warn_of_few(file, writer.end)
-        failed += [file] if writer.end["summary"]["is_failed"] else []
+        failed += [cause] if cause else []
     return failed
 
 
@@ -223,7 +232,7 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
     return text if len(text) <= longest else f"{text[:side]}…{text[-side:]}"
 
 
-def _follow(file: str, as_json: bool) -> list[str]:
+def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
     """Print the findings of a growing log as they come, until the user or standard input ends it.
 
     Return the file if its build failed.
@@ -243,7 +252,7 @@ def _follow(file: str, as_json: bool) -> list[str]:
         status.clear()
         live.close()
         note(live.text())
-    return [file] if live.facts.to_document()["is_failed"] else []
+    return [(file, "", "")] if live.facts.to_document()["is_failed"] else []
 
 
 def _growing_portions(file: str) -> Iterable[bytes]:

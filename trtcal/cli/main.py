@@ -190,7 +190,11 @@ def _run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", "start the same command again", INTERRUPTED)
     except MemoryError:
-        return _say("out of memory", "use a smaller --batch, or a --max-memory", 4)
+        return _say(
+            "out of memory",
+            "use a smaller `batch` in trtcal.toml, or `trtcal calibrate --max-memory`",
+            4,
+        )
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _say(

@@ -65,6 +65,34 @@ LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
 
+KEYS = dict.fromkeys(("batch", "data", "improve", "labels", "output", "outputs", "shapes", "task"))
+KEYS |= {"db": "history", "limit": "limits", "metric-file": "metric", "target": "targets"}
+KEYS |= {"time-limit": "time_limit_s", "workers": None}
+OWNERS = {
+    "build": ("backend", "constraints", "layer-times", "route", "workspace"),
+    "calibrate": ("max-memory",),
+    "ranges import": ("format", "partial"),
+    "run": ("test", "trust"),
+}
+ELSEWHERE = {f"--{name}": f"`{key or name}` in trtcal.toml" for name, key in KEYS.items()} | {
+    f"--{name}": f"`trtcal {owner} --{name}`" for owner, names in OWNERS.items() for name in names
+}
+"""What a hint names in place of an option that the command which ends with it lacks."""
+NAMED = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][a-z-]*")
+
+
+def with_own_options(hint: str) -> str:
+    """Return a hint with what stands in for options that the command which runs does not have."""
+    context = click.get_current_context(silent=True)
+    own = (
+        {name for parameter in context.command.params for name in parameter.opts} if context else ()
+    )
+    return NAMED.sub(
+        lambda found: found[0] if not own or found[0] in own else ELSEWHERE.get(found[0], found[0]),
+        hint,
+    )
+
+
 def option(about: str, *names: str, **settings: Any) -> Any:
     """Return a field that is an option: its help, and what click takes besides.
 
@@ -96,12 +124,11 @@ class Options:
         raise NotImplementedError
 
     def _start(self) -> None:
-        """Do the work; hints on the model name the file given, and with -q no page is named."""
+        """Do the work; hints name the file given and options of this command, with -q no page."""
         try:
             self._run()
         except TrtcalError as error:
-            if error.hint and MODEL in error.hint:
-                error.hint = self._with_file(error.hint)
+            error.hint = error.hint and with_own_options(self._with_file(error.hint))
             if is_quiet():
                 error.page = ""
             raise

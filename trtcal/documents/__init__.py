@@ -253,6 +253,8 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
 
     `command` is the one that writes such a document, which the hint names.
     """
+    if command and not path.exists():
+        raise InputError(f"{path} does not exist", f"check the path, or write it: `{command}`")
     document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != kind:
         other = document.get("kind") if isinstance(document, dict) else type(document).__name__

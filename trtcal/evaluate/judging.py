@@ -144,7 +144,7 @@ class Judge:
         if self.objective == "kl" and self.metric is None:
             if "kl" not in figures:
                 raise InputError(
-                    "the first output has no class scores, which --objective kl needs",
+                    "the first output has no class scores, which the objective kl needs",
                     "leave it out (sqnr works for all outputs), or give a --metric-file of your own",
                 )
             return Verdict(total(figures), figures["kl"])

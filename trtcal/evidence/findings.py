@@ -62,12 +62,14 @@ class Kind:
     """What findings of a kind have in common: `kinds.toml` has them all.
 
     `counted` is its noun for one and for several; `fixes` are what to do by the cause of a finding.
+    What `is_refused` gives no engine: TensorRT's parser or compiler ends the build there.
     """
 
     meaning: str
     why: str
     fix: str
     costs_alone: bool = False
+    is_refused: bool = False
     counted: tuple[str, ...] = ()
     fixes: dict[str, str] = field(default_factory=dict)
 

@@ -206,7 +206,7 @@ def _check_names(model: Model, names: Sequence[str], makers: Mapping[str, NodePr
                 f"tensors with similar names: {', '.join(close)}",
             )
     if not names:
-        raise InputError("--outputs names no tensor", "give --outputs NAME,NAME")
+        raise InputError("no tensor to cut at is named", "give --outputs NAME,NAME")
 
 
 def _check_inputs(model: Model, names: Sequence[str], parts: _Parts) -> None:
@@ -255,6 +255,24 @@ def cut_before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> tuple[str,
     types = _types(proto)
     floats = [n for n in border if n in types and _holds_floats(types[n])]
     return tuple(floats or border)
+
+
+def cut_points(model: Model) -> list[tuple[int, tuple[str, ...]]]:
+    """Return after how many nodes a model can be cut, each with the tensors at which, in order.
+
+    Every prefix of the nodes whose border has tensors that an input decides and of known rank is one.
+    """
+    graph, constants, types = model.proto.graph, _constants(model.proto), _types(model.proto)
+    last = {name: place for place, node in enumerate(graph.node, 1) for name in reads(node)}
+    last |= {value.name: len(graph.node) + 1 for value in graph.output}
+    border, points = list[str](), list[tuple[int, tuple[str, ...]]]()
+    for place, node in enumerate(graph.node[:-1], 1):
+        border += [name for name in node.output if name and name not in constants]
+        border = [name for name in border if last.get(name, 0) > place]
+        known = (types[name].type.tensor_type.HasField("shape") for name in border if name in types)
+        if border and all(name in types for name in border) and all(known):
+            points.append((place, tuple(border)))
+    return points
 
 
 def _holds_floats(value: ValueInfoProto) -> bool:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtcal.backends.base import build
+from trtcal.backends.bisection import BISECT_S
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend
-from trtcal.backends.unsupported import PREPARE
 from trtcal.calibration import (
     Observation,
     ObserveOptions,
@@ -240,10 +240,9 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
 
 
 def _why(error: TrtcalError, model: Model) -> str:
-    """Return why a build failed, and the command that helps where it is a cut, without folders."""
-    if f"{PREPARE} " not in (error.hint or ""):
-        return error.message
-    return f"{error.message}; {error.hint}".replace(f"{model.path.parent}/", "")
+    """Return why a build failed, and what helps, without folders."""
+    parts = filter(None, (error.message, error.hint))
+    return "; ".join(parts).replace(f"{model.path.parent}/", "").rstrip(".")
 
 
 def build_one(
@@ -258,12 +257,17 @@ def build_one(
     output = f"builds/{model.name}-{target}"
     options = BuildOptions(target, parse_shapes(config.build.shapes), config.build.time_limit_s)
     options = with_sizes(options, model, sizes)
+    own = journal.digest_of(f"models/{model.name}.onnx")  # the reference has none
     try:
         with journal.step("build", f"{output}/build.json") as record:
             folder, is_done = journal.folder / output, f"{output}/build.json" in journal.done
-            built = read_build(folder) if is_done else build(model, backend, options, folder)
+            bisect_s = 0.0 if own else BISECT_S
+            if is_done:
+                built = read_build(folder)
+            else:
+                built = build(model, backend, options, folder, bisect_s=bisect_s)
             record(built.digest)
-        digest = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
+        digest = own or model.fingerprint
         for follower in journal.followers:
             follower.see_build(built, digest)
     except (BackendError, ResourceError) as error:

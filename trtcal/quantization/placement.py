@@ -7,13 +7,14 @@ weights; leave their outputs; quantize the residual input of a skip connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.model import Model
+from trtcal.model.files import with_inner
 from trtcal.model.graph import FP16_OPSET, import_graph, is_fp16, is_op, only_consumer
 from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES
 from trtcal.quantization.propagate import choices, cut_sources, propagate, range_sources
@@ -57,6 +58,13 @@ def find_layers(model: Model) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
     placement = place(import_graph(model.proto))
     if not any(layer.op in MULTIPLIES for layer in placement.layers):
+        if bodies := list(_multiplying_bodies(model)):
+            raise InputError(
+                f"model {model.path} has nothing to quantize: all its products are in the body of "
+                f"{some(bodies)}, and trtcal places Q/DQ in the main graph only",
+                "export the model with the loop unrolled or the branch chosen; as it is, it runs in "
+                "float: `trtcal build MODEL.onnx --target TARGET`",
+            )
         reasons = [f"{name}: {why}" for name, why in placement.refused.items()]
         said = f" ({'; '.join(reasons[:3])})" if reasons else ""
         raise InputError(
@@ -64,6 +72,15 @@ def find_layers(model: Model) -> Placement:
             f"INT8 helps {', '.join(sorted(MULTIPLIES))} nodes with constant float weights",
         )
     return placement
+
+
+def _multiplying_bodies(model: Model) -> Iterator[str]:
+    """Yield the nodes (Loop, Scan, If) whose bodies have all products, none if others have some."""
+    nodes = model.proto.graph.node
+    for node in () if any(node.op_type in MULTIPLIES for node in nodes) else nodes:
+        inner = (part for part in with_inner([node]) if part is not node)
+        if any(part.op_type in MULTIPLIES for part in inner):
+            yield f"{node.op_type} {node.name!r}"
 
 
 def tensors_to_observe(placement: Placement) -> list[str]:

@@ -16,7 +16,8 @@ from trtcal.errors import InputError
 from trtcal.evaluate.ab import AB_KIND as AB
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evidence import manifest
-from trtcal.evidence.diagnosis.build_diagnosis import DIAGNOSIS_KIND as DIAGNOSIS
+from trtcal.evidence.diagnosis.failure import DIAGNOSIS_KIND as DIAGNOSIS
+from trtcal.evidence.diagnosis.failure import DIAGNOSIS_VERSION, failure_of
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.formats import PLANNED
 from trtcal.model import Model, load_model
@@ -65,7 +66,13 @@ class Findings:
         named = (self.run or {}).get("missing_builds")
         if isinstance(named, dict) and named:
             return {str(what): str(why) for what, why in named.items()}
-        return dict.fromkeys(self.failed_logs, "it left a log and no engine")
+        causes = {
+            where: failure_of(self.folder / where / manifest.LOG) for where in self.failed_logs
+        }
+        return {
+            where: cause.what if cause else "it left a log and no engine"
+            for where, cause in causes.items()
+        }
 
 
 def collect(folder: Path) -> Findings:
@@ -99,7 +106,9 @@ def collect(folder: Path) -> Findings:
         failed_logs=failed_logs,
         where={build.digest: _relative(build.folder, folder) for build in builds},
         diagnoses={
-            build.digest: read_document(build.folder / manifest.DIAGNOSIS, DIAGNOSIS, 2)
+            build.digest: read_document(
+                build.folder / manifest.DIAGNOSIS, DIAGNOSIS, DIAGNOSIS_VERSION
+            )
             for build in builds
             if (build.folder / manifest.DIAGNOSIS).is_file()
         },

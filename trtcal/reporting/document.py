@@ -27,7 +27,7 @@ from trtcal.documents import (
 )
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.variant_limits import judge_variants
-from trtcal.evidence.diagnosis.build_diagnosis import Case, check_case
+from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
@@ -276,7 +276,7 @@ def _diagnosis(document: Document) -> Document:
 
 def _failed_log(folder: Path, where: str) -> Document:
     log = folder / where / LOG
-    diagnosis = check_case(Case(), Config(log), [log])
+    diagnosis = check_engine(Engine(where, ()), Config(log), [log])
     return {"where": where, "log": read_log(log), "diagnosis": _diagnosis(diagnosis.to_document())}
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trtcal.documents import Document
+from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.variant_limits import judge_variants
-from trtcal.evidence.diagnosis.log_findings import FAILING
+from trtcal.evidence.diagnosis.failure import ends_build, line_of
+from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
@@ -42,7 +43,6 @@ LONGEST = 400  # characters of what was found in data
 ON_LIMIT = 0.05  # of the interval's width
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
-NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
 
 @dataclass(frozen=True)
@@ -185,28 +185,15 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
 
 def _failed_build(failed: Document) -> str:
     """Return what a failed build's log gives as the cause: the layer, the line, the likely fix."""
-    findings = [
-        finding for finding in failed["diagnosis"]["findings"] if finding["kind"] in FAILING
-    ]
+    findings = (from_fields(Finding, item) for item in failed["diagnosis"]["findings"])
+    cause = next(filter(ends_build, findings), None)
     where = "" if failed["where"] == "." else f" in {text.shorten(failed['where'], REASON_SHOWN)}"
-    if not findings:
+    if cause is None:
         return f"No engine: the build{where} ended and its log gives no reason."
-    first = min(findings, key=lambda finding: (finding["kind"] != NAMED_FIRST, _line_of(finding)))
-    at = f" (line {_line_of(first)} of its log)"
-    if first["subject"]:
-        layer = text.shorten(first["subject"], REASON_SHOWN)
-        return f"No engine: the build{where} failed at {layer!r}{at}. {first['why']} {first['fix']}"
-    what = text.shorten(first["what"], REASON_SHOWN).rstrip(".")
-    return f"No engine: the build{where} failed: {what}{at}. {first['fix']}"
-
-
-def _line_of(finding: Document) -> int:
-    """Return the first line of a log that a finding rests on: what comes first causes the rest."""
-    places = (evidence["place"] for evidence in finding["evidence"] if evidence["source"] == "log")
-    lines = [
-        int(place.rpartition(":")[2]) for place in places if place.rpartition(":")[2].isdigit()
-    ]
-    return min(lines, default=0)
+    line = line_of(cause)
+    at = f" (line {line} of its log)" if line else ""
+    what = text.shorten(cause.what, REASON_SHOWN).rstrip(".:")
+    return f"No engine: the build{where} failed: {what}{at}. {cause.fix}"
 
 
 def _merit(is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
@@ -395,7 +382,7 @@ def _undecided_sentence(row: Row, judgement: Judgement) -> str:
     if figure is None or judgement.reason or judgement.samples_needed is not None:
         return sentence
     if judgement.limit.about.of != OUTPUTS:
-        return f"{sentence} Measure more rounds on an idle machine (--rounds)."
+        return f"{sentence} Measure more rounds on an idle machine (`trtcal compare --rounds`)."
     width = figure.high - figure.low
     if abs(figure.value - judgement.limit.bound) <= ON_LIMIT * width < math.inf:
         return f"{sentence} The figure is at the limit, so more samples may not settle it."

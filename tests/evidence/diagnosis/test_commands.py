@@ -7,15 +7,17 @@ import onnx
 import pytest
 
 from tests.evidence.layers import engines
-from tests.fixtures.commands import shows
+from tests.fixtures.commands import answer, shows
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.structures import image, pair, weight, wrong_axis
 from trtcal import diagnose
 from trtcal.backends.registry import BACKENDS
+from trtcal.cli.diagnose import show_findings
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError
+from trtcal.evidence.findings import Finding
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
@@ -32,6 +34,17 @@ def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
     onnx.save(wrong_axis().proto(), here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "loose"]) == 0
     shows(capsys.readouterr().out, "1. no_int8", "2. silent_fallback", "node", "int8", "0 %")
+    said = {finding["what"] for finding in answer(capsys, "layers", "show", "loose")["findings"]}
+    diagnosed = answer(capsys, "diagnose", "loose", "--model", "model.onnx")["findings"]
+    assert said
+    assert said <= {finding["what"] for finding in diagnosed}
+    assert run_command(["diagnose", "loose", "--model", "model.onnx"]) == 0
+    shows(
+        capsys.readouterr().out,
+        "details: trtcal log loose/build.log",
+        "details: trtcal layers show loose",
+        "details: trtcal layers fusions model.onnx loose",
+    )
     (here / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "strict"]) == 1
     for file in ("engine.plan", "build.json", "diagnosis.json"):
@@ -114,6 +127,18 @@ def test_layers_that_a_calibrator_gave_int8_are_counted_without_qdq_in_the_model
     assert "runs in fp32" in coverage["rest"][0]["reason"]
 
 
+def test_equal_findings_are_printed_once_with_their_number_and_where_all_are(capsys):
+    findings = [Finding("fusion_differs", f"n{i}", f"{i} differs", "why", "fix") for i in range(26)]
+    findings.append(Finding("fusion_differs", "other", "o differs", "why", "another fix"))
+    show_findings(findings, 10, "trtcal diagnose built -v")
+    out = capsys.readouterr().out
+    shows(out, "1. fusion_differs: 26 missing fusions: n0, n1, n2 and 23 more")
+    shows(out, "2. fusion_differs: o differs", "`trtcal diagnose built -v`")
+    assert out.count("fusion_differs") == 2
+    show_findings(findings, 10)
+    assert capsys.readouterr().out.count("fusion_differs") == 10
+
+
 def test_a_failed_build_says_what_its_log_means(here, capsys):
     proto = wrong_axis().proto()
     for tensor in proto.graph.initializer:
@@ -121,13 +146,11 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
             tensor.raw_data = b"\1" * 8  # zero points, which the parser wants to be 0
     onnx.save(proto, here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 3
-    shows(capsys.readouterr().err, "build_error:", "fix:")
+    shows(capsys.readouterr().err, "node", "zero point")
     assert not (here / "made" / "engine.plan").exists()
     assert run_command(["diagnose", "made"]) == 0
-    assert "build_error" in capsys.readouterr().out
+    shows(capsys.readouterr().out, "1. zero_point", "2. build_error")
     assert diagnose("made").counts["log_events"] > 0
-    assert run_command(["layers", "show", "made"]) == 2
-    shows(capsys.readouterr().err, "`trtcal log made/build.log`")
 
 
 @pytest.mark.parametrize(

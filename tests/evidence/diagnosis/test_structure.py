@@ -5,7 +5,17 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.fixtures.structures import conv, image, pair, weight, whole, wrong_axis
+from tests.fixtures.structures import (
+    computed_scale,
+    conv,
+    image,
+    pair,
+    weight,
+    whole,
+    with_bias,
+    wrong_axis,
+    zero_point,
+)
 from tests.fixtures.tables import each
 from tests.fixtures.zoo_net import Net
 from trtcal.backends.base import build
@@ -39,6 +49,11 @@ def float_input():
 def per_channel_activation():
     net = image()
     return conv(net, pair(net, "x", np.full(8, 0.05), axis=1), weight(net, (8, 8, 3, 3)))
+
+
+def listed_scale():
+    net = image()
+    return conv(net, pair(net, "x", [0.05]), weight(net, (8, 8, 3, 3)))
 
 
 def before_relu():
@@ -87,6 +102,7 @@ CASES = {
     float_weights: "one_sided",
     float_input: "one_sided",
     per_channel_activation: "per_channel_activation",
+    listed_scale: "listed_scale",
     before_relu: "not_adjacent",
     gemm_wrong_axis: "wrong_axis",
     matmul_wrong_axis: "wrong_axis",
@@ -126,20 +142,10 @@ def test_scales_that_give_no_integers_are_faults(value):
 
 
 def test_what_the_parser_refuses_is_named():
-    net = image()
-    moved = conv(net, pair(net, "x"), weight(net, (8, 8, 3, 3), zero=3)).proto()
-    assert find_faults(moved)["node"].cause == "zero_point"
-    net = image()
-    bias = weight(net, (8,))
-    biased = conv(net, pair(net, "x"), weight(net, (8, 8, 3, 3)), bias).proto()
-    assert find_faults(biased)["node"].cause == "quantized_bias"
-    net = image()
-    scale = net.add("ReduceMax", net.add("Abs", "x"), keepdims=0)
-    zero = net.value(0, np.int8)
-    quantized = net.add("QuantizeLinear", "x", scale, zero)
-    x = net.add("DequantizeLinear", quantized, scale, zero)
-    computed = conv(net, x, weight(net, (8, 8, 3, 3))).proto()
-    assert find_faults(computed)["node"].cause == "computed_scale"
+    assert find_faults(zero_point())["node"].cause == "zero_point"
+    assert find_faults(with_bias(np.int32))["node"].cause == "quantized_bias"
+    assert not find_faults(with_bias(np.int8)), "TensorRT-RTX builds it in INT8"
+    assert find_faults(computed_scale())["node"].cause == "computed_scale"
 
 
 def test_constants_in_nodes_count_as_constants():

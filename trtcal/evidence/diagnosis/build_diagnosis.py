@@ -9,14 +9,21 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 from onnx import TensorProto
 
 from trtcal.config import Config
-from trtcal.documents import Document, seal, write_document
+from trtcal.documents import Document, seal, to_fields, write_document
+from trtcal.evidence.diagnosis.failure import (
+    DIAGNOSIS_KIND,
+    DIAGNOSIS_VERSION,
+    causes_first,
+    ends_build,
+    recorded,
+)
 from trtcal.evidence.diagnosis.log_findings import LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
     MISSING_RANGE,
@@ -59,7 +66,6 @@ from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
-DIAGNOSIS_KIND = "diagnosis"
 NO_RANGE = "has no range"
 
 
@@ -70,6 +76,7 @@ class Case:
     `tensors` gives the tensors that each node reads and writes, if the model is given; each
     event comes with the name of its log. `coverage` says how much of the compute is in narrow formats,
     `expected` in which of them, by the names of plans, at least one layer was to run: `narrow` is any.
+    Without an engine, `is_built` is false.
     """
 
     outcomes: Sequence[Outcome] = ()
@@ -79,6 +86,7 @@ class Case:
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     coverage: Coverage | None = None
     expected: Collection[str] = ()
+    is_built: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,11 @@ class Diagnosis:
 
     def to_document(self) -> Document:
         """Return the sealed JSON form."""
-        accepted = [{**asdict(finding), "accepted": why.reason} for finding, why in self.accepted]
+        accepted = [
+            {**to_fields(finding), "accepted": why.reason} for finding, why in self.accepted
+        ]
         body = {
-            "findings": list(map(asdict, self.findings)),
+            "findings": list(map(to_fields, self.findings)),
             "accepted": accepted,
             "limits": [judgement.to_document() for judgement in self.limits],
             "notes": dict(self.notes),
@@ -128,7 +138,7 @@ class Diagnosis:
             "unused_suppressions": [str(suppression) for suppression in self.unused],
             "coverage": self.coverage and self.coverage.to_document(),
         }
-        return seal({"kind": DIAGNOSIS_KIND, "schema_version": 2, **body})
+        return seal({"kind": DIAGNOSIS_KIND, "schema_version": DIAGNOSIS_VERSION, **body})
 
 
 def diagnose(
@@ -139,24 +149,36 @@ def diagnose(
 ) -> Diagnosis:
     """Return what is wrong with a build, the costliest first; `further` are findings of others.
 
-    A log line and a layer about the same node are evidence of one finding.
+    A log line and a layer about the same node are evidence of one finding. Of a build that gave no
+    engine, what ended it comes first, and it has no coverage.
     """
     log = LogFindings()
     mentions = Mentions(log.read(case.events))
     of_log = log.findings()
     own = [*_absent(case), *_lost(case, mentions), *_left(case)]
-    everything = rank(_merged([*own, *of_log], case) + list(further))
+    everything = rank(_different(_merged([*own, *of_log], case) + list(further)))
+    coverage = case.coverage
+    if not case.is_built and any(map(ends_build, everything)):
+        everything, coverage = causes_first(everything), None
     findings, accepted = suppress(everything, suppressions)
     used = {why for _, why in accepted}
     return Diagnosis(
         findings,
         accepted,
-        (*judge_findings(findings, limits), *judge_coverage(limits, case.coverage)),
+        (*judge_findings(findings, limits), *judge_coverage(limits, coverage)),
         dict(log.notes),
         _counts(case, log),
         tuple(suppression for suppression in suppressions if suppression not in used),
-        case.coverage,
+        coverage,
     )
+
+
+def _different(findings: Iterable[Finding]) -> list[Finding]:
+    """Return each finding once, as it stands last: a record of a failed build says more of it."""
+    kept: dict[tuple[str, str | None, str], Finding] = {}
+    for finding in findings:
+        kept[finding.kind, finding.subject, finding.what] = finding
+    return list(kept.values())
 
 
 def suppress(
@@ -389,8 +411,17 @@ def check_folder(
     log = path / LOG
     if not log.is_file():
         return check_engine(read_engine(path), config, logs, model)
-    engine = Engine(str(log), ()) if parse_file(log).is_failed else read_engine(path)
+    has_failed = bool(recorded(log)) or parse_file(log).is_failed
+    engine = Engine(str(log), ()) if has_failed else read_engine(path)
     return check_engine(engine, config, (log, *logs), model)
+
+
+def check_failure(
+    log: Path, model: Model, has_parser: bool, own: Iterable[Finding] = ()
+) -> Diagnosis:
+    """Diagnose a build that gave no engine: by its log, and by the Q/DQ where TensorRT parses them."""
+    further = [*own, *(_faults(uniquely_named(model)) if has_parser else ())]
+    return diagnose(Case(events=_events([log]), is_built=False), further=further)
 
 
 def check_engine(
@@ -400,22 +431,28 @@ def check_engine(
 
     With layers and model, the precision of nodes with Q/DQ is compared with what they got. Without
     layers the graph alone shows which of its Q/DQ TensorRT will compute in float, and which fusions
-    something breaks.
+    something breaks. Beside the log of a failed build, its record counts too.
     """
     if model is None:
         coverage = layer_coverage(engine.layers) if engine.layers else None
         expected = () if narrow_formats(engine.layers) else ("int8",)
-        case = Case(layers=engine.layers, coverage=coverage, expected=expected)
-        return check_case(case, config, logs, _of_layers(engine.layers, None))
+        has_layers = bool(engine.layers)
+        case = Case(layers=engine.layers, coverage=coverage, expected=expected, is_built=has_layers)
+        further = [*_recorded(logs), *_of_layers(engine.layers, None)]
+        return check_case(case, config, logs, further)
     return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model)), model)
+
+
+def _recorded(logs: Sequence[Path]) -> Iterator[Finding]:
+    return (finding for log in logs for finding in recorded(log))
 
 
 def _check_of_model(
     engine: Engine, config: Config, logs: Sequence[Path], model: Model
 ) -> Diagnosis:
     if not engine.layers:
-        case = Case(coverage=asked_coverage(model))
-        return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
+        case = Case(coverage=asked_coverage(model), is_built=False)
+        return check_case(case, config, logs, [*_faults(model), *_recorded(logs), *_fusions(model)])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
     outcomes = explain(check(precisions, engine.layers), model.proto, Mentions(_events(logs)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding
 from trtcal.evidence.log.recognition import CATEGORIES, Event
 from trtcal.evidence.log.rules import in_words
-from trtcal.evidence.log.summary import KernelMemory
+from trtcal.evidence.log.summary import KernelMemory, vagueness
 
 MAX_EVIDENCE = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
@@ -64,10 +64,11 @@ class LogFindings:
             yield source, event
 
     def findings(self) -> list[Finding]:
-        """Return what was found, in the order of the log."""
-        causes = [group for group in self.groups.values() if "echo" not in group.first.tags]
-        failing = any(group.kind in FAILING for group in causes)
-        return [self._finding(group) for group in (causes if failing else self.groups.values())]
+        """Return what was found, in the order of the log; of a failure what says most of its cause."""
+        groups = self.groups.values()
+        failures = (vagueness(group.first) for group in groups if group.kind in FAILING)
+        clearest = min(failures, default=2)
+        return [self._finding(group) for group in groups if vagueness(group.first) <= clearest]
 
     def _take(self, source: str, event: Event) -> None:
         self.memory.add(event)
@@ -90,7 +91,7 @@ class LogFindings:
             kind=group.kind,
             subject=event.subject if single or category.each else None,
             what=self._workspace(group) if group.kind == WORKSPACE else _what(group),
-            why=rule.meaning if rule else category.meaning,
+            why=rule.meaning if rule else KINDS[group.kind].why,
             fix=_fix(group.kind, rule.fix if rule else None),
             evidence=tuple(map(log_evidence, group.kept)),
             cost=Cost(risk="high" if "risky" in event.tags else category.risk),

@@ -12,6 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from trtcal.evidence.diagnosis.log_findings import Placed
+from trtcal.evidence.findings import KINDS
 from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
@@ -28,11 +29,19 @@ TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a node's Q/DQ cannot give INT8: `cause` is a stable word, `what` a sentence about it."""
+    """Why a node's Q/DQ cannot give INT8: `cause` is a kind of finding, `what` a sentence about it.
+
+    The fix is that of the kind, where the fault has no better one.
+    """
 
     cause: str
     what: str
-    fix: str
+    own_fix: str = ""
+
+    @property
+    def fix(self) -> str:
+        """What to do."""
+        return self.own_fix or KINDS[self.cause].fix
 
 
 def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
@@ -65,7 +74,8 @@ class _Graph:
                 yield from self._between(node, index)
         if not all(above):
             yield _one_sided(node, above.index(None))
-        if len(node.input) > 2 and self.dequantizer(node.input[2]) is not None:
+        bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
+        if bias is not None and self.stored_type(bias) == onnx.TensorProto.INT32:
             yield QUANTIZED_BIAS
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
@@ -99,6 +109,11 @@ class _Graph:
         tensor = self.constants.get(name)
         return None if tensor is None else tuple(tensor.dims)
 
+    def stored_type(self, dequantizer: onnx.NodeProto) -> int | None:
+        """Return the ONNX type of a dequantized constant, None for what is computed."""
+        tensor = self.constants.get(dequantizer.input[0])
+        return tensor and tensor.data_type
+
     def array(self, name: str) -> np.ndarray | None:
         """Return a constant's values."""
         tensor = self.constants.get(name)
@@ -112,9 +127,7 @@ class _Graph:
         scale = self.array(dequantizer.input[1]) if len(dequantizer.input) > 1 else None
         if scale is None:
             yield Fault(
-                "computed_scale",
-                f"the scale of its {word} operand is computed in the graph",
-                "store the scale as a constant: TensorRT needs it at build time",
+                "computed_scale", f"the scale of its {word} operand is computed in the graph"
             )
             return
         yield from _scale_faults(scale.astype(np.float64), word)
@@ -122,19 +135,15 @@ class _Graph:
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
             yield BLOCKED
-        elif scale.size > 1 and shape is None:
-            yield PER_CHANNEL_ACTIVATION
+        elif scale.ndim and shape is None:
+            yield PER_CHANNEL_ACTIVATION if scale.size > 1 else LISTED_SCALE
         elif scale.size > 1 and shape is not None:
             yield from _axis_faults(node, index, dequantizer, shape)
 
     def _zero_point_faults(self, dequantizer: onnx.NodeProto, word: str) -> Iterator[Fault]:
         points = self.array(dequantizer.input[2]) if len(dequantizer.input) > 2 else None
         if points is not None and np.any(points.astype(np.int64) != 0):
-            yield Fault(
-                "zero_point",
-                f"the zero point of its {word} operand is not 0",
-                "quantize symmetrically: TensorRT supports only zero point 0",
-            )
+            yield Fault("zero_point", f"the zero point of its {word} operand is not 0")
 
 
 def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
@@ -143,7 +152,6 @@ def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
         yield Fault(
             "bad_scale",
             f"a scale of its {word} operand is zero, negative, denormal, infinite or not a number",
-            "calibrate with data that reach this tensor; trtcal raises such ranges and reports it",
         )
 
 
@@ -176,7 +184,6 @@ def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
     return Fault(
         "one_sided",
         f"{ONE_SIDED}: none at its {missing}{'' if missing == 'weights' else ' operand'}",
-        "put Q/DQ on both operands",
     )
 
 
@@ -190,20 +197,14 @@ def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
 
 
 QUANTIZED_BIAS = Fault(
-    "quantized_bias",
-    "its bias is quantized to int32, which TensorRT's parser refuses",
-    "leave the bias in float (ONNX Runtime's quantizer: QuantizeBias=False)",
+    "quantized_bias", "its bias is quantized to int32, which TensorRT's parser refuses"
 )
 BLOCKED = Fault(
     "blocked_weights",
     "its INT8 weights have one scale per block, for which TensorRT-RTX 1.7 computes wrong results",
-    "use one scale for each output channel",
 )
-PER_CHANNEL_ACTIVATION = Fault(
-    "per_channel_activation",
-    "its activation has one scale per channel",
-    "use one scale for the whole activation: TensorRT supports scales per channel for weights only",
-)
+LISTED_SCALE = Fault("listed_scale", "the scale of its activation has the shape [1]")
+PER_CHANNEL_ACTIVATION = Fault("per_channel_activation", "its activation has one scale per channel")
 
 
 MISSING_RANGE = "missing_range"

@@ -9,8 +9,8 @@ from typing import Any
 
 from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import parse_json, read_bytes
-from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
+from trtcal.evidence.diagnosis.failure import no_engine, recorded
 from trtcal.evidence.layers.copies import examine
 from trtcal.evidence.layers.inspector import (
     LayerTime,
@@ -115,11 +115,8 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
         raise InputError(f"{path} {fault}", SOURCES_HINT)
     if document is None:
         parsed = parse_file(path)
-        if parsed.is_failed:
-            raise InputError(
-                f"{path} belongs to a failed build",
-                f"find the cause: `{command_line('log', path)}`",
-            )
+        if parsed.is_failed or recorded(path):
+            raise no_engine(path, parsed.events)
         return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
     if document.get("kind") == BUILD_KIND:
         return _of_build(path), None

@@ -172,12 +172,22 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
 URGENCY = {"error": 0, "warning": 1}
 
 
-def _weight(group: _Group) -> tuple[int, int, int, int, int]:
-    """Order findings: what ended the build, errors, warnings, what is harmless; then by category."""
+def _weight(group: _Group) -> tuple[int, int, int, int, int, int]:
+    """Order findings: what ended the build, errors, warnings, what is harmless; then by category.
+
+    Of errors, those that name a cause come first.
+    """
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
     order = list(CATEGORIES).index(group.first.category)
-    rank = ("harmless" in group.first.tags) - ("foremost" in group.first.tags)
-    return (rank, urgency, order, -group.count, group.first.line)
+    tags = group.first.tags
+    rank = ("harmless" in tags) - ("foremost" in tags and "echo" not in tags)
+    count = group.count if urgency else 0  # the first error is the cause, not the most frequent
+    return (rank, urgency, vagueness(group.first), order, -count, group.first.line)
+
+
+def vagueness(event: Event) -> int:
+    """Return 0 for an event that says why, 1 for one that says where, 2 for what only follows."""
+    return 2 if "echo" in event.tags else int("vague" in event.tags)
 
 
 def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:

@@ -530,7 +530,9 @@ def _run(folder: Path, manifest: Manifest, digests: Digests, options: Options) -
             return
     if engine is None:
         yield Check(
-            "self-test", UNCHECKED, "no engine was run; --device runs the engine for this machine"
+            "self-test",
+            UNCHECKED,
+            "no engine was run; `trtcal bundle verify --device` runs the engine for this machine",
         )
         return
     runtime = _runtime(engine)

@@ -125,7 +125,7 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
         text = f"wrote {len(record.subjects)} files to {output}: {size:,} bytes"
         self.present(document, lambda: say(text))
         if record.builds:
-            note("note: --trust is needed to load an engine that another machine built")
+            note("note: `trtcal compare --trust` loads an engine that another machine built")
 
 
 class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vision"):
@@ -287,7 +287,7 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
         if check.problems:
             raise GateFailed(
                 f"{len(check.problems)} objects or statements of the store are missing or corrupted",
-                "push the runs that use these objects again, with --rewrite",
+                "push the runs that use these objects again: `trtcal store push RUN --rewrite`",
             )
 
 

@@ -225,5 +225,5 @@ def _missing(digest: str, location: Location) -> MissingError:
 def _corrupted(digest: str, location: Location) -> CorruptedError:
     return CorruptedError(
         f"the object {digest} in {location.shown} is corrupted: its digest differs",
-        "push the run of this object again, with --rewrite",
+        "push the run of this object again: `trtcal store push RUN --rewrite`",
     )

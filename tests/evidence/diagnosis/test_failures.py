@@ -1,0 +1,156 @@
+"""A build that gave no engine: every command says so, and why, in the same words."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.fixtures.commands import run, shows, succeed
+from tests.fixtures.engines import needs_rtx
+from tests.fixtures.fails import fails
+from tests.fixtures.structures import computed_scale, image, whole, with_bias, zero_point
+from tests.fixtures.tables import each
+from tests.fixtures.zoo_net import Net
+from trtcal import build
+from trtcal.backends.bisection import bisect
+from trtcal.config import Config
+from trtcal.errors import BackendError
+from trtcal.evidence.diagnosis.build_diagnosis import check_engine
+from trtcal.evidence.diagnosis.failure import failure_of, of_error
+from trtcal.evidence.layers.reading import Engine
+from trtcal.model import load_model
+
+REFUSED = {
+    "zero_point": (zero_point, "symmetrically"),
+    "quantized_bias": (lambda: with_bias(np.int32), "QuantizeBias=False"),
+    "computed_scale": (computed_scale, "constant"),
+}
+MISLEADING = ("pdate the driver", "profiling verbosity", "can run in INT8")
+TYPE_ERROR = (
+    "[E] [nodes.cpp::check::4] Error Code 4: API Usage Error (dq_bias: input has type Int32 but must "
+    "have type FP8, FP4, Int4, Int8, or UInt8. In check at /a/nodes.cpp:4)\n"
+)
+NO_DRIVER = (
+    "[E] [checks.cpp::catchCudaError::9] Error Code 1: Cuda Runtime (In catchCudaError at "
+    "/a/checks.cpp:9 (cudaError 35: CUDA driver version is insufficient for CUDA runtime version))\n"
+)
+PLACE = '[E] ModelImporter.cpp:1: While parsing node number 2 [DequantizeLinear -> "t3"]:\n'
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.zeros((2, 8, 8, 8), np.float32))
+    return tmp_path
+
+
+@needs_rtx
+@each("kind", REFUSED)
+def test_every_command_names_what_the_graph_shows(kind, here, capsys):
+    make, fix = REFUSED[kind]
+    onnx.save(make(), "model.onnx")
+    onnx.save(whole().proto(), "other.onnx")
+    folder, log = f"built-{kind}", f"built-{kind}/build.log"
+    status, out, err = run(capsys, "build", "model.onnx", "--target", "sm89", "-o", folder)
+    assert status == 3
+    shows(out + err, "'node'", fix, "trtcal diagnose")
+    cause = failure_of(here / log)
+    assert cause.kind == kind
+    for words, expected in {
+        ("log", log): 1,
+        ("layers", "show", folder): 2,
+        ("layers", "fusions", "model.onnx", folder): 2,
+        ("compare", "other.onnx", folder, "--data", "data.npz"): 2,
+        ("report", folder): 0,
+        ("diagnose", folder): 0,
+        ("diagnose", folder, "--model", "model.onnx"): 0,
+        ("diagnose", "--log", log): 0,
+    }.items():
+        status, out, err = run(capsys, *words)
+        assert status == expected, err
+        assert cause.what.split(", which")[0] in out + err, words
+        assert fix in out + err, words
+        assert not [text for text in MISLEADING if text in out + err], words
+        if words[0] == "diagnose":
+            assert out.startswith(f"1. {kind}: "), out
+
+
+def deconvolution():
+    """Return a float network whose last convolution ends TensorRT-RTX's compiler with an exception."""
+    net = image()
+    x = net.relu(net.add("Conv", "x", net.weight(8, 8, 3, 3), name="first", pads=[1] * 4))
+    wide = {"strides": [2, 2], "dilations": [2, 2], "pads": [2] * 4, "output_padding": [1, 1]}
+    return net.done(net.add("ConvTranspose", x, net.weight(8, 8, 3, 3), name="up", **wide)).proto()
+
+
+@needs_rtx
+def test_a_failure_without_a_node_is_bisected_to_it(here, capsys):
+    onnx.save(deconvolution(), "model.onnx")
+    _, _, err = run(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")
+    shows(err, "'up'", "ConvTranspose", "`trtcal prepare model.onnx --outputs")
+    for words in (("diagnose", "built"), ("layers", "show", "built"), ("log", "built/build.log")):
+        _, out, err = run(capsys, *words)
+        shows(out + err, "'up'", "ConvTranspose")
+    with fails(BackendError, hint="`trtcal build --bisect`"):
+        build("model.onnx", "other", target="sm89")
+
+
+@each("fails_at", range(8))
+def test_halves_lead_to_the_first_node_that_fails(fails_at, here):
+    net, x = Net(x=(1, 4)), "x"
+    for place in range(7):
+        x = net.add("Relu", x, name=f"n{place}")
+    model, tried = load_model(net.done(x).proto()), []
+
+    def attempt(part, folder):
+        tried.append(len(part.proto.graph.node))
+        if len(part.proto.graph.node) > fails_at:
+            raise BackendError("no")
+
+    (here / "measured.json").write_text('{"seconds": 1}')
+    cause = bisect(model, attempt, of_error("it failed", None), here, 3.0)
+    assert cause.subject == (f"n{fails_at}" if fails_at < 7 else None)
+    assert len(tried) <= 3
+    unknown = bisect(model, attempt, of_error("it failed", None), here, 2.9)
+    assert unknown.subject is None
+    shows(unknown.fix, "--bisect", "3 builds")
+
+
+def test_a_graph_that_is_refused_says_nothing_of_int8(here, capsys):
+    onnx.save(zero_point(), "model.onnx")
+    document = json.loads(succeed(capsys, "diagnose", "--model", "model.onnx", "--json"))
+    assert document["coverage"] is None
+    onnx.save(whole().proto(), "whole.onnx")
+    assert "can run in INT8" in succeed(capsys, "diagnose", "--model", "whole.onnx")
+
+
+def test_the_first_line_that_says_why_is_the_cause(here, capsys):
+    (here / "build.log").write_text(PLACE + NO_DRIVER + TYPE_ERROR + NO_DRIVER)
+    diagnosis = check_engine(Engine("", ()), Config(here / "trtcal.toml"), [here / "build.log"])
+    assert [finding.evidence[0].place for finding in diagnosis.findings] == ["build.log:3"]
+    shows(diagnosis.findings[0].fix, "QuantizeBias=False")
+    _, out, err = run(capsys, "log", "build.log")
+    assert out.index("int32_dequantized") < out.index("parser_node") < out.index("cuda_not_needed")
+    shows(err, "dq_bias", "QuantizeBias=False")
+
+
+def test_a_driver_that_is_too_old_is_still_the_cause_where_nothing_else_is(here):
+    warnings = "[W] GPU memory unknown\n[W] CUDA initialization failure with error: 35. Check it\n"
+    (here / "build.log").write_text(warnings + "factory function returned nullptr\n")
+    shows(failure_of(here / "build.log").fix, "Update the driver")
+    (here / "build.log").write_text(NO_DRIVER)
+    assert failure_of(here / "build.log").kind == "build_error"
+
+
+@needs_rtx
+def test_a_failed_build_beside_an_older_engine_is_reported(here, capsys):
+    onnx.save(whole().proto(), "model.onnx")
+    succeed(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")
+    onnx.save(zero_point(), "model.onnx")
+    assert run(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")[0] == 3
+    _, _, err = run(capsys, "diagnose", "built")
+    shows(err, "zero point", "older engine")
+    onnx.save(whole().proto(), "model.onnx")
+    succeed(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")
+    assert not list((here / "built").glob("failed-*"))
