@@ -44,6 +44,8 @@ TASKS = (
     "embedding",
     "tokens",
     "audio",
+    "image",
+    "none",
 )
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
@@ -51,6 +53,8 @@ IMAGES_EXAMPLE = (
 )
 
 Parameters = dict[str, int | float | str]
+Tasks = str | Mapping[str, str] | None
+"""The task of all outputs, or the task of each, None for guessed ones."""
 T = TypeVar("T")
 Section = TypeVar("Section", bound="DataclassInstance")
 
@@ -258,6 +262,11 @@ def one_of(*allowed: str) -> Kind:
     """Return the kind of one of several strings."""
     words = f"one of {', '.join(map(repr, allowed))}"
     return Kind(words, lambda value: value in allowed, example=f'"{allowed[0]}"')
+
+
+def read_tasks(value: object) -> str | dict[str, str]:
+    """Read a task for all outputs, or a table with one for each of them."""
+    return by_name(one_of(*TASKS), value) if isinstance(value, dict) else one_of(*TASKS)(value)
 
 
 def _effort(of: str) -> Any:
@@ -794,8 +803,12 @@ class Config:
         "The name of these runs in the history.",
         unset="the model's file name and the digest of its graph",
     )
-    task: str | None = key(
-        one_of(*TASKS), None, "What the model is for.", unset="guessed from its outputs"
+    task: Tasks = key(
+        read_tasks,
+        None,
+        "What the model is for: one task, or one for each output.",
+        unset="guessed from its outputs",
+        example='{ scores = "classification", mask = "segmentation" }',
     )
     outputs: tuple[str, ...] = key(STRINGS, (), "The outputs that count.", unset="all")
     prepare: PrepareConfig = section(PrepareConfig, "The preparation passes.")

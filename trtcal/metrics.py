@@ -24,8 +24,8 @@ COVERAGE, BUILDS, FINDINGS, DATA = "coverage", "builds", "findings", "data"
 """What a figure is of."""
 HIGHER, LOWER = "higher", "lower"
 DECIDING = ("classes", "labels", "boxes", "pixels", "tokens")
-RAW = "raw"
-FLOATING = ("values", "vectors", "signal", RAW)
+RAW, UNJUDGED = "raw", "unjudged"
+FLOATING = ("values", "vectors", "signal", "image", RAW)
 """The kinds of outputs: those with decisions, and those that are values alone."""
 ARRAYS = tuple(kind for kind in (*DECIDING, *FLOATING) if kind != "boxes")
 """The kinds of outputs that are compared value by value."""
@@ -97,7 +97,7 @@ NO_LABELS = "the data have no labels that fit an output"
 NO_MACS = "the multiply-accumulates of this variant are not known"
 COST = "cost_per_million"
 INT8_MACS, NARROW_MACS = SHARES = ("int8_macs", "narrow_macs")
-SQNR = "sqnr_db"
+SQNR, PSNR = "sqnr_db", "psnr_db"
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -145,8 +145,13 @@ METRICS: Mapping[str, Metric] = {
             is_watched=True, column="agree %", digits=".2f",
         ),
         Metric(
-            SQNR, "SQNR", "dB", HIGHER, kinds=ARRAYS, has_baseline=False, is_watched=True,
-            column="SQNR dB", digits=".1f",
+            SQNR, "SQNR", "dB", HIGHER, kinds=ARRAYS, has_baseline=False,
+            defaults={"signal": ">= 30"}, is_watched=True, column="SQNR dB", digits=".1f",
+        ),
+        Metric(
+            PSNR, "PSNR", "dB", HIGHER, kinds=("image",), worst="least", has_baseline=False,
+            defaults={"image": ">= 40"}, is_distance=True, column="PSNR dB", digits=".1f",
+            lacks="no output is a picture", aliases=("psnr",),
         ),
         Metric(
             "cosine", "cosine", "", HIGHER, reach=1.0, kinds=ARRAYS, worst="least",

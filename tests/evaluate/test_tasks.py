@@ -7,6 +7,7 @@ from scipy import special
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
+from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.collectors import Contrast
 from trtcal.evaluate.per_sample import compare_rows
 from trtcal.evaluate.tasks import KINDS, check_limits, default_limits, find_task, unlimited
@@ -80,7 +81,7 @@ ONE_OUTPUT = {
 
 
 def task_of(outputs, **options):
-    return find_task(outputs, SIZE, [(SIZE, 3, 20, 20)], **options)
+    return find_task(outputs, SIZE, {"x": np.zeros((SIZE, 3, 20, 20), np.float32)}, **options)
 
 
 @each("values, name, kind", ONE_OUTPUT.values())
@@ -156,33 +157,38 @@ def test_only_the_outputs_that_count_are_compared():
 @each("name", KINDS)
 def test_a_given_task_takes_the_place_of_the_guess_or_is_refused(name):
     values = {"detection": heads()}.get(name, logits(7, 12, 16))
-    task = task_of({"y": values}, name=name)
+    task = task_of({"y": values}, tasks=name)
     assert (task.name, task.outputs[0].kind, task.is_given) == (name, KINDS[name], True)
 
 
 def test_what_is_unknown_or_impossible_is_refused():
     with fails(InputError, "nonsense"):
-        task_of({"y": logits(3)}, name="nonsense")
+        task_of({"y": logits(3)}, tasks="nonsense")
     with fails(InputError, "z"):
         task_of({"y": logits(3)}, output_names=["z"])
     with fails(InputError, "detection", "y", hint="--task"):
-        task_of({"y": logits(10)}, name="detection")
+        task_of({"y": logits(10)}, tasks="detection")
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
 def test_one_value_of_a_sigmoid_is_the_share_of_the_second_of_two_classes(shape):
     values = special.expit(logits(*shape))
     assert task_of({"y": values}).name == "regression"
-    task = task_of({"y": values}, sigmoids={"y"})
+    task = task_of({"y": values}, graph=GraphFacts(operators={"y": "Sigmoid"}))
     assert (task.name, task.outputs[0].kind) == ("classification", "classes")
     (rows,) = task.rows({"y": values}, SIZE)
     assert rows == pytest.approx(np.stack([1 - values.ravel(), values.ravel()], axis=1))
     labels = (values.ravel() > 0.5).astype(np.int64)
     labels[0] = 1 - labels[0]
     assert task.compare([rows], [rows], labels)["top1"].tolist() == [0, *[1] * (SIZE - 1)]
-    logit = task_of({"y": logits(*shape)}, name="classification")
+    logit = task_of({"y": logits(*shape)}, tasks="classification")
     assert logit.rows({"y": logits(*shape)}, SIZE)[0] == pytest.approx(rows, rel=1e-5)
-    assert task_of({"y": values}, sigmoids={"y"}, name="regression").outputs[0].kind == "values"
+    assert (
+        task_of({"y": values}, graph=GraphFacts(operators={"y": "Sigmoid"}), tasks="regression")
+        .outputs[0]
+        .kind
+        == "values"
+    )
 
 
 def test_cells_of_boxes_have_distances_and_boxes_in_another_order_an_error_that_names_their_limits():

@@ -260,7 +260,7 @@ def compare(
     data = (dataset.fingerprint, dataset.name, len(dataset))
     providers = {variant.session.get_providers()[0] for variant in everyone}
     where = {**machine(), "timed_on": "CPU" if CPU in providers else "GPU"}
-    record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
+    record = task.record(contrast)
     source = reference.source
     structure = "" if source is None else structure_of(weightless(source).proto)
     return Comparison(*data, batch, record, limits, rows, where, structure)
