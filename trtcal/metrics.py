@@ -149,7 +149,7 @@ METRICS: Mapping[str, Metric] = {
             defaults={"signal": ">= 30"}, is_watched=True, column="SQNR dB", digits=".1f",
         ),
         Metric(
-            PSNR, "PSNR", "dB", HIGHER, kinds=("image",), worst="least", has_baseline=False,
+            PSNR, "PSNR", "dB", HIGHER, reach=20.0, kinds=("image",), worst="least", has_baseline=False,
             defaults={"image": ">= 40"}, is_distance=True, column="PSNR dB", digits=".1f",
             lacks="no output is a picture", aliases=("psnr",),
         ),

@@ -82,10 +82,13 @@ def _read(
 
 def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int) -> int:
     """Return the batch size in which the rows of a model's outputs are samples, as `read_task`."""
-    size, reader.graph = batch_for(model, 0), GraphFacts.of(model.outputs, model.proto)
-    if reader.known is None:
+    size, batch_dims = batch_for(model, 0), {spec.shape[:1] for spec in model.inputs}
+    states = getattr(dataset, "states", {})
+    reader.graph = replace(GraphFacts.of(model.outputs, model.proto), states=states)
+    is_other = any(output.shape[:1] not in batch_dims for output in model.outputs)
+    if reader.batch is None and not size and is_other:
         run = runner(open_session(model.reference), [spec.name for spec in model.outputs])
-        reader.known, reader.batch = _read(run, dataset, (size or most, bool(size)), reader)
+        reader.known, reader.batch = _read(run, dataset, (most, False), reader)
         reader.known.check_labels(dataset.labels)
     return size or min(reader.batch or most, most)
 
@@ -95,7 +98,7 @@ def _probe(run: Run, dataset: Dataset, size: int, reader: TaskReader) -> Task:
     first = next(replay(run, (), [feeds], dataset.labels))
     graph = replace(reader.graph, states=getattr(feeds, "states", {}))
     user = (reader.name, reader.outputs, graph, first.labels)
-    task = find_task(first.expected, first.size, feeds, *user)
+    task = find_task(first.expected, first.size, first.inputs, *user)
     return task.fitting(task.rows(first.expected, first.size), first.labels)
 
 

@@ -19,9 +19,6 @@ from trtcal.data.coco import are_boxes
 from trtcal.errors import InputError, some
 from trtcal.evaluate.boxes import CELLS, Boxes, cells_of, find_decoder, names_of
 from trtcal.evaluate.clues import (
-    NAMED,
-    SEEN,
-    STATED,
     UNKNOWN,
     Clue,
     GraphFacts,
@@ -191,9 +188,15 @@ class TaskRecord:
     contrast: dict[str, float] = field(default_factory=dict)
     guesses: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> list[str]:
+        """What is printed of it: the kinds of its outputs, and why each was guessed."""
         kinds = ", ".join(f"{name} ({kind})" for name, kind in self.outputs.items())
-        return f"{self.name}, {'given' if self.is_given else 'guessed'}: {kinds}"
+        how = "given" if self.is_given else "guessed"
+        return [
+            f"task {self.name}, {how}: {kinds}",
+            *(f"guessed: {guess}" for guess in self.guesses),
+        ]
 
 
 SUGGESTED = f"{SQNR} >= 30"
@@ -283,7 +286,7 @@ def no_limit_on(outputs: Sequence[str]) -> str:
 def find_task(
     outputs: Mapping[str, Array],
     size: int,
-    feeds: Mapping[str, Array] | None = None,
+    inputs: Sequence[Input] = (),
     tasks: Tasks = None,
     output_names: Sequence[str] = (),
     graph: GraphFacts = UNKNOWN,
@@ -291,9 +294,9 @@ def find_task(
 ) -> Task:
     """Return the task of a reference whose outputs of `size` samples are given.
 
-    `feeds` are its inputs for them and `labels` their labels. `tasks` is a task for all outputs or one
-    for each, `output_names` are the outputs that count, if the user gave any. `InputError` for an
-    unknown one, or if no output can be read as the task's.
+    `inputs` are the forms of its inputs and `labels` the labels for them. `tasks` is a task for all
+    outputs or one for each, `output_names` are the outputs that count, if the user gave any.
+    `InputError` for an unknown one, or if no output can be read as the task's.
     """
     _check(outputs, tasks, output_names)
     chosen = {output: outputs[output] for output in output_names or outputs}
@@ -304,18 +307,14 @@ def find_task(
     free = {name: values for name, values in chosen.items() if name not in settled}
     decoder = find_decoder(free, size)
     rest = {name: values for name, values in chosen.items() if name not in names_of(decoder)}
-    heads = _raw_heads(rest, feeds or {}) if decoder is None else frozenset()
-    fed = (feeds or {}).items()
-    inputs = tuple(
-        Input(name, np.shape(array), np.asarray(array).dtype.kind) for name, array in fed
-    )
+    heads = _raw_heads(rest, inputs) if decoder is None else frozenset()
     readings = [
         _read(
             OutputFacts(
                 name,
                 as_map(samples_first(name, values, size), inputs),
                 graph,
-                inputs,
+                tuple(inputs),
                 labelled.get(name, ""),
                 name in heads,
             ),
@@ -364,6 +363,7 @@ def _labelled(outputs: Mapping[str, Array], size: int, labels: Labels | None) ->
         name: kind
         for name, values in outputs.items()
         if labels is not None
+        and not are_boxes(labels)
         and len(labels) == size == len(values)
         and (kind := kind_of_labels(values, labels))
     }
@@ -385,32 +385,34 @@ def _read(facts: OutputFacts, task: str | None, is_named: bool) -> tuple[Output,
 def _sentence(name: str, clues: Sequence[Clue]) -> str:
     """Return what an output is taken for, why, and how to choose another reading."""
     first, *others = clues
-    least = {STATED: STATED, SEEN: NAMED}.get(first.strength, 0)
+    least = {5: 5, 4: 3}.get(first.strength, 0)  # what is seen leaves named readings alone
     tasks = [TASK_OF[clue.kind] for clue in others if clue.strength >= least]
     is_what = "not judged" if first.kind == UNJUDGED else TASK_OF[first.kind]
     choices = " or ".join(f"--task {name}={task}" for task in tasks[:2])
-    return f"{name} is {is_what}: {first.sentence}" + (f" (else {choices})" if choices else "")
+    return f"{name} is {is_what}: {first.says}" + (f" (else {choices})" if choices else "")
 
 
 def _can_be(facts: OutputFacts, kind: str) -> bool:
     """Tell whether an output can be read as a kind."""
-    if kind in ("classes", "labels"):
-        return facts.is_float or (kind == "classes" and not facts.inner)
-    if kind == "tokens":
-        return facts.rows.ndim >= 3 if facts.is_float else len(facts.inner) == 1
-    if kind in ("pixels", RAW):
-        return facts.rows.ndim >= 3
-    return True
+    is_float, axes = facts.rows.dtype.kind == "f", facts.rows.ndim
+    return {
+        "classes": is_float or not facts.inner,
+        "labels": is_float,
+        "tokens": axes >= 3 if is_float else len(facts.inner) == 1,
+        "pixels": axes >= 3,
+        RAW: axes >= 3,
+    }.get(kind, True)
 
 
 def _output(facts: OutputFacts, kind: str) -> Output:
     """Return an output as one of a kind, with threshold, axis of classes and peak of its values."""
-    threshold = 0.5 if facts.is_share or (kind == "classes" and facts.rows[0].size > 1) else 0.0
+    is_share = bool(((facts.rows >= 0) & (facts.rows <= 1)).all())
+    threshold = 0.5 if is_share or (kind == "classes" and facts.rows[0].size > 1) else 0.0
     axis = None
-    if kind == "pixels" and facts.is_float and facts.rows.ndim == 4 and facts.channels > 1:
-        axis = facts.channel_axis
-    elif kind == "pixels" and facts.is_sequence and facts.sums_to_one(1):
-        axis = 1
+    if kind == "pixels" and facts.rows.dtype.kind == "f":
+        is_first = facts.form == "sequence" and facts.sums_to_one(1)
+        has_layers = facts.form == "map" and facts.width > 1
+        axis = 1 if is_first else facts.channel_axis if has_layers else None
     peak = peak_of(facts.rows) if kind == "image" else 0.0
     return Output(facts.name, kind, threshold, axis, peak=peak)
 
@@ -428,11 +430,17 @@ class TaskReader:
     batch: int | None = None
     graph: GraphFacts = UNKNOWN
 
-    def read(self, outputs: Mapping[str, Array], size: int, labels: Labels | None = None) -> Task:
+    def read(
+        self,
+        outputs: Mapping[str, Array],
+        size: int,
+        labels: Labels | None = None,
+        inputs: Sequence[Input] = (),
+    ) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
         if self.known is None:
             user = (self.name, self.outputs, self.graph, labels)
-            task = find_task(outputs, size, None, *user)
+            task = find_task(outputs, size, inputs, *user)
             self.known = task.fitting(task.rows(outputs, size), labels)
             self.known.check_labels(labels)
         return self.known
@@ -462,14 +470,14 @@ def _named(outputs: Sequence[Output]) -> str:
     return TASK_OF["boxes" if "boxes" in kinds else kinds[0]]
 
 
-def _raw_heads(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> frozenset[str]:
+def _raw_heads(outputs: Mapping[str, Array], inputs: Sequence[Input]) -> frozenset[str]:
     """Return the outputs that are several scales of one thing, or boxes that can't be decoded.
 
     Scales differ in the number of cells alone: [B, C, 80, 80] and [B, C, 40, 40], [B, 8400, C] and
     [B, 2100, C]. What stands beside them is of their cells too. Of pictures, two outputs with the same
     hundred cells or more are heads.
     """
-    sizes = {np.shape(fed)[-2:] for fed in feeds.values() if np.ndim(fed) == 4}
+    sizes = {given.whole[-2:] for given in inputs if len(given.whole) == 4}
     floats = {
         name: values
         for name, values in outputs.items()
@@ -481,7 +489,7 @@ def _raw_heads(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> froz
         len(values) == 3 and values[-1] == 4 and values[1] >= CELLS for values in shapes
     )
     cells = [shape[1] for shape in shapes if len(shape) == 3 and shape[1] >= 100]
-    is_shared = len({*cells}) < len(cells) and any(np.ndim(fed) == 4 for fed in feeds.values())
+    is_shared = len({*cells}) < len(cells) and bool(sizes)
     are_heads = is_scaled or ((has_boxes or is_shared) and len(floats) > 1)
     return frozenset(floats if are_heads else ())
 
