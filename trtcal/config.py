@@ -264,9 +264,11 @@ def one_of(*allowed: str) -> Kind:
     return Kind(words, lambda value: value in allowed, example=f'"{allowed[0]}"')
 
 
-def read_tasks(value: object) -> str | dict[str, str]:
-    """Read a task for all outputs, or a table with one for each of them."""
-    return by_name(one_of(*TASKS), value) if isinstance(value, dict) else one_of(*TASKS)(value)
+TASK = Kind(
+    f"{one_of(*TASKS).words}, or a table that has one of them for each output",
+    lambda value: value in TASKS or (TABLE.fits(value) and {*value.values()} <= {*TASKS}),
+    example='"classification"',
+)
 
 
 def _effort(of: str) -> Any:
@@ -804,11 +806,11 @@ class Config:
         unset="the model's file name and the digest of its graph",
     )
     task: Tasks = key(
-        read_tasks,
+        TASK,
         None,
-        "What the model is for: one task, or one for each output.",
-        unset="guessed from its outputs",
-        example='{ scores = "classification", mask = "segmentation" }',
+        "What the model is for: a task for all outputs, or one for each.",
+        unset="guessed for each output",
+        example='{ weather = "classification", ground = "segmentation" }',
     )
     outputs: tuple[str, ...] = key(STRINGS, (), "The outputs that count.", unset="all")
     prepare: PrepareConfig = section(PrepareConfig, "The preparation passes.")

@@ -44,7 +44,8 @@ class Metric:
     `drop_of` is the share whose losses it is. Without `has_baseline` FP32 has none that could change;
     an extreme has no mean. An A/B test takes those that are `is_tested`; to be lower in a distance is
     not worse. The history has those that are `is_recorded`, and follows those that are `is_watched`.
-    `column` is its heading in a table of variants, where it has one, `timing` its name in a variant's
+    `column` is its heading in a table of variants, where it has one, for the kinds of outputs in
+    `column_of`, all if empty; `timing` its name in a variant's
     times, `counts` the kind of finding that it counts, and `lacks` says why it may not be there.
     `aliases` are other words for it, which an error answers with its name.
     """
@@ -69,6 +70,7 @@ class Metric:
     is_recorded: bool = True
     is_watched: bool = False
     column: str = ""
+    column_of: tuple[str, ...] = ()
     digits: str = ".4g"
     timing: str = ""
     counts: str = ""
@@ -176,7 +178,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("l2", "norm of the difference", kinds=ARRAYS, is_tested=False, is_recorded=False),
         Metric(
             "linf", "largest difference", kinds=ARRAYS, has_mean=False, is_tested=False,
-            is_recorded=False, lacks="a maximum has no interval; use a limit on l2, which has one",
+            is_recorded=False, column="largest diff.", column_of=("image",),
+            lacks="a maximum has no interval; use a limit on l2, which has one",
         ),
         Metric("latency_p50", "median latency", "ms", of=TIMES, timing="p50_ms", is_watched=True),
         Metric(

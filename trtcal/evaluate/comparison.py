@@ -173,10 +173,13 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
 
     def columns(self) -> dict[str, Callable[[Row], str]]:
         """Return by heading what gives a figure of the outputs as text, of those that any row has."""
+        kinds = {*self.task.outputs.values()}
         return {
             metric.column: partial(Row.text, metric=metric)
             for metric in METRICS.values()
-            if metric.column and any(row.figure(metric) is not None for row in self.rows)
+            if metric.column
+            and (not metric.column_of or kinds & {*metric.column_of})
+            and any(row.figure(metric) is not None for row in self.rows)
         }
 
     def _repr_html_(self) -> str:
