@@ -160,6 +160,19 @@ def test_a_given_task_takes_the_place_of_the_guess_or_is_refused(name):
     assert (task.name, task.outputs[0].kind, task.is_given) == (name, KINDS[name], True)
 
 
+def test_one_output_has_a_task_of_its_own_beside_that_of_the_others():
+    outputs = {"a": logits(5), "b": logits(5, 12, 16), "c": logits(7)}
+    both = task_of(outputs, tasks={"": "regression", "b": "segmentation"})
+    assert both.kinds == {"a": "values", "b": "pixels", "c": "values"}
+    one = task_of(outputs, tasks={"a": "classification"})
+    assert one.kinds == {"a": "classes", "b": "pixels", "c": "values"}
+    assert [guess.split()[0] for guess in one.guesses] == ["b", "c"]
+    left = task_of(outputs, tasks={"b": "none", "c": "none"})
+    assert (left.kinds, left.name) == ({"a": "values"}, "regression")
+    with fails(InputError, "no output 'a'"):
+        task_of({"b": logits(3)}, tasks={"a": "regression"})
+
+
 def test_what_is_unknown_or_impossible_is_refused():
     with fails(InputError, "nonsense"):
         task_of({"y": logits(3)}, tasks="nonsense")

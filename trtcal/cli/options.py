@@ -247,10 +247,10 @@ def tags_of(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def joined_tasks(configured: Tasks, chosen: Tasks) -> Tasks:
-    """Return the tasks of options, and of those configured by output the ones that they leave."""
-    if isinstance(chosen, Mapping) and isinstance(configured, Mapping):
-        return {**configured, **chosen}
-    return chosen or configured
+    """Return the tasks of options, and of those configured the ones that they leave."""
+    if configured is None or chosen is None or isinstance(chosen, str):
+        return chosen or configured
+    return {**({"": configured} if isinstance(configured, str) else configured), **chosen}
 
 
 def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
@@ -322,20 +322,9 @@ class OutputOptions(Options):
 
     @property
     def tasks(self) -> Tasks:
-        """The task of all outputs, or of each that has one; `InputError` for a word that is none."""
-        pairs = [word.rpartition("=") for word in self.task]
-        for *_, task in pairs:
-            if task not in TASKS:
-                raise InputError(f"{task!r} is not a task", f"known: {', '.join(TASKS)}")
-        by_output = {output: task for output, equals, task in pairs if equals}
-        if len(by_output) == len(pairs):
-            return by_output or None
-        if by_output or len(pairs) > 1:
-            raise InputError(
-                "--task names a task for all outputs beside others",
-                "give one TASK alone, or OUTPUT=TASK for each output",
-            )
-        return pairs[0][2]
+        """The task of all outputs, or of each that has one; "" has that of the others."""
+        tasks = {output: task for output, _, task in (word.rpartition("=") for word in self.task)}
+        return tasks[""] if [*tasks] == [""] else tasks or None
 
     @property
     def output_names(self) -> tuple[str, ...]:

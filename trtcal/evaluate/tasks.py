@@ -298,63 +298,49 @@ def find_task(
     outputs or one for each, `output_names` are the outputs that count, if the user gave any.
     `InputError` for an unknown one, or if no output can be read as the task's.
     """
-    _check(outputs, tasks, output_names)
+    by_output = {"": tasks} if isinstance(tasks, str) else tasks or {}
+    _check(outputs, by_output, output_names)
     chosen = {output: outputs[output] for output in output_names or outputs}
-    given = {name: task for name in chosen if (task := task_for(tasks, name)) is not None}
+    given = {name: by_output.get(name, by_output.get("", "")) for name in chosen}
+    given = {name: task for name, task in given.items() if task}
     labelled = _labelled(chosen, size, labels)
-    settled = {name for name in chosen if given.get(name, "detection") != "detection"}
+    settled = {name for name, task in given.items() if task != "detection"}
     settled |= {*graph.states, *labelled}
-    free = {name: values for name, values in chosen.items() if name not in settled}
-    decoder = find_decoder(free, size)
-    rest = {name: values for name, values in chosen.items() if name not in names_of(decoder)}
+    decoder = find_decoder({n: rows for n, rows in chosen.items() if n not in settled}, size)
+    rest = {name: rows for name, rows in chosen.items() if name not in names_of(decoder)}
     heads = _raw_heads(rest, inputs) if decoder is None else frozenset()
-    readings = [
-        _read(
-            OutputFacts(
-                name,
-                as_map(samples_first(name, values, size), inputs),
-                graph,
-                tuple(inputs),
-                labelled.get(name, ""),
-                name in heads,
-            ),
-            given.get(name),
-            bool(output_names),
-        )
-        for name, values in rest.items()
-    ]
-    boxes = () if decoder is None else (Output("boxes", "boxes", decoder=decoder),)
-    everything = (*boxes, *(output for output, _ in readings))
-    _check_given(tasks, given, everything, chosen)
-    judged = tuple(output for output in everything if output.kind != UNJUDGED)
+    found = [] if decoder is None else [Output("boxes", "boxes", decoder=decoder)]
+    guesses = list[str]()
+    for name, values in rest.items():
+        rows = as_map(samples_first(name, values, size), inputs)
+        kind, is_head = labelled.get(name, ""), name in heads
+        facts = OutputFacts(name, rows, graph, tuple(inputs), kind, is_head)
+        output, guess = _read(facts, given.get(name), bool(output_names))
+        found.append(output)
+        guesses += [guess] if guess else []
+    _check_given(by_output, given, found, chosen)
+    judged = tuple(output for output in found if output.kind != UNJUDGED)
     if not judged:
         raise InputError("no output is judged", "give another --task or --outputs")
     name = tasks if isinstance(tasks, str) else _named(judged)
-    guesses = tuple(sentence for _, sentence in readings if sentence)
-    return Task(name, judged, bool(tasks or output_names), guesses=guesses)
+    return Task(name, judged, bool(tasks or output_names), guesses=tuple(guesses))
 
 
 def _check_given(
-    tasks: Tasks, given: Mapping[str, str], outputs: Iterable[Output], values: Mapping[str, Array]
+    by_output: Mapping[str, str],
+    given: Mapping[str, str],
+    found: Iterable[Output],
+    outputs: Mapping[str, Array],
 ) -> None:
     """`InputError` if an output cannot be read as its own task has it, or none as that of all."""
-    kinds = {name: output.kind for output in outputs for name in output.names}
-    wrong = [
-        name
-        for name, task in given.items()
-        if kinds[name] not in (KINDS[task], RAW if task == "detection" else "")
-    ]
-    if not wrong or (isinstance(tasks, str) and len(wrong) < len(given)):
+    kinds = {name: output.kind for output in found for name in output.names}
+    wrong = [name for name, task in given.items() if TASK_OF[kinds[name]] != task]
+    if not wrong or (len(wrong) < len(given) and not {*wrong} & {*by_output}):
         return
-    shown = ", ".join(f"{name} {values[name].dtype}{list(values[name].shape)}" for name in wrong)
+    shown = ", ".join(f"{name} {outputs[name].dtype}{list(outputs[name].shape)}" for name in wrong)
     raise InputError(
         f"no output can be read as one of {given[wrong[0]]}: {shown}", "try another --task"
     )
-
-
-def task_for(tasks: Tasks, output: str) -> str | None:
-    """Return the task that the user gave an output, None for none."""
-    return tasks if tasks is None or isinstance(tasks, str) else tasks.get(output)
 
 
 def _labelled(outputs: Mapping[str, Array], size: int, labels: Labels | None) -> dict[str, str]:
@@ -367,8 +353,7 @@ def _labelled(outputs: Mapping[str, Array], size: int, labels: Labels | None) ->
         and len(labels) == size == len(values)
         and (kind := kind_of_labels(values, labels))
     }
-    first = min(kinds, key=lambda name: outputs[name].size, default=None)
-    return {} if first is None else {first: kinds[first]}
+    return dict(sorted(kinds.items(), key=lambda item: outputs[item[0]].size)[:1])
 
 
 def _read(facts: OutputFacts, task: str | None, is_named: bool) -> tuple[Output, str]:
@@ -452,12 +437,12 @@ class TaskReader:
         return {key: value for key, value in named.items() if value}
 
 
-def _check(outputs: Mapping[str, Array], tasks: Tasks, chosen: Sequence[str]) -> None:
-    by_output = {} if tasks is None or isinstance(tasks, str) else tasks
-    for task in [tasks] if isinstance(tasks, str) else by_output.values():
-        if task not in KINDS:
-            raise InputError(f"{task!r} is not a task", f"known: {', '.join(KINDS)}")
-    for output in (*chosen, *by_output):
+def _check(
+    outputs: Mapping[str, Array], by_output: Mapping[str, str], chosen: Sequence[str]
+) -> None:
+    for task in {*by_output.values()} - {*KINDS}:
+        raise InputError(f"{task!r} is not a task", f"known: {', '.join(KINDS)}")
+    for output in (*chosen, *filter(None, by_output)):
         if output not in outputs:
             raise InputError(
                 f"the model has no output {output!r}", f"its outputs are: {', '.join(outputs)}"
