@@ -108,7 +108,9 @@ class OutputFacts:
 
     @cached_property
     def form(self) -> str:
-        """The form of a sample of floats: single, row, map ([C, H, W] or [H, W, C]) or sequence."""
+        """The form of a sample: single, row, map ([C, H, W] or [H, W, C]), sequence, or integers."""
+        if self.rows.dtype.kind != "f":
+            return "integers"
         if len(self.inner) < 2:
             return "row" if self.inner else "single"
         is_one = 1 in (self.rows.shape[1], self.rows.shape[-1])
@@ -151,7 +153,8 @@ class Clue:
     kind: str
     strength: int
     says: str
-    when: str
+    when: str = ""
+    labels: bool = False
     named: str = ""
     operator: tuple[str, ...] = ()
     width: str = ""
@@ -161,6 +164,7 @@ class Clue:
         """Tell whether an output is as the row has it."""
         return (
             all(any(_sees(word, facts) for word in part.split("|")) for part in self.when.split())
+            and (not self.labels or facts.labelled == self.kind)
             and (not self.named or facts.is_called(self.named))
             and (not self.operator or facts.graph.operators.get(facts.name) in self.operator)
             and (not self.width or facts.width in WIDTHS[self.width])
@@ -259,14 +263,9 @@ SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
     "bytes": _is_bytes,
     "single": lambda f: not f.inner,
     "wide": lambda f: len(f.inner) > 1,
-    **{
-        form: lambda f, form=form: f.rows.dtype.kind == "f" and f.form == form
-        for form in ("row", "map", "sequence")
-    },
-    **{
-        f"labelled_{kind}": lambda f, kind=kind: f.labelled == kind
-        for kind in ("classes", "labels", "tokens", "pixels", "values")
-    },
+    "row": lambda f: f.form == "row",
+    "map": lambda f: f.form == "map",
+    "sequence": lambda f: f.form == "sequence",
     "carried": lambda f: f.name in f.graph.states,
     "listed": _are_listed,
     "state": _is_state,
@@ -279,7 +278,7 @@ SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
     "peaks": lambda f: bool((np.abs(f.flat) < 0.1 * f.flat.max()).mean() > 0.85),
     "sums": lambda f: f.sums_to_one(f.channel_axis if f.form == "map" else f.inner[-1]),
     "sums_first": lambda f: f.sums_to_one(1),
-    "layers": lambda f: f.rows.ndim == 4 and f.form == "map" and f.width > 1,
+    "layers": lambda f: f.form == "map" and f.width > 1,
     "channel": lambda f: f.rows.ndim == 3,
     "lasting": lambda f: f.width >= SHORTEST,
     "long": lambda f: f.width >= LONG,

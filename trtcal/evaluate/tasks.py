@@ -394,7 +394,7 @@ def _output(facts: OutputFacts, kind: str) -> Output:
     is_share = bool(((facts.rows >= 0) & (facts.rows <= 1)).all())
     threshold = 0.5 if is_share or (kind == "classes" and facts.rows[0].size > 1) else 0.0
     axis = None
-    if kind == "pixels" and facts.rows.dtype.kind == "f":
+    if kind == "pixels":
         is_first = facts.form == "sequence" and facts.sums_to_one(1)
         has_layers = facts.form == "map" and facts.width > 1
         axis = 1 if is_first else facts.channel_axis if has_layers else None
