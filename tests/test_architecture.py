@@ -47,21 +47,21 @@ CEILINGS = {
     "limits": 350,
     "config": 990,
     "scripts": 70,
-    "model": 4_970,
+    "model": 4_920,
     "data": 2_760,
     "ranges": 180,
     "quantization": 2_750,
-    "evidence": 8_110,
+    "evidence": 8_030,
     "backends": 4_050,
     "calibration": 2_570,
-    "evaluate": 8_610,
+    "evaluate": 8_860,  # what shows the task of an output: paid by model, evidence and wings
     "check": 1_530,
     "ptq": 3_150,
     "reporting": 3_570,
     "runs": 3_180,
     "pipeline": 1_660,
     "cli": 6_030,
-    "wings": 8_580,
+    "wings": 8_460,
 }
 """Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another."""
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")

@@ -531,6 +531,12 @@ class TaskOptions(OutputOptions, ConfigOptions):
         return self.output_names or self.config.outputs
 
 
+def say_guesses(reader: TaskReader) -> None:
+    """Note what each output was taken for, and why, where the user did not say."""
+    for guess in reader.known.guesses if reader.known else ():
+        note(f"guessed: {guess}")
+
+
 class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions, MeasureOptions):
     """The options of a command that compares models on data."""
 
