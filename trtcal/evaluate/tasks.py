@@ -310,7 +310,11 @@ def find_task(
     rest = {name: rows for name, rows in chosen.items() if name not in names_of(decoder)}
     heads = _raw_heads(rest, inputs) if decoder is None else frozenset()
     found = [] if decoder is None else [Output("boxes", "boxes", decoder=decoder)]
-    guesses = list[str]()
+    guesses = [
+        f"{name} is detection: it is read as boxes (else --task {name}=regression)"
+        for name in names_of(decoder)
+        if name not in given
+    ]
     for name, values in rest.items():
         rows = as_map(samples_first(name, values, size), inputs)
         kind, is_head = labelled.get(name, ""), name in heads

@@ -42,7 +42,7 @@ def _rows(export: Export) -> Iterator[tuple[str, ...]]:
         kind = task.kinds.get(name, "boxes" if name in task.by_name else "")
         shape = f"`{name}` {rows.dtype}[{', '.join(['n', *map(str, rows.shape[1:])])}]"
         limit = ", ".join(default_limits({name: kind})) or (f"({SUGGESTED})" if kind else "")
-        because = why.get(name, "read as boxes").partition(" (else")[0]
+        because = why[name].partition(" (else")[0]
         operator = export.operators.get(name, "")
         yield (
             cell(export.what),
