@@ -47,7 +47,7 @@ CEILINGS = {
     "limits": 350,
     "config": 990,
     "scripts": 70,
-    "model": 4_970,
+    "model": 4_920,
     "data": 2_760,
     "ranges": 180,
     "quantization": 2_750,
@@ -61,7 +61,7 @@ CEILINGS = {
     "runs": 3_140,
     "pipeline": 1_690,
     "cli": 6_030,
-    "wings": 8_580,
+    "wings": 8_460,
 }
 """Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another.
 

@@ -44,6 +44,8 @@ TASKS = (
     "embedding",
     "tokens",
     "audio",
+    "image",
+    "none",
 )
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
@@ -51,6 +53,8 @@ IMAGES_EXAMPLE = (
 )
 
 Parameters = dict[str, int | float | str]
+Tasks = str | Mapping[str, str] | None
+"""The task of all outputs, or the task of each, None for guessed ones."""
 T = TypeVar("T")
 Section = TypeVar("Section", bound="DataclassInstance")
 
@@ -258,6 +262,13 @@ def one_of(*allowed: str) -> Kind:
     """Return the kind of one of several strings."""
     words = f"one of {', '.join(map(repr, allowed))}"
     return Kind(words, lambda value: value in allowed, example=f'"{allowed[0]}"')
+
+
+TASK = Kind(
+    f"{one_of(*TASKS).words}, or a table that has one of them for each output",
+    lambda value: value in TASKS or (TABLE.fits(value) and {*value.values()} <= {*TASKS}),
+    example='"classification"',
+)
 
 
 def _effort(of: str) -> Any:
@@ -794,8 +805,12 @@ class Config:
         "The name of these runs in the history.",
         unset="the model's file name and the digest of its graph",
     )
-    task: str | None = key(
-        one_of(*TASKS), None, "What the model is for.", unset="guessed from its outputs"
+    task: Tasks = key(
+        TASK,
+        None,
+        "What the model is for: a task for all outputs, or one for each.",
+        unset="guessed for each output",
+        example='{ weather = "classification", ground = "segmentation" }',
     )
     outputs: tuple[str, ...] = key(STRINGS, (), "The outputs that count.", unset="all")
     prepare: PrepareConfig = section(PrepareConfig, "The preparation passes.")

@@ -24,8 +24,8 @@ COVERAGE, BUILDS, FINDINGS, DATA = "coverage", "builds", "findings", "data"
 """What a figure is of."""
 HIGHER, LOWER = "higher", "lower"
 DECIDING = ("classes", "labels", "boxes", "pixels", "tokens")
-RAW = "raw"
-FLOATING = ("values", "vectors", "signal", RAW)
+RAW, UNJUDGED = "raw", "unjudged"
+FLOATING = ("values", "vectors", "signal", "image", RAW)
 """The kinds of outputs: those with decisions, and those that are values alone."""
 ARRAYS = tuple(kind for kind in (*DECIDING, *FLOATING) if kind != "boxes")
 """The kinds of outputs that are compared value by value."""
@@ -44,7 +44,8 @@ class Metric:
     `drop_of` is the share whose losses it is. Without `has_baseline` FP32 has none that could change;
     an extreme has no mean. An A/B test takes those that are `is_tested`; to be lower in a distance is
     not worse. The history has those that are `is_recorded`, and follows those that are `is_watched`.
-    `column` is its heading in a table of variants, where it has one, `timing` its name in a variant's
+    `column` is its heading in a table of variants, where it has one, for the kinds of outputs in
+    `column_of`, all if empty; `timing` its name in a variant's
     times, `counts` the kind of finding that it counts, and `lacks` says why it may not be there.
     `aliases` are other words for it, which an error answers with its name.
     """
@@ -69,6 +70,7 @@ class Metric:
     is_recorded: bool = True
     is_watched: bool = False
     column: str = ""
+    column_of: tuple[str, ...] = ()
     digits: str = ".4g"
     timing: str = ""
     counts: str = ""
@@ -97,7 +99,7 @@ NO_LABELS = "the data have no labels that fit an output"
 NO_MACS = "the multiply-accumulates of this variant are not known"
 COST = "cost_per_million"
 INT8_MACS, NARROW_MACS = SHARES = ("int8_macs", "narrow_macs")
-SQNR = "sqnr_db"
+SQNR, PSNR = "sqnr_db", "psnr_db"
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -145,8 +147,13 @@ METRICS: Mapping[str, Metric] = {
             is_watched=True, column="agree %", digits=".2f",
         ),
         Metric(
-            SQNR, "SQNR", "dB", HIGHER, kinds=ARRAYS, has_baseline=False, is_watched=True,
-            column="SQNR dB", digits=".1f",
+            SQNR, "SQNR", "dB", HIGHER, kinds=ARRAYS, has_baseline=False,
+            defaults={"signal": ">= 30"}, is_watched=True, column="SQNR dB", digits=".1f",
+        ),
+        Metric(
+            PSNR, "PSNR", "dB", HIGHER, reach=20.0, kinds=("image",), worst="least", has_baseline=False,
+            defaults={"image": ">= 40"}, is_distance=True, column="PSNR dB", digits=".1f",
+            lacks="no output is a picture", aliases=("psnr",),
         ),
         Metric(
             "cosine", "cosine", "", HIGHER, reach=1.0, kinds=ARRAYS, worst="least",
@@ -171,7 +178,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("l2", "norm of the difference", kinds=ARRAYS, is_tested=False, is_recorded=False),
         Metric(
             "linf", "largest difference", kinds=ARRAYS, has_mean=False, is_tested=False,
-            is_recorded=False, lacks="a maximum has no interval; use a limit on l2, which has one",
+            is_recorded=False, column="largest diff.", column_of=("image",),
+            lacks="a maximum has no interval; use a limit on l2, which has one",
         ),
         Metric("latency_p50", "median latency", "ms", of=TIMES, timing="p50_ms", is_watched=True),
         Metric(

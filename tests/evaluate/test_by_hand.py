@@ -27,7 +27,7 @@ SHAPES = {
     "regression": (1,), "segmentation": (5, 4, 6), "classes": (4,),
 }  # fmt: skip
 LAST = {"multilabel": "Sigmoid", "binary": "Sigmoid", "audio": "Tanh", "classes": "ArgMax"}
-GIVEN = {"audio": "audio"}
+GIVEN = {kind: kind for kind in ("audio", "tokens", "segmentation")}
 
 
 def network(path, kind, noise=0.0):

@@ -142,7 +142,9 @@ def test_rows_that_name_their_file_may_come_in_any_order(tmp_path):
 
 def test_what_is_kept_does_not_grow_with_the_samples():
     sizes = []
-    task = find_task({"y": np.random.default_rng(0).standard_normal((16, 8))}, 16)
+    task = find_task(
+        {"y": np.random.default_rng(0).standard_normal((16, 8))}, 16, tasks="classification"
+    )
     for batches in (20, 400):
         accumulator, meter, worst = GroupAccumulator([]), AccuracyMeter(task), Worst(None)
         rng = np.random.default_rng(0)

@@ -96,8 +96,8 @@ def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
     ranges = replace(calibrate(observations[0], "minmax"), dataset=dataset.identity)
     with Reference(model, dataset, 24, 72) as reference:
         loss = reference.measure(quantize(model, ranges).proto)
-    assert curve.measure == "kl"
-    assert curve.points[1].losses[1] == pytest.approx(loss.kl, rel=1e-6)
+    assert curve.measure == "noise"
+    assert curve.points[1].losses[1] == pytest.approx(loss.noise, rel=1e-6)
 
 
 def test_samples_that_are_all_alike_need_no_more_than_the_fewest(scene):

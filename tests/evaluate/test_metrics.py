@@ -12,7 +12,8 @@ from trtcal.stats import median_interval, paired_difference
 
 
 def measured(reference, variant, labels, split=3):
-    meter = AccuracyMeter(find_task({"y": reference}, len(reference)))
+    task = None if labels is None else "classification"
+    meter = AccuracyMeter(find_task({"y": reference}, len(reference), tasks=task))
     pieces = zip(np.array_split(reference, split), np.array_split(variant, split), strict=True)
     offset = 0
     for a, b in pieces:

@@ -7,6 +7,7 @@ from scipy import special
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
+from trtcal.evaluate.clues import GraphFacts, Input
 from trtcal.evaluate.collectors import Contrast
 from trtcal.evaluate.per_sample import compare_rows
 from trtcal.evaluate.tasks import KINDS, check_limits, default_limits, find_task, unlimited
@@ -61,7 +62,6 @@ ONE_OUTPUT = {
     "trailing ones": (logits(10, 1, 1), "classification", "classes"),
     "class numbers": (np.arange(SIZE), "classification", "classes"),
     "multilabel": (special.expit(logits(10)), "multilabel", "labels"),
-    "notes in time": (special.expit(logits(20, 8)), "multilabel", "labels"),
     "one value": (logits(1), "regression", "values"),
     "a number a sample": (logits(), "regression", "values"),
     "embedding": (units(32), "embedding", "vectors"),
@@ -71,7 +71,7 @@ ONE_OUTPUT = {
     "mask": ((logits(1, 12, 16) > 0).astype(np.float32), "segmentation", "pixels"),
     "depth": (10 + logits(1, 12, 16), "regression", "values"),
     "picture as the input": (logits(3, 20, 20), "regression", "values"),
-    "tokens": (logits(14, 30), "tokens", "tokens"),
+    "tokens": (softmax(logits(14, 30), -1), "tokens", "tokens"),
     "token numbers": (rng().integers(0, 30, (SIZE, 14)), "tokens", "tokens"),
     "waveform": (np.tanh(logits(5000)) * 0.9, "audio", "signal"),
     "heads": (heads(), "detection", "boxes"),
@@ -80,7 +80,7 @@ ONE_OUTPUT = {
 
 
 def task_of(outputs, **options):
-    return find_task(outputs, SIZE, [(SIZE, 3, 20, 20)], **options)
+    return find_task(outputs, SIZE, [Input("x", (SIZE, 3, 20, 20), "f")], **options)
 
 
 @each("values, name, kind", ONE_OUTPUT.values())
@@ -153,36 +153,54 @@ def test_only_the_outputs_that_count_are_compared():
     assert [one.name for one in task.outputs] == ["a"]
 
 
-@each("name", KINDS)
+@each("name", KINDS.keys() - {"none"})
 def test_a_given_task_takes_the_place_of_the_guess_or_is_refused(name):
     values = {"detection": heads()}.get(name, logits(7, 12, 16))
-    task = task_of({"y": values}, name=name)
+    task = task_of({"y": values}, tasks=name)
     assert (task.name, task.outputs[0].kind, task.is_given) == (name, KINDS[name], True)
+
+
+def test_one_output_has_a_task_of_its_own_beside_that_of_the_others():
+    outputs = {"a": logits(5), "b": logits(5, 12, 16), "c": logits(7)}
+    both = task_of(outputs, tasks={"": "regression", "b": "segmentation"})
+    assert both.kinds == {"a": "values", "b": "pixels", "c": "values"}
+    one = task_of(outputs, tasks={"a": "classification"})
+    assert one.kinds == {"a": "classes", "b": "pixels", "c": "values"}
+    assert [guess.split()[0] for guess in one.guesses] == ["b", "c"]
+    left = task_of(outputs, tasks={"b": "none", "c": "none"})
+    assert (left.kinds, left.name) == ({"a": "values"}, "regression")
+    with fails(InputError, "no output 'a'"):
+        task_of({"b": logits(3)}, tasks={"a": "regression"})
 
 
 def test_what_is_unknown_or_impossible_is_refused():
     with fails(InputError, "nonsense"):
-        task_of({"y": logits(3)}, name="nonsense")
+        task_of({"y": logits(3)}, tasks="nonsense")
     with fails(InputError, "z"):
         task_of({"y": logits(3)}, output_names=["z"])
     with fails(InputError, "detection", "y", hint="--task"):
-        task_of({"y": logits(10)}, name="detection")
+        task_of({"y": logits(10)}, tasks="detection")
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
 def test_one_value_of_a_sigmoid_is_the_share_of_the_second_of_two_classes(shape):
     values = special.expit(logits(*shape))
     assert task_of({"y": values}).name == "regression"
-    task = task_of({"y": values}, sigmoids={"y"})
+    task = task_of({"y": values}, graph=GraphFacts(operators={"y": "Sigmoid"}))
     assert (task.name, task.outputs[0].kind) == ("classification", "classes")
     (rows,) = task.rows({"y": values}, SIZE)
     assert rows == pytest.approx(np.stack([1 - values.ravel(), values.ravel()], axis=1))
     labels = (values.ravel() > 0.5).astype(np.int64)
     labels[0] = 1 - labels[0]
     assert task.compare([rows], [rows], labels)["top1"].tolist() == [0, *[1] * (SIZE - 1)]
-    logit = task_of({"y": logits(*shape)}, name="classification")
+    logit = task_of({"y": logits(*shape)}, tasks="classification")
     assert logit.rows({"y": logits(*shape)}, SIZE)[0] == pytest.approx(rows, rel=1e-5)
-    assert task_of({"y": values}, sigmoids={"y"}, name="regression").outputs[0].kind == "values"
+    assert (
+        task_of({"y": values}, graph=GraphFacts(operators={"y": "Sigmoid"}), tasks="regression")
+        .outputs[0]
+        .kind
+        == "values"
+    )
 
 
 def test_cells_of_boxes_have_distances_and_boxes_in_another_order_an_error_that_names_their_limits():
@@ -223,7 +241,7 @@ def test_scales_of_one_thing_are_raw_heads_that_no_default_limit_judges():
 
 
 def test_sequences_may_have_their_samples_along_the_second_axis_or_be_of_one_sample():
-    values = logits(20, 30)
+    values = softmax(logits(20, 30), -1)
     task = task_of({"y": values.swapaxes(0, 1)})
     assert np.array_equal(task.rows({"y": values.swapaxes(0, 1)}, SIZE)[0], values)
     alone = find_task({"y": values[:1].swapaxes(0, 1)}, 1)
@@ -301,7 +319,7 @@ def test_the_mean_absolute_error_is_of_the_labels():
 def contrast_of(classes, batch):
     """The contrast of a classifier that gives these classes, batch by batch."""
     scores = np.eye(4, dtype=np.float32)[np.asarray(classes)] * 5
-    task = find_task({"y": scores[:batch]}, batch)
+    task = find_task({"y": scores[:batch]}, batch, tasks="classification")
     contrast = Contrast(task)
     for start in range(0, len(scores), batch):
         part = scores[start : start + batch]

@@ -100,7 +100,8 @@ def _hint(result: ABTest) -> str:
 
 def show(result: ABTest) -> None:
     """Print the comparisons, the limits and the verdict."""
-    say(f"task {result.task}")
+    for line in result.task.lines:
+        say(line)
     title = f"{result.seen} of {result.samples} samples of {result.dataset_name}"
     columns: Columns = {
         "figure": "{name}",

@@ -286,7 +286,8 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
     from trtcal.evaluate.variant_limits import judge_variants
 
-    say(f"task {comparison.task}")
+    for line in comparison.task.lines:
+        say(line)
     columns: Columns = {
         "variant": "{name}",
         **comparison.columns(),

@@ -35,6 +35,7 @@ from trtcal.config import (
     CalibrationConfig,
     Config,
     EvaluationConfig,
+    Tasks,
     naming,
     read_config,
     read_tags,
@@ -272,6 +273,13 @@ def tags_of(pairs: Sequence[str]) -> dict[str, str]:
         return read_tags(tags)
 
 
+def joined_tasks(configured: Tasks, chosen: Tasks) -> Tasks:
+    """Return the tasks of options, and of those configured the ones that they leave."""
+    if configured is None or chosen is None or isinstance(chosen, str):
+        return chosen or configured
+    return {**({"": configured} if isinstance(configured, str) else configured), **chosen}
+
+
 def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
     """Return a model made ready for Q/DQ; nodes that the passes left alone are noted."""
     from trtcal.model.passes import prepare_with_record
@@ -325,7 +333,41 @@ class LimitOptions(Options):
     )
 
 
-class GivenOptions(Options):
+class OutputOptions(Options):
+    """The options that choose which outputs of a model are judged, and as what."""
+
+    task: tuple[str, ...] = option(
+        f"Task of all outputs, or of one; may be repeated. TASK is one of {', '.join(TASKS)}.  "
+        "[default: guessed for each output]",
+        metavar="[OUTPUT=]TASK",
+    )
+    outputs: tuple[str, ...] = option(
+        "Outputs to judge; may be repeated.  [default: all]",
+        "--outputs",
+        metavar="NAME[,NAME]",
+    )
+
+    @property
+    def tasks(self) -> Tasks:
+        """The task of all outputs, or of each that has one; "" has that of the others."""
+        tasks = {output: task for output, _, task in (word.rpartition("=") for word in self.task)}
+        return tasks[""] if [*tasks] == [""] else tasks or None
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs to judge; none means all."""
+        names = [name.strip() for words in self.outputs for name in words.split(",")]
+        return tuple(dict.fromkeys(names))
+
+
+class MeasureOptions(LimitOptions):
+    """The options of a command that measures outputs on data, and holds the figures to limits."""
+
+    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
+    metric_file: Path | None = option(METRIC_FILE)
+
+
+class GivenOptions(OutputOptions, MeasureOptions):
     """The options of a command that reads from model and data what no option says."""
 
     data: Path | None = option("Data to calibrate on; `trtcal calibrate --help` lists the formats.")
@@ -347,11 +389,30 @@ class GivenOptions(Options):
         from trtcal.pipeline.guess import Sources, guess_config
 
         data = required(self.data, "the data", "--data")
-        sources = Sources(data, self.test, self.labels, self.targets, output)
+        sources = Sources(
+            data, self.test, self.labels, self.targets, output, self.choices(Config())
+        )
         config, draft = guess_config(load_model(path), sources, folder.absolute())
         for line in draft.guesses:
             note(f"guessed: {line}")
-        return config.trusting(False, data, self.test), draft
+        return config.trusting(False, data, self.test, self.metric_file), draft
+
+    def choices(self, config: Config) -> Config:
+        """Return a configuration with the tasks, outputs, limits, batch and metric given here."""
+        from trtcal.limits import joined, parse_limits
+
+        evaluation = replace(
+            config.evaluation,
+            batch=self.batch or config.evaluation.batch,
+            metric=self.metric_file or config.evaluation.metric,
+        )
+        return replace(
+            config,
+            task=joined_tasks(config.task, self.tasks),
+            outputs=self.output_names or config.outputs,
+            limits=joined(config.limits, parse_limits(self.limits)),
+            evaluation=evaluation,
+        )
 
 
 class TrustOptions(Options):
@@ -476,17 +537,8 @@ class DataOptions(ConfigOptions, TrustOptions):
         return part
 
 
-class TaskOptions(ConfigOptions):
-    """The options of a command that judges a model's outputs."""
-
-    task: str | None = option(
-        "Task of the model.  [default: guessed from its outputs]", type=click.Choice(TASKS)
-    )
-    outputs: tuple[str, ...] = option(
-        "Outputs to judge; may be repeated.  [default: all]",
-        "--outputs",
-        metavar="NAME[,NAME]",
-    )
+class TaskOptions(OutputOptions, ConfigOptions):
+    """The options of a command that judges a model's outputs: given here or in trtcal.toml."""
 
     @property
     def task_reader(self) -> TaskReader:
@@ -496,25 +548,28 @@ class TaskOptions(ConfigOptions):
         return TaskReader(self.chosen_task, self.chosen_outputs)
 
     @property
-    def chosen_task(self) -> str | None:
-        """The task given here or in trtcal.toml, None if it is to be guessed."""
-        return self.task or self.config.task
+    def chosen_task(self) -> Tasks:
+        """The tasks given here, then those of trtcal.toml; None if they are to be guessed."""
+        return joined_tasks(self.config.task, self.tasks)
 
     @property
     def chosen_outputs(self) -> tuple[str, ...]:
         """The outputs that count, given here or in trtcal.toml; none means all."""
-        names = [name.strip() for words in self.outputs for name in words.split(",")]
-        return tuple(dict.fromkeys(names)) or self.config.outputs
+        return self.output_names or self.config.outputs
 
 
-class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions):
+def say_guesses(reader: TaskReader) -> None:
+    """Note what each output was taken for, and why, where the user did not say."""
+    for guess in reader.known.guesses if reader.known else ():
+        note(f"guessed: {guess}")
+
+
+class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions, MeasureOptions):
     """The options of a command that compares models on data."""
 
-    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
     slices: Path | None = option(
         "CSV file of slices: a header of attributes, then one row for each sample."
     )
-    metric_file: Path | None = option(METRIC_FILE)
 
     def batch_of(self, model: Model) -> int:
         """Return the size of a batch, which a model may fix."""

@@ -70,7 +70,8 @@ class Run(
             folder = self.output or Path(f"{self.source.stem}-run")
             config, draft = self.guess(self.source, folder, folder)
             return config, draft.text
-        config = read_config(self.source).trusting(self.trust, self.data, self.test)
+        config = self.choices(read_config(self.source))
+        config = config.trusting(self.trust, self.data, self.test, self.metric_file)
         calibration, evaluation = config.calibration, config.evaluation
         test, labels = self.test or evaluation.data, self.labels
         is_of_test = labels is not None and test is not None and are_annotations(labels)
@@ -96,7 +97,19 @@ class Run(
             path and Path(path).name for path in (self.data, self.test, self.labels)
         )
         files = {"data": data, "test": test, "labels": labels}
-        return command_line("run", self.source.name, **files, target=self.targets, tag=self.tags)
+        metric = self.metric_file and self.metric_file.name
+        return command_line(
+            "run",
+            self.source.name,
+            **files,
+            task=self.task,
+            outputs=self.outputs,
+            limit=self.limits,
+            batch=self.batch,
+            metric_file=metric,
+            target=self.targets,
+            tag=self.tags,
+        )
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import Comparison

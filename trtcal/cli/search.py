@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trtcal.cli.advice import advise
-from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, option
+from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, option, say_guesses
 from trtcal.cli.output import (
     Columns,
     note,
@@ -185,6 +185,7 @@ class Search(
         cache = cache_beside(self.output, loaded, dataset, self.task_reader)
         table = Calibration.read(self.ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
+        say_guesses(settings.reader)
         with together():
             ranges = (self.ranges, table, self.optimizations)
             document = write_search(self.output, result, settings, loaded, ranges, dataset)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.backends.sessions import run_session
+from trtcal.config import Tasks
 from trtcal.data import Dataset
 from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
@@ -124,7 +125,7 @@ class ABOptions:
     own: OwnMetric | None = None
     sequential: bool = False
     progress: Callable[[int], None] = lambda done: None
-    task: str | None = None
+    task: Tasks = None
     outputs: Sequence[str] = ()
 
 
@@ -187,7 +188,7 @@ def ab_test(
         len(dataset),
         analyses.seen,
         analyses.verdict,
-        TaskRecord(task.name, task.is_given, task.kinds, contrast),
+        task.record(contrast),
         timing,
         tuple(analyses.made) if options.sequential else (),
     )

@@ -378,7 +378,7 @@ def _roles(outputs: Mapping[str, Array], size: int) -> dict[str, str]:
     for name, values in outputs.items():
         if _is_selection(name, values, size):
             roles.setdefault("selected", name)
-        elif values.ndim in (2, 3) and values.shape[-1] in (4, 5) and values.dtype.kind == "f":
+        elif _is_box_list(name, values):
             roles.setdefault("boxes", name)
     if "boxes" not in roles:
         return roles
@@ -390,6 +390,13 @@ def _roles(outputs: Mapping[str, Array], size: int) -> dict[str, str]:
         if role is not None:
             roles.setdefault(role, name)
     return roles
+
+
+def _is_box_list(name: str, values: Array) -> bool:
+    """Tell whether an output has a row for each of several boxes, or for the one that it names."""
+    if values.dtype.kind != "f" or values.ndim not in (2, 3) or values.shape[-1] not in (4, 5):
+        return False
+    return values.shape[-2] > 1 or ROLES[-1][1].search(name) is not None
 
 
 def _is_selection(name: str, values: Array, size: int) -> bool:
@@ -435,6 +442,6 @@ def _score_of(outputs: Mapping[str, Array], roles: Mapping[str, str]) -> dict[st
     return {"score": "sigmoid"}
 
 
-def names_of(decoder: Decoder) -> Sequence[str]:
+def names_of(decoder: Decoder | None) -> Sequence[str]:
     """Return the outputs that boxes are read from."""
-    return tuple(decoder.names.values())
+    return () if decoder is None else tuple(decoder.names.values())

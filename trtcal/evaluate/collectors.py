@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import open_session
+from trtcal.config import Tasks
 from trtcal.data import Dataset, batch_for
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import BackendError, InputError
@@ -28,6 +29,7 @@ from trtcal.evaluate.accuracy import (
     rounded,
     sqnr_db,
 )
+from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.equality import Simulation, hold_against
 from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst
 from trtcal.evaluate.mean_precision import PrecisionCollector
@@ -39,7 +41,6 @@ from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limi
 from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
-from trtcal.model.graph import sigmoid_outputs
 from trtcal.stats import OfMany
 
 CLASSES, SLICES = "classes", "slices"
@@ -50,7 +51,7 @@ def read_task(
     reference: Variant,
     dataset: Dataset,
     batch: int,
-    name: str | None = None,
+    name: Tasks = None,
     outputs: Sequence[str] = (),
 ) -> tuple[Task, int]:
     """Return the task of a reference, read from its outputs for the first samples, and the batch size.
@@ -59,7 +60,7 @@ def read_task(
     `find_task`.
     """
     run = reference.runner([spec.name for spec in reference.outputs])
-    reader = TaskReader(name, tuple(outputs), sigmoids=reference.sigmoids)
+    reader = TaskReader(name, tuple(outputs), graph=reference.graph)
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
     return _read(run, dataset, (batch, is_fixed), reader)
 
@@ -81,13 +82,11 @@ def _read(
 
 def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int) -> int:
     """Return the batch size in which the rows of a model's outputs are samples, as `read_task`."""
-    size, reader.sigmoids = batch_for(model, 0), sigmoid_outputs(model.proto)
-    batch_dims = {spec.shape[:1] for spec in model.inputs}
-    if (
-        reader.batch is None
-        and not size
-        and any(o.shape[:1] not in batch_dims for o in model.outputs)
-    ):
+    size, batch_dims = batch_for(model, 0), {spec.shape[:1] for spec in model.inputs}
+    states = getattr(dataset, "states", {})
+    reader.graph = replace(GraphFacts.of(model.outputs, model.proto), states=states)
+    is_other = any(output.shape[:1] not in batch_dims for output in model.outputs)
+    if reader.batch is None and not size and is_other:
         run = runner(open_session(model.reference), [spec.name for spec in model.outputs])
         reader.known, reader.batch = _read(run, dataset, (most, False), reader)
         reader.known.check_labels(dataset.labels)
@@ -97,9 +96,9 @@ def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int)
 def _probe(run: Run, dataset: Dataset, size: int, reader: TaskReader) -> Task:
     feeds = next(dataset.batches(size))
     first = next(replay(run, (), [feeds], dataset.labels))
-    shapes = [np.shape(array) for array in feeds.values()]
-    user = (reader.name, reader.outputs, reader.sigmoids)
-    task = find_task(first.expected, first.size, shapes, *user)
+    graph = replace(reader.graph, states=getattr(feeds, "states", {}))
+    user = (reader.name, reader.outputs, graph, first.labels)
+    task = find_task(first.expected, first.size, first.inputs, *user)
     return task.fitting(task.rows(first.expected, first.size), first.labels)
 
 
@@ -293,7 +292,7 @@ class CollectSettings:
     attributes: tuple[Attribute, ...] = ()
     own: OwnMetric | None = None
     simulate: bool = True
-    task: str | None = None
+    task: Tasks = None
     outputs: tuple[str, ...] = ()
 
 
@@ -302,7 +301,7 @@ def read_collect_settings(
     slices: Path | None = None,
     metric: Path | None = None,
     simulate: bool = True,
-    task: str | None = None,
+    task: Tasks = None,
     outputs: Sequence[str] = (),
 ) -> CollectSettings:
     """Return what to collect by files: a CSV of slices, and a Python file with a metric."""

@@ -179,10 +179,13 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
 
     def columns(self) -> dict[str, Callable[[Row], str]]:
         """Return by heading what gives a figure of the outputs as text, of those that any row has."""
+        kinds = {*self.task.outputs.values()}
         return {
             metric.column: partial(Row.text, metric=metric)
             for metric in METRICS.values()
-            if metric.column and any(row.figure(metric) is not None for row in self.rows)
+            if metric.column
+            and (not metric.column_of or kinds & {*metric.column_of})
+            and any(row.figure(metric) is not None for row in self.rows)
         }
 
     def _repr_html_(self) -> str:
@@ -268,7 +271,7 @@ def compare(
     data = (dataset.fingerprint, dataset.name, len(dataset))
     providers = {variant.session.get_providers()[0] for variant in everyone}
     where = {**machine(), "timed_on": "CPU" if CPU in providers else "GPU"}
-    record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
+    record = task.record(contrast)
     source = reference.source
     structure = "" if source is None else structure_of(weightless(source).proto)
     crashes = tuple(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.errors import InputError
+from trtcal.evaluate.clues import Input
 from trtcal.evaluate.per_sample import (
     Array,
     Labels,
@@ -135,7 +136,10 @@ def rows_of(expected: Sequence[Array], actual: Sequence[Array], labels: Labels |
 
 
 def task_rows(
-    reader: TaskReader, batch: tuple[Outputs, Outputs, int], labels: Labels | None
+    reader: TaskReader,
+    batch: tuple[Outputs, Outputs, int],
+    labels: Labels | None,
+    inputs: Sequence[Input] = (),
 ) -> Rows:
     """Return the figures of each sample of a batch, of the outputs that count, by their task.
 
@@ -143,7 +147,7 @@ def task_rows(
     several outputs count there is no divergence of classes, which one of them has alone.
     """
     expected, actual, size = batch
-    task = reader.read(expected, size, labels)
+    task = reader.read(expected, size, labels, inputs)
     both = [task.rows(outputs, size) for outputs in (expected, actual)]
     if list(task.kinds.values()) == ["classes"]:
         return rows_of([np.asarray(both[0][0])], [np.asarray(both[1][0])], labels)

@@ -14,8 +14,15 @@ import numpy.typing as npt
 
 from trtcal.errors import InputError
 from trtcal.evaluate.boxes import Boxes, Decoder, cells_of, found_again, names_of
-from trtcal.evaluate.per_sample import absolute_error, check_finite, distances, jaccard, mean_iou
-from trtcal.metrics import DECIDING
+from trtcal.evaluate.per_sample import (
+    absolute_error,
+    check_finite,
+    distances,
+    jaccard,
+    mean_iou,
+    peak_signal,
+)
+from trtcal.metrics import DECIDING, FLOATING, PSNR
 
 Array = npt.NDArray[Any]
 Values = npt.NDArray[np.float64]
@@ -33,7 +40,8 @@ class Output:
 
     `threshold` is that of `labels`, and of `classes` that are two with one value for the second, which
     is read as the shares of both; `axis` is where the classes of `pixels` are, None for one class with
-    a threshold. `boxes` are read from several outputs, the others from the one of this name.
+    a threshold; `peak` is the range of an `image`. `boxes` are read from several outputs, the others
+    from the one of this name.
     """
 
     name: str
@@ -41,6 +49,7 @@ class Output:
     threshold: float = 0.5
     axis: int | None = None
     decoder: Decoder | None = None
+    peak: float = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,6 +66,8 @@ class Output:
         if self.decoder is not None:
             return self.decoder.decode(outputs, size)
         values = samples_first(self.name, outputs[self.name], size)
+        if self.kind in FLOATING and values.dtype.kind != "f":
+            return values.astype(np.float32 if values.dtype.itemsize < 4 else np.float64)
         if self.kind != "classes" or values.dtype.kind != "f" or values[0].size != 1:
             return values
         second = np.asarray(values.reshape(-1, 1), np.float64)
@@ -101,7 +112,9 @@ class Output:
         if expected.dtype.kind != "f":
             return {"agreement": _share(expected == actual)}
         figures = self._distances(expected, actual)
-        if self.kind == "labels":  # most are off in most samples: that they stay off says nothing
+        if self.kind == "image":
+            figures[PSNR] = peak_signal(figures["error"] / max(expected[0].size, 1), self.peak)
+        elif self.kind == "labels":  # most are off in most samples: that they stay off says nothing
             figures["agreement"] = jaccard(actual > self.threshold, expected > self.threshold)
         elif self.kind in DECIDING:
             figures["agreement"] = _share(self._decisions(expected) == self._decisions(actual))
@@ -143,6 +156,16 @@ def relative_errors(figures: Mapping[str, Values]) -> Values:
     signal = figures["signal"]
     ratio = np.divide(figures["error"], signal, out=broken, where=signal > 0)
     return np.asarray(np.sqrt(ratio))
+
+
+def peak_of(rows: Array) -> float:
+    """Return the range of a picture's values: of its type, a usual one, or their own."""
+    if rows.dtype.kind != "f":
+        return float(np.iinfo(rows.dtype).max) if rows.dtype.itemsize == 1 else 255.0
+    low, high = float(rows.min(initial=0.0)), float(rows.max(initial=0.0))
+    usual = ((-0.25, 0.0, 1.25, 1.0), (-1.25, 0.0, 1.25, 2.0), (-64.0, 16.0, 320.0, 255.0))
+    fits = (peak for least, over, most, peak in usual if least <= low and over <= high <= most)
+    return next(fits, high - low)
 
 
 def samples_first(name: str, values: Array, size: int) -> Array:

@@ -21,6 +21,7 @@ Labels = npt.NDArray[np.int64]
 TOP = 5
 IGNORED = 255  # the label of pixels that do not count, of many data sets
 SUM_TOLERANCE = 1e-3  # of rows that are probabilities already
+LARGEST_PSNR = 100.0  # dB, of pictures without a difference
 LEAST_PROBABILITY = 1e-12  # what a class counts as at least, so that KL stays finite
 
 
@@ -136,6 +137,12 @@ def _probabilities(rows: Values, are_shares: bool) -> Values:
     powers = np.maximum(powers, LEAST_PROBABILITY)
     shares: Values = powers / powers.sum(1, keepdims=True)
     return shares
+
+
+def peak_signal(error: Values, peak: float) -> Values:
+    """Return the PSNR (dB) of mean squared errors, of shape (samples,), at most `LARGEST_PSNR`."""
+    share = np.maximum(error / (peak**2 or 1.0), 10 ** (-LARGEST_PSNR / 10))
+    return np.asarray(-10 * np.log10(share))
 
 
 def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -> dict[str, Values]:

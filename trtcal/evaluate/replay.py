@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from trtcal.data.dataset import CarriedFeeds
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.caches import SpillCache
+from trtcal.evaluate.clues import Input, inputs_of
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 from trtcal.model.cut import Tail, tail_of
@@ -46,13 +47,14 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples from number `start` on: the reference's outputs, and those of each variant."""
+    """Samples from number `start` on: the reference's outputs, those of variants, the inputs' forms."""
 
     start: int
     size: int
     labels: Labels | None
     expected: Outputs
     outputs: tuple[Outputs, ...] = ()
+    inputs: tuple[Input, ...] = ()
 
 
 def runner(session: Session, names: Sequence[str]) -> Run:
@@ -107,7 +109,8 @@ def replay(
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
-        batch = Batch(start, size, mine, reference(feeds), tuple(run(feeds) for run in variants))
+        expected, outputs = reference(feeds), tuple(run(feeds) for run in variants)
+        batch = Batch(start, size, mine, expected, outputs, inputs_of(feeds))
         progress(size)
         yield batch
         start += size
@@ -158,10 +161,9 @@ class Recording:
         self.spill = SpillCache(room)
         self.pool = ThreadPoolExecutor(threads, "replay") if threads > 1 else None
         self.heads: list[Batch] = []
-        run = partial(self._record, reference)
-        for batch in replay(run, (), batches, labels):
+        for batch in replay(partial(self._record, reference), (), batches, labels):
             self.spill.keep("expected", len(self.heads), batch.expected)
-            self.heads.append(Batch(batch.start, batch.size, batch.labels, {}))
+            self.heads.append(replace(batch, expected={}, outputs=()))
 
     def __enter__(self) -> Recording:
         return self
@@ -177,6 +179,11 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self.heads)
+
+    @property
+    def first(self) -> Batch:
+        """The first batch, with the reference's outputs."""
+        return replace(self.heads[0], expected=self.expected(0))
 
     def _record(self, reference: Run, feeds: Feeds) -> Outputs:
         self.spill.keep("feeds", len(self.heads), feeds)
@@ -205,7 +212,7 @@ class Recording:
         def figures_of(number: int) -> T:
             head, expected = self.heads[number], self.expected(number)
             output = run(number)
-            return figures(Batch(head.start, head.size, head.labels, expected, (output,)))
+            return figures(replace(head, expected=expected, outputs=(output,)))
 
         return self.each(figures_of, numbers)
 

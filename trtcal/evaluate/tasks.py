@@ -1,13 +1,12 @@
 """What a network is for, and how far another's outputs are from its own, sample by sample.
 
-A task is read from the shapes and values of the reference's outputs, or given. Every output that counts
-is judged: a sample agrees as little as its worst output does, so that no other output makes up for one
-that is broken or swapped.
+What each output is follows from the clues of `trtcal.evaluate.clues`, or is given. Every output that
+counts is judged: a sample agrees as little as its worst output does, so that no other output makes up
+for one that is broken or swapped.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,28 +14,50 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.config import TASKS
+from trtcal.config import TASKS, Tasks
 from trtcal.data.coco import are_boxes
 from trtcal.errors import InputError, some
 from trtcal.evaluate.boxes import CELLS, Boxes, cells_of, find_decoder, names_of
-from trtcal.evaluate.outputs import Figures, Output, samples_first
-from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, distances
-from trtcal.metrics import FLOATING, METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, WORST, Metric
+from trtcal.evaluate.clues import (
+    UNKNOWN,
+    Clue,
+    GraphFacts,
+    Input,
+    OutputFacts,
+    as_map,
+    kind_of_labels,
+    weigh,
+)
+from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
+from trtcal.evaluate.per_sample import Labels, by_class, distances
+from trtcal.metrics import (
+    METRICS,
+    OF_OUTPUTS,
+    OUTPUTS,
+    RAW,
+    SQNR,
+    UNJUDGED,
+    WORST,
+    Metric,
+)
 
 Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
 """Each output that counts, samples along the first axis."""
 
-Shapes = frozenset[tuple[int, ...]]
-
 KINDS = dict(
     zip(
         TASKS,
-        ("classes", "labels", "boxes", "pixels", "values", "vectors", "tokens", "signal"),
+        (
+            *("classes", "labels", "boxes", "pixels", "values"),
+            *("vectors", "tokens", "signal", "image", UNJUDGED),
+        ),
         strict=True,
     )
 )
 """Task -> the kind of its outputs."""
+TASK_OF = {kind: task for task, kind in KINDS.items()} | {RAW: "detection"}
+"""Kind -> the task that chooses it."""
 Kinds = Mapping[str, str]
 """Output -> its kind."""
 
@@ -45,18 +66,29 @@ Kinds = Mapping[str, str]
 class Task:
     """What a network is for, and the outputs that count; `is_given` if the user named it.
 
-    `labelled` are the figures that the labels of the data give.
+    `labelled` are the figures that the labels of the data give, `guesses` has a sentence for each
+    output that was guessed.
     """
 
     name: str
     outputs: tuple[Output, ...]
     is_given: bool = False
     labelled: frozenset[str] = frozenset()
+    guesses: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> dict[str, str]:
         """The kind of each output that counts."""
         return {output.name: output.kind for output in self.outputs}
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """The task of each of the network's outputs that count, which `--task` takes."""
+        return {name: TASK_OF[output.kind] for output in self.outputs for name in output.names}
+
+    def record(self, contrast: Mapping[str, float]) -> TaskRecord:
+        """Return what a document keeps of it."""
+        return TaskRecord(self.name, self.is_given, self.kinds, {**contrast}, self.guesses)
 
     def rows(self, outputs: Mapping[str, Array], size: int) -> Rows:
         """Return the outputs that count, of `size` samples."""
@@ -147,17 +179,24 @@ class TaskRecord:
     """The task that was judged: `outputs` has the kind of each output that counts.
 
     `contrast` has by metric the figure halfway between FP32's outputs and those that it gives for other
-    samples: what holds a limit there shows nothing.
+    samples: what holds a limit there shows nothing. `guesses` are those of `Task`.
     """
 
     name: str
     is_given: bool
     outputs: dict[str, str]
     contrast: dict[str, float] = field(default_factory=dict)
+    guesses: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> list[str]:
+        """What is printed of it: the kinds of its outputs, and why each was guessed."""
         kinds = ", ".join(f"{name} ({kind})" for name, kind in self.outputs.items())
-        return f"{self.name}, {'given' if self.is_given else 'guessed'}: {kinds}"
+        how = "given" if self.is_given else "guessed"
+        return [
+            f"task {self.name}, {how}: {kinds}",
+            *(f"guessed: {guess}" for guess in self.guesses),
+        ]
 
 
 SUGGESTED = f"{SQNR} >= 30"
@@ -247,41 +286,124 @@ def no_limit_on(outputs: Sequence[str]) -> str:
 def find_task(
     outputs: Mapping[str, Array],
     size: int,
-    inputs: Sequence[tuple[int, ...]] = (),
-    name: str | None = None,
+    inputs: Sequence[Input] = (),
+    tasks: Tasks = None,
     output_names: Sequence[str] = (),
-    sigmoids: Collection[str] = (),
+    graph: GraphFacts = UNKNOWN,
+    labels: Labels | None = None,
 ) -> Task:
     """Return the task of a reference whose outputs of `size` samples are given.
 
-    `inputs` are the shapes of its inputs for them, `name` a task and `output_names` the outputs that
-    count, if the user gave any, `sigmoids` the outputs that a Sigmoid makes. `InputError` for an
-    unknown one, or if no output can be read as the task's.
+    `inputs` are the forms of its inputs and `labels` the labels for them. `tasks` is a task for all
+    outputs or one for each, `output_names` are the outputs that count, if the user gave any.
+    `InputError` for an unknown one, or if no output can be read as the task's.
     """
-    _check(outputs, name, output_names)
+    by_output = {"": tasks} if isinstance(tasks, str) else tasks or {}
+    _check(outputs, by_output, output_names)
     chosen = {output: outputs[output] for output in output_names or outputs}
-    shapes = frozenset(tuple(shape[1:]) for shape in inputs)
-    guessed = [
-        Output(output.name, "classes")
-        if _is_share_of_two(output, chosen, size, sigmoids)
-        else output
-        for output in _guess_all(chosen, size, shapes, name)
+    given = {name: by_output.get(name, by_output.get("", "")) for name in chosen}
+    given = {name: task for name, task in given.items() if task}
+    labelled = _labelled(chosen, size, labels)
+    settled = {name for name, task in given.items() if task != "detection"}
+    settled |= {*graph.states, *labelled}
+    decoder = find_decoder({n: rows for n, rows in chosen.items() if n not in settled}, size)
+    rest = {name: rows for name, rows in chosen.items() if name not in names_of(decoder)}
+    heads = _raw_heads(rest, inputs) if decoder is None else frozenset()
+    found = [] if decoder is None else [Output("boxes", "boxes", decoder=decoder)]
+    guesses = [
+        f"{name} is detection: it is read as boxes (else --task {name}=regression)"
+        for name in names_of(decoder)
+        if name not in given
     ]
-    kind = KINDS[name] if name else None
-    forced = tuple(_forced(output, chosen, size, kind) for output in guessed)
-    if kind is not None and not any(output.kind == kind for output in forced):
-        shown = ", ".join(
-            f"{output} {chosen[output].dtype}{list(chosen[output].shape)}" for output in chosen
-        )
-        raise InputError(f"no output can be read as one of {name}: {shown}", "try another --task")
-    return Task(name or _named(forced), forced, name is not None or bool(output_names))
+    for name, values in rest.items():
+        rows = as_map(samples_first(name, values, size), inputs)
+        kind, is_head = labelled.get(name, ""), name in heads
+        facts = OutputFacts(name, rows, graph, tuple(inputs), kind, is_head)
+        output, guess = _read(facts, given.get(name), bool(output_names))
+        found.append(output)
+        guesses += [guess] if guess else []
+    _check_given(by_output, given, found, chosen)
+    judged = tuple(output for output in found if output.kind != UNJUDGED)
+    if not judged:
+        raise InputError("no output is judged", "give another --task or --outputs")
+    name = tasks if isinstance(tasks, str) else _named(judged)
+    return Task(name, judged, bool(tasks or output_names), guesses=tuple(guesses))
 
 
-def _is_share_of_two(
-    output: Output, outputs: Mapping[str, Array], size: int, sigmoids: Collection[str]
-) -> bool:
-    """Tell whether an output of one value a sample is the share of the second of two classes."""
-    return output.kind == "values" and output.name in sigmoids and outputs[output.name].size == size
+def _check_given(
+    by_output: Mapping[str, str],
+    given: Mapping[str, str],
+    found: Iterable[Output],
+    outputs: Mapping[str, Array],
+) -> None:
+    """`InputError` if an output cannot be read as its own task has it, or none as that of all."""
+    kinds = {name: output.kind for output in found for name in output.names}
+    wrong = [name for name, task in given.items() if TASK_OF[kinds[name]] != task]
+    if not wrong or (len(wrong) < len(given) and not {*wrong} & {*by_output}):
+        return
+    shown = ", ".join(f"{name} {outputs[name].dtype}{list(outputs[name].shape)}" for name in wrong)
+    raise InputError(
+        f"no output can be read as one of {given[wrong[0]]}: {shown}", "try another --task"
+    )
+
+
+def _labelled(outputs: Mapping[str, Array], size: int, labels: Labels | None) -> dict[str, str]:
+    """Return the output of fewest values that labels fit, and the kind that they give it."""
+    kinds = {
+        name: kind
+        for name, values in outputs.items()
+        if labels is not None
+        and not are_boxes(labels)
+        and len(labels) == size == len(values)
+        and (kind := kind_of_labels(values, labels))
+    }
+    return dict(sorted(kinds.items(), key=lambda item: outputs[item[0]].size)[:1])
+
+
+def _read(facts: OutputFacts, task: str | None, is_named: bool) -> tuple[Output, str]:
+    """Return an output as the task given for it has it, else as its clues say, with the sentence."""
+    clues = weigh(facts)
+    if is_named:  # who names a state wants it judged
+        clues = [clue for clue in clues if clue.kind != UNJUDGED] or clues
+    if task is None:
+        return _output(facts, clues[0].kind), _sentence(facts.name, clues)
+    kind = RAW if task == "detection" else KINDS[task]
+    return _output(facts, kind if _can_be(facts, kind) else clues[0].kind), ""
+
+
+def _sentence(name: str, clues: Sequence[Clue]) -> str:
+    """Return what an output is taken for, why, and how to choose another reading."""
+    first, *others = clues
+    least = {5: 5, 4: 3}.get(first.strength, 0)  # what is seen leaves named readings alone
+    tasks = [TASK_OF[clue.kind] for clue in others if clue.strength >= least]
+    is_what = "not judged" if first.kind == UNJUDGED else TASK_OF[first.kind]
+    choices = " or ".join(f"--task {name}={task}" for task in tasks[:2])
+    return f"{name} is {is_what}: {first.says}" + (f" (else {choices})" if choices else "")
+
+
+def _can_be(facts: OutputFacts, kind: str) -> bool:
+    """Tell whether an output can be read as a kind."""
+    is_float, axes = facts.rows.dtype.kind == "f", facts.rows.ndim
+    return {
+        "classes": is_float or not facts.inner,
+        "labels": is_float,
+        "tokens": axes >= 3 if is_float else len(facts.inner) == 1,
+        "pixels": axes >= 3,
+        RAW: axes >= 3,
+    }.get(kind, True)
+
+
+def _output(facts: OutputFacts, kind: str) -> Output:
+    """Return an output as one of a kind, with threshold, axis of classes and peak of its values."""
+    is_share = bool(((facts.rows >= 0) & (facts.rows <= 1)).all())
+    threshold = 0.5 if is_share or (kind == "classes" and facts.rows[0].size > 1) else 0.0
+    axis = None
+    if kind == "pixels":
+        is_first = facts.form == "sequence" and facts.sums_to_one(1)
+        has_layers = facts.form == "map" and facts.width > 1
+        axis = 1 if is_first else facts.channel_axis if has_layers else None
+    peak = peak_of(facts.rows) if kind == "image" else 0.0
+    return Output(facts.name, kind, threshold, axis, peak=peak)
 
 
 @dataclass
@@ -291,16 +413,23 @@ class TaskReader:
     The task is read from the first outputs seen. `batch` is the batch size in which rows are samples.
     """
 
-    name: str | None = None
+    name: Tasks = None
     outputs: tuple[str, ...] = ()
     known: Task | None = None
     batch: int | None = None
-    sigmoids: Collection[str] = ()
+    graph: GraphFacts = UNKNOWN
 
-    def read(self, outputs: Mapping[str, Array], size: int, labels: Labels | None = None) -> Task:
+    def read(
+        self,
+        outputs: Mapping[str, Array],
+        size: int,
+        labels: Labels | None = None,
+        inputs: Sequence[Input] = (),
+    ) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
         if self.known is None:
-            task = find_task(outputs, size, (), self.name, self.outputs, self.sigmoids)
+            user = (self.name, self.outputs, self.graph, labels)
+            task = find_task(outputs, size, inputs, *user)
             self.known = task.fitting(task.rows(outputs, size), labels)
             self.known.check_labels(labels)
         return self.known
@@ -312,10 +441,12 @@ class TaskReader:
         return {key: value for key, value in named.items() if value}
 
 
-def _check(outputs: Mapping[str, Array], name: str | None, chosen: Sequence[str]) -> None:
-    if name is not None and name not in KINDS:
-        raise InputError(f"{name!r} is not a task", f"known: {', '.join(KINDS)}")
-    for output in chosen:
+def _check(
+    outputs: Mapping[str, Array], by_output: Mapping[str, str], chosen: Sequence[str]
+) -> None:
+    for task in {*by_output.values()} - {*KINDS}:
+        raise InputError(f"{task!r} is not a task", f"known: {', '.join(KINDS)}")
+    for output in (*chosen, *filter(None, by_output)):
         if output not in outputs:
             raise InputError(
                 f"the model has no output {output!r}", f"its outputs are: {', '.join(outputs)}"
@@ -323,45 +454,33 @@ def _check(outputs: Mapping[str, Array], name: str | None, chosen: Sequence[str]
 
 
 def _named(outputs: Sequence[Output]) -> str:
-    """Return the task of outputs: detection if any are boxes or raw heads, else the first's."""
+    """Return the task of outputs: detection if any are boxes, else the first's."""
     kinds = [output.kind for output in outputs]
-    tasks = {kind: task for task, kind in KINDS.items()} | {RAW: "detection"}
-    first = "boxes" if "boxes" in kinds else kinds[0]
-    return tasks[first]
+    return TASK_OF["boxes" if "boxes" in kinds else kinds[0]]
 
 
-def _guess_all(
-    outputs: Mapping[str, Array], size: int, inputs: Shapes, name: str | None
-) -> list[Output]:
-    """Guess each output; boxes are read from several together, the outputs of raw heads are raw."""
-    decoder = find_decoder(outputs, size) if name in (None, "detection") else None
-    used = () if decoder is None else names_of(decoder)
-    rest = {output: values for output, values in outputs.items() if output not in used}
-    raw = _raw_heads(rest) if decoder is None else set()
-    guessed = [
-        Output(output, RAW) if output in raw else guess(output, values, size, inputs)
-        for output, values in rest.items()
-    ]
-    return [*([] if decoder is None else [Output("boxes", "boxes", decoder=decoder)]), *guessed]
-
-
-def _raw_heads(outputs: Mapping[str, Array]) -> set[str]:
+def _raw_heads(outputs: Mapping[str, Array], inputs: Sequence[Input]) -> frozenset[str]:
     """Return the outputs that are several scales of one thing, or boxes that can't be decoded.
 
     Scales differ in the number of cells alone: [B, C, 80, 80] and [B, C, 40, 40], [B, 8400, C] and
-    [B, 2100, C]. What stands beside them is of their cells too.
+    [B, 2100, C]. What stands beside them is of their cells too. Of pictures, two outputs with the same
+    hundred cells or more are heads.
     """
+    sizes = {given.whole[-2:] for given in inputs if len(given.whole) == 4}
     floats = {
         name: values
         for name, values in outputs.items()
-        if values.dtype.kind == "f" and values.ndim >= 3
+        if values.dtype.kind == "f" and values.ndim >= 3 and values.shape[-2:] not in sizes
     }
     shapes = [values.shape for values in floats.values()]
     is_scaled = any(_are_scales(a, b) for a in shapes for b in shapes)
     has_boxes = any(
         len(values) == 3 and values[-1] == 4 and values[1] >= CELLS for values in shapes
     )
-    return set(floats) if is_scaled or (has_boxes and len(floats) > 1) else set()
+    cells = [shape[1] for shape in shapes if len(shape) == 3 and shape[1] >= 100]
+    is_shared = len({*cells}) < len(cells) and bool(sizes)
+    are_heads = is_scaled or ((has_boxes or is_shared) and len(floats) > 1)
+    return frozenset(floats if are_heads else ())
 
 
 def _are_scales(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -372,104 +491,3 @@ def _are_scales(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return all(a[axis] == 2 * b[axis] for axis in (-2, -1)) or all(
         a[axis] == 2 * b[axis] for axis in (-3, -2)
     )
-
-
-UNIT = 1e-3  # how far a norm of 1 may be from it
-LONG = 4000  # values of a row from which on it may be a waveform
-VECTOR = re.compile(
-    r"embed|feature|hidden|pooler|latent|descriptor|(?<![a-z])states?(?![a-z])|^[hc]_?n$",
-    re.IGNORECASE,
-)
-
-
-def guess(name: str, values: Array, size: int, inputs: Shapes = frozenset()) -> Output:
-    """Return what one output is, by shape, type, values, and where these leave a choice its name."""
-    rows = samples_first(name, values, size)
-    inner = [axis for axis in range(1, rows.ndim) if rows.shape[axis] > 1]
-    if rows.dtype.kind != "f":
-        return Output(name, ("classes", "tokens", "pixels")[min(len(inner), 2)])
-    flat = rows.astype(np.float64)
-    if not inner:
-        return Output(name, "values")
-    if len(inner) == 1:
-        return _of_row(name, flat.reshape(len(flat), -1))
-    if rows.ndim == 4 and len(inner) + (rows.shape[1] == 1) >= 3:
-        return _of_map(name, flat, inputs)
-    return _of_sequence(name, flat)
-
-
-def _of_row(name: str, rows: Array) -> Output:
-    if _are_units(rows) or VECTOR.search(name):
-        return Output(name, "vectors")
-    if _is_share(rows):
-        return Output(name, "classes" if _sums_to_one(rows, 1) else "labels")
-    is_wave = rows.shape[1] >= LONG and np.abs(rows).max() <= 1 and rows.min() < 0 < rows.max()
-    return Output(name, "signal" if is_wave else "classes")
-
-
-def _of_map(name: str, rows: Array, inputs: Shapes) -> Output:
-    """Guess [B, C, H, W] or [B, H, W, C]: an image as the input's is no segmentation."""
-    if rows.shape[1] == 1:
-        sure = (rows < 0.1) | (rows > 0.9)
-        is_mask = _is_share(rows) and bool(sure.mean() > 0.5)
-        return Output(name, "pixels" if is_mask else "values")
-    if rows.shape[1:] in inputs and 3 in (rows.shape[1], rows.shape[3]):
-        return Output(name, "values")
-    return Output(name, "pixels", axis=_class_axis(rows))
-
-
-def _class_axis(rows: Array) -> int:
-    """Return the axis of classes: the last if it is smaller than both before it, else the second."""
-    if rows.ndim == 4 and rows.shape[3] < min(rows.shape[1], rows.shape[2]):
-        return 3
-    return 1
-
-
-def _of_sequence(name: str, rows: Array) -> Output:
-    """Guess [B, T, V]: scores of classes for each position, or something else."""
-    if _sums_to_one(rows, -1):
-        return Output(name, "tokens")
-    if _sums_to_one(rows, 1):
-        return Output(name, "pixels", axis=1)
-    if _are_units(rows.reshape(-1, rows.shape[-1])) or VECTOR.search(name):
-        return Output(name, "vectors")
-    if _is_share(rows):
-        return Output(name, "labels")
-    return Output(name, RAW if _is_head(rows) or _is_head(rows.swapaxes(1, 2)) else "tokens")
-
-
-def _is_head(rows: Array) -> bool:
-    """Tell whether cells have four values of a box that is not decoded, then scores."""
-    return rows.shape[1] >= CELLS > rows.shape[2] >= 5 and _is_share(rows[..., 4:])
-
-
-def _is_share(rows: Array) -> bool:
-    return bool((rows >= 0).all() and (rows <= 1).all())
-
-
-def _sums_to_one(rows: Array, axis: int) -> bool:
-    return _is_share(rows) and bool((np.abs(rows.sum(axis) - 1) <= SUM_TOLERANCE).all())
-
-
-def _are_units(rows: Array) -> bool:
-    return bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= UNIT).all()) and not _is_share(rows)
-
-
-def _forced(output: Output, outputs: Mapping[str, Array], size: int, kind: str | None) -> Output:
-    """Return an output as one of the kind that the user's task has, as it is where it can't be."""
-    if kind is None or output.kind in (kind, "boxes") or outputs[output.name].dtype.kind != "f":
-        return output
-    rows = samples_first(output.name, outputs[output.name], size)
-    if kind in FLOATING:
-        return Output(output.name, kind)
-    if kind == "labels":
-        return Output(output.name, kind, 0.5 if _is_share(rows) else 0.0)
-    if kind == "classes":
-        return Output(output.name, kind, 0.5 if rows[0].size > 1 or _is_share(rows) else 0.0)
-    if kind == "tokens" and rows.ndim >= 3:
-        return Output(output.name, kind)
-    if kind == "pixels" and rows.ndim >= 3:
-        alone = rows.ndim == 3 or rows.shape[1] == 1
-        threshold = 0.5 if _is_share(rows) else 0.0
-        return Output(output.name, kind, threshold, None if alone else _class_axis(rows))
-    return output

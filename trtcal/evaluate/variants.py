@@ -14,10 +14,11 @@ from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data.overlap import Numbers, Overlap, overlap
 from trtcal.errors import BackendError, InputError, NativeCrash
+from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
-from trtcal.model.graph import import_graph, sigmoid_outputs
+from trtcal.model.graph import import_graph
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
@@ -47,9 +48,9 @@ class Variant:
     built: Coverage | None = None
 
     @property
-    def sigmoids(self) -> frozenset[str]:
-        """The outputs that a Sigmoid makes, as far as the graph is known."""
-        return frozenset() if self.source is None else sigmoid_outputs(self.source.proto)
+    def graph(self) -> GraphFacts:
+        """What is known of the graph of its outputs."""
+        return GraphFacts.of(self.outputs, self.source.proto if self.source else None)
 
     @property
     def literal(self) -> Model | None:

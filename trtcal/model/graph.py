@@ -307,16 +307,16 @@ def is_op(node: gs.Node, *ops: str) -> bool:
     return node.op in ops and node.domain in STANDARD
 
 
-def sigmoid_outputs(proto: onnx.ModelProto) -> frozenset[str]:
-    """Return the outputs whose values a Sigmoid makes, and others only move or convert."""
+def last_operators(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return the operator that makes each output's values, which others only move or convert."""
     makers = {name: node for node in proto.graph.node for name in node.output}
-    names = []
+    operators = {}
     for output in proto.graph.output:
         node = makers.get(output.name)
         while node is not None and node.op_type in MOVES | QDQ | {"Cast"}:
             node = makers.get(node.input[0])
-        names += [output.name] if node is not None and node.op_type == "Sigmoid" else []
-    return frozenset(names)
+        operators[output.name] = "" if node is None else node.op_type
+    return operators
 
 
 def type_of(tensor: gs.Tensor) -> int | None:

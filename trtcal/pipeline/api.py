@@ -23,7 +23,7 @@ from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
 from trtcal.check.data_check import check_data as check
 from trtcal.check.issues import DataCheck
-from trtcal.config import Config, DataConfig, ImagesConfig, read_config
+from trtcal.config import Config, DataConfig, ImagesConfig, Tasks, read_config
 from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
 from trtcal.data.dataset import batch_for
@@ -374,7 +374,7 @@ def compare(
     limits: Sequence[str] = (),
     batch: int = 32,
     rounds: int | None = None,
-    task: str | None = None,
+    task: Tasks = None,
     outputs: Sequence[str] = (),
 ) -> Comparison:
     """Compare variants with their FP32 reference: accuracy on all data, latency on the first batch.
@@ -409,7 +409,7 @@ def ab_test(
     limits: Sequence[str] = (),
     metric: str | None = None,
     options: ABOptions | None = None,
-    task: str | None = None,
+    task: Tasks = None,
     outputs: Sequence[str] = (),
 ) -> ABTest:
     """Test whether a candidate can replace a baseline, by paired intervals on the same samples.

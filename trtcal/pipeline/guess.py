@@ -36,13 +36,17 @@ TARGETS = ("sm89",)
 
 @dataclass(frozen=True)
 class Sources:
-    """What the user names: data to calibrate on, and maybe to test on, labels, targets, an output."""
+    """What the user names: data to calibrate on, and maybe to test on, labels, targets, an output.
+
+    `choices` has the tasks, outputs and limits, and how evaluation measures.
+    """
 
     data: Path
     test: Path | None = None
     labels: str | None = None
     targets: tuple[str, ...] = ()
     output: Path | None = None
+    choices: Config = field(default_factory=Config)
 
     @property
     def to_calibrate(self) -> Sources:
@@ -88,17 +92,14 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
         draft.lines.append(f"output = {_path(sources.output, folder)}")
     labels, why = _labels(sources if sources.test is None else sources.to_calibrate)
     images = guess_images(model, sources.data, labels, _labelled(sources))
-    states = dict[str, str]()
-    try:
-        dataset = open_dataset(sources.data, model, images.config, labels, DataConfig())
-    except InputError:
-        if not (states := state_pairs(model)):
-            raise
-        dataset = open_dataset(sources.data, model, images.config, labels, DataConfig({}, states))
-    _add_task(draft, model, carry(model, dataset, states))
-    draft.lines.append(
-        '# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # default: the limits of the task'
-    )
+    dataset, states = _open(model, sources.data, images, labels)
+    _add_task(draft, model, dataset, sources.choices)
+    if limits := sources.choices.limits:
+        draft.add("limits", list(map(str, limits)))
+    else:
+        draft.lines.append(
+            '# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # default: the limits of the task'
+        )
     _add_states(draft, states)
     _add_images(draft, images)
     draft.section("calibration")
@@ -112,6 +113,11 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
     else:
         draft.lines.append(f"data = {_path(sources.test, folder)}")
         _add_labels(draft, *_labels(Sources(sources.test, labels=sources.labels)), folder)
+    chosen = sources.choices.evaluation
+    if chosen.batch != Config().evaluation.batch:
+        draft.add("batch", chosen.batch)
+    if chosen.metric is not None:
+        draft.lines.append(f"metric = {_path(chosen.metric, folder)}")
     draft.section("build")
     if sources.targets:
         draft.add("targets", list(sources.targets))
@@ -135,6 +141,8 @@ def _path(path: Path, folder: Path) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(k)} = {_toml(v)}' for k, v in value.items())} }}"
     return json.dumps(value)
 
 
@@ -181,11 +189,32 @@ def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> Non
         draft.add("labels", labels, why)
 
 
-def _add_task(draft: Draft, model: Model, dataset: Dataset) -> None:
-    reference = open_variant(model.path)
-    task, _ = read_task(reference, dataset, batch_for(model, BATCH))
-    kinds = ", ".join(f"{name} has {kind}" for name, kind in task.kinds.items())
-    draft.add("task", task.name, f"from the shapes and values of the outputs: {kinds}")
+def _add_task(draft: Draft, model: Model, dataset: Dataset, choices: Config) -> None:
+    """Write the task of each output, one for all where they are the same, with why it is guessed."""
+    reference, user = open_variant(model.path), (choices.task, choices.outputs)
+    task, _ = read_task(reference, dataset, batch_for(model, BATCH), *user)
+    for guess in task.guesses:
+        draft.guesses.append(guess)
+        draft.lines.append(f"# guessed: {guess}")
+    named = {*task.by_name.values()}
+    is_whole = len(named) == 1 and len(task.by_name) == len(model.outputs)
+    draft.add("task", named.pop() if is_whole else task.by_name)
+    if choices.outputs:
+        draft.add("outputs", list(choices.outputs))
+
+
+def _open(
+    model: Model, data: Path, images: Images, labels: str | None
+) -> tuple[Dataset, dict[str, str]]:
+    """Open data, and return the states that the model gives where they lack them."""
+    states = dict[str, str]()
+    try:
+        dataset = open_dataset(data, model, images.config, labels, DataConfig())
+    except InputError:
+        if not (states := state_pairs(model)):
+            raise
+        dataset = open_dataset(data, model, images.config, labels, DataConfig({}, states))
+    return carry(model, dataset, states), states
 
 
 def _add_states(draft: Draft, states: Mapping[str, str]) -> None:

@@ -14,11 +14,12 @@ from tests.docs.reference import (
     errors,
     messages,
     metrics,
+    outputs,
     repository,
 )
 from tests.docs.reference.markdown import contents
 
-PARTS = (commands, configuration, messages, metrics, documents, api, errors, repository)
+PARTS = (commands, configuration, messages, metrics, outputs, documents, api, errors, repository)
 
 INDEX = """\
 # Reference
@@ -32,6 +33,7 @@ These pages are made from the code of this version.
 | [Messages of build logs](messages/index.md) | every message that trtcal knows: meaning and remedy |
 | [Findings](messages/findings.md) | every kind of finding: meaning and remedy |
 | [Metrics](metrics.md) | every figure that a limit can be about |
+| [Outputs](outputs.md) | the task, limit and evidence of outputs as public exports have them |
 | [JSON documents](documents.md) | every file that commands write for other programs |
 | [Python](python/index.md) | every name of `import trtcal` |
 | [Exit statuses](exit-statuses.md) | what a program's end says |
@@ -42,7 +44,7 @@ def pages() -> Iterator[tuple[str, str]]:
     """Yield the name and text of every page of the reference."""
     links = (
         *("commands/index", "configuration", "messages/index", "messages/findings", "metrics"),
-        *("documents", "python/index", "exit-statuses"),
+        *("outputs", "documents", "python/index", "exit-statuses"),
     )
     yield "index.md", INDEX + "\n" + contents(links)
     for part in PARTS:

@@ -42,7 +42,7 @@ def shares(place, *options):
 def test_a_layer_that_no_output_that_counts_reads_loses_nothing(place):
     both, _ = shares(place)
     assert min(both.values()) > 0
-    left, document = shares(place, "--outputs", "y1")
+    left, document = shares(place, "--outputs", "y1", "--task", "y1=classification")
     assert left["right"] == 0 < left["left"]
     assert (document["outputs"], document["measure"]) == (["y1"], "kl")
     raw, document = shares(place, "--outputs", "y1,y2", "--task", "regression")

@@ -121,6 +121,8 @@ class Reference:
                 None if labels is None else labels[self.start : stop],
                 threads=os.cpu_count() or 1,
             )
+            first = self.known.first  # read here: batches are measured in several threads
+            self.reader.read(first.expected, first.size, first.labels, first.inputs)
         return self.known
 
     def measure(self, proto: onnx.ModelProto) -> Loss:
@@ -143,7 +145,8 @@ class Reference:
             array.dtype.kind == "f" and not np.isfinite(array).all() for array in outputs.values()
         ):
             return None
-        return task_rows(self.reader, (batch.expected, outputs, batch.size), batch.labels)
+        row = (batch.expected, outputs, batch.size)
+        return task_rows(self.reader, row, batch.labels, batch.inputs)
 
 
 class Evaluator:

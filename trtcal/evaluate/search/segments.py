@@ -243,7 +243,10 @@ class Rerun:
         feeds = dataset.batches(self.batch, 0, self.samples)
         run, threads = partial(self._through, "float", 0), os.cpu_count() or 1
         self.recording = Recording(run, feeds, dataset.labels, threads=threads)
+        first = self.recording.first  # read here: batches are measured in several threads
+        outputs = {name: first.expected[name] for name in self.pair.outputs}
         try:
+            self.reader.read(outputs, first.size, first.labels, first.inputs)
             self.rows = joined(self.recording.rerun(partial(self._through, "int8", 0), self._rows))
         except BaseException:
             self.recording.close()
@@ -332,7 +335,8 @@ class Rerun:
     def _rows(self, batch: Batch) -> Rows:
         outputs = (batch.expected, *batch.outputs)
         expected, variant = ({name: of[name] for name in self.pair.outputs} for of in outputs)
-        return task_rows(self.reader, (expected, variant, batch.size), batch.labels)
+        row = (expected, variant, batch.size)
+        return task_rows(self.reader, row, batch.labels, batch.inputs)
 
     def _kept(self, kind: str, number: int) -> Feeds:
         """Return what the current segment reads in a batch."""
