@@ -80,7 +80,7 @@ def digests_of(feeds: Mapping[str, Array]) -> Digests:
 
 def _bytes(array: Array) -> Digests:
     """Return the bytes of each sample, shape (samples, bytes)."""
-    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+    return np.ascontiguousarray(array).reshape(len(array), array[0].size).view(np.uint8)
 
 
 def labels_digest(labels: Labels | None) -> str | None:

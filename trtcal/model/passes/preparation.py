@@ -30,11 +30,13 @@ from trtcal.model.passes.base import (
 )
 from trtcal.model.passes.batchnorm import SCALES, why_kept
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
+from trtcal.model.passes.functions import FUNCTIONS
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
+    FUNCTIONS,
     OPSET,
     TYPES,
     FP16,
