@@ -16,6 +16,7 @@ from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.graph import FP16_OPSET, import_graph, is_fp16, is_op, only_consumer
 from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES
+from trtcal.model.passes.bfloat16 import refuse_bfloat16
 from trtcal.quantization.propagate import choices, cut_sources, propagate, range_sources
 from trtcal.quantization.weighted_ops import (
     REFUSAL,
@@ -55,6 +56,7 @@ class Placement:
 
 def find_layers(model: Model) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
+    refuse_bfloat16(model)
     placement = place(import_graph(model.proto))
     if not any(layer.op in MULTIPLIES for layer in placement.layers):
         reasons = [f"{name}: {why}" for name, why in placement.refused.items()]

@@ -29,6 +29,7 @@ from trtcal.model.passes.base import (
     sound,
 )
 from trtcal.model.passes.batchnorm import SCALES, why_kept
+from trtcal.model.passes.bfloat16 import FLOAT32
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
 from trtcal.model.passes.functions import FUNCTIONS
 from trtcal.model.passes.reading import read_graph
@@ -37,6 +38,7 @@ from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
     FUNCTIONS,
+    FLOAT32,
     OPSET,
     TYPES,
     FP16,
@@ -145,7 +147,7 @@ def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassReco
     why = stage.before(graph) if is_wanted else _unwanted(stage)
     if why is not None:
         return PassRecord(stage.name, before, before, 0, why)
-    seen = interface(graph)
+    seen = () if stage.retypes else interface(graph)
     try:
         changes = stage.apply(graph)
     except NotApplicable as reason:
@@ -156,7 +158,9 @@ def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassReco
         return PassRecord(stage.name, before, before, 0, str(reason))
     graph.toposort()
     after = fingerprint(graph)
-    _hold(stage, None if interface(graph) == seen else "an input or output of the graph changed")
+    _hold(
+        stage, None if seen in ((), interface(graph)) else "an input or output of the graph changed"
+    )
     _hold(
         stage,
         None if changes or after == before else "it changed the graph and counted no change",
