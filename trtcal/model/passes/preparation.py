@@ -34,6 +34,7 @@ from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
 from trtcal.model.passes.functions import FUNCTIONS
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
+from trtcal.model.passes.rounding import ROUNDING, find_chains
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
@@ -42,6 +43,7 @@ PASSES = (
     OPSET,
     TYPES,
     FP16,
+    ROUNDING,
     CONSTANTS,
     BRANCHES,
     TYPES,
@@ -194,6 +196,9 @@ def notes_on(graph: gs.Graph, source: Model) -> tuple[str, ...]:
         why = _why_kept(node, called)
         if why:
             nodes.setdefault(why, []).append(node.name)
+    for chain in find_chains(graph):
+        why = f"no Q/DQ take the place of its fake quantization: {chain.why_kept}"
+        nodes.setdefault(why, []).append(chain.node)
     notes = [_sentence("node", names, why) for why, names in nodes.items()]
     if source.defaults:
         notes.append(_sentence("input", source.defaults, "its default value is used as a constant"))
