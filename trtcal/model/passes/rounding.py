@@ -78,7 +78,9 @@ class Chain:
         if not np.isfinite([self.low, self.high]).all():
             return "its steps have no limits"
         if self.low < LOW or self.high > HIGH:
-            return f"its steps go from {self.low:g} to {self.high:g}, and INT8's from {LOW} to {HIGH}"
+            return (
+                f"its steps go from {self.low:g} to {self.high:g}, and INT8's from {LOW} to {HIGH}"
+            )
         if self.axis is not None and not isinstance(self.source, gs.Constant):
             return "its activations have a step for each channel, which TensorRT takes of weights alone"
         is_half = type_of(self.source) == TensorProto.FLOAT16
@@ -87,7 +89,8 @@ class Chain:
     def __str__(self) -> str:
         least, most = self.scale.min(), self.scale.max()
         size = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
-        return f"{self.source.name!r} in steps of {size}, {self.low:g} to {self.high:g}"
+        kind = "INT8, " if self.low >= LOW and self.high <= HIGH else ""
+        return f"{self.source.name!r} in steps of {size} ({kind}{self.low:g} to {self.high:g})"
 
 
 def find_chains(graph: gs.Graph) -> list[Chain]:
@@ -107,10 +110,12 @@ def chains_of(model: Model) -> list[Chain]:
 
 
 def _shortest(node: gs.Node, kept: KeptTensors) -> Chain | None:
+    """Return the shortest chain around a Round that Q/DQ can replace, else the shortest of all."""
     pairs = (
         (before, after) for before in _before(node, kept) for after in _after(node, *before, kept)
     )
-    return next((chain for pair in pairs if (chain := _closed(node, *pair))), None)
+    chains = [chain for pair in pairs if (chain := _closed(node, *pair))]
+    return min(chains, key=lambda chain: chain.why_kept is not None, default=None)
 
 
 Reach = tuple[gs.Tensor, Affine]
