@@ -1,14 +1,15 @@
 """Fake quantization that is spelled out: recognized in all its forms, and replaced by equal Q/DQ."""
 
 import numpy as np
-import pytest
 from onnx import TensorProto, numpy_helper
 
+from tests.fixtures.fails import fails
 from tests.fixtures.graphs import as_nodes
-from tests.fixtures.networks import rng
+from tests.fixtures.networks import rng, weight
 from tests.fixtures.tables import each
 from tests.model.passes.graphs import make, ops, values
 from trtcal.config import Config
+from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.layers.reading import Engine
 from trtcal.model.passes import prepare_with_record
@@ -131,8 +132,20 @@ def test_weights_are_stored_in_the_steps_that_they_were_trained_with(name):
 
 def test_they_are_not_quantized_a_second_time():
     prepared = prepare_with_record(quantized_conv(np.float32(0.011)))
-    with pytest.raises(Exception, match="already quantized"):
+    with fails(InputError, "conv: it is already quantized", hint="trtcal prepare"):
         find_layers(prepared.model)
+
+
+def test_a_skip_that_is_quantized_gets_no_second_pair():
+    text = (
+        "[round] a = Div(x, s) b = Round(a) c = Clip(b, lo, hi) d = Mul(c, s) "
+        "[conv] e = Conv<pads = [1, 1, 1, 1]>(x, w) [add] y = Add(e, d)"
+    )
+    constants = {name: CONSTANTS[name] for name in ("s", "lo", "hi")} | {"w": weight(6, 6, 3, 3)}
+    model = make(as_nodes(text), constants, {"x": ["n", 6, 5, 5]}, {"y": ["n", 6, 5, 5]})
+    assert [layer.name for layer in find_layers(prepare_with_record(model).model).layers] == [
+        "conv"
+    ]
 
 
 def test_a_diagnosis_names_the_chains_with_their_steps():

@@ -19,6 +19,7 @@ from onnx import TensorProto
 
 from trtcal.model.graph import GraphWriter, clean, clip_bounds, constant, is_op, type_of
 from trtcal.model.model import Model
+from trtcal.model.ops import COMMUTES, SELECTS, SPELLED
 from trtcal.model.passes.base import Pass, current
 from trtcal.model.passes.constants import fold_constants
 from trtcal.model.passes.reading import read_graph
@@ -30,7 +31,6 @@ LONGEST = 5  # nodes before the Round of a chain, or after it
 EQUAL = 1e-6  # what float32 leaves of the product of a factor and its inverse
 NEAR = 1e-3  # of a whole number of steps
 LOW, HIGH = -128, 127
-STEPS = ("Add", "Cast", "Clip", "Div", "Identity", "Max", "Min", "Mul", "Sub")
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ def _cast(affine: Affine, kind: int) -> Affine | None:
 
 def _operand(node: gs.Node) -> gs.Tensor | None:
     """Return the input of a chain's node that is not constant, None if it can't be of a chain."""
-    if not is_op(node, *STEPS):
+    if not is_op(node, *SPELLED):
         return None
-    if len(node.inputs) != 2 or node.op not in ("Add", "Mul", "Min", "Max"):
+    if len(node.inputs) != 2 or node.op not in COMMUTES | SELECTS:
         return node.inputs[0]
     others = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant)]
     return others[0] if len(others) == 1 else None
