@@ -53,7 +53,7 @@ class Affine:
         return replace(self, low=low, high=high)
 
 
-ITSELF = Affine(*(np.float64(value) for value in (1, 0, -np.inf, np.inf)))
+ITSELF = Affine(*map(np.asarray, (1.0, 0.0, -np.inf, np.inf)))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def chains_of(model: Model) -> list[Chain]:
 def _shortest(node: gs.Node, kept: KeptTensors) -> Chain | None:
     """Return the shortest chain around a Round that Q/DQ can replace, else the shortest of all."""
     pairs = (
-        (before, after) for before in _before(node, kept) for after in _after(node, *before, kept)
+        (before, after) for before in _before(node, kept) for after in _after(node, before[1], kept)
     )
     chains = [chain for pair in pairs if (chain := _closed(node, *pair))]
     return min(chains, key=lambda chain: chain.why_kept is not None, default=None)
@@ -137,17 +137,16 @@ def _before(node: gs.Node, kept: KeptTensors) -> Iterator[Reach]:
         tensor = _operand(makers[-1])
 
 
-def _after(node: gs.Node, source: gs.Tensor, before: Affine, kept: KeptTensors) -> Iterator[Reach]:
+def _after(node: gs.Node, before: Affine, kept: KeptTensors) -> Iterator[Reach]:
     tensor = _straight_through(node.outputs[0])
-    affine: Affine | None = replace(ITSELF, low=np.rint(before.low), high=np.rint(before.high))
+    affine = replace(ITSELF, low=np.rint(before.low), high=np.rint(before.high))
     for _ in range(LONGEST):
-        reader = tensor.outputs[0] if len(tensor.outputs) == 1 and kept.is_free(tensor) else None
-        if reader is None or _operand(reader) is not tensor:
+        reader = _only(tensor) if kept.is_free(tensor) else None
+        step = _applied(affine, reader) if reader and _operand(reader) is tensor else None
+        if reader is None or step is None:
             return
-        affine, tensor = _applied(affine, reader), reader.outputs[0]
-        if affine is None:
-            return
-        yield _straight_through(tensor), affine
+        affine, tensor = step, _straight_through(reader.outputs[0])
+        yield tensor, affine
 
 
 def _closed(node: gs.Node, before: Reach, after: Reach) -> Chain | None:
@@ -223,14 +222,16 @@ def _operand(node: gs.Node) -> gs.Tensor | None:
 
 def _straight_through(tensor: gs.Tensor) -> gs.Tensor:
     """Return `other + (tensor - other)`, which is the tensor, where that is what reads it."""
-    sub = tensor.outputs[0] if len(tensor.outputs) == 1 else None
-    if sub is None or not is_op(sub, "Sub") or sub.inputs[0] is not tensor:
+    sub = _only(tensor)
+    add = _only(sub.outputs[0]) if sub and is_op(sub, "Sub") else None
+    if sub is None or add is None or not is_op(add, "Add") or sub.inputs[0] is not tensor:
         return tensor
-    add = sub.outputs[0].outputs[0] if len(sub.outputs[0].outputs) == 1 else None
-    both = (
-        add is not None and is_op(add, "Add") and {id(t) for t in (sub.inputs[1], sub.outputs[0])}
-    )
-    return add.outputs[0] if both and both == {id(t) for t in add.inputs} else tensor
+    both = {id(sub.inputs[1]), id(sub.outputs[0])}
+    return add.outputs[0] if both == set(map(id, add.inputs)) else tensor
+
+
+def _only(tensor: gs.Tensor) -> gs.Node | None:
+    return tensor.outputs[0] if len(tensor.outputs) == 1 else None
 
 
 def _is_inner(tensor: gs.Tensor, node: gs.Node, kept: KeptTensors) -> bool:
