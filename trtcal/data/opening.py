@@ -249,7 +249,7 @@ def _of_arrays(path: Path, layout: Layout, feed: Mapping[str, Rows]) -> Dataset:
     fingerprint = _scan(where, arrays, samples).digest(labels)
     unused = tuple(sorted(set(feed) - set(arrays) - {LABELS}))
     arrays = {name: direct(array) for name, array in arrays.items()}
-    return ArrayDataset(name_of(path), arrays, labels, fingerprint, unused)
+    return ArrayDataset(name_of(path), arrays, labels, fingerprint, unused, batch=layout.batch)
 
 
 def _scan(where: str, arrays: Mapping[str, Rows], samples: int) -> Fingerprint:
