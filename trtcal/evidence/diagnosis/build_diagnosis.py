@@ -365,11 +365,7 @@ def _roundings(model: Model) -> Iterator[Finding]:
     if chains := chains_of(model):
         kind = KINDS["fake_quantization"]
         what = f"Round, Clip and scales around them quantize {some(map(str, chains))}"
-        told = ((f"; no Q/DQ can do it: {why}" if (why := c.why_kept) else "") for c in chains)
-        evidence = [
-            Evidence("node", chain.node, f"{chain}{kept}")
-            for chain, kept in zip(chains, told, strict=True)
-        ]
+        evidence = [Evidence("node", chain.node, str(chain)) for chain in chains]
         yield Finding("fake_quantization", None, what, kind.why, kind.fix, tuple(evidence))
 
 

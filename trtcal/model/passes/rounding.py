@@ -89,8 +89,11 @@ class Chain:
     def __str__(self) -> str:
         least, most = self.scale.min(), self.scale.max()
         size = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
-        kind = "INT8, " if self.low >= LOW and self.high <= HIGH else ""
-        return f"{self.source.name!r} in steps of {size} ({kind}{self.low:g} to {self.high:g})"
+        more = f"; no Q/DQ can do it: {self.why_kept}" if self.why_kept else ""
+        kind = "" if more else "INT8, "
+        return (
+            f"{self.source.name!r} in steps of {size} ({kind}{self.low:g} to {self.high:g}){more}"
+        )
 
 
 def find_chains(graph: gs.Graph) -> list[Chain]:
@@ -272,10 +275,8 @@ def _replace(chain: Chain, writer: GraphWriter) -> None:
         codes = writer.new_variable(f"{name}/quantized", np.int8, source)
         writer.new_node("QuantizeLinear", f"{chain.node}/quantize", [source, scale, zero], codes)
     chain.result.inputs.clear()
-    inputs = [codes, scale, zero]
-    writer.new_node(
-        "DequantizeLinear", f"{chain.node}/dequantize", inputs, chain.result, attributes
-    )
+    inputs, result = [codes, scale, zero], chain.result
+    writer.new_node("DequantizeLinear", f"{chain.node}/dequantize", inputs, result, attributes)
 
 
 def _none_left(graph: gs.Graph) -> str | None:

@@ -27,18 +27,11 @@ def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelP
     said = f"the model's opset {opset_of(proto)} cannot be raised to {opset}"
     hint = f"export the model with opset {opset} or later"
     if proto.functions:
-        why = f"node {_calling(proto)!r} calls a function, which the upgrade would lose"
-        raise InputError(f"{said}: {why}", hint)
+        raise InputError(f"{said}: its functions would be lost", "do not skip the pass 'functions'")
     try:
         return onnx.version_converter.convert_version(proto, opset)
     except Exception as error:  # the converter raises bare RuntimeError, and worse
         raise InputError(f"{said}: {first_line(error)}", hint) from error
-
-
-def _calling(proto: onnx.ModelProto) -> str:
-    called = {(function.domain, function.name) for function in proto.functions}
-    names = (node.name for node in proto.graph.node if (node.domain, node.op_type) in called)
-    return str(next(names, proto.functions[0].name))
 
 
 def changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
