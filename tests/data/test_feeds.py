@@ -182,6 +182,17 @@ def test_a_fixed_batch_is_cut_from_feeds_of_any_size(tmp_path):
         open_dataset(tmp_path / "inputs.json", model_of(tmp_path / "two.onnx", (2, 3, 8, 8)))
 
 
+def test_an_axis_of_a_sample_may_be_empty(tmp_path):
+    model = model_of(tmp_path / "past.onnx", ("n", "past", 8, 8))
+    samples = [{"x": zeros(1, size, 8, 8)} for size in (0, 2, 0, 0)]
+    digests = set()
+    for data, sizes in ((samples, [1, 1, 2]), ({"x": zeros(4, 0, 8, 8)}, [4])):
+        dataset = open_dataset(data, model)
+        assert [len(batch["x"]) for batch in dataset.batches(4)] == sizes
+        digests.add(dataset.fingerprint)
+    assert len(digests) == 2
+
+
 def test_a_script_is_run_anew_for_each_pass(tmp_path, model):
     path = script(
         tmp_path,

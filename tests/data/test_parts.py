@@ -16,6 +16,8 @@ from tests.fixtures.stored import CHANGED, COUNT, KINDS, stored
 from tests.fixtures.tables import each
 from trtcal.data import open_dataset
 from trtcal.data.dataset import Fingerprint, digests_of
+from trtcal.data.subsets import counted
+from trtcal.data.subsets import part as part_of
 from trtcal.errors import InputError
 
 SETTLED = ("npz", "compressed", "npy")
@@ -207,3 +209,11 @@ def test_the_order_of_the_samples_counts(order):
 )
 def test_names_types_and_shapes_count(other):
     assert not (digests_of(other) == digests_of(ARRAYS)).all(axis=1).any()
+
+
+def test_batches_are_of_the_size_that_the_model_prescribes(tmp_path, kind):
+    _, path = stored(tmp_path, kind)
+    for batch in (1, COUNT):
+        whole = open_dataset(path, model_of(tmp_path / "net.onnx", (batch, 3, 8, 8)), PLAIN)
+        for dataset in (whole, counted(whole), part_of(whole, 0, COUNT)):
+            assert [len(feeds["x"]) for feeds in dataset.batches(4)] == [batch] * (COUNT // batch)

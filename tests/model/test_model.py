@@ -151,6 +151,18 @@ def test_weights_that_are_listed_as_inputs_are_constants(tmp_path, ir_version):
         assert [one.shape for one in made] == [(2, 8, 8, 8), (2, 8, 1, 1)]
 
 
+def test_empty_names_at_the_end_of_a_nodes_inputs_are_cut(tmp_path):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    kept = [list(node.input) for node in proto.graph.node]
+    for node in proto.graph.node:
+        node.input.extend([""] * (node.op_type in ("Conv", "Clip", "Gemm")))
+    assert any(node.input[-1] == "" for node in proto.graph.node)
+    onnx.save(proto, tmp_path / "net.onnx")
+    for source in (tmp_path / "net.onnx", proto):
+        assert [list(node.input) for node in load_model(source).proto.graph.node] == kept
+    assert any(node.input[-1] == "" for node in proto.graph.node)
+
+
 def test_the_fingerprint_is_that_of_the_file_and_the_given_model_stays(tmp_path):
     proto = listed(tmp_path / "net.onnx", 3)
     before = proto.SerializeToString()

@@ -27,6 +27,7 @@ from trtcal.formats import NARROW
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.ops import INTEGER, MULTIPLIES
+from trtcal.model.passes.bfloat16 import refuse_bfloat16
 from trtcal.model.tensors import producers_of
 
 OPTIMIZED = "optimized.onnx"
@@ -69,6 +70,8 @@ class OnnxRuntime(Backend):
         The other providers take Q/DQ as it stands; TensorRT's lists its layers in the log, if at all.
         """
         target = options.target
+        if target == "cpu":
+            refuse_bfloat16(model)
         if not has_provider(target):
             raise BackendError(
                 f"this ONNX Runtime {onnxruntime.__version__} has no {PROVIDERS[target]}",

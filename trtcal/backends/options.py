@@ -345,7 +345,11 @@ def check_shapes(inputs: tuple[TensorSpec, ...], ranges: ShapeRanges) -> None:
 
 
 def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    if len(shape) != len(spec.shape) or not all(0 < size < 2**31 for size in shape):
-        return False
+    if (
+        len(shape) != len(spec.shape)
+        or not all(0 <= size < 2**31 for size in shape)
+        or 0 in shape[:1]
+    ):
+        return False  # other axes than that of the samples may be empty: a past in the first step
     pairs = zip(shape, spec.shape, strict=True)
     return all(isinstance(expected, str) or size == expected for size, expected in pairs)

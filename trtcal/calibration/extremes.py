@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.backends.taps import Inside
-from trtcal.data import Dataset, batch_for
+from trtcal.data import Dataset
 from trtcal.documents import Sealed
 from trtcal.model import Model
 
@@ -53,7 +53,7 @@ def find_tails(
     """
     kept: dict[str, list[Reach]] = {name: [] for name in tensors}
     inside, start = Inside(model.proto, tensors), 0
-    for feeds in dataset.batches(batch_for(model, BATCH)):
+    for feeds in dataset.batches(BATCH):
         size = len(next(iter(feeds.values())))
         for name, array in inside.read(feeds).items():
             if array.ndim and len(array) == size:

@@ -341,8 +341,13 @@ class FirstLayers:
             functions=model.proto.functions,
             graph=part,
         )
-        self.session = open_session(showing(proto, self.tensors), as_it_is=True, arena=False)
+        self.part = showing(proto, self.tensors)
         self.of_nothing: dict[str, list[Array]] = {}
+
+    @functools.cached_property
+    def session(self) -> Session:
+        """The layers, if there are any."""
+        return open_session(self.part, as_it_is=True, arena=False)
 
     def signal_to_bias(self, feeds: Feeds) -> float | None:
         """Return by how many powers of ten samples move the first layer with a bias more than that.

@@ -117,7 +117,7 @@ class Calibrate(
             checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
             warn(checks[0])
             phases.lap("data check")
-            how = _observe_options(self, loaded, unfinished(self.histograms or output))
+            how = _observe_options(self, unfinished(self.histograms or output))
             with progress(f"observing {len(tensors)} tensors", len(observed), "samples") as advance:
                 return observe(
                     prepared, observed, tensors, how, advance, lambda text: note(f"note: {text}")
@@ -153,13 +153,12 @@ def _advise(options: Calibrate, output: Path) -> None:
         advise(options, "quantize", model, *skipped, "--calibration", output, "-o", quantized)
 
 
-def _observe_options(options: Calibrate, model: Model, checkpoint: Path) -> ObserveOptions:
+def _observe_options(options: Calibrate, checkpoint: Path) -> ObserveOptions:
     from trtcal.calibration import ObserveOptions
-    from trtcal.data.dataset import batch_for
 
     settings, ceiling = options.config.calibration, options.max_memory
     return ObserveOptions(
-        batch_for(model, options.batch or settings.batch),
+        options.batch or settings.batch,
         workers=options.workers or (0 if options.cluster else settings.workers),
         cluster=options.cluster,
         max_memory=None if ceiling is None else size_in_bytes(ceiling),

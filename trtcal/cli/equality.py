@@ -35,7 +35,6 @@ class EqualityOptions(Options):
     def run_both(self, model: Model, other: Model, config: Config) -> Equality | None:
         """Return the difference of two models' outputs on data or random samples; None with neither."""
         from trtcal.data import open_dataset
-        from trtcal.data.dataset import batch_for
         from trtcal.data.feeds import draw_batches
         from trtcal.evaluate.equality import check_equal
         from trtcal.evaluate.replay import carry
@@ -45,7 +44,7 @@ class EqualityOptions(Options):
         if self.data:
             dataset = open_dataset(self.data, model, config.images, settings=config.data)
             dataset = carry(model, dataset, config.data.states)
-            batches, samples = dataset.batches(batch_for(model, BATCH)), len(dataset)
+            batches, samples = dataset.batches(BATCH), len(dataset)
         elif self.random_samples:
             note("note: random inputs show less than data: a network never sees most of them")
             samples = self.random_samples

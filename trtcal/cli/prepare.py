@@ -54,6 +54,7 @@ class Prepare(
         from trtcal.model.cut import cut, metadata_of, tail_of
         from trtcal.model.files import write_onnx
         from trtcal.model.passes import prepare_with_record
+        from trtcal.model.passes.bfloat16 import FLOAT32
         from trtcal.pipeline.own_passes import passes_of
         from trtcal.runs.follower import Follower, find
 
@@ -69,6 +70,9 @@ class Prepare(
         skip, add = [*settings.skip, *self.skipped], [*settings.add, *self.add]
         prepared = prepare_with_record(body, skip, add, passes, follower.see_graph)
         tail = tail_of(metadata_of(prepared.model.proto))
+        if FLOAT32.name in add:  # nothing here runs what it was before
+            others = [stage.name for stage in passes if stage.name != FLOAT32.name]
+            loaded = prepare_with_record(loaded, others, [FLOAT32.name], passes).model
         equality = self.run_both(loaded, prepared.model, self.config)
         if equality:
             _check(equality)

@@ -282,6 +282,8 @@ def _plan(options: Quantize) -> Plan:
 
 
 def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] | None) -> None:
+    from trtcal.quantization.weighted_ops import QUANTIZED
+
     if record:
         show_tries(record)
     show_coverage(coverage)
@@ -290,7 +292,7 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
     for name, reason in quantized.excluded.items():
         say(f"left in float by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():
-        say(f"left in float: {name}: {reason}")
+        say(f"{'kept' if reason == QUANTIZED else 'left in float'}: {name}: {reason}")
     for name, reason in quantized.unused.items():
         warning(f"quantized without its optimizations: {name}: {reason}")
     if quantized.fp16_subgraphs.nodes:

@@ -191,7 +191,7 @@ def sample_count(where: str, arrays: Mapping[str, Rows]) -> int:
             f"data {where}: the inputs have different numbers of samples: {counts}",
             "give every array the same length along its first axis, or one value for all samples",
         )
-    if any(0 in array.shape for array in arrays.values()):
+    if 0 in counts.values():
         raise empty(where)
     return next(iter(counts.values()))
 

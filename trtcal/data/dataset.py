@@ -80,7 +80,7 @@ def digests_of(feeds: Mapping[str, Array]) -> Digests:
 
 def _bytes(array: Array) -> Digests:
     """Return the bytes of each sample, shape (samples, bytes)."""
-    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+    return np.ascontiguousarray(array).reshape(len(array), array[0].size).view(np.uint8)
 
 
 def labels_digest(labels: Labels | None) -> str | None:
@@ -143,6 +143,10 @@ class Dataset(Protocol):
         """The shapes of the samples; a batch ends where they change."""
 
     @property
+    def batch(self) -> int | None:
+        """The batch size that the model prescribes, None where it is dynamic."""
+
+    @property
     def identity(self) -> str:
         """Digest that is known before the samples are read, to recognize unfinished work by."""
 
@@ -153,9 +157,10 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order from `start` up to `stop`.
+        """Yield feeds in order from `start` up to `stop`, in batches as the model takes them.
 
-        The last one may be smaller, and the last of samples of one size.
+        These are of the size that it prescribes, else of `size` samples. The last one may be smaller,
+        and the last of samples of one size.
         """
 
     def witnessed(self) -> Digests:
@@ -175,6 +180,7 @@ class ArrayDataset:
     fingerprint: str
     unused: tuple[str, ...] = ()
     files: tuple[str, ...] | None = None
+    batch: int | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -195,8 +201,8 @@ class ArrayDataset:
         return len(next(iter(self.arrays.values())))
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
-        for first, last in spans(size, start, _end(self, stop)):
+        """Yield feeds of the model's batch size, else of `size`, from `start` up to `stop`."""
+        for first, last in spans(self.batch or size, start, _end(self, stop)):
             yield {name: array[first:last] for name, array in self.arrays.items()}
 
     def witnessed(self) -> Digests:
@@ -215,6 +221,7 @@ class StreamedDataset(ABC):
     """
 
     files: tuple[str, ...] | None = None
+    batch: int | None = None
     shapes: Runs
 
     def __init__(
@@ -242,7 +249,7 @@ class StreamedDataset(ABC):
     def fingerprint(self) -> str:
         """Digest of samples and labels; reads the samples that nobody has read yet."""
         for start, stop in self._seen.gaps():
-            for _ in self.batches(32, start, stop):
+            for _ in self._met(32, start, stop):
                 pass
         return self._seen.digest(self.labels)
 
@@ -250,8 +257,11 @@ class StreamedDataset(ABC):
         return len(self._seen.digests)
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
-        for feeds in self.read(size, start, _end(self, stop)):
+        """Yield feeds of the model's batch size, else of `size`, from `start` up to `stop`."""
+        yield from self._met(self.batch or size, start, _end(self, stop))
+
+    def _met(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
+        for feeds in self.read(size, start, stop):
             digests = digests_of(feeds)
             self._meet(start, digests)
             start += len(digests)

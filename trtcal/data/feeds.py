@@ -44,7 +44,7 @@ class FeedDataset(StreamedDataset):
     """
 
     def __init__(self, path: Path, layout: Layout, source: Source) -> None:
-        self._layout, self._source = layout, source
+        self._layout, self._source, self.batch = layout, source, layout.batch
         self._cursor: Cursor | None = None
         first = _Pass(str(path), layout)
         digests = [digests_of(feeds) for feeds in first.feeds(source())]

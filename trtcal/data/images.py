@@ -157,7 +157,7 @@ class ImageDataset(StreamedDataset):
         used = [CSV] if labels == "csv" else []
         unused = tuple(name for name in others if name not in used)
         all_labels = image_labels(folder, files, labels)
-        self._constants = layout.constants
+        self._constants, self.batch = layout.constants, layout.batch
         inputs = tuple(spec.name for spec in layout.specs)
         super().__init__(folder, inputs, len(files), all_labels, unused)
         self.files: tuple[str, ...] = tuple(files)

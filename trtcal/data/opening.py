@@ -38,6 +38,7 @@ from trtcal.data.images import ImageDataset, find_images
 from trtcal.data.polygraphy import JsonInputs, script_named
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
+from trtcal.model.passes.bfloat16 import refuse_bfloat16
 
 IN_MEMORY = "arrays in memory"
 Data = (
@@ -131,6 +132,7 @@ def _open(
 
 def _layout(model: Model, settings: DataConfig) -> Layout:
     """Return where the inputs of a model have samples, and those that are given for all data."""
+    refuse_bfloat16(model)
     layout = layout_of(model)
     types = {spec.name: spec.dtype for spec in layout.specs}
     for name in (*settings.constants, *settings.states.values()):
@@ -247,7 +249,7 @@ def _of_arrays(path: Path, layout: Layout, feed: Mapping[str, Rows]) -> Dataset:
     fingerprint = _scan(where, arrays, samples).digest(labels)
     unused = tuple(sorted(set(feed) - set(arrays) - {LABELS}))
     arrays = {name: direct(array) for name, array in arrays.items()}
-    return ArrayDataset(name_of(path), arrays, labels, fingerprint, unused)
+    return ArrayDataset(name_of(path), arrays, labels, fingerprint, unused, batch=layout.batch)
 
 
 def _scan(where: str, arrays: Mapping[str, Rows], samples: int) -> Fingerprint:

@@ -51,6 +51,11 @@ class Subset:
         return self.whole.unused
 
     @property
+    def batch(self) -> int | None:
+        """The batch size that the model prescribes, None where it is dynamic."""
+        return self.whole.batch
+
+    @property
     def shapes(self) -> Runs:
         """The shapes of the samples; a batch ends where they change."""
         ends = list(accumulate(count for count, _ in self.whole.shapes))
@@ -78,7 +83,8 @@ class Subset:
         return sum(stop - start for start, stop in self.spans)
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
+        """Yield feeds of the model's batch size, else of `size`, from `start` up to `stop`."""
+        size = self.batch or size
         stop = len(self) if stop is None else min(stop, len(self))
         cursor = Cursor(self._pieces(size, start, stop))
         for first, last in spans(size, start, stop, self.shapes):

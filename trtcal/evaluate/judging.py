@@ -19,7 +19,6 @@ from trtcal.backends.taps import showing
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
-from trtcal.data.dataset import batch_for
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss, OwnMetric, Rows, joined, rows_of, total
 from trtcal.evaluate.per_sample import Values
@@ -119,7 +118,7 @@ class Judge:
         self.parts = find_parts(reference)
         self.shown = list(dict.fromkeys((*self.names, *itertools.chain(*self.parts))))
         run = runner(open_session(self._showing(reference.proto)), self.shown)
-        batches = dataset.batches(batch_for(reference, BATCH))
+        batches = dataset.batches(BATCH)
         self.recording = Recording(run, batches, dataset.labels, ROOM)
         outputs = map(self.recording.expected, range(len(self.recording)))
         if any(len({values.shape[:1] for values in each.values()}) > 1 for each in outputs):

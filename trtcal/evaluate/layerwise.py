@@ -17,7 +17,7 @@ import onnx
 
 from trtcal.backends.sessions import Array
 from trtcal.backends.taps import Inside
-from trtcal.data import Dataset, batch_for, whole_batches
+from trtcal.data import Dataset, whole_batches
 from trtcal.evaluate.accuracy import rounded, sqnr_db
 from trtcal.evaluate.replay import replay
 from trtcal.formats import Precision, by_dtype
@@ -329,7 +329,7 @@ def _run(
     """Run the reference and the quantized model on the samples, and add up their tensors' powers."""
     names = sorted({site.tensor for site, _ in pairs})
     reference, quantized = (Inside(model.proto, names) for model in both)
-    batches = dataset.batches(_batch_size(both[0], quantized, dataset), 0, samples)
+    batches = dataset.batches(_batch_size(quantized, dataset), 0, samples)
     for batch in replay(reference.read, [quantized.read], batches, progress=progress):
         for site, sums in pairs:
             expected, actual = (values[site.tensor] for values in (batch.expected, *batch.outputs))
@@ -352,10 +352,10 @@ def _tensors(proto: onnx.ModelProto) -> set[str]:
     return written | {value.name for value in proto.graph.input}
 
 
-def _batch_size(model: Model, reader: Inside, dataset: Dataset) -> int:
-    tensors = reader.read(next(dataset.batches(batch_for(model, 1))))
+def _batch_size(reader: Inside, dataset: Dataset) -> int:
+    tensors = reader.read(next(dataset.batches(1)))
     sample_bytes = max(sum(array.nbytes for array in tensors.values()), 1)
-    return batch_for(model, max(1, min(MOST_SAMPLES, ROOM // sample_bytes)))
+    return max(1, min(MOST_SAMPLES, ROOM // sample_bytes))
 
 
 def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums:

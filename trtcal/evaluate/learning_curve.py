@@ -16,8 +16,8 @@ import numpy as np
 import scipy
 
 from trtcal.calibration import Observation, ObserveOptions, calibrate, create_calibrator, observe
-from trtcal.data import Dataset, whole_batches
-from trtcal.data.dataset import ArrayDataset, batch_for
+from trtcal.data import Dataset, open_dataset, whole_batches
+from trtcal.data.dataset import batch_for
 from trtcal.documents import Document, seal
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.metrics import Rows
@@ -145,8 +145,8 @@ def _observed(model: Model, dataset: Dataset, chunk: int, largest: int) -> Itera
     """Yield what a series has seen after each chunk; chunks go to the series in turns."""
     tensors, options = tensors_to_observe(find_layers(model)), ObserveOptions(batch=chunk)
     series: dict[int, Observation] = {}
-    for number, feeds in enumerate(dataset.batches(chunk, 0, SERIES * largest)):
-        samples = ArrayDataset(dataset.name, feeds, None, dataset.identity)
+    for number, start in enumerate(range(0, SERIES * largest, chunk)):
+        samples = open_dataset(list(dataset.batches(chunk, start, start + chunk)), model)
         seen = observe(model, samples, tensors, options)
         before = series.get(number % SERIES)
         if before is not None:

@@ -259,6 +259,12 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
     """
     if not states:
         return dataset
+    if (dataset.batch or 1) > 1:
+        raise InputError(
+            f"[data.states] carries a state from sample to sample, and the batch of model {model.path} "
+            f"is fixed at {dataset.batch}",
+            "export the model with a batch of 1, or a dynamic one",
+        )
     known = [spec.name for spec in model.outputs]
     for name in states:
         if name not in known:

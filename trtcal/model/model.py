@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from trtcal.errors import InputError
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
 from trtcal.model.files import (
     EMBEDDED,
+    all_nodes,
     load_external,
     stand_in,
     tensors_of,
@@ -237,7 +238,7 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
         check_sizes(proto)
     except ValueError as error:
         raise InputError(f"a weight of the model is broken: {error}", "export it again") from error
-    if _initialized_inputs(proto) or _shapeless(proto):
+    if _initialized_inputs(proto) or _shapeless(proto) or any(_blank_ends(proto)):
         source, proto = proto, onnx.ModelProto()
         proto.CopyFrom(source)
     return _normalized(Path(f"{name}.onnx"), proto, _combined([digest]))
@@ -268,9 +269,14 @@ def _of_file(path: Path, embedded: int) -> Model:
 
 
 def _normalized(path: Path, proto: onnx.ModelProto, fingerprint: str) -> Model:
-    """Return a model whose inputs are no constants, and whose tensors are annotated with a shape."""
+    """Return a model whose inputs are no constants, and whose tensors are annotated with a shape.
+
+    No node of it ends with an optional input by an empty name, which TensorRT refuses.
+    """
     for value in _shapeless(proto):
         proto.graph.value_info.remove(value)
+    for node, inputs in _blank_ends(proto):
+        del node.input[inputs:]
     return Model(path, proto, fingerprint, defaults=_drop_initialized_inputs(proto))
 
 
@@ -281,6 +287,15 @@ def _shapeless(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         for value in proto.graph.value_info
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
     ]
+
+
+def _blank_ends(proto: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, int]]:
+    """Yield the nodes whose last optional inputs have an empty name, and how many they keep."""
+    for node in all_nodes(proto):
+        kept = max((n for n, name in enumerate(node.input, 1) if name), default=0)
+        is_known = node.domain in ("", "ai.onnx") and node.op_type not in ("Loop", "Scan")
+        if kept < len(node.input) and is_known:  # bodies need their inputs by number
+            yield node, kept
 
 
 def _initialized_inputs(proto: onnx.ModelProto) -> list[str]:

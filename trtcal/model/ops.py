@@ -14,7 +14,7 @@ Operators = frozenset[str]
 
 TABLE = """
 Abs                               bounded
-Add                               light epilogue quantizes elementwise commutes
+Add                               light epilogue quantizes elementwise commutes spelled
 AffineGrid                        unparsed
 Attention                         attends
 AveragePool                       bounded pools scales untyped
@@ -31,10 +31,10 @@ BitwiseAnd                        unparsed
 BitwiseNot                        unparsed
 BitwiseOr                         unparsed
 BitwiseXor                        unparsed
-Cast                              typed
+Cast                              typed spelled
 CastLike                          typed
 CenterCropPad                     unparsed
-Clip                              light epilogue activates ort_fused
+Clip                              light epilogue activates ort_fused spelled
 Col2Im                            unparsed
 Compress                          unparsed
 Concat                            selects untyped
@@ -53,7 +53,7 @@ DepthToSpace                      bounded
 DequantizeLinear                  qdq
 Det                               unparsed
 DFT                               unparsed
-Div                               quantizes elementwise
+Div                               quantizes elementwise spelled
 Dropout                           free shifts scales
 DynamicQuantizeLinear             unparsed
 Einsum                            multiplies
@@ -79,7 +79,7 @@ GroupQueryAttention               attends
 GRU                               recurrent
 HardSigmoid                       unit light epilogue quantizes activates ort_fused
 HardSwish                         bounded light epilogue quantizes activates
-Identity                          moves free scales elementwise
+Identity                          moves free scales elementwise spelled
 ImageDecoder                      unparsed
 InstanceNormalization             sensitive
 LayerNormalization                factors quantizes sensitive
@@ -93,15 +93,15 @@ LSTM                              recurrent
 MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
-Max                               selects
+Max                               selects spelled
 MaxPool                           bounded pools shifts scales untyped
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
 MelWeightMatrix                   unparsed
-Min                               selects
+Min                               selects spelled
 Mish                              bounded quantizes activates
-Mul                               factors light epilogue quantizes elementwise commutes
+Mul                               factors light epilogue quantizes elementwise commutes spelled
 MultiHeadAttention                attends
 Multinomial                       random unparsed
 Neg                               bounded
@@ -177,7 +177,7 @@ Squeeze                           moves free
 StringConcat                      unparsed
 StringNormalizer                  unparsed
 StringSplit                       unparsed
-Sub                               epilogue quantizes elementwise
+Sub                               epilogue quantizes elementwise spelled
 Sum                               epilogue
 Tan                               sensitive
 Tanh                              unit epilogue quantizes activates ort_fused
@@ -223,6 +223,8 @@ ACTIVATIONS = _with("activates")
 """They treat each value by itself, and not linearly."""
 ELEMENTWISE = ACTIVATIONS | _with("elementwise")
 """They treat each value by itself, or with a constant of its channel."""
+SPELLED = _with("spelled")
+"""Around a Round they spell fake quantization out: they scale, shift or limit a value, or keep it."""
 COMMUTES = _with("commutes")
 """Their two inputs can change places."""
 RANDOM = _with("random")

@@ -159,7 +159,7 @@ def calibrate(
     loaded = _model(model)
     prepared, dataset = prepare(loaded), open_data(data, loaded)
     tensors = tensors_to_observe(find_layers(prepared))
-    options = ObserveOptions(batch_for(loaded, batch), workers=workers)
+    options = ObserveOptions(batch, workers=workers)
     return choose_ranges(observe(prepared, dataset, tensors, options), method, parameters)
 
 

@@ -26,7 +26,7 @@ from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config
-from trtcal.data.dataset import SizeRanges, batch_for
+from trtcal.data.dataset import SizeRanges
 from trtcal.documents import Document, digest_file, to_fields, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import compare, with_layers
@@ -110,7 +110,7 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
             data,
             tensors,
             ObserveOptions(
-                batch=batch_for(inputs.model, settings.batch),
+                batch=settings.batch,
                 workers=settings.workers,
                 checkpoint=unfinished(path),
             ),

@@ -14,7 +14,6 @@ import onnx_graphsurgeon as gs
 
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset
-from trtcal.data.dataset import batch_for
 from trtcal.evaluate.per_sample import Values
 from trtcal.model import Model
 from trtcal.model.graph import clip_bounds, constant, is_op, only_consumer
@@ -46,7 +45,7 @@ def find_extremes(
     inside = Inside(model.proto, list(axes))
     least: dict[str, Floats] = {}
     largest: dict[str, Floats] = {}
-    batches = dataset.batches(batch_for(model, BATCH), 0, samples)
+    batches = dataset.batches(BATCH, 0, samples)
     for read in (read for feeds in batches for read in inside.read_each(feeds)):
         for name, values in read.items():
             others = tuple(i for i in range(values.ndim) if i != axes[name])

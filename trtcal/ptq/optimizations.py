@@ -11,7 +11,6 @@ import onnx
 
 from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
 from trtcal.data import Dataset
-from trtcal.data.dataset import batch_for
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.replay import Reporter
@@ -128,7 +127,7 @@ class Context:
     def observe(self, model: Model, tensors: Sequence[str], reporter: Reporter) -> Observation:
         """Return the histograms of tensors on all samples to fit to."""
         with reporter(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
-            options = ObserveOptions(batch=batch_for(model, BATCH))
+            options = ObserveOptions(batch=BATCH)
             return observe(model, self.fit, tensors, options, advance)
 
 

@@ -149,9 +149,8 @@ class LayerwiseReconstruction:
         self, options: ReconstructionOptions, progress: Callable[[int], None] = lambda done: None
     ) -> Overrides:
         """Run all layers once, and return what was found for them, one step of progress each."""
-        size = batch_for(self.model, BATCH)
         ranks = {spec.name: len(spec.shape) for spec in self.model.inputs}
-        batches = self.dataset.batches(size, 0, self.samples)
+        batches = self.dataset.batches(BATCH, 0, self.samples)
         runs = (run for feeds in batches for run in runs_of(ranks, feeds))
         for number, feeds in enumerate(runs):  # with the axes that the model gives its tensors
             for side in SIDES:

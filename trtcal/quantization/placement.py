@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.model import Model
 from trtcal.model.files import with_inner
 from trtcal.model.graph import FP16_OPSET, import_graph, is_fp16, is_op, only_consumer
 from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES
+from trtcal.model.passes.bfloat16 import refuse_bfloat16
 from trtcal.quantization.propagate import choices, cut_sources, propagate, range_sources
 from trtcal.quantization.weighted_ops import (
+    QUANTIZED,
     REFUSAL,
     REFUSED,
     RULES,
@@ -56,6 +59,7 @@ class Placement:
 
 def find_layers(model: Model) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
+    refuse_bfloat16(model)
     placement = place(import_graph(model.proto))
     if not any(layer.op in MULTIPLIES for layer in placement.layers):
         if bodies := list(_multiplying_bodies(model)):
@@ -67,10 +71,11 @@ def find_layers(model: Model) -> Placement:
             )
         reasons = [f"{name}: {why}" for name, why in placement.refused.items()]
         said = f" ({'; '.join(reasons[:3])})" if reasons else ""
-        raise InputError(
-            f"model {model.path} has nothing to quantize{said}",
-            f"INT8 helps {', '.join(sorted(MULTIPLIES))} nodes with constant float weights",
-        )
+        hint = f"INT8 helps {', '.join(sorted(MULTIPLIES))} nodes with constant float weights"
+        if {*placement.refused.values()} == {QUANTIZED}:
+            command = command_line("prepare", str(model.path), o=f"{model.name}-prepared.onnx")
+            hint = f"build and compare the model that `{command}` writes"
+        raise InputError(f"model {model.path} has nothing to quantize{said}", hint)
     return placement
 
 
@@ -136,6 +141,8 @@ def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Laye
         return None
     head = max(heads, key=lambda i: order[node.inputs[i].inputs[0].name])
     skip = 1 - head
+    if any(is_op(maker, "DequantizeLinear") for maker in node.inputs[skip].inputs):
+        return None
     return Layer(node.name, node.op, {skip: node.inputs[skip].name})
 
 

@@ -107,6 +107,7 @@ class Layer:
     weight: Weight | None = None
 
 
+QUANTIZED = "it is already quantized"
 ONE_SIDED = "only one of its operands has Q/DQ, so TensorRT computes it in float"
 REFUSED = INTEGER | {"DynamicQuantizeLinear"}
 REFUSAL = "TensorRT does not support this operator: start from the float model"
@@ -226,7 +227,7 @@ def _quantized_already(node: gs.Node) -> str | None:
     kinds = [kind for dequantizer in far if (kind := format_of(dequantizer))]
     packed = [kind.name for kind in kinds if kind.weights_only]
     if len(far) == 2 and (near or packed):
-        return "it is already quantized"
+        return QUANTIZED
     return f"its weights are already in {packed[0]}" if packed else ONE_SIDED if near else None
 
 

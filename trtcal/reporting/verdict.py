@@ -34,6 +34,7 @@ from trtcal.limits import (
     overall,
 )
 from trtcal.metrics import OUTPUTS, PERCENT, TIMES, labelled, metric_of
+from trtcal.quantization.weighted_ops import QUANTIZED
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.estimates import PAYS, Estimate, estimates
@@ -278,7 +279,8 @@ def warnings(
         if build.target != CPU or not targets:  # a CPU's kernels say nothing of a GPU's
             reasons += _build_warnings(build)
     reasons += _larger_engines(row.name, own, builds, reference)
-    skipped = {node for build in own for node in build.skipped}
+    reasons_of = (item for build in own for item in build.skipped.items())
+    skipped = {node for node, reason in reasons_of if reason != QUANTIZED}
     if skipped:
         layers = text.count(len(skipped), "layer was", "layers were")
         reasons.append(f"{layers} not quantized: {some(sorted(skipped))}.")

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import AttributeProto, TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper, parser
 from onnx.external_data_helper import convert_model_to_external_data
 
 from tests.fixtures.fails import fails
@@ -326,25 +326,59 @@ def test_custom_operators_are_kept_whatever_their_name():
     )
 
 
-def test_functions_are_kept():
-    same = function("Same", [node("Identity", ["a"], ["b1"], "i"), node("Neg", ["b1"], ["b"], "n")])
-    nodes = as_nodes("[same] i = Identity(x)  [call] c = own.Same(i)  [relu] y = Relu(c)")
-    model = make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}, domains=["own"], functions=[same])
-    prepared = prepared_alike(model, {"x": draw(2, 3)})
-    assert ops(prepared) == ["Same", "Relu"]
-    assert len(prepared.model.proto.functions[0].node) == 2
+def as_function(text):
+    """Return a function in ONNX's text form, of the domain "own"."""
+    return parser.parse_function(f'<opset_import: ["" : 16, "own" : 1], domain: "own"> {text}')
+
+
+NESTED = [
+    as_function("Leak <slope> (a) => (b) { [leak] b = LeakyRelu<alpha: float = @slope>(a) }"),
+    as_function("Twice (a) => (b) { [first] c = own.Leak<slope = 0.5>(a) [add] b = Add(c, a) }"),
+]
+CALLS = "[one] i = own.Twice(x)  [two] y = own.Leak<slope = 0.25>(i)"
+
+
+def calling(text, functions, opset=17):
+    sides = {"x": ["n", 3]}, {"y": ["n", 3]}
+    return make(as_nodes(text), {}, *sides, opset, domains=["own"], functions=functions)
+
+
+def test_functions_are_put_in_the_place_of_their_calls():
+    prepared = prepared_alike(calling(CALLS, NESTED), {"x": draw(2, 3)})
+    assert ops(prepared) == ["LeakyRelu", "Add", "LeakyRelu"]
+    assert not prepared.model.proto.functions
+    assert prepared.notes == ()
+    assert changes(prepared)["functions"] == 2
+
+
+def test_functions_are_kept_on_request():
+    prepared = prepare_with_record(calling(CALLS, NESTED), skip=["functions"])
+    assert ops(prepared) == ["Twice", "Leak"]
     assert prepared.notes == (
-        "node 'call': the nodes in the function that it calls are not changed",
+        "node 'one', 'two': the nodes in the function that it calls are not changed",
     )
+
+
+def test_functions_that_stand_for_too_many_nodes_are_kept(monkeypatch):
+    monkeypatch.setattr("trtcal.model.passes.functions.MOST_NODES", 50)
+    called = [
+        as_function(f"F{i} (a) => (b) {{ c = own.F{i + 1}(a) b = own.F{i + 1}(c) }}")
+        for i in range(6)
+    ]
+    prepared = prepare_with_record(
+        calling("y = own.F0(x)", [*called, as_function("F6 (a) => (b) { b = Neg(a) }")])
+    )
+    assert ops(prepared) == ["F0"]
+    assert "50 nodes" in next(r.skipped for r in prepared.records if r.name == "functions")
 
 
 def test_functions_that_the_converter_would_lose_are_refused():
     same = function("Same", [node("Identity", ["a"], ["b"], "i")], 11)
-    nodes = [node("Same", ["x"], ["y"], "call", domain="own")]
-    model = make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}, 11, domains=["own"], functions=[same])
-    with fails(InputError, "11", "13", "call"):
-        prepare_with_record(model)
-    kept = prepare_with_record(model, skip=["opset"])
+    model = calling("[call] y = own.Same(x)", [same], 11)
+    assert ops(prepare_with_record(model)) == ["Identity"]
+    with fails(InputError, "11", "13", "functions", hint="functions"):
+        prepare_with_record(model, skip=["functions"])
+    kept = prepare_with_record(model, skip=["functions", "opset"])
     assert ops(kept) == ["Same"]
     assert kept.notes[-1] == "opset 11 stays as it is, and Q/DQ need 13"
 

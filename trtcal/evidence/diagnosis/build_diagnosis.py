@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from trtcal.config import Config
 from trtcal.documents import Document, seal, to_fields, write_document
+from trtcal.errors import some
 from trtcal.evidence.diagnosis.failure import (
     DIAGNOSIS_KIND,
     DIAGNOSIS_VERSION,
@@ -61,6 +62,7 @@ from trtcal.limits import Judgement, Limit, judge_counts, require
 from trtcal.metrics import check_known
 from trtcal.model import Model, uniquely_named
 from trtcal.model.files import stand_in
+from trtcal.model.passes.rounding import chains_of
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
@@ -374,8 +376,19 @@ def check_build(
 def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding]:
     """Yield what a layer list shows: by itself, and held against the fusions that a model expects."""
     yield from examine(layers).findings
+    if model is not None:
+        yield from _roundings(model)
     if model is not None and layers:
         yield from _fusions(model, Engine("", tuple(layers)))
+
+
+def _roundings(model: Model) -> Iterator[Finding]:
+    """Yield a finding if a model spells fake quantization out."""
+    if chains := chains_of(model):
+        kind = KINDS["fake_quantization"]
+        what = f"Round, Clip and scales around them quantize {some(map(str, chains))}"
+        evidence = [Evidence("node", chain.node, str(chain)) for chain in chains]
+        yield Finding("fake_quantization", None, what, kind.why, kind.fix, tuple(evidence))
 
 
 def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
@@ -452,7 +465,8 @@ def _check_of_model(
 ) -> Diagnosis:
     if not engine.layers:
         case = Case(coverage=asked_coverage(model), is_built=False)
-        return check_case(case, config, logs, [*_faults(model), *_recorded(logs), *_fusions(model)])
+        findings = [*_faults(model), *_recorded(logs), *_roundings(model), *_fusions(model)]
+        return check_case(case, config, logs, findings)
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
     outcomes = explain(check(precisions, engine.layers), model.proto, Mentions(_events(logs)))

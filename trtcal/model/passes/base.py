@@ -33,6 +33,7 @@ class Pass:
     `apply` works in place and returns the number of changes. `before` must hold for it to run, and
     `after` holds once it has. One with `on_request` runs only where it is asked for by name.
     `version` changes with what it does; `script` is the file that it is of, "" for those of trtcal.
+    One that `retypes` may give inputs and outputs of the graph another type.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Pass:
     before: Condition = always
     after: Condition = always
     on_request: bool = False
+    retypes: bool = False
     version: str = "1"
     script: str = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -29,8 +29,8 @@ LARGEST_CONSTANT = 1 << 30
 NO_TENSORS = ("Optional", "Sequence", "String")  # in the names of operators on other values
 
 
-def fold_constants(graph: gs.Graph) -> int:
-    """Turn constant nodes into constants; return the number of nodes that are gone."""
+def fold_constants(graph: gs.Graph, but: Collection[str] = ()) -> int:
+    """Turn constant nodes but some operators into constants; return how many nodes are gone."""
     before = len(graph.nodes)
     for node in graph.nodes:
         _state(node)
@@ -39,18 +39,18 @@ def fold_constants(graph: gs.Graph) -> int:
     if any(map(is_constant, graph.nodes)):
         _transpose_weights(graph)
         load_weights(graph)
-        _compute(graph)
+        _compute(graph, but)
         clean(graph)
     return before - len(graph.nodes)
 
 
-def _compute(graph: gs.Graph) -> None:
+def _compute(graph: gs.Graph, but: Collection[str]) -> None:
     options = {
         "fold_shapes": False,  # its own way also changes casts of shapes, and rounds
         "recurse_subgraphs": False,
         "recurse_functions": False,
         "flatten_subgraphs": False,
-        "should_exclude_node": lambda node: _stays(node) or _is_too_large(node),
+        "should_exclude_node": lambda node: node.op in but or _stays(node) or _is_too_large(node),
     }
     try:
         graph.fold_constants(error_ok=False, **options)

@@ -29,15 +29,21 @@ from trtcal.model.passes.base import (
     sound,
 )
 from trtcal.model.passes.batchnorm import SCALES, why_kept
+from trtcal.model.passes.bfloat16 import FLOAT32
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
+from trtcal.model.passes.functions import FUNCTIONS
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
+from trtcal.model.passes.rounding import ROUNDING, find_chains
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
+    FUNCTIONS,
+    FLOAT32,
     OPSET,
     TYPES,
     FP16,
+    ROUNDING,
     CONSTANTS,
     BRANCHES,
     TYPES,
@@ -143,7 +149,7 @@ def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassReco
     why = stage.before(graph) if is_wanted else _unwanted(stage)
     if why is not None:
         return PassRecord(stage.name, before, before, 0, why)
-    seen = interface(graph)
+    seen = () if stage.retypes else interface(graph)
     try:
         changes = stage.apply(graph)
     except NotApplicable as reason:
@@ -154,7 +160,9 @@ def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassReco
         return PassRecord(stage.name, before, before, 0, str(reason))
     graph.toposort()
     after = fingerprint(graph)
-    _hold(stage, None if interface(graph) == seen else "an input or output of the graph changed")
+    _hold(
+        stage, None if seen in ((), interface(graph)) else "an input or output of the graph changed"
+    )
     _hold(
         stage,
         None if changes or after == before else "it changed the graph and counted no change",
@@ -188,6 +196,9 @@ def notes_on(graph: gs.Graph, source: Model) -> tuple[str, ...]:
         why = _why_kept(node, called)
         if why:
             nodes.setdefault(why, []).append(node.name)
+    for chain in find_chains(graph):
+        why = f"no Q/DQ take the place of its fake quantization: {chain.why_kept}"
+        nodes.setdefault(why, []).append(chain.node)
     notes = [_sentence("node", names, why) for why, names in nodes.items()]
     if source.defaults:
         notes.append(_sentence("input", source.defaults, "its default value is used as a constant"))

@@ -27,21 +27,14 @@ def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelP
     said = f"the model's opset {opset_of(proto)} cannot be raised to {opset}"
     hint = f"export the model with opset {opset} or later"
     if proto.functions:
-        why = f"node {_calling(proto)!r} calls a function, which the upgrade would lose"
-        raise InputError(f"{said}: {why}", hint)
+        raise InputError(f"{said}: its functions would be lost", "do not skip the pass 'functions'")
     try:
         return onnx.version_converter.convert_version(proto, opset)
     except Exception as error:  # the converter raises bare RuntimeError, and worse
         raise InputError(f"{said}: {first_line(error)}", hint) from error
 
 
-def _calling(proto: onnx.ModelProto) -> str:
-    called = {(function.domain, function.name) for function in proto.functions}
-    names = (node.name for node in proto.graph.node if (node.domain, node.op_type) in called)
-    return str(next(names, proto.functions[0].name))
-
-
-def _changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
+def changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
     """Put what `change` makes of a graph's stand-in in the graph's place."""
     small, weights = small_export(graph)
     proto = change(small)
@@ -50,11 +43,12 @@ def _changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProt
     new = restored(proto, weights)
     graph.nodes, graph.inputs, graph.outputs = new.nodes, new.inputs, new.outputs
     graph.opset, graph.import_domains = new.opset, new.import_domains
+    graph.functions = new.functions
 
 
 def _raise(graph: gs.Graph) -> int:
     before = graph.opset
-    _changed(graph, upgrade_opset)
+    changed(graph, upgrade_opset)
     return int(graph.opset - before)
 
 
@@ -72,7 +66,7 @@ def _has_fp16(graph: gs.Graph) -> str | None:
 def _raise_to(opset: int, graph: gs.Graph) -> int:
     before = graph.opset
     try:
-        _changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, opset)))
+        changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, opset)))
     except Exception as error:  # see upgrade_opset
         raise NotApplicable(f"{first_line(error)}: its float16 layers stay in float") from error
     return int(graph.opset - before)
@@ -97,7 +91,7 @@ def infer_types(graph: gs.Graph) -> int:
     """Infer types and shapes; return the number of tensors of which more is known now."""
     before = _known(graph)
     try:
-        _changed(graph, infer_shapes)
+        changed(graph, infer_shapes)
     except Exception as error:  # see upgrade_opset
         raise NotApplicable(f"types cannot be inferred: {first_line(error)}") from error
     after = _known(graph)

@@ -1,0 +1,86 @@
+"""Models in bfloat16: refused where ONNX Runtime has to run them, and written in float32 on request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+
+from trtcal.documents.streams import command_line
+from trtcal.errors import InputError
+from trtcal.model.files import all_nodes
+from trtcal.model.graph import constant, type_of
+from trtcal.model.model import Model
+from trtcal.model.ops import MOVES, SHAPE_ONLY
+from trtcal.model.passes.base import Pass
+
+WIDENED, TYPES = "float32", ("to", "dtype", "output_dtype")
+
+
+def refuse_bfloat16(model: Model) -> None:
+    """`InputError` for a model that computes in bfloat16, with the first node and the remedy."""
+    where = next(_places(model.proto), None)
+    if where is None:
+        return
+    output = f"{model.path.stem}-{WIDENED}.onnx"
+    command = command_line("prepare", str(model.path), add=WIDENED, o=output)
+    raise InputError(
+        f"model {model.path}: {where} is in bfloat16, which trtcal does not quantize and ONNX Runtime "
+        "does not run on a CPU",
+        f"write it in float32: `{command}`",
+    )
+
+
+def _places(proto: onnx.ModelProto) -> Iterator[str]:
+    """Yield the inputs, outputs and nodes in bfloat16; Casts and what only moves values are none."""
+    brain = TensorProto.BFLOAT16
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.tensor_type.elem_type == brain:
+            yield f"tensor {value.name!r}"
+    names = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == brain}
+    for node in all_nodes(proto):
+        casts = [item.i for item in node.attribute if item.name == "to"]
+        stated = [item.t.data_type for item in node.attribute if item.name == "value"]
+        if brain in (*casts, *stated):
+            names.update(node.output)
+        elif not casts and node.op_type not in SHAPE_ONLY and names.intersection(node.input):
+            names.update(node.output)
+            if node.op_type not in MOVES:
+                yield f"node {node.name!r} ({node.op_type})"
+
+
+def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield the tensors in bfloat16, of subgraphs and in attributes too."""
+    for part in (graph, *graph.subgraphs(recursive=True)):
+        values = (value for node in part.nodes for value in node.attrs.values())
+        held = (value for value in values if isinstance(value, gs.Constant))
+        every = {id(t): t for t in (*part.tensors().values(), *part.inputs, *part.outputs, *held)}
+        yield from (tensor for tensor in every.values() if type_of(tensor) == TensorProto.BFLOAT16)
+
+
+def _widen(graph: gs.Graph) -> int:
+    tensors, count = list(_tensors(graph)), 0
+    for tensor in tensors:
+        if isinstance(tensor, gs.Constant):
+            tensor.values = np.asarray(constant(tensor), np.float32)
+        else:
+            tensor.dtype = np.float32
+    for part in (graph, *graph.subgraphs(recursive=True)):
+        for node in part.nodes:
+            named = [name for name in TYPES if node.attrs.get(name) == TensorProto.BFLOAT16]
+            node.attrs.update(dict.fromkeys(named, int(TensorProto.FLOAT)))
+            count += len(named)
+    return len(tensors) + count
+
+
+FLOAT32 = Pass(
+    WIDENED,
+    "Compute in float32 what a model computes in bfloat16, inputs and outputs too: each value is then "
+    "more exact.",
+    _widen,
+    retypes=True,
+    on_request=True,
+)
