@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
@@ -51,6 +54,13 @@ def _keep_relus(graph: gs.Graph) -> bool:
     return bool(relus)
 
 
+def put_values(tensor: gs.Tensor, values: npt.NDArray[Any]) -> None:
+    """Let the readers of a tensor read a constant instead."""
+    folded = gs.Constant(f"{tensor.name}/folded", values)
+    for reader in list(tensor.outputs):
+        reader.inputs = [folded if read is tensor else read for read in reader.inputs]
+
+
 def _fold(graph: gs.Graph) -> bool:
     """Put the values of weights that it lacks kernels for in the place of their DQ nodes.
 
@@ -65,11 +75,7 @@ def _fold(graph: gs.Graph) -> bool:
         values = expanded(node.outputs[0])
         if values is None:
             continue
-        folded = gs.Constant(f"{node.outputs[0].name}/folded", values)
-        for reader in list(node.outputs[0].outputs):
-            reader.inputs = [
-                folded if tensor is node.outputs[0] else tensor for tensor in reader.inputs
-            ]
+        put_values(node.outputs[0], values)
         is_changed = True
     if is_changed:
         graph.cleanup(remove_unused_graph_inputs=False).toposort()

@@ -237,7 +237,9 @@ MULTIPLIES = _with("multiplies")
 UNMULTIPLIED = _with("unmultiplied")
 """ONNX Runtime's own, of `com.microsoft`, that multiply no matrices: their work is their bytes."""
 CONVOLUTIONS = _with("convolves")
-"""They convolve; their weight's axis of output channels is `output_axis`."""
+"""They convolve."""
+AFFINE = MULTIPLIES - {"Einsum"}
+"""They multiply with a weight as second operand, whose axis of output channels is `output_axis`."""
 AS_MATRIX = _with("matrix")
 """Their work is one product of a matrix a group: rows of the input times the weight's."""
 FACTORS = _with("factors")
