@@ -25,13 +25,12 @@ from trtcal.model.graph import GraphWriter, captured, constant, expanded, numpy_
 from trtcal.model.ops import AFFINE, QDQ, output_axis
 from trtcal.model.passes.constants import state
 from trtcal.model.passes.redundant import CASTS, IDENTITIES
+from trtcal.model.passes.scalars import BYTES, SCALARS
 
 Array = npt.NDArray[Any]
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
-BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 OPAQUE = "Max"  # of one input it is that input, and no rewriting of ONNX Runtime knows it
-PARAMETERS = ("scale", "zero_point")
 ONE_SCALE = "its activation has no one constant scale and zero point of int8 or uint8"
 OPEN = "the int8 codes of its activation are read by other nodes or made by them"
 
@@ -82,43 +81,21 @@ class _Forms(GraphWriter):
         """Settle each Q and DQ but those of formats that have no integer kernels."""
         for node in self.graph.nodes:
             state(node)
-        nodes = [node for node in self.graph.toposort().nodes if node.op in QDQ]
-        nodes = [node for node in nodes if not is_literal(node)]
-        for node in nodes:
-            self._normalize(node)
-        for stage in (IDENTITIES, CASTS):
+        for stage in (SCALARS, IDENTITIES, CASTS):
             stage.apply(self.graph)
+        nodes = [node for node in self.graph.nodes if node.op in QDQ and not is_literal(node)]
         self._fold_codes(nodes)
         known = set(map(id, pairs(self.graph)))
-        for node in (node for node in nodes if node.outputs and id(node) not in known):
+        for node in (node for node in nodes if id(node) not in known):
             if constant(node.inputs[0]) is not None and node.op == "DequantizeLinear":
                 self._settle_constant(node)
             elif not is_plain(node) or numpy_type(node.inputs[2].dtype) != np.uint8:
                 self._hide(node)
         self.graph.cleanup(remove_unused_graph_inputs=False).toposort()
 
-    def _normalize(self, node: gs.Node) -> None:
-        """Write one scale and its zero point as scalars, and a zero point that is left out."""
-        is_left_out = len(node.inputs) < 3 or node.inputs[2].is_empty()
-        scale, kind = constant(node.inputs[1]), _kind(node)
-        if scale is None or kind not in BYTES or node.attrs.get("block_size"):
-            return
-        zero = np.zeros(scale.shape, kind) if is_left_out else constant(node.inputs[2])
-        if zero is None:
-            return
-        shape = () if scale.size == 1 else scale.shape
-        if is_left_out or (scale.shape, zero.shape) != (shape, shape):
-            parameters = (
-                self.new_constant(f"{node.name}/{name}", values.reshape(shape))
-                for name, values in zip(PARAMETERS, (scale, zero), strict=True)
-            )
-            node.inputs = [node.inputs[0], *parameters]
-        node.attrs.pop("output_dtype", None)
-        node.outputs[0].dtype = kind if node.op == "QuantizeLinear" else scale.dtype
-
     def _fold_codes(self, nodes: Iterable[gs.Node]) -> None:
         """Store the codes of constants that the graph quantizes."""
-        for node in (node for node in nodes if node.op == "QuantizeLinear" and node.outputs):
+        for node in (node for node in nodes if node.op == "QuantizeLinear"):
             values = constant(node.inputs[0])
             quantized = None if values is None else codes(values, node)
             if quantized is not None:
@@ -172,15 +149,6 @@ class _Forms(GraphWriter):
         ]
         result = self.new_variable(f"{node.outputs[0].name}/own", node.outputs[0].dtype, own[0])
         reader.inputs[index] = self.new_node(node.op, result.name, own, result, node.attrs)
-
-
-def _kind(node: gs.Node) -> np.dtype[Any] | None:
-    """Return the type of a node's codes, None if it is not known."""
-    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
-        return numpy_type(node.inputs[2].dtype)
-    if node.op == "DequantizeLinear":
-        return numpy_type(node.inputs[0].dtype)
-    return numpy_type(node.attrs.get("output_dtype")) or np.dtype(np.uint8)
 
 
 def codes(values: Array, node: gs.Node) -> Array | None:

@@ -20,6 +20,7 @@ from trtcal.documents import Document, seal, write_document
 from trtcal.evidence.diagnosis.log_findings import LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
     MISSING_RANGE,
+    Fault,
     Mentions,
     explain,
     find_faults,
@@ -414,8 +415,10 @@ def _check_of_model(
     engine: Engine, config: Config, logs: Sequence[Path], model: Model
 ) -> Diagnosis:
     if not engine.layers:
-        case = Case(coverage=asked_coverage(model))
-        return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
+        faults = find_faults(model.proto)
+        lost = {node: fault.what for node, fault in faults.items()}
+        case = Case(coverage=asked_coverage(model, lost=lost))
+        return check_case(case, config, logs, [*_faults(faults), *_fusions(model)])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
     outcomes = explain(check(precisions, engine.layers), model.proto, Mentions(_events(logs)))
@@ -471,8 +474,8 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
     return replace(diagnosis, findings=tuple(findings))
 
 
-def _faults(model: Model) -> Iterator[Finding]:
-    for node, fault in find_faults(model.proto).items():
+def _faults(faults: Mapping[str, Fault]) -> Iterator[Finding]:
+    for node, fault in faults.items():
         what = f"{node!r} has Q/DQ, but {fault.what}"
         evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
         yield Finding(

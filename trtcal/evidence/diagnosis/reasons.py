@@ -122,6 +122,8 @@ class _Graph:
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
             yield BLOCKED
+        elif scale.shape == (1,) and shape is None and node.op_type == "Conv":
+            yield VECTOR_SCALE
         elif scale.size > 1 and shape is None:
             yield PER_CHANNEL_ACTIVATION
         elif scale.size > 1 and shape is not None:
@@ -198,6 +200,11 @@ BLOCKED = Fault(
     "blocked_weights",
     "its INT8 weights have one scale per block, for which TensorRT-RTX 1.7 computes wrong results",
     "use one scale for each output channel",
+)
+VECTOR_SCALE = Fault(
+    "vector_scale",
+    "the scale of its activation has the shape [1], and TensorRT wants a scalar",
+    "write the scale as a scalar: `trtcal prepare` does",
 )
 PER_CHANNEL_ACTIVATION = Fault(
     "per_channel_activation",

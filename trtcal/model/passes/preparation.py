@@ -32,6 +32,7 @@ from trtcal.model.passes.batchnorm import SCALES, why_kept
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
+from trtcal.model.passes.scalars import SCALARS
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
@@ -47,6 +48,7 @@ PASSES = (
     ROUNDING_CASTS,
     TRANSPOSES,
     SCALES,
+    SCALARS,
 )
 """All passes, in the order in which they run; of computed shapes more types follow."""
 
