@@ -46,16 +46,23 @@ INT32_LIMIT = 2**31 - 1
 
 
 def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model for ONNX Runtime's CPU kernels.
+    """Return the model for ONNX Runtime's CPU kernels: see `lower_with_reasons`."""
+    return lower_with_reasons(proto)[0]
 
-    Q/DQ of other forms than `backends.kernel_forms` has are computed in float as they stand. Integers
-    with zero points, unsigned, or read by nodes that are not DequantizeLinear stay as they are. FP8 and
-    FP4 become what its kernels take (`backends.narrow`).
+
+def lower_with_reasons(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the model for ONNX Runtime's CPU kernels, and why it computes layers in float, by name.
+
+    These are the layers with Q/DQ of other forms than kernels take (`backends.kernel_forms`). Integers
+    that others than DequantizeLinear read stay as they are. FP8 and FP4 become what its kernels take
+    (`backends.narrow`).
     """
-    graph = _settled(proto)
-    if graph is None:
-        return proto
-    lowering = _Lowering(graph[0])
+    if not any(node.op_type in QDQ for node in all_nodes(proto)):
+        return proto, {}
+    graph = import_graph(inline_local_functions(proto) if proto.functions else proto)
+    adapt(graph)
+    reasons = settle(graph)
+    lowering = _Lowering(graph)
     lowering.widen()
     lowering.move_up()
     lowering.widen_concats()
@@ -63,24 +70,7 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
     lowering.float_convolutions()
     lowering.quantize_biases()
     lowering.shift_activations()
-    return export_model(graph[0], proto)
-
-
-def float_layers(proto: onnx.ModelProto) -> dict[str, str]:
-    """Return why layers with Q/DQ are computed in float, by name, where their form is the cause."""
-    graph = _settled(proto)
-    return {} if graph is None else graph[1]
-
-
-def _settled(proto: onnx.ModelProto) -> tuple[gs.Graph, dict[str, str]] | None:
-    """Return a model's graph with Q/DQ in known forms, and the layers that have others."""
-    if proto.functions:
-        proto = inline_local_functions(proto)
-    if not any(node.op_type in QDQ for node in all_nodes(proto)):
-        return None
-    graph = import_graph(proto)
-    adapt(graph)
-    return graph, settle(graph)
+    return export_model(graph, proto), reasons
 
 
 class _Lowering(GraphWriter):

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.lowering import lower
+from trtcal.backends.lowering import lower_with_reasons
 from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.data.overlap import Numbers, Overlap, overlap
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, some
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
@@ -31,7 +31,8 @@ class Variant:
 
     `model` is the fingerprint of the ONNX file that it comes from, `source` that file's model, without
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
-    of the whole, and `cut` says who computes them. `built` is what an engine is known to have in INT8.
+    of the whole, and `cut` says who computes them. `floats` says which layers have Q/DQ of a form that
+    the kernels of this CPU do not take, and so are computed in float. `built` is what an engine is known to have in INT8.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Variant:
     quantization: dict[str, Any]
     size_bytes: int
     cut: str | None = None
+    floats: str | None = None
     source: Model | None = None
     built: Coverage | None = None
 
@@ -92,7 +94,8 @@ def open_variant(
     if path.is_dir() and loader_of(path) is None:
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
-    session = open_session(lower(model.proto))
+    lowered, reasons = lower_with_reasons(model.proto)
+    session = open_session(lowered)
     outputs, cut = _outputs(session, model.outputs)
     return Variant(
         name or model.name,
@@ -104,7 +107,13 @@ def open_variant(
         model.path.stat().st_size,
         cut,
         source=model if _has_qdq(model) else weightless(model),
+        floats=_floats(reasons) if reasons else None,
     )
+
+
+def _floats(reasons: Mapping[str, str]) -> str:
+    named = (f"{layer!r} ({reason})" for layer, reason in reasons.items())
+    return f"this CPU computes in float {some(named)}"
 
 
 def _has_qdq(model: Model) -> bool:
