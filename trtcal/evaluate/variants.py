@@ -31,8 +31,9 @@ class Variant:
 
     `model` is the fingerprint of the ONNX file that it comes from, `source` that file's model, without
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
-    of the whole, and `cut` says who computes them. `floats` says which layers have Q/DQ of a form that
-    the kernels of this CPU do not take, and so are computed in float. `built` is what an engine is known to have in INT8.
+    of the whole, and `cut` says who computes them. `floats` says which layers this CPU computes in
+    float, because its kernels do not take the form of their Q/DQ. `built` is what an engine is known to
+    have in INT8.
     """
 
     name: str
