@@ -43,7 +43,7 @@ Constant                          typed
 ConstantOfShape                   typed
 Conv                              multiplies convolves matrix
 ConvInteger                       integer unparsed
-ConvTranspose                     multiplies convolves
+ConvTranspose                     multiplies convolves rtx_floats
 Cos                               unit sensitive
 CumProd                           unparsed
 CumSum                            sensitive
@@ -282,6 +282,8 @@ LACKED: Mapping[str, Operators] = {
     "tensorrt": UNPARSED,
 }
 """What a backend has nothing for; of `no_rtx` RTX 1.7 has a parser, and no kernel or plug-in."""
+FLOATED: Mapping[str, Operators] = {"tensorrt-rtx": _with("rtx_floats")}
+"""What a backend computes in float with Q/DQ too (seen in layer lists of TensorRT-RTX 1.7.1)."""
 NOT_QUANTIZED = {
     **dict.fromkeys(RECURRENT, "TensorRT computes it in float"),
     **dict.fromkeys(ATTENDS, "its products are within one operator, where no Q/DQ fit"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
-from trtcal.backends.registry import find_backend
+from trtcal.backends.registry import find_backend, floated
 from trtcal.backends.unsupported import PREPARE
 from trtcal.calibration import (
     Observation,
@@ -180,8 +180,9 @@ def write_variant(
 ) -> Path:
     """Write `model`, prepared and perhaps optimized, with Q/DQ; return the file."""
     settings = inputs.config.build
-    plan = plan.with_rest(settings.rest_for(settings.run_targets))
-    if name in inputs.plans or replace(plan, rest=None) != Plan():
+    targets = settings.run_targets
+    plan = plan.suited(settings.rest_for(targets), floated(targets)).of(model.proto)
+    if name in inputs.plans or replace(plan, rest=None, without=()) != Plan():
         output = f"plans/{name}.json"
         with journal.step("plan", output) as record:
             record(str(write_plan(journal.folder / output, plan)["digest"]))
