@@ -25,7 +25,7 @@ from trtcal.model.graph import GraphWriter, captured, constant, expanded, numpy_
 from trtcal.model.ops import AFFINE, QDQ, output_axis
 from trtcal.model.passes.constants import state
 from trtcal.model.passes.redundant import CASTS, IDENTITIES
-from trtcal.model.passes.scalars import BYTES, SCALARS
+from trtcal.model.passes.scalars import BYTES, write_scalars
 
 Array = npt.NDArray[Any]
 
@@ -81,8 +81,9 @@ class _Forms(GraphWriter):
         """Settle each Q and DQ but those of formats that have no integer kernels."""
         for node in self.graph.nodes:
             state(node)
-        for stage in (SCALARS, IDENTITIES, CASTS):
-            stage.apply(self.graph)
+        IDENTITIES.apply(self.graph)
+        write_scalars(self.graph, self)
+        CASTS.apply(self.graph)
         nodes = [node for node in self.graph.nodes if node.op in QDQ and not is_literal(node)]
         self._fold_codes(nodes)
         known = set(map(id, pairs(self.graph)))

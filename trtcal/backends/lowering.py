@@ -199,7 +199,7 @@ class _Lowering(GraphWriter):
 
     def _exchange(self, node: gs.Node, quantize: gs.Node, bounds: tuple[float, float]) -> None:
         source, result = node.inputs[0], quantize.outputs[0]
-        between = self._variable(source, "quantized", result.dtype)
+        between = self._variable(source, "quantized", quantize.inputs[2].dtype)
         quantize.inputs[0] = source
         quantize.outputs = [between]
         limits = [

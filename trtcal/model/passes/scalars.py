@@ -17,19 +17,16 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 PARAMETERS = ("scale", "zero_point")
 
 
-def write_scalars(graph: gs.Graph) -> int:
+def write_scalars(graph: gs.Graph, writer: GraphWriter | None = None) -> int:
     """Give Q and DQ of int8 and uint8 a scalar for each one-element scale, and all a zero point.
 
-    Return the number of nodes that changed.
+    Return the number of nodes that changed. The `writer` is that of the graph that holds a subgraph.
     """
-    writer, changes = GraphWriter(graph), 0
-    for node in graph.toposort().nodes:
+    writer, changes = writer or GraphWriter(graph), 0
+    for node in graph.nodes:
         if node.op not in QDQ:
             continue
-        kind = _kind(node)
-        if node.op == "QuantizeLinear" and kind is not None:
-            node.outputs[0].dtype = kind
-        arrays = _rewritten(node, kind)
+        arrays = _rewritten(node)
         if arrays is not None:
             new = (
                 writer.new_constant(f"{node.name}/{name}", values)
@@ -40,9 +37,9 @@ def write_scalars(graph: gs.Graph) -> int:
     return changes
 
 
-def _rewritten(node: gs.Node, kind: np.dtype[Any] | None) -> tuple[npt.NDArray[Any], ...] | None:
+def _rewritten(node: gs.Node) -> tuple[npt.NDArray[Any], ...] | None:
     """Return the scale and zero point that a node should have, None if it has them."""
-    scale, is_left_out = constant(node.inputs[1]), _lacks_zero_point(node)
+    scale, is_left_out, kind = constant(node.inputs[1]), _lacks_zero_point(node), _kind(node)
     if scale is None or kind not in BYTES or node.attrs.get("block_size"):
         return None
     zero = np.zeros(scale.shape, kind) if is_left_out else constant(node.inputs[2])
@@ -63,13 +60,15 @@ def _kind(node: gs.Node) -> np.dtype[Any] | None:
     if not _lacks_zero_point(node):
         return numpy_type(node.inputs[2].dtype)
     if node.op == "DequantizeLinear":
-        return numpy_type(node.inputs[0].dtype)
+        makers = node.inputs[0].inputs
+        is_quantized = len(makers) == 1 and makers[0].op == "QuantizeLinear"
+        return _kind(makers[0]) if is_quantized else numpy_type(node.inputs[0].dtype)
     return numpy_type(node.attrs.get("output_dtype")) or np.dtype(np.uint8)
 
 
 def _none_left(graph: gs.Graph) -> str | None:
     left: Iterator[gs.Node] = (
-        node for node in graph.nodes if node.op in QDQ and _rewritten(node, _kind(node)) is not None
+        node for node in graph.nodes if node.op in QDQ and _rewritten(node) is not None
     )
     name = next((node.name for node in left), None)
     return name and f"node {name!r} still has a scale of one element, or no zero point"
