@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from trtcal.backends.narrow import is_literal, put_values
-from trtcal.model.graph import GraphWriter, captured, constant, expanded, numpy_type, spread
+from trtcal.model.graph import GraphWriter, captured, clean, constant, expanded, numpy_type, spread
 from trtcal.model.ops import AFFINE, QDQ, output_axis
 from trtcal.model.passes.constants import state
 from trtcal.model.passes.redundant import CASTS, IDENTITIES
@@ -92,7 +92,7 @@ class _Forms(GraphWriter):
                 self._settle_constant(node)
             elif not is_plain(node) or numpy_type(node.inputs[2].dtype) != np.uint8:
                 self._hide(node)
-        self.graph.cleanup(remove_unused_graph_inputs=False).toposort()
+        clean(self.graph).toposort()
 
     def _fold_codes(self, nodes: Iterable[gs.Node]) -> None:
         """Store the codes of constants that the graph quantizes."""
@@ -142,12 +142,16 @@ class _Forms(GraphWriter):
 
     def _separate(self, node: gs.Node, reader: gs.Node, index: int) -> None:
         """Give a reader of quantized constants its own: shared ones ONNX Runtime fails on."""
-        if all(len(tensor.outputs) == 1 for tensor in (*node.inputs, *node.outputs)):
-            return
+        is_shared = len(node.outputs[0].outputs) > 1
         own = [
             self.new_constant(f"{reader.name}/{tensor.name}", np.asarray(constant(tensor)))
+            if is_shared or len(tensor.outputs) > 1
+            else tensor
             for tensor in node.inputs
         ]
+        if not is_shared:
+            node.inputs = own
+            return
         result = self.new_variable(f"{node.outputs[0].name}/own", node.outputs[0].dtype, own[0])
         reader.inputs[index] = self.new_node(node.op, result.name, own, result, node.attrs)
 

@@ -203,7 +203,9 @@ class _Lowering(GraphWriter):
         quantize.inputs[0] = source
         quantize.outputs = [between]
         limits = [
-            self.new_constant(f"{node.name}/{side}", codes(np.float32(value), quantize))
+            self.new_constant(
+                f"{node.name}/{side}", np.asarray(codes(np.asarray(value, np.float32), quantize))
+            )
             for side, value in zip(("low", "high"), bounds, strict=True)
         ]
         node.op, node.attrs = "Clip", {}
