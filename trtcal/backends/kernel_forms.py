@@ -13,7 +13,7 @@ which the optimizer does not look.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,6 @@ Array = npt.NDArray[Any]
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
 OPAQUE = "Max"  # of one input it is that input, and no rewriting of ONNX Runtime knows it
-ONE_SCALE = "its activation has no one constant scale and zero point of int8 or uint8"
-OPEN = "the int8 codes of its activation are read by other nodes or made by them"
 
 
 def settle(graph: gs.Graph) -> dict[str, str]:
@@ -50,24 +48,24 @@ def pairs(graph: gs.Graph) -> Iterator[gs.Node]:
     """Yield each Q whose codes such DQs alone read, and these: all with one scale and zero point."""
     outputs = {id(tensor) for tensor in (*graph.outputs, *captured(graph))}
     for node in graph.nodes:
-        if node.op == "QuantizeLinear" and is_plain(node) and id(node.outputs[0]) not in outputs:
-            readers = node.outputs[0].outputs
-            if readers and all(reader.op == "DequantizeLinear" for reader in readers):
-                yield from [node, *readers] if all(map(is_plain, readers)) else ()
+        readers = node.outputs[0].outputs if node.op == "QuantizeLinear" else []
+        is_closed = readers and id(node.outputs[0]) not in outputs
+        if is_closed and all(reader.op == "DequantizeLinear" for reader in readers):
+            yield from [node, *readers] if all(map(_is_plain, [node, *readers])) else ()
 
 
-def is_plain(node: gs.Node) -> bool:
-    """Tell whether a settled Q or DQ has one constant scale, and a zero point of int8 or uint8."""
-    scale, zero = _parameters(node)
-    if scale is None or zero is None:
-        return False
-    return scale.ndim == zero.ndim == 0 and zero.dtype in BYTES
-
-
-def _parameters(node: gs.Node) -> tuple[Array | None, Array | None]:
+def parameters(node: gs.Node) -> tuple[Array | None, Array | None]:
     """Return a node's scale and zero point, None where there is none or it is computed."""
     scale, zero, *_ = (*map(constant, node.inputs[1:]), None)
     return scale, zero
+
+
+def _is_plain(node: gs.Node) -> bool:
+    """Tell whether a settled Q or DQ has one constant scale, and a zero point of int8 or uint8."""
+    scale, zero = parameters(node)
+    if scale is None or zero is None:
+        return False
+    return scale.ndim == zero.ndim == 0 and zero.dtype in BYTES
 
 
 class _Forms(GraphWriter):
@@ -85,83 +83,71 @@ class _Forms(GraphWriter):
         write_scalars(self.graph, self)
         CASTS.apply(self.graph)
         nodes = [node for node in self.graph.nodes if node.op in QDQ and not is_literal(node)]
-        self._fold_codes(nodes)
+        for node in nodes:
+            values = constant(node.inputs[0]) if node.op == "QuantizeLinear" else None
+            if values is not None and (quantized := codes(values, node)) is not None:
+                put_values(node.outputs[0], quantized)
         known = set(map(id, pairs(self.graph)))
         for node in (node for node in nodes if id(node) not in known):
-            if constant(node.inputs[0]) is not None and node.op == "DequantizeLinear":
+            if node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None:
                 self._settle_constant(node)
-            elif not is_plain(node) or numpy_type(node.inputs[2].dtype) != np.uint8:
-                self._hide(node)
+            elif not _is_plain(node):
+                self._hide(node, "its activation has no one constant scale and zero point of bytes")
+            elif node.inputs[2].dtype == np.int8:
+                self._hide(node, "other nodes read or make the int8 codes of its activation")
         clean(self.graph).toposort()
 
-    def _fold_codes(self, nodes: Iterable[gs.Node]) -> None:
-        """Store the codes of constants that the graph quantizes."""
-        for node in (node for node in nodes if node.op == "QuantizeLinear"):
-            values = constant(node.inputs[0])
-            quantized = None if values is None else codes(values, node)
-            if quantized is not None:
-                put_values(node.outputs[0], quantized)
-
-    def _hide(self, node: gs.Node) -> None:
+    def _hide(self, node: gs.Node, reason: str) -> None:
         """Put a node between a Q or DQ and floats through which the optimizer does not look."""
-        float_side = (node.inputs if node.op == "QuantizeLinear" else node.outputs)[0]
-        hidden = self.new_variable(f"{node.name}/hidden", float_side.dtype, float_side)
-        if node.op == "QuantizeLinear":
-            node.inputs[0] = self.new_node(OPAQUE, hidden.name, [float_side], hidden)
-            return
-        node.outputs = [hidden]
-        self.new_node(OPAQUE, hidden.name, [hidden], float_side)
-        for reader in float_side.outputs:
-            self._keep_float(reader, ONE_SCALE if not is_plain(node) else OPEN)
+        is_quantizer = node.op == "QuantizeLinear"
+        floats = node.inputs[0] if is_quantizer else node.outputs[0]
+        hidden = self.new_variable(f"{node.name}/hidden", floats.dtype, floats)
+        if is_quantizer:
+            node.inputs[0] = self.new_node(OPAQUE, hidden.name, [floats], hidden)
+        else:
+            self._blame(floats, reason)
+            node.outputs = [hidden]
+            self.new_node(OPAQUE, hidden.name, [hidden], floats)
 
-    def _keep_float(self, layer: gs.Node, reason: str) -> None:
-        if layer.op in AFFINE:
-            self.reasons.setdefault(layer.name, reason)
+    def _blame(self, floats: gs.Tensor, reason: str) -> None:
+        """Note why layers with this operand are in float."""
+        for layer in floats.outputs:
+            if layer.op in AFFINE and any(tensor is floats for tensor in layer.inputs[:2]):
+                self.reasons.setdefault(layer.name, reason)
 
     def _settle_constant(self, node: gs.Node) -> None:
-        """Give each reader of a constant a DQ of its own, if it takes it, else the float values."""
+        """Put the values of constants in the place of a DQ that not all of its readers take."""
         output = node.outputs[0]
-        places = [
-            (reader, index)
-            for reader in output.outputs
-            for index, tensor in enumerate(reader.inputs)
-            if tensor is output
-        ]
-        for reader, index in places:
-            reason = _misfit(node, reader, index)
-            if reason is None:
-                self._separate(node, reader, index)
-                continue
-            if index < 2:
-                self._keep_float(reader, reason)
-            values = expanded(output)
-            if values is None:
-                self._hide(node)
-                return
-            reader.inputs[index] = self.new_constant(f"{output.name}/folded", values)
+        reasons = [why for reader in output.outputs if (why := _misfit(node, reader))]
+        values = expanded(output) if reasons else None
+        if not reasons:
+            self._separate(node)
+        elif values is None:
+            self._hide(node, reasons[0])
+        else:
+            self._blame(output, reasons[0])
+            put_values(output, values)
 
-    def _separate(self, node: gs.Node, reader: gs.Node, index: int) -> None:
-        """Give a reader of quantized constants its own: shared ones ONNX Runtime fails on."""
-        is_shared = len(node.outputs[0].outputs) > 1
-        own = [
-            self.new_constant(f"{reader.name}/{tensor.name}", np.asarray(constant(tensor)))
-            if is_shared or len(tensor.outputs) > 1
-            else tensor
-            for tensor in node.inputs
-        ]
-        if not is_shared:
-            node.inputs = own
-            return
-        result = self.new_variable(f"{node.outputs[0].name}/own", node.outputs[0].dtype, own[0])
-        reader.inputs[index] = self.new_node(node.op, result.name, own, result, node.attrs)
+    def _separate(self, node: gs.Node) -> None:
+        """Give each reader of quantized constants its own: shared ones ONNX Runtime fails on."""
+        output = node.outputs[0]
+        for reader in output.outputs[1:]:
+            result = self.new_variable(f"{output.name}/own", output.dtype, node.inputs[0])
+            own = [self._copy(tensor) for tensor in node.inputs]
+            self.new_node(node.op, result.name, own, result, node.attrs)
+            reader.inputs = [result if tensor is output else tensor for tensor in reader.inputs]
+        node.inputs = [self._copy(t) if len(t.outputs) > 1 else t for t in node.inputs]
+
+    def _copy(self, tensor: gs.Tensor) -> gs.Constant:
+        return self.new_constant(f"{tensor.name}/own", np.asarray(constant(tensor)))
 
 
 def codes(values: Array, node: gs.Node) -> Array | None:
     """Return what a Q to bytes makes of constants; None where its parameters are computed."""
-    scale, zero = _parameters(node)
-    if scale is None or zero is None or node.attrs.get("block_size"):
+    scale, zero = parameters(node)
+    if scale is None or zero is None or zero.dtype not in BYTES or scale.dtype not in FLOATS:
         return None
-    if zero.dtype not in BYTES or scale.dtype not in FLOATS:
+    if node.attrs.get("block_size"):
         return None
     step = spread(scale.astype(np.float32), node, values.shape)
     steps = np.rint(values.astype(np.float32) / step) + spread(zero, node, values.shape)
@@ -169,16 +155,18 @@ def codes(values: Array, node: gs.Node) -> Array | None:
     return np.asarray(np.clip(steps, limits.min, limits.max).astype(zero.dtype))
 
 
-def _misfit(node: gs.Node, reader: gs.Node, index: int) -> str | None:
+def _misfit(node: gs.Node, reader: gs.Node) -> str | None:
     """Return why no kernel takes a constant from its DQ; None if one does, or it has one scale."""
-    scale, zero = _parameters(node)
+    scale, zero = parameters(node)
     kind = numpy_type(node.inputs[0].dtype)
-    if scale is None or zero is None or kind not in BYTES or node.attrs.get("block_size"):
-        return f"its weight is {kind}" if kind not in BYTES else "its weight has scales for blocks"
+    if kind not in BYTES:
+        return f"its weight is {kind}"
+    if scale is None or zero is None or node.attrs.get("block_size"):
+        return "its weight has scales for blocks, or computed ones"
     if not scale.ndim:
         return None
-    if reader.op not in AFFINE or index != 1:
-        return "its first operand has scales along an axis"
+    if reader.op not in AFFINE or reader.inputs[1] is not node.outputs[0]:
+        return "its first operand is constant, with scales along an axis"
     rank = len(node.inputs[0].shape)
     own = output_axis(reader.op, bool(reader.attrs.get("transB"))) % rank
     if (axis := node.attrs.get("axis", 1) % rank) != own:

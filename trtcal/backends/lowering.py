@@ -22,7 +22,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx.inliner import inline_local_functions
 
-from trtcal.backends.kernel_forms import codes, pairs, settle
+from trtcal.backends.kernel_forms import codes, pairs, parameters, settle
 from trtcal.backends.narrow import adapt, is_literal
 from trtcal.model.files import all_nodes
 from trtcal.model.graph import (
@@ -150,12 +150,12 @@ class _Lowering(GraphWriter):
         return following if id(following) in self.pairs else None
 
     def _pair(self, tensor: gs.Tensor, scale: gs.Tensor, zero: gs.Tensor) -> gs.Tensor:
-        expected = [constant(scale), constant(zero)]
-        if self._scale(tensor) is not None and _parameters(tensor.inputs[0]) == expected:
+        expected = (constant(scale), constant(zero))
+        if self._scale(tensor) is not None and parameters(tensor.inputs[0]) == expected:
             return tensor
         for reader in tensor.outputs:
             is_quantizer = id(reader) in self.pairs and reader.op == "QuantizeLinear"
-            if is_quantizer and _parameters(reader) == expected:
+            if is_quantizer and parameters(reader) == expected:
                 quantized = reader.outputs[0]
                 break
         else:
@@ -265,7 +265,3 @@ class _Lowering(GraphWriter):
                     node.inputs[index] = self.new_constant(f"{node.name}/{index}", shifted)
             if node.outputs[0].dtype == np.int8:
                 node.outputs[0].dtype = np.uint8
-
-
-def _parameters(node: gs.Node) -> list[Array | None]:
-    return [constant(tensor) for tensor in node.inputs[1:]]

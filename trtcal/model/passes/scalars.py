@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from trtcal.model.ops import QDQ
 from trtcal.model.passes.base import Pass, current
 
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
-PARAMETERS = ("scale", "zero_point")
 
 
 def write_scalars(graph: gs.Graph, writer: GraphWriter | None = None) -> int:
@@ -22,56 +20,48 @@ def write_scalars(graph: gs.Graph, writer: GraphWriter | None = None) -> int:
 
     Return the number of nodes that changed. The `writer` is that of the graph that holds a subgraph.
     """
-    writer, changes = writer or GraphWriter(graph), 0
-    for node in graph.nodes:
-        if node.op not in QDQ:
-            continue
-        arrays = _rewritten(node)
-        if arrays is not None:
-            new = (
-                writer.new_constant(f"{node.name}/{name}", values)
-                for name, values in zip(PARAMETERS, arrays, strict=True)
-            )
-            node.inputs = [node.inputs[0], *new]
-            changes += 1
-    return changes
+    writer = writer or GraphWriter(graph)
+    rewritten = [(node, new) for node in graph.nodes if (new := _rewritten(node)) is not None]
+    for node, (scale, zero) in rewritten:
+        constants = (
+            writer.new_constant(f"{node.name}/scale", scale),
+            writer.new_constant(f"{node.name}/zero_point", zero),
+        )
+        node.inputs = [node.inputs[0], *constants]
+    return len(rewritten)
 
 
-def _rewritten(node: gs.Node) -> tuple[npt.NDArray[Any], ...] | None:
+def _rewritten(node: gs.Node) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
     """Return the scale and zero point that a node should have, None if it has them."""
-    scale, is_left_out, kind = constant(node.inputs[1]), _lacks_zero_point(node), _kind(node)
+    scale, kind = (constant(node.inputs[1]), _kind(node)) if node.op in QDQ else (None, None)
     if scale is None or kind not in BYTES or node.attrs.get("block_size"):
         return None
-    zero = np.zeros(scale.shape, kind) if is_left_out else constant(node.inputs[2])
-    if zero is None or zero.size != scale.size:
-        return None
+    stated = _zero_point(node)
+    zero = np.zeros(scale.shape, kind) if stated is None else constant(stated)
     shape = () if scale.size == 1 else scale.shape
-    if not is_left_out and scale.shape == zero.shape == shape:
+    if zero is None or zero.size != scale.size or (stated and scale.shape == zero.shape == shape):
         return None
     return scale.reshape(shape), zero.reshape(shape)
 
 
-def _lacks_zero_point(node: gs.Node) -> bool:
-    return len(node.inputs) < 3 or node.inputs[2].is_empty()
+def _zero_point(node: gs.Node) -> gs.Tensor | None:
+    return node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
 
 
 def _kind(node: gs.Node) -> np.dtype[Any] | None:
     """Return the type of a node's codes, None if it is not known."""
-    if not _lacks_zero_point(node):
-        return numpy_type(node.inputs[2].dtype)
-    if node.op == "DequantizeLinear":
-        makers = node.inputs[0].inputs
-        is_quantized = len(makers) == 1 and makers[0].op == "QuantizeLinear"
-        return _kind(makers[0]) if is_quantized else numpy_type(node.inputs[0].dtype)
-    return numpy_type(node.attrs.get("output_dtype")) or np.dtype(np.uint8)
+    zero, makers = _zero_point(node), node.inputs[0].inputs
+    if zero is not None:
+        return numpy_type(zero.dtype)
+    if node.op == "QuantizeLinear":
+        return numpy_type(node.attrs.get("output_dtype")) or np.dtype(np.uint8)
+    is_quantized = len(makers) == 1 and makers[0].op == "QuantizeLinear"
+    return _kind(makers[0]) if is_quantized else numpy_type(node.inputs[0].dtype)
 
 
 def _none_left(graph: gs.Graph) -> str | None:
-    left: Iterator[gs.Node] = (
-        node for node in graph.nodes if node.op in QDQ and _rewritten(node) is not None
-    )
-    name = next((node.name for node in left), None)
-    return name and f"node {name!r} still has a scale of one element, or no zero point"
+    left = next((node.name for node in graph.nodes if _rewritten(node) is not None), None)
+    return left and f"node {left!r} still has a scale of one element, or no zero point"
 
 
 SCALARS = Pass(
