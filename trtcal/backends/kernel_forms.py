@@ -1,34 +1,43 @@
 """Which Q/DQ go to ONNX Runtime's integer kernels: those of forms that are checked here completely.
 
 ONNX allows more forms than ONNX Runtime's optimizer gets right: it takes scales along any axis for
-those of output channels, and the steps of an int32 bias for the product of the other two. So each Q
-and DQ is written in one of these forms, or kept from the optimizer and computed as it stands:
+those of output channels, say. So a Q or DQ has one of these forms, or is computed as it stands:
 
 - one constant scale and zero point for a whole tensor of int8 or uint8, both scalars;
 - a constant weight of int8 with a scale for each output channel of the layer that reads it.
 
-Constants of other forms become their float values. Other Q and DQ get a node beside them through
-which the optimizer does not look.
+Constants of other forms become float values; other Q and DQ get a node beside them through which the
+optimizer does not look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.backends.narrow import is_literal, put_values
-from trtcal.model.graph import GraphWriter, captured, clean, constant, expanded, numpy_type, spread
+from trtcal.backends.sessions import Array
+from trtcal.formats import FORMATS
+from trtcal.model.graph import (
+    GraphWriter,
+    captured,
+    clean,
+    constant,
+    expanded,
+    export_model,
+    format_of,
+    import_graph,
+    numpy_type,
+    spread,
+)
 from trtcal.model.ops import AFFINE, QDQ, output_axis
 from trtcal.model.passes.constants import state
 from trtcal.model.passes.redundant import CASTS, IDENTITIES
 from trtcal.model.passes.scalars import BYTES, write_scalars
 
-Array = npt.NDArray[Any]
-
+ONNX_RUNTIME = "onnxruntime"
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
 OPAQUE = "Max"  # of one input it is that input, and no rewriting of ONNX Runtime knows it
 
@@ -82,20 +91,26 @@ class _Forms(GraphWriter):
         IDENTITIES.apply(self.graph)
         write_scalars(self.graph, self)
         CASTS.apply(self.graph)
-        nodes = [node for node in self.graph.nodes if node.op in QDQ and not is_literal(node)]
-        for node in nodes:
+        for node in self.graph.nodes:
             values = constant(node.inputs[0]) if node.op == "QuantizeLinear" else None
             if values is not None and (quantized := codes(values, node)) is not None:
                 put_values(node.outputs[0], quantized)
         known = set(map(id, pairs(self.graph)))
-        for node in (node for node in nodes if id(node) not in known):
-            if node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None:
-                self._settle_constant(node)
-            elif not _is_plain(node):
-                self._hide(node, "its activation has no one constant scale and zero point of bytes")
-            elif node.inputs[2].dtype == np.int8:
-                self._hide(node, "other nodes read or make the int8 codes of its activation")
+        for node in list(self.graph.nodes):
+            if node.op in QDQ and id(node) not in known:
+                self._settle_node(node)
         clean(self.graph).toposort()
+
+    def _settle_node(self, node: gs.Node) -> None:
+        if is_literal(node):
+            if node.op == "QuantizeLinear":  # ONNX Runtime 1.32 drops a Relu before it
+                self._hide(node, "")
+        elif node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None:
+            self._settle_constant(node)
+        elif not _is_plain(node):
+            self._hide(node, "its activation has no one constant scale and zero point of bytes")
+        elif node.inputs[2].dtype == np.int8:
+            self._hide(node, "other nodes read or make the int8 codes of its activation")
 
     def _hide(self, node: gs.Node, reason: str) -> None:
         """Put a node between a Q or DQ and floats through which the optimizer does not look."""
@@ -172,3 +187,37 @@ def _misfit(node: gs.Node, reader: gs.Node) -> str | None:
     if (axis := node.attrs.get("axis", 1) % rank) != own:
         return f"its weight scales are on axis {axis}, its output channels on axis {own}"
     return "the zero points of its weight are not 0" if zero.any() else None
+
+
+def is_literal(node: gs.Node) -> bool:
+    """Tell whether a Q or DQ node quantizes to what has no integer kernels: FP8, or four bits."""
+    form = format_of(node)
+    return form is not None and form is not FORMATS["int8"]
+
+
+def adapted(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with its Q/DQ as they are, but for what `fold` changes."""
+    graph = import_graph(proto)
+    return export_model(graph, proto) if fold(graph) else proto
+
+
+def put_values(tensor: gs.Tensor, values: Array) -> None:
+    """Let the readers of a tensor read a constant instead."""
+    folded = gs.Constant(f"{tensor.name}/folded", values)
+    for reader in list(tensor.outputs):
+        reader.inputs = [folded if read is tensor else read for read in reader.inputs]
+
+
+def fold(graph: gs.Graph) -> bool:
+    """Put the values of weights that it lacks kernels for in the place of their DQ nodes.
+
+    Return whether there were any. They are what DequantizeLinear gives by ONNX's definition: codes
+    times scales, in the type of the scales, which may be dequantized themselves.
+    """
+    dequantizers = [node for node in graph.nodes if node.op == "DequantizeLinear"]
+    forms = [(node, form) for node in dequantizers if (form := format_of(node)) is not None]
+    lacked = [node.outputs[0] for node, form in forms if ONNX_RUNTIME in form.lacked_by]
+    pairs = [(tensor, values) for tensor in lacked if (values := expanded(tensor)) is not None]
+    for tensor, values in pairs:
+        put_values(tensor, values)
+    return bool(pairs)

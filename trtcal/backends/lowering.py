@@ -17,13 +17,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 from onnx.inliner import inline_local_functions
 
-from trtcal.backends.kernel_forms import codes, pairs, parameters, settle
-from trtcal.backends.narrow import adapt, is_literal
+from trtcal.backends.kernel_forms import codes, fold, is_literal, pairs, parameters, settle
+from trtcal.backends.sessions import Array
 from trtcal.model.files import all_nodes
 from trtcal.model.graph import (
     GraphWriter,
@@ -35,8 +34,6 @@ from trtcal.model.graph import (
     only_consumer,
 )
 from trtcal.model.ops import CONVOLUTIONS, MOVES, MULTIPLIES, QDQ
-
-Array = npt.NDArray[Any]
 
 SHIFT = 128
 MOVED_UP = MOVES | {"Concat", "MaxPool"}
@@ -53,19 +50,16 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
 def lower_with_reasons(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the model for ONNX Runtime's CPU kernels, and why it computes layers in float, by name.
 
-    These are the layers with Q/DQ of other forms than kernels take (`backends.kernel_forms`). Integers
-    that others than DequantizeLinear read stay as they are. FP8 and FP4 become what its kernels take
-    (`backends.narrow`).
+    These are the layers with Q/DQ of other forms than kernels take (`backends.kernel_forms`).
     """
     if not any(node.op_type in QDQ for node in all_nodes(proto)):
         return proto, {}
     graph = import_graph(inline_local_functions(proto) if proto.functions else proto)
-    adapt(graph)
+    fold(graph)
     reasons = settle(graph)
     lowering = _Lowering(graph)
     lowering.widen()
     lowering.move_up()
-    lowering.widen_concats()
     lowering.clip_integers()
     lowering.float_convolutions()
     lowering.quantize_biases()
@@ -108,8 +102,7 @@ class _Lowering(GraphWriter):
         half = any(array is not None and array.dtype == np.float16 for array in (values, scale))
         if half and tensor.name not in self.wide:
             if values is not None:
-                wide = self.new_constant(f"{tensor.name}/wide", values.astype(np.float32))
-                self.wide[tensor.name] = wide
+                self.wide[tensor.name] = self._as_float32(tensor)
             else:
                 producer = tensor.inputs[0]
                 wide = self.wide[tensor.name] = self._variable(tensor, "wide", np.float32)
@@ -127,20 +120,17 @@ class _Lowering(GraphWriter):
             scale, zero = quantize.inputs[1], quantize.inputs[2]
             for index in range(data):
                 node.inputs[index] = self._pair(node.inputs[index], scale, zero)
+            if (
+                node.op == "Concat" and scale.dtype == np.float16
+            ):  # ONNX Runtime would refuse its own
+                wide = self._variable(node.outputs[0], "wide", np.float32)
+                self._add("Cast", [node.outputs[0]], wide, {"to": int(onnx.TensorProto.FLOAT)})
+                quantize.inputs[0], quantize.inputs[1] = wide, self._as_float32(scale)
         self.graph.toposort()
 
-    def widen_concats(self) -> None:
-        """Quantize Concats of float16 in float32: ONNX Runtime would make of them what it refuses."""
-        for node in list(self.graph.nodes):
-            quantize = self._quantizer_after(node, {"Concat"})
-            scale = None if quantize is None else constant(quantize.inputs[1])
-            if quantize is None or scale is None or scale.dtype != np.float16:
-                continue
-            wide = self._variable(node.outputs[0], "wide", np.float32)
-            self._add("Cast", [node.outputs[0]], wide, {"to": int(onnx.TensorProto.FLOAT)})
-            scale = self.new_constant(f"{wide.name}/scale", scale.astype(np.float32))
-            quantize.inputs[0], quantize.inputs[1] = wide, scale
-        self.graph.toposort()
+    def _as_float32(self, tensor: gs.Tensor) -> gs.Constant:
+        values = np.asarray(constant(tensor), np.float32)
+        return self.new_constant(f"{tensor.name}/wide", values)
 
     def _quantizer_after(self, node: gs.Node, ops: Collection[str]) -> gs.Node | None:
         """Return the QuantizeLinear that alone reads a node's output, if it is of a pair."""

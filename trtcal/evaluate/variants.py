@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtcal.backends.kernel_forms import adapted, is_literal
 from trtcal.backends.lowering import lower_with_reasons
-from trtcal.backends.narrow import adapted, is_literal
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.data.overlap import Numbers, Overlap, overlap

@@ -203,7 +203,7 @@ BLOCKED = Fault(
 )
 VECTOR_SCALE = Fault(
     "vector_scale",
-    "the scale of its activation has the shape [1], and TensorRT wants a scalar",
+    "the scale of its activation has the shape [1], and is not a scalar",
     "write the scale as a scalar: `trtcal prepare` does",
 )
 PER_CHANNEL_ACTIVATION = Fault(
