@@ -38,7 +38,6 @@ from trtcal.model.passes.redundant import CASTS, IDENTITIES
 from trtcal.model.passes.scalars import BYTES, write_scalars
 
 ONNX_RUNTIME = "onnxruntime"
-FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
 OPAQUE = "Max"  # of one input it is that input, and no rewriting of ONNX Runtime knows it
 
 
@@ -160,9 +159,7 @@ class _Forms(GraphWriter):
 def codes(values: Array, node: gs.Node) -> Array | None:
     """Return what a Q to bytes makes of constants; None where its parameters are computed."""
     scale, zero = parameters(node)
-    if scale is None or zero is None or zero.dtype not in BYTES or scale.dtype not in FLOATS:
-        return None
-    if node.attrs.get("block_size"):
+    if scale is None or zero is None or zero.dtype not in BYTES or node.attrs.get("block_size"):
         return None
     step = spread(scale.astype(np.float32), node, values.shape)
     steps = np.rint(values.astype(np.float32) / step) + spread(zero, node, values.shape)
