@@ -39,9 +39,8 @@ def legal(graph):
 
 def noise_db(expected, computed):
     expected, computed = expected.astype(np.float64), computed.astype(np.float64)
-    return 10 * np.log10(
-        np.square(expected).sum() / max(np.square(expected - computed).sum(), 1e-9)
-    )
+    noise = np.square(expected - computed).sum()
+    return 10 * np.log10(np.square(expected).sum() / noise) if noise else np.inf
 
 
 def check(seeds):
