@@ -15,8 +15,8 @@ from tests.fixtures.tables import each
 from trtcal.backends.lowering import lower_with_reasons
 from trtcal.backends.sessions import open_session, run_session
 
-FEW = range(60)
-MANY = range(60, 60 + int(340 * FACTOR))
+FEW = range(40)
+MANY = range(40, 40 + int(300 * FACTOR))
 ROUNDING_DB = 28.0  # another rounding of the values between two layers leaves this
 
 
