@@ -94,6 +94,13 @@ def test_rules_are_written_and_read_and_older_documents_refused(tmp_path):
         read_plan(tmp_path / "plan.json")
 
 
+def test_operators_without_a_kernel_are_written_and_read(tmp_path):
+    plan = Plan(without=("ConvTranspose",))
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+    assert "without" not in Plan().to_document()
+
+
 def test_nodes_with_a_second_pair_are_written_and_read(tmp_path):
     plan = plan_of({"second_qdq": ["a", "b", "a"]}, "here")
     document = write_plan(tmp_path / "plan.json", plan)

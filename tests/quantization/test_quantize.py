@@ -54,6 +54,24 @@ def test_every_pair_is_int8_with_zero_point_zero_and_constant_scale(tmp_path):
         assert not values[node.input[2]].any()
 
 
+def test_operators_without_a_kernel_get_no_qdq_unless_the_plan_decides_on_them(tmp_path):
+    """A model without such operators is the same with and without targets."""
+    model, calibration, _ = calibrated(transposed_net(tmp_path / "net.onnx"), tmp_path)
+    plans = {name: Plan(**keys).suited("fp32", ("ConvTranspose",)) for name, keys in {
+        "left": {}, "by name": {"layers": {"up": "int8"}},
+        "by rule": {"rules": (Rule("int8", op="ConvTranspose"),)}}.items()}  # fmt: skip
+    written = {name: quantize(model, calibration, plan) for name, plan in plans.items()}
+    assert written["left"].skipped == {"up": "no target has an INT8 kernel for ConvTranspose"}
+    assert asked_precisions(written["left"].proto)["conv"] == "int8"
+    for name in ("by name", "by rule"):
+        assert asked_precisions(written[name].proto)["up"] == "int8", name
+    model, calibration, _ = calibrated(conv_net(tmp_path / "other.onnx"), tmp_path)
+    digests = {
+        quantize(model, calibration, plan).digest for plan in (Plan(rest="fp32"), plans["left"])
+    }
+    assert len(digests) == 1
+
+
 def test_a_shared_tensor_is_quantized_once_and_biases_stay_float(tmp_path):
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
     proto = quantize(model, calibration).proto

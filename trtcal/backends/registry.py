@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from trtcal.evidence.diagnosis.failure import no_engine
 from trtcal.evidence.manifest import LOG, MANIFEST, Build, read_manifest
 from trtcal.model import Model, TensorSpec
 from trtcal.model.cut import metadata_of, tail_of
+from trtcal.model.ops import FLOATED
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend for backend in (OnnxRuntime(), TensorRTRTX(), TensorRT())
@@ -49,6 +50,17 @@ def _claiming(target: str | None) -> str:
         name for name, backend in BACKENDS.items() if target is None or backend.claims(target)
     )
     return next(claiming, TensorRTRTX.name)
+
+
+def floated(targets: Collection[str]) -> tuple[str, ...]:
+    """Return the operators that the builders for all GPUs among the targets compute in float.
+
+    >>> floated(["cpu", "sm89"]), floated(["sm89", "gpu"]), floated(["cpu"])
+    (('ConvTranspose',), (), ())
+    """
+    names = {_claiming(canonical(target)) for target in targets} - {OnnxRuntime.name}
+    operators = [FLOATED.get(name, frozenset[str]()) for name in names]
+    return tuple(sorted(frozenset.intersection(*operators))) if operators else ()
 
 
 def targets_here() -> dict[str, str]:

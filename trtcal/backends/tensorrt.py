@@ -42,6 +42,7 @@ from trtcal.evidence.manifest import INSPECTED, LOG, Build
 from trtcal.formats import RANGED
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
+from trtcal.model.ops import FLOATED
 from trtcal.quantization.qdq import fp16_tensors
 
 MIB = 1 << 20
@@ -156,11 +157,9 @@ class TensorRTRTX(Backend):
         """Name what this compiler has no narrow kernel for, on any target or on Turing."""
         if outcome.asked not in RANGED:
             return outcome
-        if op == "ConvTranspose":
+        if op in FLOATED[self.name]:
             narrow = outcome.asked.upper()
-            reason = (
-                f"TensorRT-RTX has no {narrow} kernel for ConvTranspose and reports no fallback"
-            )
+            reason = f"TensorRT-RTX has no {narrow} kernel for {op} and reports no fallback"
             hint = "leave the node in float, or upsample with a Resize and a convolution"
             return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         if op == "Conv" and (7, 5) in parse_target(target):

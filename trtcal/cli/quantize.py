@@ -268,6 +268,7 @@ command = Quantize.command()
 
 def _plan(options: Quantize) -> Plan:
     """Return the plan of a file, with the rules of options before its own."""
+    from trtcal.backends.registry import floated
     from trtcal.quantization import Plan, Rule, read_plan
 
     config = options.config
@@ -275,7 +276,7 @@ def _plan(options: Quantize) -> Plan:
     rest = options.rest or config.build.rest_for(targets)
     precision = options.precision or "int8"
     plan = read_plan(options.plan) if options.plan else Plan(rest if options.only else precision)
-    plan = replace(plan, rest=options.rest or plan.rest).with_rest(rest)
+    plan = replace(plan, rest=options.rest or plan.rest).suited(rest, floated(targets))
     rules = [Rule("fp32", glob, reason="--keep-float") for glob in options.keep_float]
     rules += [Rule(precision, glob, reason="--only") for glob in options.only]
     return replace(plan, rules=(*rules, *plan.rules))

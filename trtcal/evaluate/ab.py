@@ -203,6 +203,8 @@ def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Ite
             yield f"{shared} of {letter}; the loss on new data may be higher"
         if variant.cut is not None and variant.cut.startswith("judged"):
             yield f"{letter} is {variant.cut}"
+        if variant.floats is not None:
+            yield f"{letter}: {variant.floats}"
 
 
 class InterimAnalyses:

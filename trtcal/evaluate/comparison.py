@@ -50,6 +50,7 @@ class Row:
     user's own figures, `breakdowns` the figures by slices and classes, `worst` the samples of the
     largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
     `coverage` is how much of the compute is in INT8, `cut` says who computes outputs after a cut, and
+    which layers with Q/DQ this CPU computes in float for their form,
     `shared_samples` how many of the samples are calibration samples. `is_alternative` is what stands
     beside the others and is no candidate, as FP16 beside INT8.
     """
@@ -261,7 +262,7 @@ def compare(
             latency=latency,
             size_bytes=variant.size_bytes,
             coverage=variant.coverage(sizes),
-            cut=variant.cut,
+            cut="; ".join(filter(None, (variant.cut, variant.floats))) or None,
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
             **vars(evaluation),

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.lowering import lower
-from trtcal.backends.narrow import adapted, is_literal
+from trtcal.backends.kernel_forms import adapted, is_literal
+from trtcal.backends.lowering import lower_with_reasons
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data.overlap import Numbers, Overlap, overlap
-from trtcal.errors import BackendError, InputError, NativeCrash
+from trtcal.errors import BackendError, InputError, NativeCrash, some
 from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
@@ -33,7 +33,9 @@ class Variant:
 
     `model` is the fingerprint of the ONNX file that it comes from, `source` that file's model, without
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
-    of the whole, and `cut` says who computes them. `built` is what an engine is known to have in INT8.
+    of the whole, and `cut` says who computes them. `floats` says which layers this CPU computes in
+    float, because its kernels do not take the form of their Q/DQ. `built` is what an engine is known to
+    have in INT8.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Variant:
     quantization: dict[str, Any]
     size_bytes: int
     cut: str | None = None
+    floats: str | None = None
     source: Model | None = None
     built: Coverage | None = None
 
@@ -113,7 +116,8 @@ def open_variant(
     if path.is_dir() and loader_of(path) is None:
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
-    session = open_session(lower(model.proto), name=name or model.name)
+    lowered, reasons = lower_with_reasons(model.proto)
+    session = open_session(lowered, name=name or model.name)
     outputs, cut = _outputs(session, model.outputs)
     return Variant(
         name or model.name,
@@ -125,7 +129,13 @@ def open_variant(
         model.path.stat().st_size,
         cut,
         source=model if _has_qdq(model) else weightless(model),
+        floats=_floats(reasons) if reasons else None,
     )
+
+
+def _floats(reasons: Mapping[str, str]) -> str:
+    named = (f"{layer!r} ({reason})" for layer, reason in reasons.items())
+    return f"this CPU computes in float {some(named)}"
 
 
 def _has_qdq(model: Model) -> bool:

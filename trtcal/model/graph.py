@@ -284,7 +284,7 @@ def expanded(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
         return None
     exact = steps.astype(np.float32)
     sides = [
-        _spread(parameter, node, exact.shape)
+        spread(parameter, node, exact.shape)
         for parameter in (scale, zeros)
         if parameter is not None
     ]
@@ -292,7 +292,7 @@ def expanded(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
     return np.asarray((exact * sides[0].astype(np.float32)).astype(scale.dtype))
 
 
-def _spread(values: npt.NDArray[Any], node: gs.Node, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def spread(values: npt.NDArray[Any], node: gs.Node, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return scales or zero points in a form that broadcasts with what they belong to."""
     axis, size = node.attrs.get("axis", 1), node.attrs.get("block_size", 0)
     if size:
@@ -330,10 +330,10 @@ def format_of(node: gs.Node) -> Precision | None:
     """Return the format that a Q or DQ node quantizes to, None for other types and unknown ones."""
     tensors = (node.inputs[0], *node.inputs[2:3], *node.outputs)
     types = (*(tensor.dtype for tensor in tensors), node.attrs.get("output_dtype"))
-    return next(filter(None, (by_dtype().get(_numpy_type(dtype)) for dtype in types)), None)
+    return next(filter(None, (by_dtype().get(numpy_type(dtype)) for dtype in types)), None)
 
 
-def _numpy_type(dtype: Any) -> np.dtype[Any] | None:
+def numpy_type(dtype: Any) -> np.dtype[Any] | None:
     """Return a type of numpy: onnx-graphsurgeon gives ONNX's number of those that numpy lacks."""
     if isinstance(dtype, int):
         dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype) if dtype else None

@@ -43,7 +43,7 @@ Constant                          typed
 ConstantOfShape                   typed
 Conv                              multiplies convolves matrix
 ConvInteger                       integer unparsed
-ConvTranspose                     multiplies convolves
+ConvTranspose                     multiplies convolves rtx_floats
 Cos                               unit sensitive
 CumProd                           unparsed
 CumSum                            sensitive
@@ -239,7 +239,9 @@ MULTIPLIES = _with("multiplies")
 UNMULTIPLIED = _with("unmultiplied")
 """ONNX Runtime's own, of `com.microsoft`, that multiply no matrices: their work is their bytes."""
 CONVOLUTIONS = _with("convolves")
-"""They convolve; their weight's axis of output channels is `output_axis`."""
+"""They convolve."""
+AFFINE = MULTIPLIES - {"Einsum"}
+"""They multiply with a weight as second operand, whose axis of output channels is `output_axis`."""
 AS_MATRIX = _with("matrix")
 """Their work is one product of a matrix a group: rows of the input times the weight's."""
 FACTORS = _with("factors")
@@ -282,6 +284,8 @@ LACKED: Mapping[str, Operators] = {
     "tensorrt": UNPARSED,
 }
 """What a backend has nothing for; of `no_rtx` RTX 1.7 has a parser, and no kernel or plug-in."""
+FLOATED: Mapping[str, Operators] = {"tensorrt-rtx": _with("rtx_floats")}
+"""What a backend computes in float with Q/DQ too (seen in layer lists of TensorRT-RTX 1.7.1)."""
 NOT_QUANTIZED = {
     **dict.fromkeys(RECURRENT, "TensorRT computes it in float"),
     **dict.fromkeys(ATTENDS, "its products are within one operator, where no Q/DQ fit"),

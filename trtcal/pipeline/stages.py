@@ -12,7 +12,7 @@ from pathlib import Path
 from trtcal.backends.base import build
 from trtcal.backends.bisection import BISECT_S
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
-from trtcal.backends.registry import find_backend
+from trtcal.backends.registry import find_backend, floated
 from trtcal.calibration import (
     Observation,
     ObserveOptions,
@@ -210,8 +210,9 @@ def write_variant(
 ) -> Path:
     """Write `model`, prepared and perhaps optimized, with Q/DQ; return the file."""
     settings = inputs.config.build
-    plan = plan.with_rest(settings.rest_for(settings.run_targets))
-    if name in inputs.plans or replace(plan, rest=None) != Plan():
+    targets = settings.run_targets
+    plan = plan.suited(settings.rest_for(targets), floated(targets)).of(model.proto)
+    if name in inputs.plans or replace(plan, rest=None, without=()) != Plan():
         output = f"plans/{name}.json"
         with journal.step("plan", output) as record:
             record(str(write_plan(journal.folder / output, plan)["digest"]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from trtcal.documents import to_fields
@@ -196,8 +197,14 @@ def judge_coverage(
     return judge_figures(limits, figures, subject, why)
 
 
-def asked_coverage(model: Model, sizes: Mapping[str, Shape] | None = None) -> Coverage:
+def asked_coverage(
+    model: Model,
+    sizes: Mapping[str, Shape] | None = None,
+    lost: Mapping[str, str] = MappingProxyType({}),
+) -> Coverage:
     """Return what of a model can run in narrow formats, by its Q/DQ: of `quantize` or another tool.
+
+    `lost` says of nodes why their Q/DQ give no kernel in them.
 
     `sizes` are the shapes of inputs; see `trtcal.model.work.count_work`. Where they are not given,
     those count that `quantize` recorded of the data.
@@ -205,7 +212,9 @@ def asked_coverage(model: Model, sizes: Mapping[str, Shape] | None = None) -> Co
     model = uniquely_named(model)
     record = quantization_record(model.proto)
     work = count_work(model, {**usual_sizes(record), **(sizes or {})})
-    return cover(work, asked_precisions(model.proto), kept_out(record))
+    asked = asked_precisions(model.proto)
+    got = {node: precision for node, precision in asked.items() if node not in lost}
+    return cover(work, got, {**kept_out(record), **lost})
 
 
 def usual_sizes(record: Mapping[str, Any]) -> dict[str, Shape]:

@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.config import (
@@ -136,7 +137,8 @@ class Plan:
     If the default is a narrow precision (`trtcal.formats`), what cannot have it runs in `rest`: fp32
     if None, or fp16 where no known value overflows it. `block_size` is the number of weights along
     the summed axis that share a scale in int4. What a node in `second_qdq` reads in INT8 goes through
-    a second Q/DQ pair, whose scale is the next larger float.
+    a second Q/DQ pair, whose scale is the next larger float. Operators in `without` have no INT8
+    kernel on the targets, and stay in float unless a name or rule decides.
 
     >>> plan = Plan("int8", {"head/gemm": "fp32"})
     >>> plan.decide("head/gemm").precision, plan.decide("stem/conv").precision
@@ -149,6 +151,7 @@ class Plan:
     second_qdq: tuple[str, ...] = key(NAMES, ())
     rest: str | None = key(TEXT, None)
     block_size: int = key(COUNT, BLOCK_SIZES[0])
+    without: tuple[str, ...] = key(NAMES, ())
 
     def __post_init__(self) -> None:
         for name, precision in [("default", self.default), *self.layers.items()]:
@@ -168,10 +171,16 @@ class Plan:
         """What runs that is not quantized, and that no name or rule decides on."""
         return (self.rest or "fp32") if self.default in NARROW else self.default
 
-    def with_rest(self, rest: str) -> Plan:
-        """Return the plan with this `rest`, if it says none and its default leaves one."""
+    def suited(self, rest: str, without: tuple[str, ...] = ()) -> Plan:
+        """Return the plan with `rest` and `without` of targets, where it says none and leaves any."""
         is_open = self.rest is None and self.default in NARROW
-        return dataclasses.replace(self, rest=rest) if is_open else self
+        without = self.without or (without if self.default == "int8" else ())
+        return dataclasses.replace(self, rest=rest if is_open else self.rest, without=without)
+
+    def of(self, proto: onnx.ModelProto) -> Plan:
+        """Return the plan without what it says of operators that a model does not have."""
+        known = {node.op_type for node in proto.graph.node}
+        return dataclasses.replace(self, without=tuple(op for op in self.without if op in known))
 
     @property
     def asked(self) -> frozenset[str]:
@@ -250,6 +259,7 @@ class Plan:
         body: Document = {"default": self.default, "layers": self.layers}
         body |= {"rules": list(map(_fields, self.rules)), "second_qdq": list(self.second_qdq)}
         body |= {} if self.rest is None else {"rest": self.rest}
+        body |= {"without": list(self.without)} if self.without else {}
         body |= {} if self.block_size == BLOCK_SIZES[0] else {"block_size": self.block_size}
         return seal({"kind": PLAN_KIND, "schema_version": VERSION, **body})
 

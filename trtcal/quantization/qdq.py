@@ -81,7 +81,7 @@ def quantize(
     calibration is missing or belongs to another model, the plan names an unknown layer, or there is
     nothing to quantize.
     """
-    plan = plan or Plan()
+    plan = (plan or Plan()).of(model.proto)
     ranges = _ranges_of(model, calibration, plan)
     model = in_opset_of(model, plan)
     placement = find_layers(model)
@@ -149,6 +149,11 @@ def _choose(
     layers += [layer for layer in optional if not decisions[layer.name].is_default]
     pairs = [(layer.name, writer.missing(layer, narrow[layer.name])) for layer in layers]
     reasons = {name: why for name, why in pairs if why}
+    reasons |= {
+        layer.name: f"no target has an INT8 kernel for {layer.op}"
+        for layer in layers
+        if layer.op in writer.plan.without and decisions[layer.name].is_default
+    }
     _check_wishes(reasons, decisions)
     skipped |= reasons | _stems(graph, layers, decisions)
     chosen = [(layer, narrow[layer.name]) for layer in layers if layer.name not in skipped]

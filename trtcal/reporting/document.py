@@ -55,7 +55,7 @@ COMPARED = (
 # What of an A/B test rests on times stands under `measured`.
 TESTED = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
 CHECKED = ("digest", "dataset", "dataset_name", "samples", "checked", "issues", "questions")
-PLANNED = ("digest", "default", "layers", "rules", "second_qdq", "rest")
+PLANNED = ("digest", "default", "layers", "rules", "second_qdq", "rest", "without")
 BUILT = (
     *("digest", "backend", "backend_version", "target", "model", "model_name"),
     *("quantization", "skipped"),

@@ -51,9 +51,9 @@ def per_channel_activation():
     return conv(net, pair(net, "x", np.full(8, 0.05), axis=1), weight(net, (8, 8, 3, 3)))
 
 
-def listed_scale():
+def vector_scale():
     net = image()
-    return conv(net, pair(net, "x", [0.05]), weight(net, (8, 8, 3, 3)))
+    return conv(net, pair(net, "x", np.full(1, 0.05)), weight(net, (8, 8, 3, 3)))
 
 
 def before_relu():
@@ -102,7 +102,7 @@ CASES = {
     float_weights: "one_sided",
     float_input: "one_sided",
     per_channel_activation: "per_channel_activation",
-    listed_scale: "listed_scale",
+    vector_scale: "vector_scale",
     before_relu: "not_adjacent",
     gemm_wrong_axis: "wrong_axis",
     matmul_wrong_axis: "wrong_axis",

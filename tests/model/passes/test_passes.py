@@ -47,6 +47,29 @@ def test_identities(kinds, shown):
         assert ops(prepared) == kept
 
 
+@each("shape", [(), (1,)])
+@each("left_out", [False, True])
+def test_scalars(left_out, shape):
+    """Without a zero point, QuantizeLinear makes unsigned bytes, and DequantizeLinear takes any."""
+    constants = {"s": np.full(shape, 0.1, np.float32), "z": np.full(shape, 0, np.int8)}
+    known = ["s", "z"]
+    nodes = [
+        node("QuantizeLinear", ["x", *known], ["q"], "q"),
+        node("DequantizeLinear", ["q", *known[: 1 if left_out else 2]], ["a"], "d"),
+        node("QuantizeLinear", ["a", *known[: 1 if left_out else 2]], ["r"], "q2"),
+        node("DequantizeLinear", ["r", *known[: 1 if left_out else 2]], ["y"], "d2"),
+    ]
+    model = make(nodes, constants, {"x": ["n", 3]}, {"y": ["n", 3]})
+    prepared = prepared_alike(model, {"x": draw(2, 3)}, skip=alone("scalars"))
+    values = {
+        item.name: numpy_helper.to_array(item) for item in prepared.model.proto.graph.initializer
+    }
+    for one in prepared.model.proto.graph.node:
+        assert [values[name].shape for name in one.input[1:]] == [(), ()], one.name
+    expected = np.uint8 if left_out else np.int8
+    assert values[prepared.model.proto.graph.node[-1].input[2]].dtype == expected
+
+
 def test_an_identity_between_an_input_and_an_output_stays():
     model = make([node("Identity", ["x"], ["y"], "i")], {}, {"x": ["n", 3]}, {"y": ["n", 3]})
     assert ops(prepared_alike(model, {"x": draw(2, 3)})) == ["Identity"]

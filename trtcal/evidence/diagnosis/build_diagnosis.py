@@ -28,6 +28,7 @@ from trtcal.evidence.diagnosis.failure import (
 from trtcal.evidence.diagnosis.log_findings import LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
     MISSING_RANGE,
+    Fault,
     Mentions,
     explain,
     find_faults,
@@ -433,7 +434,7 @@ def check_failure(
     log: Path, model: Model, has_parser: bool, own: Iterable[Finding] = ()
 ) -> Diagnosis:
     """Diagnose a build that gave no engine: by its log, and by the Q/DQ where TensorRT parses them."""
-    further = [*own, *(_faults(uniquely_named(model)) if has_parser else ())]
+    further = [*own, *(_faults(find_faults(uniquely_named(model).proto)) if has_parser else ())]
     return diagnose(Case(events=_events([log]), is_built=False), further=further)
 
 
@@ -464,8 +465,10 @@ def _check_of_model(
     engine: Engine, config: Config, logs: Sequence[Path], model: Model
 ) -> Diagnosis:
     if not engine.layers:
-        case = Case(coverage=asked_coverage(model), is_built=False)
-        findings = [*_faults(model), *_recorded(logs), *_roundings(model), *_fusions(model)]
+        faults = find_faults(model.proto)
+        lost = {node: fault.what for node, fault in faults.items()}
+        case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
+        findings = [*_faults(faults), *_recorded(logs), *_roundings(model), *_fusions(model)]
         return check_case(case, config, logs, findings)
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
@@ -522,8 +525,8 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
     return replace(diagnosis, findings=tuple(findings))
 
 
-def _faults(model: Model) -> Iterator[Finding]:
-    for node, fault in find_faults(model.proto).items():
+def _faults(faults: Mapping[str, Fault]) -> Iterator[Finding]:
+    for node, fault in faults.items():
         what = f"{node!r} has Q/DQ, but {fault.what}"
         evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
         yield Finding(

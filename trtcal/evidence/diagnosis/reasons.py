@@ -135,8 +135,10 @@ class _Graph:
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
             yield BLOCKED
-        elif scale.ndim and shape is None:
-            yield PER_CHANNEL_ACTIVATION if scale.size > 1 else LISTED_SCALE
+        elif scale.shape == (1,) and shape is None and node.op_type == "Conv":
+            yield VECTOR_SCALE
+        elif scale.size > 1 and shape is None:
+            yield PER_CHANNEL_ACTIVATION
         elif scale.size > 1 and shape is not None:
             yield from _axis_faults(node, index, dequantizer, shape)
 
@@ -203,7 +205,9 @@ BLOCKED = Fault(
     "blocked_weights",
     "its INT8 weights have one scale per block, for which TensorRT-RTX 1.7 computes wrong results",
 )
-LISTED_SCALE = Fault("listed_scale", "the scale of its activation has the shape [1]")
+VECTOR_SCALE = Fault(
+    "vector_scale", "the scale of its activation has the shape [1], and is not a scalar"
+)
 PER_CHANNEL_ACTIVATION = Fault("per_channel_activation", "its activation has one scale per channel")
 
 

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from trtcal.model.graph import (
+    NUMBERS,
     clean,
     constant,
     is_op,
@@ -33,7 +34,7 @@ def fold_constants(graph: gs.Graph, but: Collection[str] = ()) -> int:
     """Turn constant nodes but some operators into constants; return how many nodes are gone."""
     before = len(graph.nodes)
     for node in graph.nodes:
-        _state(node)
+        state(node)
         _know_shape(node)
     clean(graph)
     if any(map(is_constant, graph.nodes)):
@@ -85,10 +86,14 @@ def is_constant(node: gs.Node) -> bool:
     )
 
 
-def _state(node: gs.Node) -> None:
+def state(node: gs.Node) -> None:
     """Make a constant of what a Constant node holds."""
-    if is_op(node, "Constant") and isinstance(node.attrs.get("value"), gs.Constant):
+    if not is_op(node, "Constant"):
+        return
+    if isinstance(node.attrs.get("value"), gs.Constant):
         _settle(node, node.attrs["value"]._values)
+    for name in NUMBERS.keys() & node.attrs.keys():
+        _settle(node, np.array(node.attrs[name], NUMBERS[name][0]))
 
 
 def _transpose_weights(graph: gs.Graph) -> None:

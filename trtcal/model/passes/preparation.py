@@ -35,6 +35,7 @@ from trtcal.model.passes.functions import FUNCTIONS
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
 from trtcal.model.passes.rounding import ROUNDING, find_chains
+from trtcal.model.passes.scalars import SCALARS
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
@@ -53,6 +54,7 @@ PASSES = (
     ROUNDING_CASTS,
     TRANSPOSES,
     SCALES,
+    SCALARS,
 )
 """All passes, in the order in which they run; of computed shapes more types follow."""
 

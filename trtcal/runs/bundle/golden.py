@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trtcal.backends.kernel_forms import adapted
 from trtcal.backends.lowering import lower
-from trtcal.backends.narrow import adapted
 from trtcal.backends.sessions import Session, open_session, run_once
 from trtcal.data import Dataset
 from trtcal.data.dataset import Feeds, batch_for
