@@ -26,6 +26,7 @@ from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels
 from trtcal.model import TensorSpec
 from trtcal.model.graph import last_operators
 from trtcal.model.model import Shape
+from trtcal.model.states import stem_of
 
 Array = npt.NDArray[Any]
 
@@ -187,11 +188,6 @@ NAMES = {
     )
     for name, words in TABLE["names"].items()
 }
-AFFIXES = re.compile(
-    r"^(?:in|out|input|output|prev|next|new|old|past|present)[_.]"
-    r"|[_.]?(?:in|out|input|output|prev|next|new|[ionN0])$"
-)
-"""What tells an input from the output that is fed back into it: h0 and hn, r1i and r1o."""
 
 
 def _fits_picture(facts: OutputFacts) -> bool:
@@ -210,9 +206,9 @@ def _is_state(facts: OutputFacts) -> bool:
         return True
     if len(facts.inputs) < 2 or len(facts.graph.shapes) < 2:
         return False
-    count, stem = math.prod(facts.rows.shape[1:]), AFFIXES.sub("", facts.name)
+    count, stem = math.prod(facts.rows.shape[1:]), stem_of(facts.name)
     taken = [i for i in facts.inputs if count in (math.prod(i.whole), math.prod(i.shape))]
-    is_pair = any(stem and stem == AFFIXES.sub("", given.name) for given in taken)
+    is_pair = any(stem and stem == stem_of(given.name) for given in taken)
     return is_pair or bool(taken and facts.is_called("states"))
 
 

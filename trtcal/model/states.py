@@ -45,8 +45,8 @@ def state_pairs(model: Model) -> dict[str, str]:
 
 
 def _is_next(output: TensorSpec, spec: TensorSpec) -> bool:
-    stem = _stem(spec.name)
-    if not stem or stem != _stem(output.name) or output.dtype != spec.dtype:
+    stem = stem_of(spec.name)
+    if not stem or stem != stem_of(output.name) or output.dtype != spec.dtype:
         return False
     if len(output.shape) != len(spec.shape):
         return False
@@ -54,7 +54,12 @@ def _is_next(output: TensorSpec, spec: TensorSpec) -> bool:
     return all(a == b or isinstance(a, str) or isinstance(b, str) for a, b in sizes)
 
 
-def _stem(name: str) -> tuple[str, ...]:
+def stem_of(name: str) -> tuple[str, ...]:
+    """Return the words of a name, without those that tell a state before a step from one behind it.
+
+    >>> stem_of("stateN"), stem_of("past_key_values.0.key") == stem_of("present.0.key")
+    (('state',), True)
+    """
     words = [word.lower() for word in WORD.findall(CACHE.sub("", name))]
     stem = [match[1] if (match := LETTER.fullmatch(word)) else word for word in words]
     stem = [word for word in stem if word not in MARKS]
