@@ -22,6 +22,7 @@ from trtcal.evaluate.comparison import Comparison
 from trtcal.model import load_model
 from trtcal.model.files import write_onnx
 from trtcal.pipeline import run, stages
+from trtcal.pipeline.api import compare
 from trtcal.quantization import Plan, quantize
 from trtcal.reporting.verdict import judge
 
@@ -225,3 +226,10 @@ def test_search_survives_crashes_of_the_graphs_that_it_measures(place, monkeypat
     words = ("--calibration", "c.json", "--data", "test.npz", "--samples", 8, "--plans", 3)
     succeed(capsys, "search", "net.onnx", *words)
     assert len(planted) == 4
+
+
+def test_python_compares_what_does_not_crash(recurrent):
+    full, half = save_pair(recurrent, "LSTM")
+    comparison = compare(full, {"half": half, "same": full}, "x.npz", rounds=2)
+    assert [row.name for row in comparison.rows[1:]] == ["same"]
+    assert [crash["variant"] for crash in comparison.crashes] == ["half"]

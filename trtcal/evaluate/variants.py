@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +95,18 @@ Crashes = tuple[tuple[str, NativeCrash], ...]
 
 
 def open_candidates(
-    paths: Sequence[Path], trust: bool = False, reference: Model | None = None
+    paths: Sequence[Path],
+    trust: bool = False,
+    reference: Model | None = None,
+    names: Sequence[str | None] = (),
 ) -> tuple[list[Variant], Crashes]:
     """Open variants as `open_variant` does, and return those beside which crash."""
     variants, crashes = list[Variant](), list[tuple[str, NativeCrash]]()
-    for path in paths:
+    for path, name in zip_longest(paths, names):
         try:
-            variants.append(open_variant(path, None, trust, reference))
+            variants.append(open_variant(path, name, trust, reference))
         except NativeCrash as crash:
-            crashes.append((path.stem, crash))
+            crashes.append((name or path.stem, crash))
     return variants, tuple(crashes)
 
 

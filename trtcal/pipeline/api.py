@@ -45,7 +45,7 @@ from trtcal.evaluate.search.sensitivity import (
     measure_sensitivities,
 )
 from trtcal.evaluate.tasks import TaskReader
-from trtcal.evaluate.variants import Variant, open_variant
+from trtcal.evaluate.variants import open_candidates, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import (
     Diagnosis,
     check_build,
@@ -330,10 +330,10 @@ Named = tuple[str, AnyModel | Build]
 
 
 @contextlib.contextmanager
-def _opened(sources: Sequence[Named]) -> Iterator[list[Variant]]:
-    """Yield what runs every model; those in memory are written to a temporary folder."""
+def _written(sources: Sequence[Named]) -> Iterator[list[tuple[Path, str]]]:
+    """Yield the paths and names of models; those in memory are written to a temporary folder."""
     with Workplace() as folder:
-        yield [open_variant(_path(source, Path(folder)), name) for name, source in sources]
+        yield [(_path(source, Path(folder)), name) for name, source in sources]
 
 
 def _path(source: AnyModel | Build, folder: Path) -> Path:
@@ -396,10 +396,12 @@ def compare(
     loaded, settings = _model(reference), parse_limits(limits)
     sources: list[Named] = [(_name(reference) or "FP32", reference), *_named(variants)]
     dataset = open_data(data, loaded)
-    with _opened(sources) as (first, *others):
+    with _written(sources) as (first, *others):
+        paths, names = [path for path, _ in others], [name for _, name in others]
+        candidates, crashes = open_candidates(paths, names=names)
         question = CollectSettings(task=task, outputs=tuple(outputs))
-        options = CompareSettings(batch_for(loaded, batch), rounds, question)
-        return compare_variants(first, others, dataset, settings, options)
+        options = CompareSettings(batch_for(loaded, batch), rounds, question, crashes=crashes)
+        return compare_variants(open_variant(*first), candidates, dataset, settings, options)
 
 
 def ab_test(
@@ -429,8 +431,8 @@ def ab_test(
     question = Question(parse_limits(limits), metric)
     settings = options or ABOptions(batch_for(loaded, 32))
     settings = replace(settings, task=task or settings.task, outputs=outputs or settings.outputs)
-    with _opened([("A", baseline), ("B", candidate)]) as (first, second):
-        return test(first, second, dataset, question, settings)
+    with _written([("A", baseline), ("B", candidate)]) as (first, second):
+        return test(open_variant(*first), open_variant(*second), dataset, question, settings)
 
 
 def sensitivity(
