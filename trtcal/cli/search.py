@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trtcal.cli.advice import advise
-from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, option
+from trtcal.cli.advice import advise, recall
+from trtcal.cli.options import (
+    CalibratedOptions,
+    LimitOptions,
+    TaskOptions,
+    VerdictOptions,
+    option,
+)
 from trtcal.cli.output import (
     Columns,
     note,
@@ -20,13 +28,18 @@ from trtcal.cli.output import (
     show_coverage,
     warning,
 )
-from trtcal.errors import GateFailed, InputError, some
+from trtcal.errors import GateFailed, InputError, TrtcalError, some
 from trtcal.formats import NARROW
+from trtcal.limits import BROKEN, Limit, parse_limits
+from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
+    from trtcal.data import Dataset
     from trtcal.evaluate.search.compiled import Compile
     from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.model import Model
+    from trtcal.ptq.improver import Improved
+    from trtcal.ranges import Calibration
 
 
 LAYERS_SHOWN = 4
@@ -118,17 +131,20 @@ class Search(
     CalibratedOptions,
     TaskOptions,
     LimitOptions,
+    VerdictOptions,
     example="trtcal search model.onnx --calibration calibration.json --data test.npz "
     "--limit 'top1 >= -0.3' --target sm89 -o search",
 ):
     """Find which layers of MODEL to quantize, and to what: plans from fastest to most accurate.
 
-    Losses are measured by running the Q/DQ model. Times are estimates from the GPU's datasheet, or
-    measurements with --times. A limit is about top1, agreement, sqnr_db, speedup, latency_p50 (the
-    time of a batch) or int8_macs, as in "top1 >= -0.3". Without a limit the command recommends the
-    plan that loses least and keeps 90 % of the INT8 speed-up. The output folder keeps the
-    measurements, so that the same command resumes where it was stopped. The status is 1 if no plan
-    meets the limits.
+    Losses are measured by running the Q/DQ model. Where all in INT8 misses a limit or loses more than
+    noise, the search starts from the model that --improve fast gives. Times are estimates from the
+    GPU's datasheet, or measurements with --times. A limit is about top1, agreement, sqnr_db,
+    speedup, latency_p50 (the time of a batch) or int8_macs, as in "top1 >= -0.3". Without a limit
+    the command recommends all in INT8 where that holds the task's limits, else the plan that loses
+    least and keeps 90 % of the INT8 speed-up. The output folder keeps the measurements, so that the
+    same command resumes where it was stopped. The status is 1 if no plan meets the limits, or the
+    recommended one leaves a limit undecided on samples held back.
 
     --precisions lets layers have other narrow formats than INT8. --goal smallest looks for the
     smallest file within the limits, or within half a point of accuracy if no limit is about it.
@@ -159,6 +175,11 @@ class Search(
         metavar="INT8 FLOAT",
     )
     batch: int = option("Batch size for times.", default=1, least=1)
+    improve: Literal["auto", "fast", "best", "off"] = option(
+        "Start from a model optimized without training: where INT8 falls short (auto), always (fast, "
+        "best), or never (off). Not with --optimizations.",
+        default="auto",
+    )
     target: str | None = option(
         "Target to build each plan for: sm89, rtx4090 and similar.",
         metavar="TARGET",
@@ -183,36 +204,122 @@ class Search(
         loaded, prepared, dataset = self.open_all()
         settings = _settings(self, loaded, prepared)
         cache = cache_beside(self.output, loaded, dataset, self.task_reader)
-        table = Calibration.read(self.ranges)
+        table, paths = Calibration.read(self.ranges), (self.ranges, self.optimizations)
+        if improved := self._improved(loaded, (prepared, table), dataset, settings):
+            prepared, table = improved.optimized, improved.calibration
+            names = ("calibration.json", "optimizations.npz", "optimizations.json")
+            ranges, optimizations, record = (self.output / f"improved.{name}" for name in names)
+            paths = (ranges, optimizations)
+            with together():
+                improved.write(optimizations, record, ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
         with together():
-            ranges = (self.ranges, table, self.optimizations)
-            document = write_search(self.output, result, settings, loaded, ranges, dataset)
+            files = (paths[0], table, paths[1])
+            document = write_search(self.output, result, settings, loaded, files, dataset)
         self.present(document, lambda: show(document, self.output))
-        for plan in _recommended(document):
-            advise(self, *shlex.split(plan["command"])[1:])
+        self._advise(document)
         _require(document)
+        if document["limits"]:
+            tested = document["tested"]
+            self.refuse(tested["word"], tested["sentence"], _hint_of(tested))
+
+    def _advise(self, document: dict[str, Any]) -> None:
+        """Advise the recommended plan; where it fails on new samples, or none holds, another limit."""
+        limits, tested = parse_limits(self.limits), document["tested"]
+        if tested is None:
+            others = relaxed(limits, document["reliefs"])
+        else:
+            broken = {item["limit"] for item in tested["limits"] if item["state"] == BROKEN}
+            others = stricter(limits, broken) if limits else ()
+        if others and others != limits:
+            changed = tuple(str(limit).removesuffix(f" {limit.unit}") for limit in others)
+            advise(self, *self.again(limits=changed))
+        for plan in _recommended(document) if others in ((), limits) else ():
+            advise(self, *shlex.split(plan["command"])[1:])
+
+    def _improved(
+        self,
+        model: Model,
+        subject: tuple[Model, Calibration],
+        dataset: Dataset,
+        settings: SearchOptions,
+    ) -> Improved | None:
+        """Return the optimized model where the search starts from one; an attempt may fail."""
+        from trtcal.evaluate.search.pipeline import samples_searched
+        from trtcal.pipeline.starting import improved_start
+
+        if self.optimizations or self.improve == "off":
+            return None
+        searched = samples_searched(dataset, settings, model)
+        fitted = self._to_calibrate(model) or searched
+        try:
+            known = (searched, fitted), settings, progress, self.improve
+            improved = improved_start(*subject, *known)
+        except TrtcalError as error:
+            note(f"note: INT8 was not optimized: {error.message}")
+            return None
+        if improved:
+            seconds = sum(attempt.seconds for attempt in improved.tries)
+            why = "all in INT8 misses a limit or loses more than noise" * (self.improve == "auto")
+            start = f"the search starts from the optimized model ({seconds:.0f} s)"
+            note(f"note: {'; '.join(filter(None, (why, start)))}")
+        return improved
+
+    def _to_calibrate(self, model: Model) -> Dataset | None:
+        """Return the data that the ranges were calibrated on, None where they are not known."""
+        known = recall(self.ranges).get("data")
+        data = Path(known) if known else None
+        options = replace(self, data=data)
+        if data is None and options.config.calibration.data is None:
+            return None
+        return options.open_data(model, options.config.calibration)
 
 
 command = Search.command()
 
 
-def _require(document: dict[str, Any]) -> None:
-    """`GateFailed` if no plan is recommended, or the one that is breaks a limit that was given."""
-    from trtcal.evaluate.search.exchange import NONE_HOLDS
-    from trtcal.limits import DO_NOT
+def relaxed(limits: Sequence[Limit], reliefs: Sequence[dict[str, Any]]) -> tuple[Limit, ...]:
+    """Return the limits with the one that has to give least as far relaxed as a plan needs."""
+    if not reliefs:
+        return ()
+    first = reliefs[0]
+    digits = (math.floor if first["limit"].find(">=") > 0 else math.ceil)(100 * first["needed"])
+    return tuple(
+        replace(limit, bound=digits / 100) if str(limit) == first["limit"] else limit
+        for limit in limits
+    )
 
-    tested = document["tested"]
+
+def stricter(limits: Sequence[Limit], broken: Collection[str]) -> tuple[Limit, ...]:
+    """Return the limits, of those broken ones half the loss: 3 dB more, or half the points."""
+    return tuple(
+        replace(limit, bound=limit.bound + 3 if limit.metric == SQNR else limit.bound / 2)
+        if str(limit) in broken
+        else limit
+        for limit in limits
+    )
+
+
+def _require(document: dict[str, Any]) -> None:
+    """`GateFailed` if no plan is recommended."""
+    from trtcal.evaluate.search.exchange import NONE_HOLDS
+
     if document["recommended"] is None:
         if document["reason"] == NONE_HOLDS:
             raise GateFailed("no measured plan meets all limits", _advice(document))
         precision = document["float_precision"]
         raise GateFailed(document["reason"], f"build the network in {precision}, without INT8")
-    if document["limits"] and tested["word"] == DO_NOT:
-        raise GateFailed(
-            "the recommended plan breaks a limit on the samples of the A/B test",
-            "use a stricter --limit, which leaves a margin, or more samples (--evaluate)",
+
+
+def _hint_of(tested: dict[str, Any]) -> str:
+    """Return what helps where the A/B test of the recommended plan is not good."""
+    if needed := tested["samples_needed"]:
+        times = math.sqrt(needed / tested["samples"])
+        return (
+            f"about {needed:,} samples held back would settle it, with an interval {times:.2g} times "
+            f"narrower: add {needed - tested['samples']:,} to --data"
         )
+    return "use a stricter --limit, which leaves a margin, or more samples (--evaluate)"
 
 
 def _show_tested(document: dict[str, Any]) -> None:
@@ -225,6 +332,13 @@ def _show_tested(document: dict[str, Any]) -> None:
         )
         verdict = f"{tested['word']}: {tested['sentence']}"
         say(f"A/B test against the limits on {where}: {verdict}")
+    if beside := document["beside_int8"]:
+        ends, unit = beside["difference"], f" {beside['unit']}".rstrip()
+        change = f"{ends['value']:+.3g}{unit} of {beside['name']}"
+        low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
+        interval = f"95 % interval {low:+.3g} to {high:+.3g}"
+        speed = f"{beside['speed']:.3g} times as fast ({document['costs']})"
+        say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
         from trtcal.documents import from_fields
@@ -237,7 +351,6 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
     from trtcal.data.dataset import batch_for
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
-    from trtcal.limits import parse_limits
 
     return SearchOptions(
         Limits(parse_limits(options.limits)),

@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 class Journal:
     """Where a run writes, what it has written so far, and whom it tells.
 
-    `limits` are those on builds and data, judged.
+    `limits` are those on builds and data, judged. `spent` has the seconds of stages not recorded yet.
     """
 
     folder: Path
@@ -30,6 +30,14 @@ class Journal:
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
     followers: tuple[Follower, ...] = ()
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Count the time towards a stage that is recorded later."""
+        started = time.perf_counter()
+        yield
+        self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - started
 
     @contextlib.contextmanager
     def step(
@@ -39,9 +47,10 @@ class Journal:
 
         `inputs` are the digests of what the stage works on: with them followers see it.
         """
-        started, digests = time.perf_counter(), list[str]()
-        yield digests.append
-        seconds = time.perf_counter() - started
+        digests = list[str]()
+        with self.timing(stage):
+            yield digests.append
+        seconds = self.spent.pop(stage)
         self.origin.stages.append(Step(stage, output, digests[0], seconds))
         if inputs:
             for follower in self.followers:

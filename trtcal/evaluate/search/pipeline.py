@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import onnx
 
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for, whole_batches
@@ -16,7 +19,7 @@ from trtcal.data.subsets import Subset
 from trtcal.documents import Workplace
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
-from trtcal.evaluate.ab_rule import is_tested
+from trtcal.evaluate.ab_rule import Answer, is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter, silent
@@ -83,6 +86,21 @@ class Built:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A plan beside all layers in INT8: how many times as fast it is, and what changes in accuracy.
+
+    The speed is by the times of the search; the accuracy is paired, with its interval.
+    """
+
+    speed: float
+    accuracy: Answer
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"speed": self.speed, **self.accuracy.to_document()}
+
+
+@dataclass(frozen=True)
 class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
@@ -90,7 +108,8 @@ class Result:
     `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
     `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
     none on those of the search; `shared_samples` are calibration samples.
-    `sensitivities` are those of the first precision, `others` those of further ones.
+    `sensitivities` are those of the first precision, `others` those of further ones. `beside` compares
+    the recommended plan with all layers in INT8, on the samples of `tested`.
     """
 
     sensitivities: Sensitivities
@@ -105,6 +124,7 @@ class Result:
     tested: ABTest | None = None
     shared_samples: Overlap | None = None
     others: Mapping[str, Sensitivities] = field(default_factory=dict)
+    beside: Beside | None = None
 
     @property
     def layers(self) -> list[str]:
@@ -173,16 +193,52 @@ def find_plans(
         builds = _build_all(findings.front, plans, settings, reporter, may)
     missing = tuple(_missing(seen, findings, builds, settings))
     findings = _without_dominated(findings, builds, measure, search.limits)
+    whole = frozenset(unit for unit in shares if split(unit).precision == costs.precisions[0])
+    if _is_free(settings):
+        searched = samples_searched(dataset, settings, model)
+        findings = _with_all(findings, whole, whole_test(model, calibration, searched, settings))
     span, is_held_back = _test_span(plans, len(dataset), evaluated)
-    tested = None
+    tested = beside = None
     if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
-        tested = hold(plans, findings.recommended.plan, samples, settings)
+        best = findings.recommended
+        tested = hold(plans, best.plan, samples, settings)
+        if best.plan not in (frozenset(), whole):
+            speed = costs.plan_ms(whole) / best.cost_ms
+            beside = Beside(speed, _beside(plans, (whole, best.plan), samples, settings))
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
-    return Result(seen, measure, costs, *known, others)
+    return Result(seen, measure, costs, *known, others, beside)
+
+
+def _is_free(settings: SearchOptions) -> bool:
+    """Tell whether nothing is asked of a plan but that it is good."""
+    return not settings.limits.asked and settings.goal == FASTEST
+
+
+def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) -> Dataset:
+    """Return the samples that plans are measured on."""
+    count = min(whole_batches(settings.evaluated, model), len(dataset))
+    return Subset(dataset.name, dataset, ((0, count),))
+
+
+def whole_test(
+    model: Model, calibration: Calibration, searched: Dataset, settings: SearchOptions
+) -> ABTest:
+    """Test INT8 throughout by the limits, else the task's, on samples that plans are measured on."""
+    return hold(Plans(model, calibration), frozenset(), searched, settings)
+
+
+def _with_all(findings: Found, whole: Plan, test: ABTest) -> Found:
+    """Return what was found, with all layers in INT8 recommended where that is good enough."""
+    point = next((point for point in findings.measured if point.plan == whole), None)
+    if point is None or not (findings.int8_pays and test.keeps_all and test.verdict.is_good):
+        return findings
+    reason = f"no layer has to be left in float: with all in INT8, {test.verdict.sentence}"
+    front = findings.front if point in findings.front else (point, *findings.front)
+    return replace(findings, front=front, recommended=point, reason=reason.rstrip("."))
 
 
 def _sensitivities(
@@ -228,10 +284,10 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
 def _test_span(plans: Plans, samples: int, evaluated: int) -> tuple[tuple[int, int], bool]:
     """Return on which samples to test the recommended plan, and whether they were held back.
 
-    These are up to `evaluated` after the first so many, in whole batches where the model prescribes
-    their size; the first ones where fewer than `FEWEST` are left.
+    These are all after the first `evaluated`, in whole batches where the model prescribes their size;
+    the first ones where fewer than `FEWEST` are left.
     """
-    count = min(samples - evaluated, evaluated)
+    count = max(samples - evaluated, 0)
     count -= count % batch_for(plans.model, 1)
     if count < FEWEST:
         return (0, min(evaluated, samples)), False
@@ -244,17 +300,41 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
     """
     limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
+    protos = (plans.model.reference, plans.quantized(plan).proto)
+    return _test(protos, dataset, Question(tuple(limits)), settings, plans.model)
+
+
+def _beside(
+    plans: Plans, pair: tuple[Plan, Plan], dataset: Dataset, settings: SearchOptions
+) -> Answer:
+    """Return what the second plan's outputs are beside the first one's, by the task's first figure."""
+    protos = (*(plans.quantized(plan).proto for plan in pair), plans.model.reference)
+    return _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
+
+
+def _test(
+    protos: Sequence[onnx.ModelProto],
+    dataset: Dataset,
+    question: Question,
+    settings: SearchOptions,
+    model: Model,
+) -> ABTest:
+    """Test the second of some models beside the first; a third is what agreement is measured with."""
     with Workplace() as name:
-        paths = Path(name) / "fp32.onnx", Path(name) / "plan.onnx"
-        write_onnx(paths[0], plans.model.reference)
-        write_onnx(paths[1], plans.quantized(plan).proto)
-        both = [open_variant(path) for path in paths]
+        paths = [Path(name) / f"{number}.onnx" for number in range(len(protos))]
+        for path, proto in zip(paths, protos, strict=True):
+            write_onnx(path, proto)
+        baseline, candidate, *others = map(open_variant, paths)
         reader = settings.reader
-        size = batch_for(plans.model, BATCH)
-        known = [spec.name for spec in both[0].outputs]  # others are those of a body
+        known = [spec.name for spec in baseline.outputs]  # others are those of a body
         outputs = tuple(name for name in reader.outputs if name in known)
-        options = ABOptions(size, task=reader.name, outputs=outputs)
-        return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
+        options = ABOptions(
+            batch_for(model, BATCH),
+            reference=next(iter(others), None),
+            task=reader.name,
+            outputs=outputs,
+        )
+        return ab_test(baseline, candidate, dataset, question, options)
 
 
 def _missing(
