@@ -253,8 +253,9 @@ class Search(
         searched = samples_searched(dataset, settings, model)
         fitted = self._to_calibrate(model) or searched
         try:
-            known = (searched, fitted), settings, progress, self.improve
-            improved = improved_start(*subject, *known)
+            improved = improved_start(
+                *subject, (searched, fitted), settings, progress, self.improve
+            )
         except TrtcalError as error:
             note(f"note: INT8 was not optimized: {error.message}")
             return None
@@ -267,12 +268,14 @@ class Search(
 
     def _to_calibrate(self, model: Model) -> Dataset | None:
         """Return the data that the ranges were calibrated on, None where they are not known."""
-        known = recall(self.ranges).get("data")
-        data = Path(known) if known else None
-        options = replace(self, data=data)
-        if data is None and options.config.calibration.data is None:
+        from trtcal.pipeline.inputs import open_section
+
+        settings, known = self.config.calibration, recall(self.ranges).get("data")
+        if known is not None:
+            settings = replace(settings, data=Path(known))
+        if settings.data is None:
             return None
-        return options.open_data(model, options.config.calibration)
+        return open_section(model, self.config, settings, "calibration.data")
 
 
 command = Search.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import find_layers
 from trtcal.ranges import Calibration
+from trtcal.stats import LEVEL, one_sided, unseen
 
 FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
@@ -175,6 +176,7 @@ def find_plans(
         costs = replace(costs, source="layer times as given")
     evaluated = whole_batches(settings.evaluated, model)
     plans = Plans(model, calibration, list(shares), settings.precision)
+    span, is_held_back = _test_span(plans, len(dataset), evaluated)
     with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
         if settings.build is not None and not settings.times:
@@ -187,25 +189,22 @@ def find_plans(
                 return loss
 
             always = evaluator.overflowing()
-            budget = (settings.limits, settings.evaluations, may, always, settings.goal)
-            search = Search(shares, costs, evaluate, measure, *budget)
-            findings = search.run()
+            budget = (settings.evaluations, may, always, settings.goal)
+            limits = _to_hold(settings.limits, span if is_held_back else (0, 0))
+            searches = (Search(shares, costs, evaluate, measure, of, *budget) for of in limits)
+            findings, limits_held = _first_found(searches)
         builds = _build_all(findings.front, plans, settings, reporter, may)
     missing = tuple(_missing(seen, findings, builds, settings))
-    findings = _without_dominated(findings, builds, measure, search.limits)
+    findings = _without_dominated(findings, builds, measure, limits_held)
     whole = frozenset(unit for unit in shares if split(unit).precision == costs.precisions[0])
     if _is_free(settings):
         searched = samples_searched(dataset, settings, model)
         findings = _with_all(findings, whole, whole_test(model, calibration, searched, settings))
-    span, is_held_back = _test_span(plans, len(dataset), evaluated)
     tested = beside = None
     if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
-        best = findings.recommended
-        tested = hold(plans, best.plan, samples, settings)
-        if best.plan not in (frozenset(), whole):
-            speed = costs.plan_ms(whole) / best.cost_ms
-            beside = Beside(speed, _beside(plans, (whole, best.plan), samples, settings))
+        tested = hold(plans, findings.recommended.plan, samples, settings)
+        beside = _beside(plans, (whole, findings.recommended), costs, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared
@@ -281,6 +280,26 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
     )
 
 
+def _first_found(searches: Iterable[Search]) -> tuple[Found, Limits]:
+    """Return the result of the first search that recommends a quantized plan, else the last's."""
+    for search in searches:
+        findings = search.run()
+        if findings.recommended is not None and findings.recommended.plan:
+            break
+    return findings, search.limits
+
+
+def _to_hold(limits: Limits, span: tuple[int, int]) -> Iterator[Limits]:
+    """Yield the limits with a margin for the samples of a test, if they can decide, then as asked."""
+    samples = span[1] - span[0]
+    shares = [limit for limit in limits.losses.asked if limit.is_change]
+    if samples and limits.on_loss:
+        least = 100 * unseen(samples, one_sided(LEVEL))  # with nothing lost
+        if all(least <= -limit.bound for limit in shares):
+            yield replace(limits, tested=samples)
+    yield limits
+
+
 def _test_span(plans: Plans, samples: int, evaluated: int) -> tuple[tuple[int, int], bool]:
     """Return on which samples to test the recommended plan, and whether they were held back.
 
@@ -305,11 +324,19 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
 
 def _beside(
-    plans: Plans, pair: tuple[Plan, Plan], dataset: Dataset, settings: SearchOptions
-) -> Answer:
-    """Return what the second plan's outputs are beside the first one's, by the task's first figure."""
-    protos = (*(plans.quantized(plan).proto for plan in pair), plans.model.reference)
-    return _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
+    plans: Plans,
+    pair: tuple[Plan, Point],
+    costs: Costs,
+    dataset: Dataset,
+    settings: SearchOptions,
+) -> Beside | None:
+    """Return what a plan brings beside all in INT8, by the task's first figure."""
+    whole, best = pair
+    if best.plan in (frozenset(), whole):
+        return None
+    protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
+    answer = _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
+    return Beside(costs.plan_ms(whole) / best.cost_ms, answer)
 
 
 def _test(
