@@ -220,9 +220,14 @@ class Judgement:
 
     @property
     def may_improve(self) -> bool:
-        """Whether a variant that loses less could hold the limit on as many samples.
+        """Whether a variant that loses less could hold the limit on as many samples."""
+        return self.may_hold_on(1.0)
 
-        Not where even one that loses nothing would leave it undecided, and not for times.
+    def may_hold_on(self, share: float) -> bool:
+        """Tell whether a variant that loses less could hold the limit on a share of the samples.
+
+        Not for times, nor where the figure itself is on the good side and one that loses nothing would
+        leave the limit undecided too.
         """
         from trtcal.stats import unseen  # SciPy takes a second: no command waits for it
 
@@ -230,9 +235,10 @@ class Judgement:
         is_open = self.state != HOLDS and (self.is_suggested or not self.reason)
         if figure is None or limit.about.of != OUTPUTS or not is_open:
             return False
-        if self.state == BROKEN or limit.unit != "points" or figure.samples is None:
+        is_beyond = limit.state(figure.value, figure.value) != HOLDS
+        if is_beyond or limit.unit != "points" or figure.samples is None:
             return True
-        return 100 * unseen(figure.samples, figure.level) <= abs(limit.bound)
+        return 100 * unseen(round(share * figure.samples), figure.level) <= abs(limit.bound)
 
     @property
     def samples_needed(self) -> int | None:

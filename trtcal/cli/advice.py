@@ -98,7 +98,7 @@ def advise_on_loss(
     """
     from trtcal.cli.output import note
     from trtcal.limits import HOLDS, overall
-    from trtcal.reporting.advice import more_samples, searched
+    from trtcal.reporting.advice import SEARCHED, more_samples, searched
 
     if any(overall(limits) == HOLDS for limits in judged.values()):
         return False
@@ -110,23 +110,27 @@ def advise_on_loss(
     sources = {path: recall(path) for path in short}
     mixed = [path for path in short if "plan" in sources[path]]
     improved = [path for path in short if "optimizations" in sources[path]]
-    if improved and not mixed:
+    tested = [limit for path in improved for limit in short[path] if limit.may_hold_on(SEARCHED)]
+    if tested and not mixed:
         path = improved[0]
         ranges = ("--calibration", sources[path].get("ranges"), "--data", options.test_data)
         files = ("--optimizations", sources[path]["optimizations"])
         limits = searched(limit.limit for limit in short[path] if limit.may_improve)
         advise(options, "search", sources[path].get("model", reference), *ranges, *files, *limits)
-    elif short and not mixed:
+    elif short and not (mixed or improved):
         path, known = next(iter(sources.items()))
         data = known.get("data", options.config.calibration.data)
         output = f"{reference.stem}-improved.onnx"
         words = (known.get("model", reference), "--data", data, "--improve", "fast", "-o", output)
         advise(options, "quantize", *words)
-    elif needed := [
-        limit for limits in judged.values() for limit in limits if limit.samples_needed
-    ]:
-        most = max(limit.samples_needed or 0 for limit in needed)
-        note(f"note: undecided: {more_samples(most, needed)}")
+    else:
+        every = [limit for limits in judged.values() for limit in limits]
+        if needed := [limit for limit in every if limit.samples_needed]:
+            most = max(limit.samples_needed or 0 for limit in needed)
+            note(f"note: undecided: {more_samples(most, needed)}")
+        elif suggested := [str(limit.limit) for limit in every if limit.is_suggested][:1]:
+            why = "no limit decides: the suggested one does where you take it for yours"
+            advise(options, *options.again(limits=(*options.limits, *suggested)), why=why)
     return True
 
 

@@ -186,7 +186,11 @@ class Search(
         formerly="--build",
     )
     samples: int = option("Number of samples for sensitivities.", default=64, least=2)
-    evaluate: int = option("Number of samples for plans.", default=512, least=2)
+    evaluate: int | None = option(
+        "Number of samples for plans; the recommended one is tested on the others.  [default: 512, or "
+        "half of --data]",
+        least=2,
+    )
     plans: int = option("Number of plans to measure at most.", default=48, least=2)
     time_limit: float | None = option(
         "Seconds after which no further layer or plan is measured or built."

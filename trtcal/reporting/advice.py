@@ -24,6 +24,7 @@ from trtcal.reporting.engines import CPU, formats_of
 from trtcal.reporting.verdict import COMMAND
 
 CUT = "trtcal prepare "
+SEARCHED = 0.5  # of the samples, on which a plan is tested at least
 NARROWER = 2  # times, with more rounds
 
 
@@ -153,7 +154,8 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
 
 def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     """Return what makes a variant more accurate, if that is what a limit misses."""
-    judged = map(Judgement.from_document, document["measured"]["verdict"]["limits"])
+    limits = document["measured"]["verdict"]["limits"]
+    judged = [Judgement.from_document(limit) for limit in limits]
     short = [judgement.limit for judgement in judged if judgement.may_improve]
     ranges = _ranges(document, files)
     if ranges is None or not short:
@@ -171,9 +173,11 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         output = f"{Path(files['model']).stem}-improved.onnx"
         subject = (files["model"], *config_of(files), *plan_of(document, files["folder"]))
         return NextStep(why, ("quantize", *subject, "--improve", "fast", "-o", output))
-    limits = searched(short)
+    if not any(judgement.may_hold_on(SEARCHED) for judgement in judged):
+        return None
+    options = searched(short)
     choice = () if formats <= {"int8"} else ("--precisions", ",".join(sorted({"int8", *formats})))
-    words = ("search", *ranges, *config_of(files), *choice, *limits, "-o", "search")
+    words = ("search", *ranges, *config_of(files), *choice, *options, "-o", "search")
     return NextStep("Find the few layers to leave in float", words)
 
 

@@ -45,6 +45,7 @@ from trtcal.stats import LEVEL, one_sided, unseen
 
 FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
+MOST = 512  # samples that plans are measured on, unless more are asked for
 REMEMBERED = "evaluations.jsonl"
 
 
@@ -53,9 +54,10 @@ class SearchOptions:
     """How to search: see `trtcal search --help`.
 
     `gpu` is the GPU to estimate times for: a name, or a TOML file of datasheet numbers. `samples`
-    is the number for sensitivities, `evaluated` that for whole plans; `batch` is the batch size of
-    times. `build` compiles a quantized model, `reader` has the task that is judged. `precisions` are
-    those that layers may have besides float; `goal` is fastest or smallest, within the limits.
+    is the number for sensitivities, `evaluated` that for whole plans, see `searched_on`; `batch` is
+    the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
+    `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
+    the limits.
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -65,7 +67,7 @@ class SearchOptions:
     gpu: str = DEFAULT_GPU
     precision: str = "fp16"
     samples: int = SAMPLES
-    evaluated: int = 512
+    evaluated: int | None = None
     evaluations: int = EVALUATIONS
     time_limit_s: float = math.inf
     batch: int = 1
@@ -174,7 +176,7 @@ def find_plans(
     costs = Costs(work, target, settings.precision, settings.times, precisions=tuple(every))
     if settings.times:
         costs = replace(costs, source="layer times as given")
-    evaluated = whole_batches(settings.evaluated, model)
+    evaluated = searched_on(len(dataset), settings, model)
     plans = Plans(model, calibration, list(shares), settings.precision)
     span, is_held_back = _test_span(plans, len(dataset), evaluated)
     with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
@@ -219,8 +221,15 @@ def _is_free(settings: SearchOptions) -> bool:
 
 def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) -> Dataset:
     """Return the samples that plans are measured on."""
-    count = min(whole_batches(settings.evaluated, model), len(dataset))
+    count = min(searched_on(len(dataset), settings, model), len(dataset))
     return Subset(dataset.name, dataset, ((0, count),))
+
+
+def searched_on(samples: int, settings: SearchOptions, model: Model) -> int:
+    """Return on how many samples plans are measured: 512 or half, or all where half are too few."""
+    half = samples // 2
+    usual = min(MOST, half) if half >= FEWEST else samples
+    return whole_batches(settings.evaluated or usual, model)
 
 
 def whole_test(
