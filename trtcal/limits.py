@@ -320,7 +320,7 @@ class Judgement:
         if value is not None:
             ends = (-math.inf if low is None else low, math.inf if high is None else high)
             figure = Figure(value, *ends, document["samples"], document["level"])
-        known = (document["reason"], document["is_suggested"])
+        known = (document["reason"], document.get("is_suggested", False))
         return cls(parse_limit(document["limit"]), document["subject"], figure, *known)
 
     def to_document(self) -> dict[str, Any]:
@@ -346,7 +346,7 @@ class Judgement:
             "margin": margin if margin is not None and math.isfinite(margin) else None,
             "samples_needed": self.samples_needed,
             "reason": self.reason,
-            "is_suggested": self.is_suggested,
+            **({"is_suggested": True} if self.is_suggested else {}),
         }
 
 
