@@ -76,18 +76,11 @@ class Ab(
         self.present(document, lambda: show(result), self.output)
         if not advise_on_loss(self, self.baseline, {self.candidate: result.verdict.limits}):
             advise_after_success(self, self.baseline, self.candidate)
-        self.refuse(result.verdict.word, result.verdict.sentence, _hint(result))
+        hint = "keep BASELINE, or run `trtcal search`; docs/statistics.md, Tasks, has the limits"
+        self.refuse(result.verdict.word, result.verdict.sentence, hint)
 
 
 command = Ab.command()
-
-
-def _hint(result: ABTest) -> str:
-    if result.verdict.samples_needed is not None:
-        return f"about {result.verdict.samples_needed:,} samples in total would settle it"
-    if any(limit.figure is not None and limit.reason for limit in result.verdict.limits):
-        return "give a limit that decides, or more data: docs/statistics.md, Tasks"
-    return "keep BASELINE, or run `trtcal search`"
 
 
 def show(result: ABTest) -> None:

@@ -228,17 +228,17 @@ class Search(
             self.refuse(tested["word"], tested["sentence"], _hint_of(tested))
 
     def _advise(self, document: dict[str, Any]) -> None:
-        """Advise the recommended plan; where it fails on new samples, or none holds, another limit."""
-        limits, tested = parse_limits(self.limits), document["tested"]
-        if tested is None:
-            others = relaxed(limits, document["reliefs"])
-        else:
-            broken = {item["limit"] for item in tested["limits"] if item["state"] == BROKEN}
-            others = stricter(limits, broken) if limits else ()
-        if others and others != limits:
+        """Advise to apply the recommended plan; where there is none, or it fails, another limit."""
+        broken = {
+            item["limit"]
+            for item in (document["tested"] or {"limits": ()})["limits"]
+            if item["state"] == BROKEN and document["limits"]
+        }
+        others = changed_limits(parse_limits(self.limits), document["reliefs"], broken)
+        if others:
             changed = tuple(str(limit).removesuffix(f" {limit.unit}") for limit in others)
             advise(self, *self.again(limits=changed))
-        for plan in _recommended(document) if others in ((), limits) else ():
+        for plan in _recommended(document) if not others else ():
             advise(self, *shlex.split(plan["command"])[1:])
 
     def _improved(
@@ -285,25 +285,23 @@ class Search(
 command = Search.command()
 
 
-def relaxed(limits: Sequence[Limit], reliefs: Sequence[dict[str, Any]]) -> tuple[Limit, ...]:
-    """Return the limits with the one that has to give least as far relaxed as a plan needs."""
-    if not reliefs:
-        return ()
-    first = reliefs[0]
-    digits = (math.floor if first["limit"].find(">=") > 0 else math.ceil)(100 * first["needed"])
-    return tuple(
-        replace(limit, bound=digits / 100) if str(limit) == first["limit"] else limit
+def changed_limits(
+    limits: Sequence[Limit], reliefs: Sequence[dict[str, Any]], broken: Collection[str]
+) -> tuple[Limit, ...]:
+    """Return other limits to search with: the one that has to give least relaxed, broken ones stricter.
+
+    Stricter is 3 dB more, or half the points. None where neither calls for it.
+    """
+    bounds = {
+        str(limit): limit.bound + 3 if limit.metric == SQNR else limit.bound / 2
         for limit in limits
-    )
-
-
-def stricter(limits: Sequence[Limit], broken: Collection[str]) -> tuple[Limit, ...]:
-    """Return the limits, of those broken ones half the loss: 3 dB more, or half the points."""
-    return tuple(
-        replace(limit, bound=limit.bound + 3 if limit.metric == SQNR else limit.bound / 2)
         if str(limit) in broken
-        else limit
-        for limit in limits
+    }
+    for relief in reliefs[:1]:
+        whole = math.floor if ">=" in relief["limit"] else math.ceil
+        bounds[relief["limit"]] = whole(100 * relief["needed"]) / 100
+    return tuple(
+        replace(limit, bound=bounds.get(str(limit), limit.bound)) for limit in limits if bounds
     )
 
 

@@ -39,7 +39,6 @@ from trtcal.reporting.estimates import PAYS, Estimate, estimates
 
 REASON_SHOWN = 200
 LONGEST = 400  # characters of what was found in data
-ON_LIMIT = 0.05  # of the interval's width
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
 NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
@@ -393,8 +392,7 @@ def _undecided_sentence(row: Row, judgement: Judgement) -> str:
         return sentence
     if judgement.limit.about.of != OUTPUTS:
         return f"{sentence} More rounds on an idle machine narrow the interval."
-    width = figure.high - figure.low
-    if abs(figure.value - judgement.limit.bound) <= ON_LIMIT * width < math.inf:
+    if math.isfinite(figure.high - figure.low):
         return f"{sentence} The figure is at the limit, so more samples may not settle it."
     return f"{sentence} More samples would settle it."
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -89,21 +88,6 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A plan beside all layers in INT8: how many times as fast it is, and what changes in accuracy.
-
-    The speed is by the times of the search; the accuracy is paired, with its interval.
-    """
-
-    speed: float
-    accuracy: Answer
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"speed": self.speed, **self.accuracy.to_document()}
-
-
-@dataclass(frozen=True)
 class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
@@ -111,8 +95,8 @@ class Result:
     `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
     `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
     none on those of the search; `shared_samples` are calibration samples.
-    `sensitivities` are those of the first precision, `others` those of further ones. `beside` compares
-    the recommended plan with all layers in INT8, on the samples of `tested`.
+    `sensitivities` are those of the first precision, `others` those of further ones. `beside` is the
+    recommended plan beside all in INT8: times as fast by the search's times, and the change of accuracy.
     """
 
     sensitivities: Sensitivities
@@ -127,7 +111,7 @@ class Result:
     tested: ABTest | None = None
     shared_samples: Overlap | None = None
     others: Mapping[str, Sensitivities] = field(default_factory=dict)
-    beside: Beside | None = None
+    beside: tuple[float, Answer] | None = None
 
     @property
     def layers(self) -> list[str]:
@@ -199,7 +183,7 @@ def find_plans(
     missing = tuple(_missing(seen, findings, builds, settings))
     findings = _without_dominated(findings, builds, measure, limits_held)
     whole = frozenset(unit for unit in shares if split(unit).precision == costs.precisions[0])
-    if _is_free(settings):
+    if not settings.limits.asked and settings.goal == FASTEST:
         searched = samples_searched(dataset, settings, model)
         findings = _with_all(findings, whole, whole_test(model, calibration, searched, settings))
     tested = beside = None
@@ -212,11 +196,6 @@ def find_plans(
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
     return Result(seen, measure, costs, *known, others, beside)
-
-
-def _is_free(settings: SearchOptions) -> bool:
-    """Tell whether nothing is asked of a plan but that it is good."""
-    return not settings.limits.asked and settings.goal == FASTEST
 
 
 def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) -> Dataset:
@@ -338,14 +317,14 @@ def _beside(
     costs: Costs,
     dataset: Dataset,
     settings: SearchOptions,
-) -> Beside | None:
+) -> tuple[float, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
     if best.plan in (frozenset(), whole):
         return None
     protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
     answer = _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
-    return Beside(costs.plan_ms(whole) / best.cost_ms, answer)
+    return costs.plan_ms(whole) / best.cost_ms, answer
 
 
 def _test(
