@@ -96,7 +96,7 @@ class Result:
     `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
     none on those of the search; `shared_samples` are calibration samples.
     `sensitivities` are those of the first precision, `others` those of further ones. `beside` is the
-    recommended plan beside all in INT8: times as fast by the search's times, and the change of accuracy.
+    recommended plan beside all in INT8: times as fast by the times here, and the change of accuracy.
     """
 
     sensitivities: Sensitivities
