@@ -248,26 +248,29 @@ class Search(
         dataset: Dataset,
         settings: SearchOptions,
     ) -> Improved | None:
-        """Return the optimized model where the search starts from one; an attempt may fail."""
-        from trtcal.evaluate.search.pipeline import samples_searched
-        from trtcal.pipeline.starting import improved_start
+        """Return the optimized model where the search starts from one; an attempt may fail.
 
-        if self.optimizations or self.improve == "off":
+        It is fitted to none of the samples that the recommended plan is tested on.
+        """
+        from trtcal.evaluate.search.pipeline import samples_searched, whole_test
+        from trtcal.ptq.improver import improve
+        from trtcal.ptq.optimizations import ImproveOptions
+
+        if self.optimizations or self.improve == "off" or settings.precisions[0] != "int8":
             return None
-        searched = samples_searched(dataset, settings, model)
-        fitted = self._to_calibrate(model) or searched
+        searched, is_auto = samples_searched(dataset, settings, model), self.improve == "auto"
         try:
-            improved = improved_start(
-                *subject, (searched, fitted), settings, progress, self.improve
-            )
+            if is_auto and whole_test(*subject, searched, settings).keeps_all:
+                return None
+            effort = "fast" if is_auto else self.improve
+            data = self._to_calibrate(model) or searched
+            improved = improve(subject[0], data, ImproveOptions(effort), progress)
         except TrtcalError as error:
             note(f"note: INT8 was not optimized: {error.message}")
             return None
-        if improved:
-            seconds = sum(attempt.seconds for attempt in improved.tries)
-            why = "all in INT8 misses a limit or loses more than noise" * (self.improve == "auto")
-            start = f"the search starts from the optimized model ({seconds:.0f} s)"
-            note(f"note: {'; '.join(filter(None, (why, start)))}")
+        why = "all in INT8 misses a limit or loses more than noise; " * is_auto
+        seconds = sum(attempt.seconds for attempt in improved.tries)
+        note(f"note: {why}the search starts from the optimized model ({seconds:.0f} s)")
         return improved
 
     def _to_calibrate(self, model: Model) -> Dataset | None:
