@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -92,16 +92,16 @@ def judge_variants(comparison: Comparison) -> Judged:
     return {row.name: judged(i, level_of.get(i, LEVEL)) for i, row in enumerate(rows)}
 
 
-def falls_short(comparison: Comparison, names: Collection[str]) -> bool:
-    """Tell whether each variant of these names loses more than it may: so optimizations can help.
+def falls_short(comparison: Comparison) -> bool:
+    """Tell whether every variant loses more than it may, so that optimizations can help.
 
     It misses a limit that one with a smaller loss could hold, or a figure of the labels is lower by
     more than noise.
     """
     judged = judge_variants(comparison)
-    rows = [row for row in comparison.candidates if row.name in names]
-    return bool(rows) and all(
-        any(limit.may_improve for limit in judged[row.name]) or _is_lower(row) for row in rows
+    return bool(judged) and all(
+        any(limit.may_improve for limit in judged[row.name]) or _is_lower(row)
+        for row in comparison.candidates
     )
 
 

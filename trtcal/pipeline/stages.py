@@ -164,10 +164,8 @@ def write_improved_variant(inputs: Inputs, name: str, effort: str, journal: Jour
 
 
 def improve_short(inputs: Inputs, comparison: Comparison, journal: Journal) -> list[Path]:
-    """Write INT8 with optimizations if all of INT8 falls short; an attempt that fails ends no run."""
-    settings = inputs.config.calibration
-    names = [f"int8-{method}" for method in settings.methods]
-    if settings.improve != "auto" or not falls_short(comparison, names):
+    """Write INT8 with optimizations if every variant falls short; an attempt that fails ends no run."""
+    if inputs.config.calibration.improve != "auto" or not falls_short(comparison):
         return []
     journal.say(
         "INT8 misses a limit or loses more than noise: trying optimizations (improve = fast)"
@@ -177,7 +175,7 @@ def improve_short(inputs: Inputs, comparison: Comparison, journal: Journal) -> l
     except TrtcalError as error:
         journal.say(f"INT8 was not optimized: {error.message}")
         return []
-    seconds = next(step.seconds for step in journal.origin.of_stage("improve"))
+    seconds = max(step.seconds for step in journal.origin.of_stage("improve"))
     journal.say(f"the optimizations took {seconds:.0f} s")
     return files
 
