@@ -40,11 +40,11 @@ from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import find_layers
 from trtcal.ranges import Calibration
-from trtcal.stats import LEVEL, one_sided, unseen
+from trtcal.stats import ALPHA, LEVEL, one_sided, unseen
 
 FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
-MOST = 512  # samples that plans are measured on, unless more are asked for
+MOST, LEFT = 512, 64  # samples that plans are measured on, unless more are asked for
 REMEMBERED = "evaluations.jsonl"
 
 
@@ -205,9 +205,14 @@ def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) ->
 
 
 def searched_on(samples: int, settings: SearchOptions, model: Model) -> int:
-    """Return on how many samples plans are measured: 512 or half, or all where half are too few."""
-    half = samples // 2
-    usual = min(MOST, half) if half >= FEWEST else samples
+    """Return on how many samples plans are measured: 512 or half, or all where half are too few.
+
+    Fewer where the others can then decide the limit in points, of one point where none is given.
+    """
+    half, asked = samples // 2, settings.limits.losses.asked
+    bounds = [-limit.bound for limit in asked if limit.is_change and -100 < limit.bound < 0]
+    left = samples - math.ceil(math.log(ALPHA) / math.log1p(-min(bounds, default=1.0) / 100))
+    usual = min(MOST, half, left if left >= LEFT else half) if half >= FEWEST else samples
     return whole_batches(settings.evaluated or usual, model)
 
 
