@@ -269,12 +269,9 @@ TASK = Kind(
     lambda value: value in TASKS or (TABLE.fits(value) and {*value.values()} <= {*TASKS}),
     example='"classification"',
 )
-
-
-def _effort(of: str) -> Any:
-    """Return the key of post-training optimization."""
-    meaning = f"The effort of post-training optimization {of}, which gives one more variant."
-    return key(one_of("fast", "best"), None, meaning, unset="no such variant")
+EFFORTS = ("fast", "best")
+IMPROVE = ("auto", *EFFORTS, "off")
+"""When a run optimizes INT8: where INT8 falls short, always with an effort, or never."""
 
 
 def by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
@@ -512,7 +509,12 @@ class CalibrationConfig:
     )
     batch: int = key(COUNT, 32, "Samples that are run together.")
     workers: int = key(COUNT, 1, "Processes that observe the data; they share the cores.")
-    improve: str | None = _effort("in INT8")
+    improve: str = key(
+        one_of(*IMPROVE),
+        "auto",
+        "When INT8 is optimized without training, which gives one more variant: with `fast` where it "
+        "misses a limit or loses more than noise (`auto`), always (`fast`, `best`), or never (`off`).",
+    )
     improve_time_limit_s: float = key(
         NUMBER, 600.0, "The most time that one optimization takes, in seconds."
     )
@@ -605,7 +607,12 @@ class PlanConfig:
         unset="`rest` of `[build]`",
     )
     block_size: int = key(COUNT, 128, "Weights in INT4 that share a scale: 128 or 64.")
-    improve: str | None = _effort("for this plan")
+    improve: str | None = key(
+        one_of(*EFFORTS),
+        None,
+        "The effort of post-training optimization for this plan, which gives one more variant.",
+        unset="no such variant",
+    )
 
 
 def _plans(value: object) -> dict[str, PlanConfig]:
@@ -845,7 +852,7 @@ class Config:
         """The effort of post-training optimization for INT8 throughout (`int8`) and for plans."""
         plans = ((name, plan.improve) for name, plan in self.plans.items())
         efforts = (("int8", self.calibration.improve), *plans)
-        return [(name, effort) for name, effort in efforts if effort is not None]
+        return [(name, effort) for name, effort in efforts if effort in EFFORTS]
 
     @property
     def run_folder(self) -> Path:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtcal.errors import GateFailed, InputError
-from trtcal.metrics import COVERAGE, FINDINGS, HIGHER, TIMES, Metric, metric_of
+from trtcal.metrics import COVERAGE, FINDINGS, HIGHER, OUTPUTS, TIMES, Metric, metric_of
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
@@ -179,17 +179,19 @@ class Judgement:
     """One limit held against one figure; `subject` is the variant, build or slice that it is of.
 
     Without a figure nothing was measured, and `reason` says why; with one, why it decides nothing.
+    One that `is_suggested` was not given: it is shown with its state, and gates nothing.
     """
 
     limit: Limit
     subject: str
     figure: Figure | None
     reason: str = ""
+    is_suggested: bool = False
 
     @property
     def state(self) -> str:
         """`holds`, `broken` or `undecided`."""
-        if self.figure is None or self.reason:
+        if self.figure is None or (self.reason and not self.is_suggested):
             return UNDECIDED
         return self.limit.state(self.figure.low, self.figure.high)
 
@@ -207,6 +209,38 @@ class Judgement:
         return self.limit.bound - self.figure.high
 
     @property
+    def gate(self) -> str:
+        """The state that a verdict follows: a suggested limit leaves it undecided."""
+        return UNDECIDED if self.is_suggested else self.state
+
+    @property
+    def title(self) -> str:
+        """The limit as written, and whether it is only suggested."""
+        return f"{self.limit} (suggested)" if self.is_suggested else str(self.limit)
+
+    @property
+    def may_improve(self) -> bool:
+        """Whether a variant that loses less could hold the limit on as many samples."""
+        return self.may_hold_on(1.0)
+
+    def may_hold_on(self, share: float) -> bool:
+        """Tell whether a variant that loses less could hold the limit on a share of the samples.
+
+        Not for times, nor where the figure itself is on the good side and one that loses nothing would
+        leave the limit undecided too.
+        """
+        from trtcal.stats import unseen  # SciPy takes a second: no command waits for it
+
+        limit, figure = self.limit, self.figure
+        is_open = self.state != HOLDS and (self.is_suggested or not self.reason)
+        if figure is None or limit.about.of != OUTPUTS or not is_open:
+            return False
+        is_beyond = limit.state(figure.value, figure.value) != HOLDS
+        if is_beyond or limit.unit != "points" or figure.samples is None:
+            return True
+        return 100 * unseen(round(share * figure.samples), figure.level) <= abs(limit.bound)
+
+    @property
     def samples_needed(self) -> int | None:
         """Roughly how many samples would decide; None where none would or none are needed."""
         from trtcal.stats import samples_needed  # SciPy takes a second: no command waits for it
@@ -221,7 +255,10 @@ class Judgement:
         subject = f"{self.subject}: " if self.subject else ""
         if self.figure is None:
             return f"{subject}{self.limit.name} was not measured: {self.reason}"
-        text = f"{subject}{self.limit.name} is {self.measured} (limit {self.shown_bound})"
+        suggested = "suggested " * self.is_suggested
+        text = (
+            f"{subject}{self.limit.name} is {self.measured} ({suggested}limit {self.shown_bound})"
+        )
         return f"{text}; {self.reason}" if self.reason else text
 
     @property
@@ -270,8 +307,21 @@ class Judgement:
         needed = self.samples_needed
         unit = "blocks of runs" if limit.about.of == TIMES else "samples"
         settled = f"about {needed:,} {unit} would settle it" if needed else ""
-        parts = (f"{text}{where}", f"the limit is {bound}", settled, self.reason)
+        known = f"the suggested limit, {bound}, " if self.is_suggested else f"the limit is {bound}"
+        known += f"{'is ' * (self.state != HOLDS)}{self.state}" * self.is_suggested
+        parts = (f"{text}{where}", known, settled, self.reason)
         return "; ".join(filter(None, parts))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Judgement:
+        """Return what `to_document` describes."""
+        value, low, high = (document[name] for name in ("value", "low", "high"))
+        figure = None
+        if value is not None:
+            ends = (-math.inf if low is None else low, math.inf if high is None else high)
+            figure = Figure(value, *ends, document["samples"], document["level"])
+        known = (document["reason"], document.get("is_suggested", False))
+        return cls(parse_limit(document["limit"]), document["subject"], figure, *known)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""
@@ -296,6 +346,7 @@ class Judgement:
             "margin": margin if margin is not None and math.isfinite(margin) else None,
             "samples_needed": self.samples_needed,
             "reason": self.reason,
+            **({"is_suggested": True} if self.is_suggested else {}),
         }
 
 
@@ -323,13 +374,17 @@ def judge_figures(
 
 def overall(judgements: Sequence[Judgement]) -> str:
     """Return `broken` if any limit is, `holds` if all do and there is one, else `undecided`."""
-    states = {judgement.state for judgement in judgements}
+    states = {judgement.gate for judgement in judgements}
     return BROKEN if BROKEN in states else HOLDS if states == {HOLDS} else UNDECIDED
 
 
-def require(judgements: Iterable[Judgement], hint: str) -> None:
-    """`GateFailed` (exit status 1) if a limit is broken."""
-    broken = [judgement for judgement in judgements if judgement.state == BROKEN]
-    if broken:
-        what = "a limit is" if len(broken) == 1 else f"{len(broken)} limits are"
-        raise GateFailed(f"{what} broken: {'; '.join(map(str, broken))}", hint)
+def require(
+    judgements: Iterable[Judgement], hint: str, states: Collection[str] = (BROKEN,)
+) -> None:
+    """`GateFailed` (exit status 1) if a limit is in one of these states, the worst of them first."""
+    every = [judgement for judgement in judgements if not judgement.is_suggested]
+    for state in states:
+        limits = [judgement for judgement in every if judgement.state == state]
+        if limits:
+            what = "a limit is" if len(limits) == 1 else f"{len(limits)} limits are"
+            raise GateFailed(f"{what} {state}: {'; '.join(map(str, limits))}", hint)

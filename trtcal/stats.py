@@ -295,14 +295,25 @@ def holm(ps: Sequence[float]) -> tuple[float, ...]:
 
 
 def holm_levels(
-    holds: Callable[[int, float], bool], count: int, alpha: float = 1 - LEVEL
+    holds: Callable[[int, float], bool],
+    count: int,
+    alpha: float = 1 - LEVEL,
+    fails: Callable[[int], bool] = lambda number: False,
 ) -> tuple[float, ...]:
     """Return at which level each of `count` variants is judged, so that all hold together.
 
     `holds` says whether a variant holds at a level. Of k variants one has to hold at 1 - alpha / k;
     then another at 1 - alpha / (k - 1), and so on until none does (S. Holm, Scand. J. Stat. 6, 1979).
+
+    One that `fails`, plainly on the wrong side at 1 - alpha, cannot be chosen: it is not among the k
+    and keeps that level. A bad variant is out with probability alpha or more, so with m bad ones at
+    their limits, independent or alike, the error is at most alpha (1 - alpha^m) / (1 - alpha): alpha
+    is made smaller by as much (as J. Storey's estimate of true hypotheses, J. R. Stat. Soc. B 64,
+    2002, does with a threshold of 1 - alpha).
     """
-    levels: dict[int, float] = {}
+    levels = {number: 1 - alpha for number in range(count) if fails(number)}
+    if levels:
+        alpha *= (1 - alpha) / (1 - alpha**count)
     while len(levels) < count:
         level = 1 - alpha / (count - len(levels))
         passed = [

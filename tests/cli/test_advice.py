@@ -2,7 +2,6 @@
 
 import shlex
 
-import numpy as np
 import pytest
 
 from tests.fixtures.networks import conv_net, samples
@@ -39,37 +38,6 @@ def test_each_command_is_the_next_from_calibrate_to_the_report(place, capsys):
     target = "sm89" if "sm89" in targets_here() else "cpu"
     assert (place / "builds" / target / "build.json").exists()
     assert (place / "a net-int8.onnx").exists()
-
-
-def test_a_loss_leads_to_optimizations_and_then_to_the_search(place, capsys):
-    run(capsys, ["calibrate", "a net.onnx", "--data", "data.npz", "-q"])
-    run(capsys, ["quantize", "a net.onnx", "-o", "int8.onnx", "-q"])
-    words = ["compare", "a net.onnx", "int8.onnx", "--data", "data.npz", "--limit", "sqnr_db >= 99"]
-    status, improve = run(capsys, words)
-    assert status == 1
-    assert improve[1:3] == ["quantize", "a net.onnx"]
-    assert improve[3:] == ["--data", "data.npz", "--improve", "fast", "-o", "a net-improved.onnx"]
-    assert run(capsys, improve[1:])[0] == 0
-    status, search = run(capsys, [*words[:2], improve[-1], *words[3:]])
-    assert status == 1
-    assert search[1:3] == ["search", "a net.onnx"]
-    assert {"--calibration", "--optimizations", "--data"} <= set(search)
-    status, mixed = run(capsys, [*search[1:], "--plans", "2", "--samples", "2"])
-    assert status == 0
-    assert mixed[1:3] == ["quantize", "a net.onnx"]
-    assert run(capsys, mixed[1:])[0] == 0
-
-
-def test_an_open_verdict_says_how_many_samples_are_needed(place, capsys):
-    labels = np.arange(24) % 5
-    images = np.random.default_rng(1).normal(size=(24, 3, 8, 8)).astype(np.float32)
-    np.savez(place / "few.npz", x=images, labels=labels)
-    run(capsys, ["calibrate", "a net.onnx", "--data", "data.npz", "-q"])
-    run(capsys, ["quantize", "a net.onnx", "-o", "int8.onnx", "-q"])
-    words = ["compare", "a net.onnx", "int8.onnx", "--data", "few.npz", "--limit", "top1 >= -1"]
-    run_command(words)
-    err = capsys.readouterr().err
-    assert " more samples would settle it, " in err
 
 
 @pytest.mark.parametrize("option", ["-q", "--json"])

@@ -181,6 +181,9 @@ def test_what_is_nearly_the_same_holds_the_same_limits(verdicts, task, limit):
         for one in (test, report):
             advice = 'y1, y2 have no default limit: give one, such as --limit "sqnr_db'
             assert advice in one.sentence
+            assert "the suggested limit, >= 30 dB, holds; " in one.sentence
+            states = {(limit.state, limit.gate, limit.is_suggested) for limit in one.limits}
+            assert states == {("holds", "undecided", True)}
         return
     if (task, limit) == ("regression", "cosine >= 0.99"):  # of one value it is its sign
         return

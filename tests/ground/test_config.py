@@ -33,7 +33,7 @@ def test_the_price_of_an_hour_is_read(tmp_path):
 
 def test_optimizations_are_asked_for(tmp_path):
     before = read_config(written(tmp_path, "[calibration]")).calibration
-    assert (before.improve, before.improve_time_limit_s) == (None, 600.0)
+    assert (before.improve, before.improve_time_limit_s) == ("auto", 600.0)
     text = '[calibration]\nimprove = "best"\nimprove_time_limit_s = 90'
     asked = read_config(written(tmp_path, text)).calibration
     assert (asked.improve, asked.improve_time_limit_s) == ("best", 90.0)

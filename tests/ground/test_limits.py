@@ -133,6 +133,43 @@ def test_what_was_not_measured_is_undecided():
     assert overall([judged]) == overall([]) == UNDECIDED
 
 
+@each(
+    "text, figure, helps",
+    [
+        ("top1 >= -1", (-3.0, -4.0, -2.0, 600), True),  # broken
+        ("top1 >= -1", (-0.4, -1.2, 0.4, 600), True),  # one that loses nothing would hold
+        ("top1 >= -1", (0.0, -7.0, 7.0, 40), False),  # and here it would not
+        ("top1 >= -1", (-5.0, -14.0, 4.0, 40), True),  # but the figure itself is beyond the limit
+        ("top1 >= -1", (0.0, -0.5, 0.5, 600), False),  # holds
+        ("sqnr_db >= 30", (30.1, 29.0, 31.0, 40), True),
+        ("speedup >= 2", (1.0, 0.9, 1.1, None), False),
+    ],
+)
+def test_a_smaller_loss_helps_where_it_could_hold_the_limit(text, figure, helps):
+    *ends, samples = figure
+    judged = Judgement(parse_limit(text), "a", Figure(*ends, samples))
+    assert judged.may_improve == helps
+    assert Judgement.from_document(judged.to_document()) == judged
+
+
+def test_a_suggested_limit_shows_its_state_and_is_no_gate():
+    limit = parse_limit("sqnr_db >= 30")
+    for figure, state in (((35.59, 35.17, 36.03), HOLDS), ((20.0, 19.0, 21.0), BROKEN)):
+        judged = Judgement(limit, "a", Figure(*figure, 500), "y has no default limit", True)
+        assert (judged.state, judged.gate, overall([judged])) == (state, UNDECIDED, UNDECIDED)
+        assert "suggested" in str(judged)
+        assert (state in judged.predicate, judged.may_improve) == (True, state == BROKEN)
+        require([judged], "hint", (BROKEN, UNDECIDED))
+        assert Judgement.from_document(judged.to_document()) == judged
+
+
+def test_open_limits_end_with_status_1_where_they_are_asked_for():
+    open_one = Judgement(parse_limit("top1 >= -1"), "a", Figure(-0.5, -1.5, 0.5, 100))
+    require([open_one], "hint")
+    with fails(GateFailed, "undecided", "top1"):
+        require([open_one], "hint", (BROKEN, UNDECIDED))
+
+
 def test_limits_given_replace_configured_ones_of_the_same_metric():
     configured = parse_limits(["top1 >= -1", "speedup >= 2", "a: top1 >= -3"])
     found = joined(configured, parse_limits(["top1 >= -0.5"]))

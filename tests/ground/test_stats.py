@@ -105,14 +105,26 @@ def test_levels_of_several_variants_accept_what_holm_does(ps):
     assert accepted == expected
 
 
-def test_the_best_of_ten_at_the_limit_ships_no_more_often_than_one():
+@each("count, threshold", [(10, 1.0), (10, 0.95), (2, 0.95), (3, 0.95)])
+def test_the_best_of_many_at_the_limit_ships_no_more_often_than_one(count, threshold):
+    """Also where those that fail, with a p-value above 0.95, are left out of their number."""
     rng = np.random.default_rng(0)
     shipped = 0
-    for _ in range(400):
-        ps = rng.random(10)
-        levels = holm_levels(lambda i, level, ps=ps: bool(ps[i] <= 1 - level), 10)
+    for _ in range(2000):
+        ps = rng.random(count)
+        levels = holm_levels(
+            lambda i, level, ps=ps: bool(ps[i] <= 1 - level),
+            count,
+            fails=lambda i, ps=ps: bool(ps[i] > threshold),
+        )
         shipped += any(p <= 1 - level for p, level in zip(ps, levels, strict=True))
-    assert shipped / 400 <= 0.08
+    assert shipped / 2000 <= 0.06  # two standard errors above 0.05
+
+
+def test_variants_that_fail_leave_the_level_of_the_others_as_if_they_were_few():
+    alone, *failing = holm_levels(lambda i, level: False, 4, fails=lambda i: i > 0)
+    assert failing == [0.95] * 3
+    assert 0.95 < alone < 0.953
 
 
 def test_samples_needed_halve_the_interval_at_four_times_as_many():

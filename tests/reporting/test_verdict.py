@@ -169,7 +169,15 @@ def test_the_rule_gives_limit_and_margin():
 def test_the_best_of_many_variants_needs_more_evidence_than_one():
     close = accuracy(14, 4)
     assert judged(row("a", close)).word == WITH_CARE
-    assert judged(*(row(f"v{i}", BAD if i else close) for i in range(10))).word == INCONCLUSIVE
+    assert judged(*(row(f"v{i}", OPEN if i else close) for i in range(10))).word == INCONCLUSIVE
+
+
+def test_variants_that_plainly_break_a_limit_widen_no_other_s_interval():
+    close = row("close", accuracy(14, 4))
+    many = judged(close, *(row(f"v{i}", BAD) for i in range(9)))
+    assert (many.word, many.variant) == (WITH_CARE, "close")
+    (drop, *_), (alone, *_) = many.limits, judged(close).limits
+    assert alone.figure.level < drop.figure.level < alone.figure.level + 0.01
 
 
 def test_a_limit_on_something_not_measured_is_undecided_with_the_reason():

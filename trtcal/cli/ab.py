@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.advice import advise, advise_on_loss, advise_samples
-from trtcal.cli.options import EvaluationOptions, argument, option
+from trtcal.cli.advice import advise_after_success, advise_on_loss
+from trtcal.cli.options import EvaluationOptions, VerdictOptions, argument, option
 from trtcal.cli.output import Columns, print_limits, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class Ab(
     EvaluationOptions,
+    VerdictOptions,
     example="trtcal ab int8.onnx mixed.onnx --data test.npz "
     "--limit 'top1 >= -0.5' --limit 'speedup >= 1.3'",
 ):
@@ -73,29 +74,13 @@ class Ab(
             result = ab_test(baseline, candidate, dataset, question, settings)
         document = write_document(self.output, result.to_document())
         self.present(document, lambda: show(result), self.output)
-        _advise(self, result)
-        if not result.verdict.is_good:
-            raise self.refusal(result.verdict.word, result.verdict.sentence, _hint(result))
+        if not advise_on_loss(self, self.baseline, {self.candidate: result.verdict.limits}):
+            advise_after_success(self, self.baseline, self.candidate)
+        hint = "keep BASELINE, or run `trtcal search`; docs/statistics.md, Tasks, has the limits"
+        self.refuse(result.verdict.word, result.verdict.sentence, hint)
 
 
 command = Ab.command()
-
-
-def _advise(options: Ab, result: ABTest) -> None:
-    if result.verdict.is_good:
-        advise(options, "report", options.output.parent, "-o", "report.html")
-    elif needed := result.verdict.samples_needed:
-        advise_samples(needed, result.seen)
-    else:
-        advise_on_loss(options, options.baseline, options.candidate)
-
-
-def _hint(result: ABTest) -> str:
-    if result.verdict.samples_needed is not None:
-        return f"about {result.verdict.samples_needed:,} samples in total would settle it"
-    if any(limit.figure is not None and limit.reason for limit in result.verdict.limits):
-        return "give a limit that decides, or more data: docs/statistics.md, Tasks"
-    return "keep BASELINE, or run `trtcal search`"
 
 
 def show(result: ABTest) -> None:

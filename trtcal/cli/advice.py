@@ -16,7 +16,12 @@ from trtcal.documents.streams import command_line
 from trtcal.errors import TrtcalError
 
 if TYPE_CHECKING:
-    from trtcal.cli.options import Options
+    from collections.abc import Mapping, Sequence
+
+    from trtcal.cli.ab import Ab
+    from trtcal.cli.compare import Compare
+    from trtcal.cli.options import EvaluationOptions, Options
+    from trtcal.limits import Judgement
 
 MADE = "made.jsonl"
 _next: list[str] = []  # the command worth running next, if there is one
@@ -72,7 +77,7 @@ def advise(options: Options, *words: str | Path | None, why: str = "") -> None:
         return
     if why:
         note(f"note: {why}")
-    _next[:] = [command_line(*words)]
+    _next[:] = [command_line(*words)] if words else []
 
 
 def say_next(*, is_done: bool = True) -> None:
@@ -84,21 +89,58 @@ def say_next(*, is_done: bool = True) -> None:
     _next.clear()
 
 
-def advise_on_loss(options: Options, reference: Path, variant: Path) -> None:
-    """Advise optimizations for a variant that loses too much, or the search if it has them."""
-    sources = recall(variant)
-    data = sources.get("data")
-    if optimizations := sources.get("optimizations"):
-        ranges = ("--calibration", sources.get("ranges"), "--data", data)
-        advise(options, "search", reference, *ranges, "--optimizations", optimizations)
-    else:
-        improved = f"{reference.stem}-improved.onnx"
-        advise(options, "quantize", reference, "--data", data, "--improve", "fast", "-o", improved)
+def advise_on_loss(
+    options: EvaluationOptions, reference: Path, judged: Mapping[Path, Sequence[Judgement]]
+) -> bool:
+    """Advise what helps most where no variant holds its limits; tell whether that is so.
 
-
-def advise_samples(needed: int, seen: int) -> None:
-    """Say how many more samples would decide what is open."""
+    Optimizations, then the search, for a variant that loses less could hold; else more samples.
+    """
     from trtcal.cli.output import note
+    from trtcal.limits import HOLDS, overall
+    from trtcal.reporting.advice import SEARCHED, more_samples, searched
 
-    more = f"about {needed - seen:,} more samples would settle it, {needed:,} in total"
-    note(f"note: undecided: {more}")
+    if any(overall(limits) == HOLDS for limits in judged.values()):
+        return False
+    short = {
+        path: limits
+        for path, limits in judged.items()
+        if any(limit.may_improve for limit in limits)
+    }
+    sources = {path: recall(path) for path in short}
+    mixed = [path for path in short if "plan" in sources[path]]
+    improved = [path for path in short if "optimizations" in sources[path]]
+    tested = [limit for path in improved for limit in short[path] if limit.may_hold_on(SEARCHED)]
+    if tested and not mixed:
+        path = improved[0]
+        ranges = ("--calibration", sources[path].get("ranges"), "--data", options.test_data)
+        files = ("--optimizations", sources[path]["optimizations"])
+        limits = searched(limit.limit for limit in short[path] if limit.may_improve)
+        advise(options, "search", sources[path].get("model", reference), *ranges, *files, *limits)
+    elif short and not (mixed or improved):
+        path, known = next(iter(sources.items()))
+        data = known.get("data", options.config.calibration.data)
+        output = f"{reference.stem}-improved.onnx"
+        words = (known.get("model", reference), "--data", data, "--improve", "fast", "-o", output)
+        advise(options, "quantize", *words)
+    else:
+        every = [limit for limits in judged.values() for limit in limits]
+        if needed := [limit for limit in every if limit.samples_needed]:
+            most = max(limit.samples_needed or 0 for limit in needed)
+            note(f"note: undecided: {more_samples(most, needed)}")
+        elif suggested := [str(limit.limit) for limit in every if limit.is_suggested][:1]:
+            why = "no limit decides: the suggested one does where you take it for yours"
+            advise(options, *options.again(limits=(*options.limits, *suggested)), why=why)
+    return True
+
+
+def advise_after_success(options: Compare | Ab, reference: Path, variant: Path) -> None:
+    """Advise the A/B test after a comparison, the comparison after a test, the report after both."""
+    folder = options.output.parent
+    tests = {"ab": "ab.json", "compare": "comparison.json"}
+    name = type(options).__name__.lower()
+    other = next(command for command in tests if command != name)
+    if (folder / tests[other]).exists():
+        advise(options, "report", folder, "-o", "report.html")
+    else:
+        advise(options, other, reference, variant, "--data", options.test_data)

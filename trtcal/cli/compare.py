@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.advice import advise, advise_on_loss, advise_samples
-from trtcal.cli.options import EvaluationOptions, argument, option
+from trtcal.cli.advice import advise_after_success, advise_on_loss
+from trtcal.cli.options import EvaluationOptions, VerdictOptions, argument, option
 from trtcal.cli.output import Columns, filled, most, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
-    from trtcal.limits import Judgement
     from trtcal.model import Model
 
 
@@ -151,12 +150,13 @@ def _show_throughput(comparison: Comparison) -> None:
 
 class Compare(
     EvaluationOptions,
+    VerdictOptions,
     example="trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0'",
 ):
     """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
 
     Latency is measured on this machine, with the models in turn. The status is 1 if a variant
-    breaks a limit, given here or in trtcal.toml.
+    breaks a limit, given here or in trtcal.toml, or leaves it undecided.
     """
 
     reference: Path = argument()
@@ -191,7 +191,7 @@ class Compare(
         from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_candidates, open_variant
-        from trtcal.limits import require
+        from trtcal.limits import BROKEN, UNDECIDED, require
         from trtcal.model import load_model
 
         model = load_model(self.reference)
@@ -218,31 +218,17 @@ class Compare(
         names = (variant.name for variant in others)
         paths = tuple(path for path in self.variants if path.stem not in crashed)
         judged = {path: by_name.get(name, ()) for path, name in zip(paths, names, strict=False)}
-        if judged:
-            _advise(self, judged, len(dataset))
+        if judged and not advise_on_loss(self, self.reference, judged):
+            advise_after_success(self, self.reference, next(iter(judged)))
         if result.limits:
             every = [judgement for several in by_name.values() for judgement in several]
-            require(every, "choose another method, or run `trtcal search`")
+            states = (BROKEN,) if self.allow_undecided else (BROKEN, UNDECIDED)
+            require(every, "choose another method, or run `trtcal search`", states)
         for _, crash in crashes:
             raise crash
 
 
 command = Compare.command()
-
-
-def _advise(options: Compare, judged: Mapping[Path, Sequence[Judgement]], samples: int) -> None:
-    """Advise a remedy for a loss or an open verdict, else the A/B test."""
-    from trtcal.limits import BROKEN
-
-    needed = [limit.samples_needed or 0 for limits in judged.values() for limit in limits]
-    if max(needed, default=0) > samples:
-        advise_samples(max(needed), samples)
-    for path, limits in judged.items():
-        if any(limit.state == BROKEN for limit in limits):
-            advise_on_loss(options, options.reference, path)
-            return
-    data = options.data or options.config.evaluation.data
-    advise(options, "ab", options.reference, next(iter(judged)), "--data", data)
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:

@@ -44,6 +44,7 @@ from trtcal.documents import clear_places
 from trtcal.documents.streams import shell_word
 from trtcal.documents.trust import trusting
 from trtcal.errors import MODEL, GateFailed, InputError, TrtcalError
+from trtcal.limits import DO_NOT, INCONCLUSIVE
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
@@ -62,7 +63,7 @@ METRIC_FILE = (
     "Python file with metric(outputs, labels) -> {name: value}, called for each sample; higher is "
     "better."
 )
-LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
+LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
 
@@ -138,6 +139,21 @@ class Options:
         models = (getattr(self, name, None) for name in ("model", "reference", "baseline"))
         stem = str(next(filter(None, models), MODEL)).removesuffix(".onnx")
         return re.sub(rf"\b{MODEL}([\w-]*\.onnx)", lambda name: shell_word(stem + name[1]), hint)
+
+    def again(self, **changes: Any) -> tuple[str, ...]:
+        """Return the words of this command with other values of some parameters."""
+        words = [type(self).__name__.lower()]
+        for parameter in _parameters(type(self)):
+            value = changes.get(str(parameter.name), getattr(self, str(parameter.name), None))
+            values = value if isinstance(value, tuple) else (value,)
+            if isinstance(parameter, click.Argument):
+                words += [str(each) for each in values if each is not None]
+            elif value is True:
+                words.append(parameter.opts[-1])
+            elif value not in (None, False, (), parameter.default):
+                groups = [(each,) for each in values] if parameter.multiple else [values]
+                words += [str(word) for each in groups for word in (parameter.opts[-1], *each)]
+        return tuple(words)
 
     @classmethod
     def command(cls) -> click.Command:
@@ -306,10 +322,6 @@ class JsonOptions(Options):
         if path is not None:
             say_written(path, document["digest"])
 
-    def refusal(self, word: str, sentence: str, hint: str) -> GateFailed:
-        """Return the error of a verdict, with the sentence that no printed result has."""
-        return GateFailed(f"{word}: {sentence}" if self.as_json else f"the verdict is {word}", hint)
-
     def present_onnx(
         self, path: Path, written: OnnxFile, facts: dict[str, Any], show: Callable[[], object]
     ) -> None:
@@ -320,6 +332,20 @@ class JsonOptions(Options):
             say_written(path, written.digest)
             if written.weights is not None:
                 say(f"wrote its weights beside it, where they must stay: {written.weights}")
+
+
+class VerdictOptions(JsonOptions):
+    """The option of a command that ends with a verdict."""
+
+    allow_undecided: bool = option(
+        "End with status 0, not 1, where the verdict is INCONCLUSIVE or a limit is undecided."
+    )
+
+    def refuse(self, word: str, sentence: str, hint: str) -> None:
+        """`GateFailed` (exit status 1) unless a verdict is good, or open and that is allowed."""
+        if word == DO_NOT or (word == INCONCLUSIVE and not self.allow_undecided):
+            text = f"{word}: {sentence}" if self.as_json else f"the verdict is {word}"
+            raise GateFailed(text, hint)
 
 
 class LimitOptions(Options):
@@ -570,6 +596,11 @@ class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions, MeasureOptions
     slices: Path | None = option(
         "CSV file of slices: a header of attributes, then one row for each sample."
     )
+
+    @property
+    def test_data(self) -> Path | None:
+        """The data to judge on, given here or in trtcal.toml."""
+        return self.data or self.config.evaluation.data
 
     def batch_of(self, model: Model) -> int:
         """Return the size of a batch, which a model may fix."""

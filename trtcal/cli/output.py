@@ -348,7 +348,7 @@ def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None
     """Print the table of limits, if there are any."""
     if judgements:
         columns: Columns = {
-            "limit": "{limit}",
+            "limit": lambda row: row.title,
             "of": "{subject}",
             "measured": lambda row: row.reason if row.figure is None else row.measured,
             "margin": "{margin:+.4g}",

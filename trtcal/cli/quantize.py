@@ -257,7 +257,8 @@ class Quantize(
         data = self.data or (self.config.calibration.data if self.improve else None)
         known = {"data": data} if data or ranges is None else recall(ranges)
         sources = {"model": self.model or self.config.model, "data": known.get("data")}
-        remember(self.output_path, **sources, ranges=ranges, optimizations=optimizations)
+        files = {"ranges": ranges, "optimizations": optimizations, "plan": self.plan}
+        remember(self.output_path, **sources, **files)
         here = targets_here()
         target = next(iter((*self._suited, *(["sm89"] if "sm89" in here else here))))
         advise(self, "build", self.output_path, "--target", target, "-o", Path("builds", target))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trtcal.cli.advice import advise
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
 from trtcal.cli.options import (
     GivenOptions,
-    JsonOptions,
     PassOptions,
     TrustOptions,
+    VerdictOptions,
     argument,
     option,
     tags_of,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Run(
-    JsonOptions,
+    VerdictOptions,
     GivenOptions,
     PassOptions,
     TrustOptions,
@@ -40,8 +40,9 @@ class Run(
     """Do everything for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
 
     Given a model, trtcal reads what the options leave open from the model and its data, and prints
-    each guess; `trtcal init` writes the guesses into a file. The status is 1 if the verdict is DO
-    NOT SHIP, or if a limit on builds or data is broken.
+    each guess; `trtcal init` writes the guesses into a file. Where INT8 misses a limit or loses more
+    than noise, it tries `--improve fast` and shows both. The status is 1 if the verdict is DO NOT
+    SHIP or INCONCLUSIVE, or if a limit on builds or data is broken.
     """
 
     source: Path = argument(default=Path(FILE), metavar="[MODEL|CONFIG]")
@@ -50,6 +51,10 @@ class Run(
         "Tag of the run, which replaces one with the same key in CONFIG; may be repeated.",
         "--tag",
         metavar="KEY=VALUE",
+    )
+    improve: Literal["auto", "fast", "best", "off"] | None = option(
+        "Optimize INT8 without training: where it falls short (auto), always (fast, best), or never "
+        "(off).  [default: improve of [calibration] in trtcal.toml, else auto]"
     )
     no_history: bool = option("Do not record the run in the history.")
 
@@ -108,6 +113,7 @@ class Run(
             batch=self.batch,
             metric_file=metric,
             target=self.targets,
+            improve=self.improve,
             tag=self.tags,
         )
 
@@ -121,6 +127,9 @@ class Run(
         settings, guessed = self._settings()
         tags = read_tags({**settings.cost.tags, **tags_of(self.tags)})
         settings = self.with_passes(replace(settings, cost=replace(settings.cost, tags=tags)))
+        if self.improve:
+            calibration = replace(settings.calibration, improve=self.improve)
+            settings = replace(settings, calibration=calibration)
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, _note, history, warn, guessed)
         if history is not None:
@@ -141,9 +150,7 @@ class Run(
                 advise(self, *step.words, why=step.why)
 
         self.present(result.report, show_all)
-        if verdict["word"] == "DO NOT SHIP":
-            hint = "the report lists what to change"
-            raise self.refusal(verdict["word"], verdict["sentence"], hint)
+        self.refuse(verdict["word"], verdict["sentence"], "the report lists what to change")
         require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trtcal.cli.advice import advise
-from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, option, say_guesses
+from trtcal.cli.advice import advise, recall
+from trtcal.cli.options import (
+    CalibratedOptions,
+    LimitOptions,
+    TaskOptions,
+    VerdictOptions,
+    option,
+    say_guesses,
+)
 from trtcal.cli.output import (
     Columns,
     note,
@@ -20,13 +29,18 @@ from trtcal.cli.output import (
     show_coverage,
     warning,
 )
-from trtcal.errors import GateFailed, InputError, some
+from trtcal.errors import GateFailed, InputError, TrtcalError, some
 from trtcal.formats import NARROW
+from trtcal.limits import BROKEN, Limit, parse_limits
+from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
+    from trtcal.data import Dataset
     from trtcal.evaluate.search.compiled import Compile
     from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.model import Model
+    from trtcal.ptq.improver import Improved
+    from trtcal.ranges import Calibration
 
 
 LAYERS_SHOWN = 4
@@ -118,17 +132,20 @@ class Search(
     CalibratedOptions,
     TaskOptions,
     LimitOptions,
+    VerdictOptions,
     example="trtcal search model.onnx --calibration calibration.json --data test.npz "
     "--limit 'top1 >= -0.3' --target sm89 -o search",
 ):
     """Find which layers of MODEL to quantize, and to what: plans from fastest to most accurate.
 
-    Losses are measured by running the Q/DQ model. Times are estimates from the GPU's datasheet, or
-    measurements with --times. A limit is about top1, agreement, sqnr_db, speedup, latency_p50 (the
-    time of a batch) or int8_macs, as in "top1 >= -0.3". Without a limit the command recommends the
-    plan that loses least and keeps 90 % of the INT8 speed-up. The output folder keeps the
-    measurements, so that the same command resumes where it was stopped. The status is 1 if no plan
-    meets the limits.
+    Losses are measured by running the Q/DQ model. Where all in INT8 misses a limit or loses more than
+    noise, the search starts from the model that --improve fast gives. Times are estimates from the
+    GPU's datasheet, or measurements with --times. A limit is about top1, agreement, sqnr_db,
+    speedup, latency_p50 (the time of a batch) or int8_macs, as in "top1 >= -0.3". Without a limit
+    the command recommends all in INT8 where that holds the task's limits, else the plan that loses
+    least and keeps 90 % of the INT8 speed-up. The output folder keeps the measurements, so that the
+    same command resumes where it was stopped. The status is 1 if no plan meets the limits, or the
+    recommended one leaves a limit undecided on samples held back.
 
     --precisions lets layers have other narrow formats than INT8. --goal smallest looks for the
     smallest file within the limits, or within half a point of accuracy if no limit is about it.
@@ -159,13 +176,22 @@ class Search(
         metavar="INT8 FLOAT",
     )
     batch: int = option("Batch size for times.", default=1, least=1)
+    improve: Literal["auto", "fast", "best", "off"] = option(
+        "Start from a model optimized without training: where INT8 falls short (auto), always (fast, "
+        "best), or never (off). Not with --optimizations.",
+        default="auto",
+    )
     target: str | None = option(
         "Target to build each plan for: sm89, rtx4090 and similar.",
         metavar="TARGET",
         formerly="--build",
     )
     samples: int = option("Number of samples for sensitivities.", default=64, least=2)
-    evaluate: int = option("Number of samples for plans.", default=512, least=2)
+    evaluate: int | None = option(
+        "Number of samples for plans; the recommended one is tested on the others.  [default: 512, or "
+        "half of --data]",
+        least=2,
+    )
     plans: int = option("Number of plans to measure at most.", default=48, least=2)
     time_limit: float | None = option(
         "Seconds after which no further layer or plan is measured or built."
@@ -183,37 +209,127 @@ class Search(
         loaded, prepared, dataset = self.open_all()
         settings = _settings(self, loaded, prepared)
         cache = cache_beside(self.output, loaded, dataset, self.task_reader)
-        table = Calibration.read(self.ranges)
+        table, paths = Calibration.read(self.ranges), (self.ranges, self.optimizations)
+        if improved := self._improved(loaded, (prepared, table), dataset, settings):
+            prepared, table = improved.optimized, improved.calibration
+            names = ("calibration.json", "optimizations.npz", "optimizations.json")
+            ranges, optimizations, record = (self.output / f"improved.{name}" for name in names)
+            paths = (ranges, optimizations)
+            with together():
+                improved.write(optimizations, record, ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
         say_guesses(settings.reader)
         with together():
-            ranges = (self.ranges, table, self.optimizations)
-            document = write_search(self.output, result, settings, loaded, ranges, dataset)
+            files = (paths[0], table, paths[1])
+            document = write_search(self.output, result, settings, loaded, files, dataset)
         self.present(document, lambda: show(document, self.output))
-        for plan in _recommended(document):
-            advise(self, *shlex.split(plan["command"])[1:])
+        self._advise(document)
         _require(document)
+        if document["limits"]:
+            tested = document["tested"]
+            self.refuse(tested["word"], tested["sentence"], _hint_of(tested))
+
+    def _advise(self, document: dict[str, Any]) -> None:
+        """Advise to apply the recommended plan; where there is none, or it fails, another limit."""
+        broken = {
+            item["limit"]
+            for item in (document["tested"] or {"limits": ()})["limits"]
+            if item["state"] == BROKEN and document["limits"]
+        }
+        others = changed_limits(parse_limits(self.limits), document["reliefs"], broken)
+        if others:
+            changed = tuple(str(limit).removesuffix(f" {limit.unit}") for limit in others)
+            advise(self, *self.again(limits=changed))
+        for plan in _recommended(document) if not others else ():
+            advise(self, *shlex.split(plan["command"])[1:])
+
+    def _improved(
+        self,
+        model: Model,
+        subject: tuple[Model, Calibration],
+        dataset: Dataset,
+        settings: SearchOptions,
+    ) -> Improved | None:
+        """Return the optimized model where the search starts from one; an attempt may fail.
+
+        It is fitted to none of the samples that the recommended plan is tested on.
+        """
+        from trtcal.evaluate.search.pipeline import samples_searched, whole_test
+        from trtcal.ptq.improver import improve
+        from trtcal.ptq.optimizations import ImproveOptions
+
+        if self.optimizations or self.improve == "off" or settings.precisions[0] != "int8":
+            return None
+        searched, is_auto = samples_searched(dataset, settings, model), self.improve == "auto"
+        try:
+            if is_auto and whole_test(*subject, searched, settings).keeps_all:
+                return None
+            effort = "fast" if is_auto else self.improve
+            data = self._to_calibrate(model) or searched
+            improved = improve(subject[0], data, ImproveOptions(effort), progress)
+        except TrtcalError as error:
+            note(f"note: INT8 was not optimized: {error.message}")
+            return None
+        why = "all in INT8 misses a limit or loses more than noise; " * is_auto
+        seconds = sum(attempt.seconds for attempt in improved.tries)
+        note(f"note: {why}the search starts from the optimized model ({seconds:.0f} s)")
+        return improved
+
+    def _to_calibrate(self, model: Model) -> Dataset | None:
+        """Return the data that the ranges were calibrated on, None where they are not known."""
+        from trtcal.pipeline.inputs import open_section
+
+        settings, known = self.config.calibration, recall(self.ranges).get("data")
+        if known is not None:
+            settings = replace(settings, data=Path(known))
+        if settings.data is None:
+            return None
+        return open_section(model, self.config, settings, "calibration.data")
 
 
 command = Search.command()
 
 
-def _require(document: dict[str, Any]) -> None:
-    """`GateFailed` if no plan is recommended, or the one that is breaks a limit that was given."""
-    from trtcal.evaluate.search.exchange import NONE_HOLDS
-    from trtcal.limits import DO_NOT
+def changed_limits(
+    limits: Sequence[Limit], reliefs: Sequence[dict[str, Any]], broken: Collection[str]
+) -> tuple[Limit, ...]:
+    """Return other limits to search with: the one that has to give least relaxed, broken ones stricter.
 
-    tested = document["tested"]
+    Stricter is 3 dB more, or half the points. None where neither calls for it.
+    """
+    bounds = {
+        str(limit): limit.bound + 3 if limit.metric == SQNR else limit.bound / 2
+        for limit in limits
+        if str(limit) in broken
+    }
+    for relief in reliefs[:1]:
+        whole = math.floor if ">=" in relief["limit"] else math.ceil
+        bounds[relief["limit"]] = whole(100 * relief["needed"]) / 100
+    return tuple(
+        replace(limit, bound=bounds.get(str(limit), limit.bound)) for limit in limits if bounds
+    )
+
+
+def _require(document: dict[str, Any]) -> None:
+    """`GateFailed` if no plan is recommended."""
+    from trtcal.evaluate.search.exchange import NONE_HOLDS
+
     if document["recommended"] is None:
         if document["reason"] == NONE_HOLDS:
             raise GateFailed("no measured plan meets all limits", _advice(document))
         precision = document["float_precision"]
         raise GateFailed(document["reason"], f"build the network in {precision}, without INT8")
-    if document["limits"] and tested["word"] == DO_NOT:
-        raise GateFailed(
-            "the recommended plan breaks a limit on the samples of the A/B test",
-            "use a stricter --limit, which leaves a margin, or more samples (--evaluate)",
+
+
+def _hint_of(tested: dict[str, Any]) -> str:
+    """Return what helps where the A/B test of the recommended plan is not good."""
+    if needed := tested["samples_needed"]:
+        times = math.sqrt(needed / tested["samples"])
+        return (
+            f"about {needed:,} samples held back would settle it, with an interval {times:.2g} times "
+            f"narrower: add {needed - tested['samples']:,} to --data"
         )
+    return "use a stricter --limit, which leaves a margin, or more samples (--evaluate)"
 
 
 def _show_tested(document: dict[str, Any]) -> None:
@@ -226,6 +342,13 @@ def _show_tested(document: dict[str, Any]) -> None:
         )
         verdict = f"{tested['word']}: {tested['sentence']}"
         say(f"A/B test against the limits on {where}: {verdict}")
+    if beside := document["beside_int8"]:
+        ends, unit = beside["difference"], f" {beside['unit']}".rstrip()
+        change = f"{ends['value']:+.3g}{unit} of {beside['name']}"
+        low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
+        interval = f"95 % interval {low:+.3g} to {high:+.3g}"
+        speed = f"{beside['speed']:.3g} times as fast ({document['costs']})"
+        say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
         from trtcal.documents import from_fields
@@ -238,7 +361,6 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
     from trtcal.data.dataset import batch_for
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
-    from trtcal.limits import parse_limits
 
     return SearchOptions(
         Limits(parse_limits(options.limits)),

@@ -88,6 +88,16 @@ class ABTest:
     timing: Timing | None = None
     interim: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the candidate misses no limit that a smaller loss could hold, and no figure is lower.
+
+        Lower is what is lower by more than noise.
+        """
+        verdict = self.verdict
+        lower = any(answer.warning for answer in verdict.answers)
+        return not lower and not any(limit.may_improve for limit in verdict.limits)
+
     def to_document(self) -> Document:
         """Return the sealed JSON form; times, and what rests on them, stand under `measured`."""
         body = {

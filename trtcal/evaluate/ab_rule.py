@@ -330,7 +330,10 @@ def ask(
     judgements = [judgement for limit in rule.limits for judgement in _judge(limit, data)]
     reason = no_usual_limit(rule.without)
     for limit in rule.suggested:
-        judgements += [replace(judgement, reason=reason) for judgement in _judge(limit, data)]
+        judgements += [
+            replace(judgement, reason=reason, is_suggested=True)
+            for judgement in _judge(limit, data)
+        ]
     return Answers(
         tuple(replace(answer, adjusted_p=p) for answer, p in zip(answers, adjusted, strict=True)),
         tuple(judgements),
@@ -429,8 +432,8 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
     if rule.without and not rule.suggested:
         warnings = (*warnings, no_limit_on(rule.without))
     verdict = Verdict(INCONCLUSIVE, "", rule, answers.comparisons, judgements, warnings)
-    broken = [judgement for judgement in judgements if judgement.state == BROKEN]
-    undecided = [judgement for judgement in judgements if judgement.state == UNDECIDED]
+    broken = [judgement for judgement in judgements if judgement.gate == BROKEN]
+    undecided = [judgement for judgement in judgements if judgement.gate == UNDECIDED]
     if broken:
         return replace(verdict, word=DO_NOT, sentence=_sentence(broken))
     if not any(limit.metric == rule.metric for limit in (*rule.limits, *rule.suggested)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -177,6 +177,20 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         plain["structure"] = document.get("structure", "")
         plain["crashes"] = tuple(document.get("crashes", ()))
         return cls(limits=limits, rows=rows, machine=measured["machine"], task=task, **plain)
+
+    def joined(self, later: Comparison) -> Comparison:
+        """Return the comparison with the variants of a later one of the same reference and samples.
+
+        Each speed-up is that beside the reference in its own pass.
+        """
+        crashes = (*self.crashes, *later.crashes)
+        return replace(self, rows=(*self.rows, *later.rows[1:]), crashes=crashes)
+
+    def of(self, names: Collection[str]) -> Comparison:
+        """Return the comparison with some of its variants, by their names."""
+        rows = (self.rows[0], *(row for row in self.rows[1:] if row.name in names))
+        crashes = tuple(crash for crash in self.crashes if crash["variant"] in names)
+        return replace(self, rows=rows, crashes=crashes)
 
     def columns(self) -> dict[str, Callable[[Row], str]]:
         """Return by heading what gives a figure of the outputs as text, of those that any row has."""

@@ -20,7 +20,7 @@ from trtcal.limits import (
     parse_limit,
     parse_limits,
 )
-from trtcal.metrics import COVERAGE, FILES, METRICS, OUTPUTS, SQNR, TIMES
+from trtcal.metrics import COVERAGE, FILES, HIGHER, METRICS, OUTPUTS, SQNR, TIMES, metric_of
 from trtcal.stats import LEVEL, Interval, holm_levels, one_sided, paired_difference
 
 if TYPE_CHECKING:
@@ -59,8 +59,10 @@ def judge_variants(comparison: Comparison) -> Judged:
     """Hold every variant to the limits, at levels at which all of the k variants hold together.
 
     The best of k variants holds by chance more often than one does: Holm's correction, see
-    `trtcal.stats.holm_levels`. Without limits on the outputs those that have no default one are held
-    to a suggested one, which decides nothing. `InputError` if a limit is about an unknown variant.
+    `trtcal.stats.holm_levels`. Those that cannot be chosen widen no other's interval: variants that
+    plainly break a limit, and those that no limit on the outputs is about. Without limits on the
+    outputs those that have no default one are held to a suggested one, which decides nothing.
+    `InputError` if a limit is about an unknown variant.
     """
     reference, rows = comparison.rows[0], comparison.candidates
     limits = list(filter(is_compared, with_default(comparison)))
@@ -68,17 +70,51 @@ def judge_variants(comparison: Comparison) -> Judged:
     _check_variants(limits, [*(row.name for row in rows), *crashed])
     undefined = [] if about_outputs(comparison.limits) else without_limit(comparison)
     suggested = [parse_limit(SUGGESTED)] if undefined else []
+    outputs = [*about_outputs(limits), *suggested]
 
     def judged(index: int, level: float) -> tuple[Judgement, ...]:
         judgements = judge_row(limits, rows[index], reference, level)
         suggestions = judge_row(suggested, rows[index], reference, level)
         return (
             *(_contrasted(judgement, comparison) for judgement in judgements),
-            *(replace(judgement, reason=no_usual_limit(undefined)) for judgement in suggestions),
+            *(
+                replace(judgement, reason=no_usual_limit(undefined), is_suggested=True)
+                for judgement in suggestions
+            ),
         )
 
-    levels = holm_levels(lambda i, level: overall(judged(i, level)) == HOLDS, len(rows))
-    return {row.name: judged(i, levels[i]) for i, row in enumerate(rows)}
+    asked = [i for i, row in enumerate(rows) if any(limit.is_about(row.name) for limit in outputs)]
+    levels = holm_levels(
+        lambda i, level: overall(judged(asked[i], level)) == HOLDS,
+        len(asked),
+        fails=lambda i: overall(judged(asked[i], LEVEL)) == BROKEN,
+    )
+    level_of = dict(zip(asked, levels, strict=True))
+    return {row.name: judged(i, level_of.get(i, LEVEL)) for i, row in enumerate(rows)}
+
+
+def falls_short(comparison: Comparison) -> bool:
+    """Tell whether every variant loses more than it may, so that optimizations can help.
+
+    It misses a limit that one with a smaller loss could hold, or a figure of the labels is lower by
+    more than noise.
+    """
+    judged = judge_variants(comparison)
+    return bool(judged) and all(
+        any(limit.may_improve for limit in judged[row.name]) or _is_lower(row)
+        for row in comparison.candidates
+    )
+
+
+def _is_lower(row: Row) -> bool:
+    """Tell whether the whole 95 % interval of the change of a figure of the labels is below zero."""
+    drop = row.accuracy.top1_drop_interval
+    means = [metric_of(name) for name in row.means if metric_of(name).better == HIGHER]
+    return (drop is not None and drop[0] > 0) or any(
+        row.means[metric.name].difference(LEVEL, metric.reach).high < 0
+        for metric in means
+        if metric.needs_labels
+    )
 
 
 def _contrasted(judgement: Judgement, comparison: Comparison) -> Judgement:

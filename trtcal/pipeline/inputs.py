@@ -173,6 +173,7 @@ def read_plans(config: Config, prepared: Model) -> dict[str, Plan]:
     names = [f"int8-{method}" for method in dict.fromkeys(config.calibration.methods)]
     names += [FP16_VARIANT] if config.build.compares_fp16 else []
     names += [*config.plans, *(f"{name}-{IMPROVED}" for name, _ in config.efforts)]
+    names += [f"int8-{IMPROVED}"] if config.calibration.improve == "auto" else []
     for name in names:
         if names.count(name) > 1:
             raise InputError(

@@ -28,13 +28,16 @@ from trtcal.model.loaders import source_of
 from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.journal import Journal, Say
 from trtcal.pipeline.stages import (
+    COMPARISON,
     DATA_CHECK,
     build_all,
     calibrate_all,
     checked_data,
     compare_all,
+    improve_short,
     observe_tensors,
     quantize_all,
+    record_comparison,
     record_tails,
     report_document,
     write_followers,
@@ -48,7 +51,7 @@ from trtcal.runs.settings import SCRIPTS, SETTINGS, to_table, write_settings
 OUTPUTS = (
     "builds",
     "calibrations",
-    "comparison.json",
+    COMPARISON,
     DATA_CHECK,
     "histograms.npz",
     "models",
@@ -142,8 +145,12 @@ def run_stages(
     shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
     for name in set(shapes) - set(inputs.config.build.shapes):
         journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
-    build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
-    compare_all(inputs, variants, journal)
+    build_all([inputs.model, *map(load_model, variants)], inputs, journal, sizes)
+    comparison = compare_all(inputs, variants, journal)
+    if improved := improve_short(inputs, comparison, journal):
+        build_all([*map(load_model, improved)], inputs, journal, sizes)
+        comparison = comparison.joined(compare_all(inputs, improved, journal))
+    record_comparison(inputs, [*variants, *improved], comparison, journal)
     write_followers(journal)
     journal.origin.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
     journal.origin.write(journal.folder, command)

@@ -26,7 +26,8 @@ class Journal:
     """Where a run writes, what it has written so far, and whom it tells.
 
     `limits` are those on builds and data, judged. `reads` are the samples read, by purpose, `done` the
-    steps of the same run in a process that was killed, by output: they are not made again.
+    steps of the same run in a process that was killed, by output: they are not made again. `spent` has
+    the seconds of stages not recorded yet.
     """
 
     folder: Path
@@ -37,6 +38,7 @@ class Journal:
     followers: tuple[Follower, ...] = ()
     reads: dict[str, int] = field(default_factory=dict)
     done: dict[str, Step] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read what a process before this one finished."""
@@ -52,6 +54,13 @@ class Journal:
         self.reads |= {key: reads[key] for key in reads if key not in self.reads}
 
     @contextlib.contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Count the time towards a stage that is recorded later."""
+        started = time.perf_counter()
+        yield
+        self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - started
+
+    @contextlib.contextmanager
     def step(
         self, stage: str, output: str, inputs: Sequence[str] = (), options: object = None
     ) -> Iterator[Callable[[str], None]]:
@@ -59,10 +68,11 @@ class Journal:
 
         `inputs` are the digests of what the stage works on: with them followers see it.
         """
-        started, digests, before = time.perf_counter(), list[str](), self.done.get(output)
-        yield digests.append
-        seconds = before.seconds if before else time.perf_counter() - started
-        step = Step(stage, output, digests[0], seconds)
+        digests, before = list[str](), self.done.get(output)
+        with self.timing(stage):
+            yield digests.append
+        spent = self.spent.pop(stage)
+        step = Step(stage, output, digests[0], before.seconds if before else spent)
         self.origin.stages.append(step)
         if not before:
             line = json.dumps({"step": to_fields(step), "reads": self.reads})

@@ -29,8 +29,9 @@ from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges
 from trtcal.documents import Document, digest_file, to_fields, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
-from trtcal.evaluate.comparison import compare, with_layers
+from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.per_sample import class_labels
+from trtcal.evaluate.variant_limits import falls_short
 from trtcal.evaluate.variants import open_candidates, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
@@ -57,6 +58,7 @@ from trtcal.runs.history import History
 from trtcal.runs.origin import Step
 
 DATA_CHECK = "data_check.json"
+COMPARISON = "comparison.json"
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
@@ -174,11 +176,33 @@ def quantize_all(
     if inputs.config.build.compares_fp16:
         requests.append((FP16_VARIANT, calibrations[settings.method], Plan(default="fp16")))
     files = [write_variant(inputs, inputs.prepared, *request, journal) for request in requests]
-    for name, effort in inputs.config.efforts:
-        base = inputs.plans.get(name, Plan())
-        improved = optimize(inputs, name, effort, base, journal)
-        variant = improved.optimized, f"{name}-{IMPROVED}", improved.calibration, base
-        files.append(write_variant(inputs, *variant, journal))
+    return files + [
+        write_improved_variant(inputs, *each, journal) for each in inputs.config.efforts
+    ]
+
+
+def write_improved_variant(inputs: Inputs, name: str, effort: str, journal: Journal) -> Path:
+    """Optimize INT8 or a plan, by its name, and write the variant; return its file."""
+    base = inputs.plans.get(name, Plan())
+    improved = optimize(inputs, name, effort, base, journal)
+    variant = improved.optimized, f"{name}-{IMPROVED}", improved.calibration, base
+    return write_variant(inputs, *variant, journal)
+
+
+def improve_short(inputs: Inputs, comparison: Comparison, journal: Journal) -> list[Path]:
+    """Write INT8 with optimizations if every variant falls short; an attempt that fails ends no run."""
+    if inputs.config.calibration.improve != "auto" or not falls_short(comparison):
+        return []
+    journal.say(
+        "INT8 misses a limit or loses more than noise: trying optimizations (improve = fast)"
+    )
+    try:
+        files = [write_improved_variant(inputs, "int8", "fast", journal)]
+    except TrtcalError as error:
+        journal.say(f"INT8 was not optimized: {error.message}")
+        return []
+    seconds = max(step.seconds for step in journal.origin.of_stage("improve"))
+    journal.say(f"the optimizations took {seconds:.0f} s")
     return files
 
 
@@ -225,17 +249,19 @@ def write_variant(
     return journal.folder / output
 
 
-def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: SizeRanges) -> None:
+def build_all(models: Sequence[Model], inputs: Inputs, journal: Journal, sizes: SizeRanges) -> None:
     """Build every model for every target; what could not be built is recorded with the reason.
 
-    No limit on narrow formats is about the first, which is the reference, and FP16.
+    No limit on narrow formats is about the reference and FP16.
     """
+    config = inputs.config
     jobs = [(model, target) for model in models for target in config.build.run_targets]
     of_floats = tuple(limit for limit in config.limits if limit.metric not in SHARES)
     plain = replace(config, limits=of_floats)
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
-            settings = plain if model is models[0] or model.name == FP16_VARIANT else config
+            is_float = model is inputs.model or model.name == FP16_VARIANT
+            settings = plain if is_float else config
             build_one(model, target, settings, journal, sizes)
             advance(1)
 
@@ -286,14 +312,13 @@ def build_one(
         journal.limits += [replace(judgement, subject=name) for judgement in diagnosis.limits]
 
 
-def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> None:
+def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> Comparison:
     """Compare all variants with the model as it was given, and tensor by tensor."""
     settings, data = inputs.config.evaluation, inputs.evaluation_data
-    digests = [inputs.model.fingerprint, *map(digest_file, variants), data.fingerprint]
-    with journal.step("compare", "comparison.json", digests) as record:
-        if step := journal.done.get("comparison.json"):
-            record(step.digest)
-            return
+    path = journal.folder / COMPARISON
+    if COMPARISON in journal.done:
+        return Comparison.read(path).of({variant.stem for variant in variants})
+    with journal.timing("compare"):
         reference = open_variant(inputs.model.path)
         others, crashes = open_candidates(variants)
         limits, how = inputs.comparing
@@ -303,7 +328,17 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
-        comparison.write(journal.folder / "comparison.json")
+    comparison.write(journal.folder / COMPARISON)
+    return comparison
+
+
+def record_comparison(
+    inputs: Inputs, variants: Sequence[Path], comparison: Comparison, journal: Journal
+) -> None:
+    """Write the comparison of all variants, and record it."""
+    digests = (inputs.model.fingerprint, *map(digest_file, variants))
+    with journal.step("compare", COMPARISON, (*digests, comparison.dataset)) as record:
+        comparison.write(journal.folder / COMPARISON)
         record(comparison.digest)
 
 

@@ -1,35 +1,47 @@
-"""What to do after a verdict: the one command that is worth running next."""
+"""What to do after a verdict: the one thing that is worth doing next.
+
+Chosen by what is known to help most in a minute of work: optimizations (`improve`), then mixed
+precision (`search`), then more samples, then the device. What the run has tried is not advised again.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtcal.config import FILE
 from trtcal.documents import Document
 from trtcal.documents.streams import command_line
-from trtcal.evaluate.search.limits import FIGURES as SEARCHED
+from trtcal.evaluate.search.limits import is_searched
 from trtcal.formats import spelled
-from trtcal.limits import BROKEN, DO_NOT, INCONCLUSIVE, parse_limit
-from trtcal.metrics import OUTPUTS
+from trtcal.limits import DO_NOT, INCONCLUSIVE, UNDECIDED, Judgement, Limit
+from trtcal.metrics import TIMES
+from trtcal.ptq.improver import LEAST_SAMPLES
 from trtcal.reporting.engines import CPU, formats_of
 from trtcal.reporting.verdict import COMMAND
 
 CUT = "trtcal prepare "
+SEARCHED = 0.5  # of the samples, on which a plan is tested at least
+NARROWER = 2  # times, with more rounds
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """Why, and the command without `trtcal`, with the files of the run as they were given."""
+    """Why, and the command without `trtcal`, with the files of the run as they were given.
+
+    There is no command for what only the user can do.
+    """
 
     why: str
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
-        """The command, ready to paste."""
-        return command_line(*self.words)
+        """The command, ready to paste, empty if there is none."""
+        return command_line(*self.words) if self.words else ""
 
 
 Files = dict[str, str]
@@ -44,15 +56,11 @@ def next_step(document: Document) -> NextStep | None:
         return _after_a_loss(document, files)
     if cut := _cut(document, files):
         return cut
-    if verdict["word"] == INCONCLUSIVE:
-        needed = max((limit["samples_needed"] or 0 for limit in verdict["limits"]), default=0)
-        if not needed:
-            return None
-        more = needed - document["comparison"]["samples"]
-        return NextStep(
-            f"Add about {more:,} samples to the test data and run again", ("run", files["config"])
-        )
     variant = f"{files['folder']}/models/{verdict['variant']}.onnx"
+    if verdict["word"] == INCONCLUSIVE:
+        judged = [Judgement.from_document(limit) for limit in verdict["limits"]]
+        rounds = ("compare", files["model"], variant, *config_of(files), "--rounds")
+        return _after_a_loss(document, files) or _more(judged, document, rounds)
     targets = [build["target"] for build in document["builds"] if build["target"] != CPU]
     if not targets:
         words = ("ab", files["model"], variant, *config_of(files))
@@ -62,6 +70,28 @@ def next_step(document: Document) -> NextStep | None:
     return NextStep(
         f"Build the engine and measure its speed on a machine with the GPU ({targets[0]})", words
     )
+
+
+def _more(
+    judged: Sequence[Judgement], document: Document, rounds: tuple[str, ...]
+) -> NextStep | None:
+    """Return how many more samples, or which command with more rounds, would narrow an interval."""
+    if needed := max((judgement.samples_needed or 0 for judgement in judged), default=0):
+        return NextStep(f"Add samples to the test data: {more_samples(needed, judged)}")
+    if any(limit.limit.about.of == TIMES and limit.state == UNDECIDED for limit in judged):
+        latencies = (of["latency"]["runs"] for of in document["measured"]["variants"].values())
+        runs = NARROWER**2 * max(latencies)
+        why = f"Measure {runs} rounds on an idle machine: intervals about {NARROWER} times narrower"
+        return NextStep(why, (*rounds, str(runs)))
+    return None
+
+
+def more_samples(needed: int, judged: Iterable[Judgement]) -> str:
+    """Return how many samples in all would settle limits, and how much narrower intervals get."""
+    seen = max(limit.figure.samples or 1 for limit in judged if limit.figure)
+    times = math.sqrt(needed / seen)
+    more = f"about {needed - seen:,} more would settle it, {needed:,} in total"
+    return f"{more}, with an interval {times:.2g} times narrower"
 
 
 def measuring_layers(document: Document) -> str | None:
@@ -124,38 +154,41 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
 
 def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     """Return what makes a variant more accurate, if that is what a limit misses."""
-    judged = document["measured"]["verdict"]["limits"]
-    broken = {
-        parse_limit(judgement["limit"]): judgement
-        for judgement in judged
-        if judgement["state"] == BROKEN
-    }
+    limits = document["measured"]["verdict"]["limits"]
+    judged = [Judgement.from_document(limit) for limit in limits]
+    short = [judgement.limit for judgement in judged if judgement.may_improve]
     ranges = _ranges(document, files)
-    if ranges is None or all(limit.about.of != OUTPUTS for limit in broken):
+    if ranges is None or not short:
         return None
     formats = formats_of(document)
     if not document["optimizations"]:
-        output = f"{Path(files['model']).stem}-improved.onnx"
-        subject = (
-            "quantize",
-            files["model"],
-            *config_of(files),
-            *plan_of(document, files["folder"]),
-        )
-        return NextStep(
+        if min(table["samples"] for table in document["calibrations"]) < LEAST_SAMPLES:
+            return None
+        why = (
             f"Reduce the loss of {spelled(formats or {'int8'})} without training (ranges, biases, "
-            "rounding of weights)",
-            (*subject, "--improve", "fast", "-o", output),
         )
-    limits = [
+        why += "rounding of weights)"
+        if formats <= {"int8"} and not plan_of(document, files["folder"]):
+            return NextStep(why, ("run", files["config"], "--improve", "fast"))
+        output = f"{Path(files['model']).stem}-improved.onnx"
+        subject = (files["model"], *config_of(files), *plan_of(document, files["folder"]))
+        return NextStep(why, ("quantize", *subject, "--improve", "fast", "-o", output))
+    if not any(judgement.may_hold_on(SEARCHED) for judgement in judged):
+        return None
+    options = searched(short)
+    choice = () if formats <= {"int8"} else ("--precisions", ",".join(sorted({"int8", *formats})))
+    words = ("search", *ranges, *config_of(files), *choice, *options, "-o", "search")
+    return NextStep("Find the few layers to leave in float", words)
+
+
+def searched(limits: Iterable[Limit]) -> list[str]:
+    """Return the options of `trtcal search` for those of some limits that it takes."""
+    return [
         word
-        for limit in broken
-        if any(limit.metric == form.split()[0] for form in SEARCHED)
+        for limit in limits
+        if is_searched(limit)
         for word in ("--limit", str(limit).removesuffix(f" {limit.unit}"))
     ]
-    choice = () if formats <= {"int8"} else ("--precisions", ",".join(sorted({"int8", *formats})))
-    words = ("search", *ranges, *config_of(files), *choice, *limits, "-o", "search")
-    return NextStep("Find the few layers to leave in float", words)
 
 
 def _cut(document: Document, files: Files) -> NextStep | None:

@@ -41,7 +41,6 @@ from trtcal.reporting.estimates import PAYS, Estimate, estimates
 
 REASON_SHOWN = 200
 LONGEST = 400  # characters of what was found in data
-ON_LIMIT = 0.05  # of the interval's width
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
 
@@ -367,7 +366,7 @@ def _lost(outcomes: Sequence[Outcome], where: str) -> Iterator[str]:
 
 
 def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    undecided = [limit for limit in best.limits if limit.state == UNDECIDED]
+    undecided = [limit for limit in best.limits if limit.gate == UNDECIDED]
     if undecided:
         sentence = _undecided_sentence(best.row, undecided[0])
     else:
@@ -384,9 +383,8 @@ def _undecided_sentence(row: Row, judgement: Judgement) -> str:
     if figure is None or judgement.reason or judgement.samples_needed is not None:
         return sentence
     if judgement.limit.about.of != OUTPUTS:
-        return f"{sentence} Measure more rounds on an idle machine (`trtcal compare --rounds`)."
-    width = figure.high - figure.low
-    if abs(figure.value - judgement.limit.bound) <= ON_LIMIT * width < math.inf:
+        return f"{sentence} More rounds on an idle machine narrow the interval."
+    if math.isfinite(figure.high - figure.low):
         return f"{sentence} The figure is at the limit, so more samples may not settle it."
     return f"{sentence} More samples would settle it."
 
@@ -394,7 +392,7 @@ def _undecided_sentence(row: Row, judgement: Judgement) -> str:
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
     several = len(comparison.candidates) > 1
     subject = "No variant holds the limits. The closest," if several else "The only variant,"
-    broken = [limit.predicate for limit in best.limits if limit.state == BROKEN]
+    broken = [limit.predicate for limit in best.limits if limit.gate == BROKEN]
     parts = [f"{subject} {best.row.name}, {', and '.join(broken) or 'breaks a limit on builds'}"]
     parts += [f"{breach[0].upper()}{breach[1:]}" for breach in best.breaches]
     rule = _rule(comparison, best)
@@ -409,7 +407,9 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     chosen = "smallest loss, then the highest SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     count = len(comparison.candidates)
-    widened = f" The intervals are widened because {count} variants are tested (Holm's correction)."
+    widened = (
+        " The intervals are widened for the number of variants that can pass (Holm's correction)."
+    )
     return (
         f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
         f"variants that pass, {chosen} is chosen.{widened if count > 1 else ''}"

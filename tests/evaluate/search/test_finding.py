@@ -163,7 +163,7 @@ def test_a_layer_that_int8_slows_down_stays_in_float(make):
 def test_the_recommended_plan_is_tested_like_an_ab_test(make):
     one = make(conv_net)
     result = find(one, limits=Limits.of("agreement >= -60"), samples=8, evaluated=8)
-    assert result.tested.samples == 8
+    assert (result.tested.samples, result.is_held_back) == (16, True)
     assert [str(limit.limit) for limit in result.tested.verdict.limits] == [
         "agreement >= -60.0 points"
     ]

@@ -76,6 +76,8 @@ def write_search(
         "missing": list(result.missing),
         "int8_pays": findings.int8_pays,
         "tested": _tested(result),
+        "beside_int8": result.beside
+        and {"speed": result.beside[0], **result.beside[1].to_document()},
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in findings.measured],

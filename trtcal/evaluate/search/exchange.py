@@ -162,7 +162,7 @@ class Search:
         """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
         sqnr_db = self.limits.bound("sqnr_db")
         if sqnr_db is not None and not self.limits.on_classes:
-            return float(10 ** (-sqnr_db / 10))
+            return float(10 ** (-(sqnr_db + self.limits.margin("sqnr_db")) / 10))
         return sum(self._bracket()) / 2
 
     def _bracket(self) -> tuple[float, float]:
@@ -243,9 +243,10 @@ class Search:
         what = cheap if self.limits.on_loss else "the smallest loss"
         narrow = next(iter(self.wholes)).upper()
         kept = f"keep {KEPT_SPEEDUP:.0%} of the {narrow} speed-up"
-        among = (
-            f"{what} of the {count} measured plans that {'hold the limits' if is_limited else kept}"
-        )
+        held = "hold the limits"
+        if self.limits.tested:
+            held += f" with a margin for the test on {self.limits.tested} samples"
+        among = f"{what} of the {count} measured plans that {held if is_limited else kept}"
         speed = (
             f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} with all in {narrow})"
         )

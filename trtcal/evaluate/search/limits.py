@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss
 from trtcal.limits import HOLDS, Figure, Judgement, Limit, parse_limits
-from trtcal.metrics import INT8_MACS, check_known
+from trtcal.metrics import INT8_MACS, SQNR, check_known
 
 FASTEST, SMALLEST = "fastest", "smallest"
 
@@ -90,9 +90,14 @@ def _form(limit: Limit) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user asks of a plan; figures are those of the samples searched on, without intervals."""
+    """What the user asks of a plan; figures are those of the samples searched on, without intervals.
+
+    With `tested`, the number of samples that the plan is tested on afterwards, a figure of the loss
+    has to hold with a margin: so that a plan that loses as much passes that test in nine of ten cases.
+    """
 
     asked: tuple[Limit, ...] = ()
+    tested: int | None = None
 
     def __post_init__(self) -> None:
         check_known(limit.metric for limit in self.asked)
@@ -112,7 +117,9 @@ class Limits:
     @property
     def losses(self) -> Limits:
         """The limits on what is lost."""
-        return Limits(tuple(limit for limit in self.asked if limit.metric not in COSTS))
+        return replace(
+            self, asked=tuple(limit for limit in self.asked if limit.metric not in COSTS)
+        )
 
     @property
     def on_loss(self) -> bool:
@@ -133,8 +140,26 @@ class Limits:
     def judge(self, point: Point) -> tuple[Judgement, ...]:
         """Hold a plan to the limits."""
         return tuple(
-            Judgement(limit, "", Figure.exact(FIGURES[_form(limit)](point))) for limit in self.asked
+            Judgement(
+                limit,
+                "",
+                Figure.exact(FIGURES[_form(limit)](point) - self.margin(limit.metric, point.loss)),
+            )
+            for limit in self.asked
         )
+
+    def margin(self, metric: str, loss: Loss | None = None) -> float:
+        """Return by how much a figure of a plan should be better than its limit.
+
+        Of decisions it follows from the share that changes, which is at least that of right answers
+        that do; of SQNR from a noise that varies as much as it is large from sample to sample.
+        """
+        if self.tested is None or metric in COSTS:
+            return 0.0
+        if metric == SQNR:
+            return 10 * math.log10(1 + POWERED / math.sqrt(self.tested))
+        share = (loss.disagreement or 0.0) if loss else 0.0
+        return 10 * POWERED * math.sqrt(share / self.tested)  # in points, of a share in percent
 
     def broken(self, point: Point) -> list[str]:
         """Return the metrics of the limits that a plan does not hold."""
@@ -143,6 +168,8 @@ class Limits:
         ]
 
 
+POWERED = 1.645 + 1.282
+"""Standard errors: of a one-sided test at 5 %, and of a power of 90 %."""
 COSTS = ("speedup", "latency_p50", INT8_MACS)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import onnx
 
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
@@ -17,7 +19,7 @@ from trtcal.data.subsets import Subset
 from trtcal.documents import Workplace
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
-from trtcal.evaluate.ab_rule import is_tested
+from trtcal.evaluate.ab_rule import Answer, is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter, silent
@@ -39,9 +41,11 @@ from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import find_layers
 from trtcal.ranges import Calibration
+from trtcal.stats import ALPHA, LEVEL, one_sided, unseen
 
 FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
+MOST, LEFT = 512, 64  # samples that plans are measured on, unless more are asked for
 REMEMBERED = "evaluations.jsonl"
 
 
@@ -50,9 +54,10 @@ class SearchOptions:
     """How to search: see `trtcal search --help`.
 
     `gpu` is the GPU to estimate times for: a name, or a TOML file of datasheet numbers. `samples`
-    is the number for sensitivities, `evaluated` that for whole plans; `batch` is the batch size of
-    times. `build` compiles a quantized model, `reader` has the task that is judged. `precisions` are
-    those that layers may have besides float; `goal` is fastest or smallest, within the limits.
+    is the number for sensitivities, `evaluated` that for whole plans, see `searched_on`; `batch` is
+    the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
+    `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
+    the limits.
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -62,7 +67,7 @@ class SearchOptions:
     gpu: str = DEFAULT_GPU
     precision: str = "fp16"
     samples: int = SAMPLES
-    evaluated: int = 512
+    evaluated: int | None = None
     evaluations: int = EVALUATIONS
     time_limit_s: float = math.inf
     batch: int = 1
@@ -91,7 +96,8 @@ class Result:
     `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
     `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
     none on those of the search; `shared_samples` are calibration samples.
-    `sensitivities` are those of the first precision, `others` those of further ones.
+    `sensitivities` are those of the first precision, `others` those of further ones. `beside` is the
+    recommended plan beside all in INT8: times as fast by the times here, and the change of accuracy.
     """
 
     sensitivities: Sensitivities
@@ -106,6 +112,7 @@ class Result:
     tested: ABTest | None = None
     shared_samples: Overlap | None = None
     others: Mapping[str, Sensitivities] = field(default_factory=dict)
+    beside: tuple[float, Answer] | None = None
 
     @property
     def layers(self) -> list[str]:
@@ -154,8 +161,9 @@ def find_plans(
     costs = Costs(work, target, settings.precision, settings.times, precisions=tuple(every))
     if settings.times:
         costs = replace(costs, source="layer times as given")
-    evaluated = whole_batches(settings.evaluated, model)
+    evaluated = searched_on(len(dataset), settings, model)
     plans = Plans(model, calibration, list(shares), settings.precision)
+    span, is_held_back = _test_span(plans, len(dataset), evaluated)
     with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
         if settings.build is not None and not settings.times:
@@ -168,23 +176,63 @@ def find_plans(
                 return loss
 
             always = evaluator.overflowing()
-            budget = (settings.limits, settings.evaluations, may, always, settings.goal)
-            search = Search(shares, costs, evaluate, measure, *budget)
-            findings = search.run()
+            budget = (settings.evaluations, may, always, settings.goal)
+            limits = _to_hold(settings.limits, span if is_held_back else (0, 0))
+            searches = (Search(shares, costs, evaluate, measure, of, *budget) for of in limits)
+            findings, limits_held = _first_found(searches)
         builds = _build_all(findings.front, plans, settings, reporter, may)
     missing = tuple(_missing(seen, findings, builds, settings))
-    findings = _without_dominated(findings, builds, measure, search.limits)
-    span, is_held_back = _test_span(plans, len(dataset), evaluated)
-    tested = None
+    findings = _without_dominated(findings, builds, measure, limits_held)
+    whole = frozenset(unit for unit in shares if split(unit).precision == costs.precisions[0])
+    if not settings.limits.asked and settings.goal == FASTEST:
+        searched = samples_searched(dataset, settings, model)
+        findings = _with_all(findings, whole, whole_test(model, calibration, searched, settings))
+    tested = beside = None
     if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
         with crashes_as_warnings():
             tested = hold(plans, findings.recommended.plan, samples, settings)
+            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
-    return Result(seen, measure, costs, *known, others)
+    return Result(seen, measure, costs, *known, others, beside)
+
+
+def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) -> Dataset:
+    """Return the samples that plans are measured on."""
+    count = min(searched_on(len(dataset), settings, model), len(dataset))
+    return Subset(dataset.name, dataset, ((0, count),))
+
+
+def searched_on(samples: int, settings: SearchOptions, model: Model) -> int:
+    """Return on how many samples plans are measured: 512 or half, or all where half are too few.
+
+    Fewer where the others can then decide the limit in points, of one point where none is given.
+    """
+    half, asked = samples // 2, settings.limits.losses.asked
+    bounds = [-limit.bound for limit in asked if limit.is_change and -100 < limit.bound < 0]
+    left = samples - math.ceil(math.log(ALPHA) / math.log1p(-min(bounds, default=1.0) / 100))
+    usual = min(MOST, half, left if left >= LEFT else half) if half >= FEWEST else samples
+    return whole_batches(settings.evaluated or usual, model)
+
+
+def whole_test(
+    model: Model, calibration: Calibration, searched: Dataset, settings: SearchOptions
+) -> ABTest:
+    """Test INT8 throughout by the limits, else the task's, on samples that plans are measured on."""
+    return hold(Plans(model, calibration), frozenset(), searched, settings)
+
+
+def _with_all(findings: Found, whole: Plan, test: ABTest) -> Found:
+    """Return what was found, with all layers in INT8 recommended where that is good enough."""
+    point = next((point for point in findings.measured if point.plan == whole), None)
+    if point is None or not (findings.int8_pays and test.keeps_all and test.verdict.is_good):
+        return findings
+    reason = f"no layer has to be left in float: with all in INT8, {test.verdict.sentence}"
+    front = findings.front if point in findings.front else (point, *findings.front)
+    return replace(findings, front=front, recommended=point, reason=reason.rstrip("."))
 
 
 def _sensitivities(
@@ -227,13 +275,33 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
     )
 
 
+def _first_found(searches: Iterable[Search]) -> tuple[Found, Limits]:
+    """Return the result of the first search that recommends a quantized plan, else the last's."""
+    for search in searches:
+        findings = search.run()
+        if findings.recommended is not None and findings.recommended.plan:
+            break
+    return findings, search.limits
+
+
+def _to_hold(limits: Limits, span: tuple[int, int]) -> Iterator[Limits]:
+    """Yield the limits with a margin for the samples of a test, if they can decide, then as asked."""
+    samples = span[1] - span[0]
+    shares = [limit for limit in limits.losses.asked if limit.is_change]
+    if samples and limits.on_loss:
+        least = 100 * unseen(samples, one_sided(LEVEL))  # with nothing lost
+        if all(least <= -limit.bound for limit in shares):
+            yield replace(limits, tested=samples)
+    yield limits
+
+
 def _test_span(plans: Plans, samples: int, evaluated: int) -> tuple[tuple[int, int], bool]:
     """Return on which samples to test the recommended plan, and whether they were held back.
 
-    These are up to `evaluated` after the first so many, in whole batches where the model prescribes
-    their size; the first ones where fewer than `FEWEST` are left.
+    These are all after the first `evaluated`, in whole batches where the model prescribes their size;
+    the first ones where fewer than `FEWEST` are left.
     """
-    count = min(samples - evaluated, evaluated)
+    count = max(samples - evaluated, 0)
     count -= count % batch_for(plans.model, 1)
     if count < FEWEST:
         return (0, min(evaluated, samples)), False
@@ -246,17 +314,49 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
     """
     limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
+    protos = (plans.model.reference, plans.quantized(plan).proto)
+    return _test(protos, dataset, Question(tuple(limits)), settings, plans.model)
+
+
+def _beside(
+    plans: Plans,
+    pair: tuple[Plan, Point],
+    costs: Costs,
+    dataset: Dataset,
+    settings: SearchOptions,
+) -> tuple[float, Answer] | None:
+    """Return what a plan brings beside all in INT8, by the task's first figure."""
+    whole, best = pair
+    if best.plan in (frozenset(), whole):
+        return None
+    protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
+    answer = _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
+    return costs.plan_ms(whole) / best.cost_ms, answer
+
+
+def _test(
+    protos: Sequence[onnx.ModelProto],
+    dataset: Dataset,
+    question: Question,
+    settings: SearchOptions,
+    model: Model,
+) -> ABTest:
+    """Test the second of some models beside the first; a third is what agreement is measured with."""
     with Workplace() as name:
-        paths = Path(name) / "fp32.onnx", Path(name) / "plan.onnx"
-        write_onnx(paths[0], plans.model.reference)
-        write_onnx(paths[1], plans.quantized(plan).proto)
-        both = [open_variant(path) for path in paths]
+        paths = [Path(name) / f"{number}.onnx" for number in range(len(protos))]
+        for path, proto in zip(paths, protos, strict=True):
+            write_onnx(path, proto)
+        baseline, candidate, *others = map(open_variant, paths)
         reader = settings.reader
-        size = batch_for(plans.model, BATCH)
-        known = [spec.name for spec in both[0].outputs]  # others are those of a body
+        known = [spec.name for spec in baseline.outputs]  # others are those of a body
         outputs = tuple(name for name in reader.outputs if name in known)
-        options = ABOptions(size, task=reader.name, outputs=outputs)
-        return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
+        options = ABOptions(
+            batch_for(model, BATCH),
+            reference=next(iter(others), None),
+            task=reader.name,
+            outputs=outputs,
+        )
+        return ab_test(baseline, candidate, dataset, question, options)
 
 
 def _missing(
