@@ -212,7 +212,7 @@ def test_a_weight_of_one_block_in_total_is_refused_and_the_log_says_why(tmp_path
     proto = one_matrix(TensorProto.INT4, (1, 1), bytes(32), shape=(64, 1), axis=0, block_size=64)
     onnx.save(proto, tmp_path / "model.onnx")
     model = load_model(tmp_path / "model.onnx")
-    with fails(BackendError, "weight: ScaleMode is illegal", hint="trtcal log"):
+    with fails(BackendError, "weight: ScaleMode is illegal", hint="--keep-float"):
         build(model, RTX, BuildOptions("sm120"), tmp_path / "build")
     events = [one for one in events_of_file(tmp_path / "build" / "build.log") if one.rule]
     (event, *_) = (one for one in events if one.rule.name == "single_scale")

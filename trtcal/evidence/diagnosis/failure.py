@@ -55,7 +55,7 @@ def line_of(finding: Finding) -> int:
 
 def recorded(log: Path) -> tuple[Finding, ...]:
     """Return what `trtcal build` found when the build of this log failed; nothing for other logs."""
-    path = log.with_name(log.name.replace(LOG, DIAGNOSIS))
+    path = log.parent / log.name.replace(LOG, DIAGNOSIS)
     if path == log or not path.is_file() or (log.name == LOG and log.with_name(MANIFEST).exists()):
         return ()
     document = read_document(path, DIAGNOSIS_KIND, DIAGNOSIS_VERSION)
@@ -94,7 +94,8 @@ def no_engine(log: Path, events: Iterable[Event] | None = None) -> InputError:
     words = ("diagnose", place) if place != log else ("log", log)
     more = f"More: `{command_line(*words)}`"
     if finding is None:
-        return InputError(f"{place} has no engine: its build did not end", more)
+        again = f"build it again: `trtcal build`. {more}"
+        return InputError(f"{place} has no engine: its build did not end", again)
     what = finding.what.rstrip(".:")
     return InputError(f"{place} has no engine: the build failed: {what}", f"{finding.fix} {more}")
 
