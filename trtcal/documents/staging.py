@@ -177,7 +177,8 @@ def clear_places(paths: Iterable[Path]) -> None:
 
 def unfinished_folder(folder: Path) -> Path:
     """Return where the entries of a folder are before all of them are there."""
-    return folder.with_name(f"{folder.name}.unfinished")
+    place = folder if folder.name else folder.absolute()
+    return place.with_name(f"{place.name}.unfinished")
 
 
 def _clear(folder: Path) -> None:
