@@ -252,9 +252,7 @@ class TaskRunner:
         return self.accumulator
 
 
-def _next(
-    batches: Iterator[tuple[Span, Feeds]],
-) -> tuple[tuple[Span, Feeds] | None, float]:
+def _next(batches: Iterator[tuple[Span, Feeds]]) -> tuple[tuple[Span, Feeds] | None, float]:
     started = time.perf_counter()
     batch = next(batches, None)
     return batch, time.perf_counter() - started

@@ -21,14 +21,7 @@ from calibrators.range import FLOOR
 from calibrators.registry import BUILT_IN
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
-from trtcal.documents import (
-    canonical_json,
-    digest_bytes,
-    from_fields,
-    parsing,
-    read_npz,
-    write_npz,
-)
+from trtcal.documents import canonical_json, digest_bytes, from_fields, parsing, read_npz, write_npz
 from trtcal.errors import InputError, TrtcalError
 from trtcal.formats import FORMATS
 from trtcal.model import Model

@@ -213,10 +213,7 @@ def _mean(values: Values | float | None) -> float | None:
 
 
 def weigh(
-    original: Response,
-    changed: Response,
-    gain: float | None,
-    wrong: bool = False,
+    original: Response, changed: Response, gain: float | None, wrong: bool = False
 ) -> Evidence:
     """Compare two responses to the same samples.
 

@@ -80,6 +80,20 @@ KINDS = {
 }
 
 
+def of_kind(
+    kind: str,
+    subject: str | None,
+    what: str,
+    evidence: Iterable[Evidence] = (),
+    fix: str | None = None,
+    cost: Cost | None = None,
+) -> Finding:
+    """Return a finding that means what its kind says, with its fix if there is no better one."""
+    known = KINDS[kind]
+    more = tuple(evidence), cost or Cost()
+    return Finding(kind, subject, what, known.why, fix or known.fix, *more)
+
+
 def count_findings(kind: str, count: int) -> str:
     """Return `26 missing fusions`, also for a kind that is not in the table."""
     plain = kind.replace("_", " ")

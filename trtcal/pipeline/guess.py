@@ -12,13 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.config import (
-    FILE,
-    Config,
-    DataConfig,
-    are_annotations,
-    parse_config,
-)
+from trtcal.config import FILE, Config, DataConfig, are_annotations, parse_config
 from trtcal.data import Dataset, open_dataset
 from trtcal.data.dataset import batch_for
 from trtcal.data.images import CSV, find_images, image_labels

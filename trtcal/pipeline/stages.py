@@ -65,10 +65,7 @@ def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
     """Check the calibration data, and record what is wrong with them."""
     data = inputs.calibration_data
     digests = (inputs.model.fingerprint, data.fingerprint)
-    with (
-        journal.step("check-data", DATA_CHECK, digests) as record,
-        data.reading_for("data check"),
-    ):
+    with journal.step("check-data", DATA_CHECK, digests) as record, data.reading_for("data check"):
         path = journal.folder / DATA_CHECK
         is_done = DATA_CHECK in journal.done
         check = (
@@ -112,9 +109,7 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
             data,
             tensors,
             ObserveOptions(
-                batch=settings.batch,
-                workers=settings.workers,
-                checkpoint=unfinished(path),
+                batch=settings.batch, workers=settings.workers, checkpoint=unfinished(path)
             ),
             advance,
             say=journal.say,

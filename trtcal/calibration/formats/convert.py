@@ -113,11 +113,7 @@ def detect(path: Path) -> str:
 
 
 def import_calibration(
-    path: Path,
-    model: Model,
-    form: str | None = None,
-    dataset: str = UNKNOWN,
-    partial: bool = False,
+    path: Path, model: Model, form: str | None = None, dataset: str = UNKNOWN, partial: bool = False
 ) -> Calibration:
     """Read a file as the calibration of `model`, made from `dataset` (a fingerprint).
 

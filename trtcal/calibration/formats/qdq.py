@@ -96,11 +96,7 @@ class _Graph:
         """Return a QuantizeLinear's range, or why it has none that INT8 or FP8 could use."""
         if any(name and name not in self.values for name in node.input[1:3]):
             return "its scale is computed, not constant"
-        scales, zero, kind = (
-            _array(self.values[node.input[1]]),
-            self.zero_of(node),
-            self.kind_of(node),
-        )
+        scales, kind = _array(self.values[node.input[1]]), self.kind_of(node)
         if kind not in (*LIMITS, TensorProto.FLOAT8E4M3FN):
             return (
                 f"it is quantized to {TensorProto.DataType.Name(kind).lower()}, not to an "
@@ -111,12 +107,8 @@ class _Graph:
             return wrong[0] if wrong else "its scale is empty"
         if kind not in LIMITS:
             return scaled(scales, FORMATS["fp8"].top)
-        zeros = _array(zero) if zero is not None else np.zeros(1)
+        zeros = _array(self.values[node.input[2]]) if any(node.input[2:]) else np.zeros(1)
         return interval(scales, zeros, *LIMITS[kind])
-
-    def zero_of(self, node: onnx.NodeProto) -> TensorProto | None:
-        """Return a QuantizeLinear's zero point, which is constant, None without one."""
-        return self.values.get(node.input[2]) if len(node.input) > 2 else None
 
     def kind_of(self, node: onnx.NodeProto) -> int:
         """Return the type that a QuantizeLinear gives, which is uint8 unless it says another."""

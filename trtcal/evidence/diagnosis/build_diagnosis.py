@@ -34,7 +34,16 @@ from trtcal.evidence.diagnosis.reasons import (
     find_faults,
     tensors_of,
 )
-from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, count_findings, rank, sentence
+from trtcal.evidence.findings import (
+    KINDS,
+    Cost,
+    Evidence,
+    Finding,
+    count_findings,
+    of_kind,
+    rank,
+    sentence,
+)
 from trtcal.evidence.fusion.fusions import (
     AGREES,
     BROKEN_FUSION,
@@ -159,7 +168,10 @@ def diagnose(
     mentions = Mentions(log.read(case.events))
     of_log = log.findings()
     own = [*_absent(case), *_lost(case, mentions), *_left(case)]
-    everything = rank(_different(_merged([*own, *of_log], case) + list(further)))
+    several = [*_merged([*own, *of_log], case), *further]  # the last of equal ones says most
+    everything = rank(
+        {(found.kind, found.subject, found.what): found for found in several}.values()
+    )
     coverage = case.coverage
     if not case.is_built and any(map(ends_build, everything)):
         everything, coverage = causes_first(everything), None
@@ -176,28 +188,15 @@ def diagnose(
     )
 
 
-def _different(findings: Iterable[Finding]) -> list[Finding]:
-    """Return each finding once, as it stands last: a record of a failed build says more of it."""
-    kept: dict[tuple[str, str | None, str], Finding] = {}
-    for finding in findings:
-        kept[finding.kind, finding.subject, finding.what] = finding
-    return list(kept.values())
-
-
 def suppress(
     findings: Iterable[Finding], suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[tuple[Finding, Suppression], ...]]:
     """Separate findings into those that count and those that are accepted, each with why."""
-    open_ones, accepted = [], []
-    for finding in findings:
-        why = next(
-            (suppression for suppression in suppressions if suppression.covers(finding)), None
-        )
-        if why is None:
-            open_ones.append(finding)
-        else:
-            accepted.append((finding, why))
-    return tuple(open_ones), tuple(accepted)
+    whys = [
+        (item, next((why for why in suppressions if why.covers(item)), None)) for item in findings
+    ]
+    accepted = tuple((finding, why) for finding, why in whys if why is not None)
+    return tuple(finding for finding, why in whys if why is None), accepted
 
 
 def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tuple[Judgement, ...]:
@@ -239,16 +238,10 @@ def _absent(case: Case) -> Iterator[Finding]:
         if name in formats or (name == ANY and formats):
             continue
         largest = case.coverage.rest[:3] if case.coverage else ()
-        kind = ABSENT.get(name, "no_narrow")
-        yield Finding(
-            kind=kind,
-            subject=None,
-            what=f"no layer of this engine runs in {spelled([name])}",
-            why=KINDS[kind].why,
-            fix=KINDS[kind].fix,
-            evidence=tuple(Evidence("node", node.node, node.reason) for node in largest),
-            cost=Cost(moved_bytes=bytes_of(case.layers)),
-        )
+        what = f"no layer of this engine runs in {spelled([name])}"
+        evidence = [Evidence("node", node.node, node.reason) for node in largest]
+        cost = Cost(moved_bytes=bytes_of(case.layers))
+        yield of_kind(ABSENT.get(name, "no_narrow"), None, what, evidence, cost=cost)
 
 
 def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
@@ -291,21 +284,15 @@ def _cost(layer: Layer | None, risk: str) -> Cost:
         return Cost(risk=risk)
     tensors = (*layer.inputs, *layer.constants, *layer.outputs)
     sized = all(tensor.shape and min(tensor.shape) > 0 for tensor in tensors)
-    return Cost(getattr(layer, "time_ms", None), layer.bytes_moved if sized else None, risk)
+    return Cost(layer.time_ms, layer.bytes_moved if sized else None, risk)
 
 
 def _left(case: Case) -> Iterable[Finding]:
     """Yield a finding for each node that the plan asked in INT8 and that no range was there for."""
     for node, reason in case.skipped.items():
         if NO_RANGE in reason:
-            yield Finding(
-                kind=MISSING_RANGE,
-                subject=node,
-                what=f"{node!r} was left in float: {reason}",
-                why=KINDS[MISSING_RANGE].why,
-                fix=KINDS[MISSING_RANGE].fix,
-                evidence=(Evidence("node", node, reason),),
-            )
+            what, evidence = f"{node!r} was left in float: {reason}", Evidence("node", node, reason)
+            yield of_kind(MISSING_RANGE, node, what, (evidence,))
 
 
 def _merged(findings: list[Finding], case: Case) -> list[Finding]:
@@ -386,10 +373,9 @@ def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding
 def _roundings(model: Model) -> Iterator[Finding]:
     """Yield a finding if a model spells fake quantization out."""
     if chains := chains_of(model):
-        kind = KINDS["fake_quantization"]
         what = f"Round, Clip and scales around them quantize {some(map(str, chains))}"
         evidence = [Evidence("node", chain.node, str(chain)) for chain in chains]
-        yield Finding("fake_quantization", None, what, kind.why, kind.fix, tuple(evidence))
+        yield of_kind("fake_quantization", None, what, evidence)
 
 
 def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
@@ -528,10 +514,8 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
 def _faults(faults: Mapping[str, Fault]) -> Iterator[Finding]:
     for node, fault in faults.items():
         what = f"{node!r} has Q/DQ, but {fault.what}"
-        evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
-        yield Finding(
-            fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence
-        )
+        evidence = Evidence("node", node, "seen in the graph, not in a build")
+        yield of_kind(fault.cause, node, what, (evidence,), sentence(fault.fix))
 
 
 def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:
@@ -568,16 +552,16 @@ def with_context(findings: Sequence[Finding], logs: Sequence[Path]) -> tuple[Fin
     around = {place: text for log in logs for place, text in _contexts(log, places)}
     return tuple(
         replace(
-            finding, evidence=tuple(_widened(evidence, around) for evidence in finding.evidence)
+            finding,
+            evidence=tuple(
+                replace(item, text=around.get(item.place, item.text))
+                if item.source == "log"
+                else item
+                for item in finding.evidence
+            ),
         )
         for finding in findings
     )
-
-
-def _widened(evidence: Evidence, around: dict[str, str]) -> Evidence:
-    if evidence.source != "log" or evidence.place not in around:
-        return evidence
-    return replace(evidence, text=around[evidence.place])
 
 
 def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:

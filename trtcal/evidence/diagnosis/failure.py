@@ -13,7 +13,7 @@ from trtcal.documents import from_fields, parsing, read_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
-from trtcal.evidence.findings import KINDS, Evidence, Finding
+from trtcal.evidence.findings import KINDS, Evidence, Finding, of_kind
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import in_words
@@ -111,4 +111,4 @@ def failed_at(cause: Finding, nodes: Sequence[NodeProto], fix: str) -> Finding:
 
 def of_error(message: str, hint: str | None, kind: str = "build_error") -> Finding:
     """Return how a build ended as a finding."""
-    return Finding(kind, None, message, KINDS[kind].why, hint or KINDS[kind].fix)
+    return of_kind(kind, None, message, fix=hint)

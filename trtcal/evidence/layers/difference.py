@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from trtcal.evidence.difference import Change, Difference
 from trtcal.evidence.layers.copies import NARROW, Reformat, adds_residual, find_reformats
 from trtcal.evidence.layers.flow import follow, nearest_heavy
-from trtcal.evidence.layers.layer import UNKNOWN, Layer, TensorInfo, is_quantize_step
+from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.matching import join_heavy, own_nodes
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import KINDS, bytes_of, kind_of, listed, short, time_of
@@ -194,7 +194,7 @@ def _copies(places: _Places) -> list[tuple[Hashable, Reformat]]:
     indexes = [index for index, layer in enumerate(layers) if layer.is_reformat]
     reformats = zip(indexes, find_reformats(places.flow), strict=True)
     return [
-        ((places.behind(index), reformat.origin, _first_type(layers[index].outputs)), reformat)
+        ((places.behind(index), reformat.origin, _first(layers[index].outputs)), reformat)
         for index, reformat in reformats
         if not reformat.is_free
     ]
@@ -212,10 +212,6 @@ def _merged(these: _Places, those: _Places, partners: Mapping[int, Layer]) -> tu
         if into is not None:
             moved.append(Moved(layer, into))
     return tuple(moved)
-
-
-def _first_type(tensors: Sequence[TensorInfo]) -> str:
-    return tensors[0].dtype if tensors else UNKNOWN
 
 
 def _taker(

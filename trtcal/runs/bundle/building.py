@@ -40,13 +40,7 @@ from trtcal.model import Model
 from trtcal.runs.bundle.golden import MOST_SAMPLES, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope
-from trtcal.runs.bundle.source import (
-    copy,
-    find_builds,
-    find_model,
-    read_report,
-    read_run,
-)
+from trtcal.runs.bundle.source import copy, find_builds, find_model, read_report, read_run
 from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Options, Result, verify
 from trtcal.runs.origin import Origin
 from trtcal.runs.statement import BUNDLE

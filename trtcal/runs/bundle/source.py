@@ -5,11 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trtcal.documents import (
-    Document,
-    digest_file,
-    read_document,
-)
+from trtcal.documents import Document, digest_file, read_document
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
