@@ -145,9 +145,11 @@ def calibrate(
                 ranges[name] = _choose(method, calibrator, histogram)
         except EmptyHistogramError as error:
             unranged[name] = str(error)
+    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
+        chosen = dataclasses.asdict(calibrator)  # with the defaults
     return Calibration(
         method,
-        _all_parameters(calibrator, chosen),
+        chosen,
         observation.model,
         observation.dataset,
         observation.samples,
@@ -185,15 +187,6 @@ def _naming(method: str, where: str, *known: type[Exception]) -> Iterator[None]:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         hint = "correct that calibrator, or choose another method"
         raise InputError(f"calibrator {method!r} failed{where}: {text}", hint) from error
-
-
-def _all_parameters(
-    calibrator: calibrators.Calibrator, parameters: dict[str, int | float | str]
-) -> dict[str, int | float | str]:
-    """Return the parameters in force, defaults included where the calibrator is a dataclass."""
-    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
-        return dataclasses.asdict(calibrator)
-    return parameters
 
 
 AS_INT8 = frozenset(("minmax", "percentile"))  # methods that choose without a look at the grid

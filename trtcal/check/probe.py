@@ -326,9 +326,7 @@ class FirstLayers:
         graph = model.proto.graph
         layers = weighted(model.proto, MULTIPLIES | {"BatchNormalization", "Add"})[:FIRST]
         self.tensors = [node.output[0] for node in layers]
-        places = [
-            place for place, tensor in enumerate(graph.node) if tensor.output[0] in self.tensors
-        ]
+        places = [i for i, node in enumerate(graph.node) if node.output[0] in self.tensors]
         nodes = graph.node[: max(places, default=-1) + 1]
         read = {name for node in nodes for name in reads(node)}
         part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)

@@ -556,7 +556,6 @@ def report(
 
 
 def _collect(results: Sequence[Reported], folder: Path) -> None:
-    """Write results where a report looks for them."""
     for number, result in enumerate(results):
         if isinstance(result, Build):
             shutil.copytree(result.folder, folder / str(number))

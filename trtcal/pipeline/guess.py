@@ -212,7 +212,6 @@ def _open(
 
 
 def _add_states(draft: Draft, states: Mapping[str, str]) -> None:
-    """Write the section of states, which the data lack and outputs give."""
     if states:
         draft.section("data.states")
     for output, name in states.items():

@@ -19,7 +19,6 @@ from trtcal.calibration import (
     calibrate,
     observe,
     read_observation,
-    unfinished,
     write_observation,
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
@@ -27,7 +26,7 @@ from trtcal.check.data_check import check_data
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges
-from trtcal.documents import Document, digest_file, to_fields, write_json
+from trtcal.documents import Document, digest_file, to_fields, unfinished, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.per_sample import class_labels
@@ -124,12 +123,9 @@ def calibrate_all(
 ) -> dict[str, Calibration]:
     """Return the ranges that each method chooses from the histograms."""
     settings = config.calibration
-    methods = [
-        *settings.methods,
-        *(plan.method or settings.method for plan in config.plans.values()),
-    ]
+    own = [plan.method or settings.method for plan in config.plans.values()]
     calibrations = {}
-    for method in dict.fromkeys(methods):
+    for method in dict.fromkeys([*settings.methods, *own]):
         output = f"calibrations/{method}.json"
         parameters = settings.parameters.get(method)
         with journal.step("calibrate", output, (observation.digest,), parameters) as record:
@@ -256,8 +252,7 @@ def build_all(models: Sequence[Model], inputs: Inputs, journal: Journal, sizes: 
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
             is_float = model is inputs.model or model.name == FP16_VARIANT
-            settings = plain if is_float else config
-            build_one(model, target, settings, journal, sizes)
+            build_one(model, target, plain if is_float else config, journal, sizes)
             advance(1)
 
 

@@ -108,7 +108,6 @@ def _kind(entry: Entry, version: str) -> str:
 def _scales(
     entry: Entry, version: str, where: str
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the scale and the zero point."""
     if version == "2.0.0":
         return _numbers(entry, "y_scale", where), _numbers(entry, "y_zero_point", where, 0.0)
     shift = _numbers(entry, "zero_point_shift", where, 0.0)

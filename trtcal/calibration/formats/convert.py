@@ -126,8 +126,7 @@ def import_calibration(
     if not calibration.method.startswith(IMPORTED):
         return calibration
     calibration = _followed(replace(calibration, model=model.fingerprint, dataset=dataset), model)
-    names = [*calibration.ranges, *calibration.unranged]
-    fit = compare_names(names, model)
+    fit = compare_names([*calibration.ranges, *calibration.unranged], model)
     if not partial or len(fit.missing) == fit.wanted:
         fit.check(model.path)
     return _fitting(calibration, fit, path)
@@ -238,9 +237,7 @@ def _check_int8(ranges: Mapping[str, TensorRange]) -> None:
 def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
     absent = [name for name in tensors if name not in calibration.ranges]
     if absent:
-        reasons = [
-            calibration.unranged.get(name, "the file has no entry for it") for name in absent
-        ]
+        reasons = [calibration.unranged.get(n, "the file has no entry for it") for n in absent]
         pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
         raise InputError(
             f"tensors without a range: {some(pairs, NAMES_SHOWN)}",

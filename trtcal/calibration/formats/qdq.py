@@ -64,8 +64,6 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
 
 
 class _Graph:
-    """A graph with what each tensor comes from."""
-
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.producers, self.values = producers_of(graph), constants_of(graph)
         constant = set(self.values)
@@ -127,8 +125,7 @@ def interval(
     else:
         notes.append(f"asymmetric: its range is [{low:.6g}, {high:.6g}]")
         amax = max(abs(low), abs(high))
-    text = problem(amax)
-    return text or imported(amax, "; ".join(notes) or None)
+    return problem(amax) or imported(amax, "; ".join(notes) or None)
 
 
 def scaled(scales: npt.NDArray[np.float64], most: float) -> TensorRange | str:

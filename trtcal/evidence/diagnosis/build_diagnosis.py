@@ -169,9 +169,8 @@ def diagnose(
     of_log = log.findings()
     own = [*_absent(case), *_lost(case, mentions), *_left(case)]
     several = [*_merged([*own, *of_log], case), *further]  # the last of equal ones says most
-    everything = rank(
-        {(found.kind, found.subject, found.what): found for found in several}.values()
-    )
+    different = {(finding.kind, finding.subject, finding.what): finding for finding in several}
+    everything = rank(different.values())
     coverage = case.coverage
     if not case.is_built and any(map(ends_build, everything)):
         everything, coverage = causes_first(everything), None
@@ -192,11 +191,9 @@ def suppress(
     findings: Iterable[Finding], suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[tuple[Finding, Suppression], ...]]:
     """Separate findings into those that count and those that are accepted, each with why."""
-    whys = [
-        (item, next((why for why in suppressions if why.covers(item)), None)) for item in findings
-    ]
-    accepted = tuple((finding, why) for finding, why in whys if why is not None)
-    return tuple(finding for finding, why in whys if why is None), accepted
+    pairs = [(f, next((why for why in suppressions if why.covers(f)), None)) for f in findings]
+    accepted = tuple((finding, why) for finding, why in pairs if why is not None)
+    return tuple(finding for finding, why in pairs if why is None), accepted
 
 
 def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tuple[Judgement, ...]:
@@ -221,9 +218,8 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
         "log_events": log.seen,
         "log_findings_beyond": log.beyond,
     }
-    return {
-        name: number for name, number in counts.items() if number or name in ("asked", "log_events")
-    }
+    shown = ("asked", "log_events")
+    return {name: number for name, number in counts.items() if number or name in shown}
 
 
 ANY = "narrow"
@@ -258,25 +254,17 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
     why = KINDS[kind].why
-    evidence = [
-        Evidence("node", outcome.node, f"requested in {outcome.asked}, runs in {outcome.got}")
-    ]
-    if layer is not None:
-        evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
-    evidence += map(log_evidence, events)
     if outcome.cause == EXPANDED and outcome.asked in WEIGHTS_ONLY:
         kind, why = EXPANDED, KINDS[EXPANDED].why
     if outcome.cause == MISSING_RANGE and not narrower:
         kind, why = MISSING_RANGE, KINDS["fallback"].why
-    return Finding(
-        kind=kind,
-        subject=outcome.node,
-        what=f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}",
-        why=why,
-        fix=sentence(outcome.hint or "check in the layer list which layers come before the node"),
-        evidence=tuple(evidence),
-        cost=_cost(layer, "high" if narrower else "none"),
-    )
+    what = f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}"
+    fix = sentence(outcome.hint or "check in the layer list which layers come before the node")
+    text = f"requested in {outcome.asked}, runs in {outcome.got}"
+    of_layer = [Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}")] if layer else []
+    evidence = (Evidence("node", outcome.node, text), *of_layer, *map(log_evidence, events))
+    cost = _cost(layer, "high" if narrower else "none")
+    return Finding(kind, outcome.node, what, why, fix, evidence, cost)
 
 
 def _cost(layer: Layer | None, risk: str) -> Cost:
@@ -491,10 +479,7 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
         name = finding.subject or ""
         if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
             return finding
-        parts = [
-            ("writes", writers[name]),
-            *(("reads", reader) for reader in readers.get(name, ())),
-        ]
+        parts = [("writes", writers[name]), *(("reads", node) for node in readers.get(name, ()))]
         who = ", ".join(
             f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
         )

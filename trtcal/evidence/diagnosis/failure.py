@@ -42,8 +42,7 @@ def _order(finding: Finding) -> tuple[int, bool, int]:
     if not ends_build(finding):
         return 3, False, 0
     rank = 0 if is_refused(finding) else 1 if finding.kind == NO_KERNEL else 2
-    is_of_log = any(item.source == "log" for item in finding.evidence[:1])
-    return rank, is_of_log, line_of(finding)
+    return rank, any(item.source == "log" for item in finding.evidence[:1]), line_of(finding)
 
 
 def line_of(finding: Finding) -> int:

@@ -57,8 +57,6 @@ def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
 
 
 class _Graph:
-    """Who makes what in a model's main graph."""
-
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.producers, self.constants = producers_of(proto.graph), constants_of(proto.graph)
 
@@ -75,17 +73,16 @@ class _Graph:
         if not all(above):
             yield _one_sided(node, above.index(None))
         bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
-        if bias is not None and self.stored_type(bias) == onnx.TensorProto.INT32:
+        stored = self.constants.get(bias.input[0]) if bias is not None else None
+        if stored is not None and stored.data_type == onnx.TensorProto.INT32:
             yield QUANTIZED_BIAS
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
-        """Yield a fault if something stands between an operand and its Q/DQ."""
         below = self.producers[node.input[index]]
         if below.op_type != DEQUANTIZE and node.op_type != "MatMul":
             yield _not_adjacent(index, below)
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
-        """Return the DQ that makes a tensor."""
         node = self.producers.get(name)
         return node if node is not None and node.op_type == DEQUANTIZE else None
 
@@ -94,7 +91,7 @@ class _Graph:
         for _ in range(MAX_STEPS):
             node = self.producers.get(name)
             if node is None or node.op_type == DEQUANTIZE or not node.input:
-                return node if node is not None and node.op_type == DEQUANTIZE else None
+                return self.dequantizer(name)
             if len([name for name in node.input if name not in self.constants]) != 1:
                 return None
             name = node.input[0]
@@ -109,13 +106,7 @@ class _Graph:
         tensor = self.constants.get(name)
         return None if tensor is None else tuple(tensor.dims)
 
-    def stored_type(self, dequantizer: onnx.NodeProto) -> int | None:
-        """Return the ONNX type of a dequantized constant, None for what is computed."""
-        tensor = self.constants.get(dequantizer.input[0])
-        return tensor and tensor.data_type
-
     def array(self, name: str) -> np.ndarray | None:
-        """Return a constant's values."""
         tensor = self.constants.get(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 

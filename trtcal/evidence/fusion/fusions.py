@@ -68,8 +68,7 @@ def _seen(match: Match, index: LayersByNode) -> Seen:
         return Seen(UNLISTED, (), unlisted)
     if any(layer.is_opaque for layer in layers):
         return Seen(OPAQUE, named, unlisted)
-    state = ONE if len(layers) == 1 else SEVERAL
-    return Seen(state, named, unlisted, _moved_in_build(layers))
+    return Seen(ONE if len(layers) == 1 else SEVERAL, named, unlisted, _moved_in_build(layers))
 
 
 def _moved_in_build(layers: Sequence[Layer]) -> int | None:
@@ -268,10 +267,7 @@ def _standings(document: Document) -> Iterator[tuple[tuple[str, str], str]]:
 def diff_fusions(before: Standings, after: Standings) -> Difference[None, str]:
     """Compare two checks, match by match as their roots are named."""
     unknown = {key for key in before.keys() ^ after.keys() if key[1] == EVIDENCE}
-    a, b = (
-        {key: standings[key] for key in standings if key not in unknown}
-        for standings in (before, after)
-    )
+    a, b = ({key: side[key] for key in side if key not in unknown} for side in (before, after))
     changes = changes_of(a, b, _is_better)
     roots = {root for root, _ in (*before, *after)}
     return Difference(None, None, changes, len(roots - {change.subject for change in changes}))

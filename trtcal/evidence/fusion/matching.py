@@ -121,10 +121,7 @@ def _transposes(view: View, number: int) -> tuple[int, ...]:
 
 
 def _axes(transpose: onnx.NodeProto) -> list[int] | None:
-    axes = next(
-        (list(attribute.ints) for attribute in transpose.attribute if attribute.name == "perm"),
-        None,
-    )
+    axes = next((list(item.ints) for item in transpose.attribute if item.name == "perm"), None)
     return axes if axes and sorted(axes) == list(range(len(axes))) else None
 
 
@@ -316,14 +313,11 @@ def find_matches(view: View, patterns: Patterns) -> tuple[Match, ...]:
         if taken.isdisjoint(candidate.own):
             taken |= candidate.own
             kept.append(candidate)
-    return tuple(
-        _match(view, candidate) for candidate in sorted(kept, key=lambda candidate: candidate.root)
-    )
+    kept.sort(key=lambda candidate: candidate.root)
+    return tuple(_match(view, candidate) for candidate in kept)
 
 
 class _Solver:
-    """Fits expressions to nodes."""
-
     def __init__(self, view: View, patterns: Patterns) -> None:
         self.view, self.patterns = view, patterns
         self.spelled: dict[int, list[_Spelled]] = {}
@@ -353,9 +347,7 @@ class _Solver:
 
     def roots(self, pattern: Pattern) -> list[int]:
         """Return the nodes that a pattern's last operator could be."""
-        return sorted(
-            {root for expression in pattern.expressions for root in self._roots(expression)}
-        )
+        return sorted({root for term in pattern.expressions for root in self._roots(term)})
 
     def _roots(self, expression: Operator) -> Iterator[int]:
         for operator in self.patterns.alternatives(expression.name):

@@ -217,10 +217,7 @@ class Patterns:
     )
 
     def __post_init__(self) -> None:
-        names = [
-            [form.operator for form in self.forms],
-            [pattern.name for pattern in self.patterns],
-        ]
+        names = [[f.operator for f in self.forms], [p.name for p in self.patterns]]
         for word, listed in zip(("form", "pattern"), names, strict=True):
             for name in listed:
                 if listed.count(name) > 1:

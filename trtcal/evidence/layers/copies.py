@@ -57,9 +57,8 @@ class Unfused:
 
 def find_reformats(flow: Flow) -> tuple[Reformat, ...]:
     """Return every copy of an engine, in its order."""
-    return tuple(
-        _reformat_of(flow, index) for index, layer in enumerate(flow.layers) if layer.is_reformat
-    )
+    copies = (i for i, layer in enumerate(flow.layers) if layer.is_reformat)
+    return tuple(_reformat_of(flow, i) for i in copies)
 
 
 def _reformat_of(flow: Flow, index: int) -> Reformat:
@@ -105,9 +104,8 @@ def layout_of(tensor: TensorInfo) -> str:
 
 def find_unfused(flow: Flow) -> tuple[Unfused, ...]:
     """Return every quantize or dequantize step that no other layer took in."""
-    return tuple(
-        _unfused(flow, index) for index, layer in enumerate(flow.layers) if is_quantize_step(layer)
-    )
+    steps = (i for i, layer in enumerate(flow.layers) if is_quantize_step(layer))
+    return tuple(_unfused(flow, i) for i in steps)
 
 
 def _unfused(flow: Flow, index: int) -> Unfused:
@@ -188,13 +186,11 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
         *(
             _chain(chain)
             for chain in chains
-            if (len(chain.layers) >= LONG_CHAIN or chain.cuts) and _has_size(chain)
+            if (len(chain.layers) >= LONG_CHAIN or chain.cuts) and chain.saved_bytes is not None
         ),
     ]
     worth = (finding for finding in findings if _is_worth(finding.cost, total_ms, total_bytes))
-    ranked = rank(
-        replace(finding, why=sentence(finding.why), fix=sentence(finding.fix)) for finding in worth
-    )
+    ranked = rank(replace(f, why=sentence(f.why), fix=sentence(f.fix)) for f in worth)
     return LayerReport(reformats, unfused, chains, ranked)
 
 
@@ -277,10 +273,6 @@ def _chain(chain: Chain) -> Finding:
         tuple(Evidence("layer", name) for name in chain.layers[:MOST_EVIDENCE]),
         Cost(_saved_ms(chain), chain.saved_bytes),
     )
-
-
-def _has_size(chain: Chain) -> bool:
-    return chain.moved_bytes is not None and chain.stitched_bytes is not None
 
 
 def _saved_ms(chain: Chain) -> float | None:

@@ -174,7 +174,6 @@ class _Places:
         return frozenset(self.pairs.get(i, self.flow.layers[i].name) for i in near)
 
     def neighbours(self, index: int) -> frozenset[int]:
-        """Return the heavy layers nearest before and after a layer."""
         return self.sources[index] | self.readers[index]
 
 
@@ -241,10 +240,7 @@ def _kinds(before: Engine, after: Engine) -> dict[str, tuple[float, float]]:
     is_timed = before.is_timed and after.is_timed
     sums = {}
     for kind in KINDS:
-        sides = [
-            [layer for layer in engine.layers if kind_of(layer) == kind]
-            for engine in (before, after)
-        ]
+        sides = [[x for x in e.layers if kind_of(x) == kind] for e in (before, after)]
         if any(sides):
             counts = [(time_of(s) or 0.0) if is_timed else float(bytes_of(s)) for s in sides]
             sums[kind] = (counts[0], counts[1])
@@ -414,7 +410,6 @@ def _by_kind(difference: EngineDifference) -> Iterator[str]:
 
 
 def _layers(difference: EngineDifference) -> Iterator[str]:
-    """Yield the layers whose time changed most."""
     changes = [(pair.change_ms or 0.0, pair) for pair in difference.pairs]
     least = LEAST_SHARE * (difference.before.total_ms or 0.0)
     most = sorted(changes, key=lambda change: -abs(change[0]))[:MAX_LISTED]

@@ -119,16 +119,11 @@ class Chain:
         return max(0, self.moved_bytes - self.stitched_bytes)
 
 
-def find_chains(flow: Flow, shortest: int = 2) -> tuple[Chain, ...]:
-    """Return the chains of at least `shortest` layers that move data, what saves most first."""
-    groups = _groups(flow)
-    moving = [
-        group
-        for group in groups
-        if sum(not flow.layers[index].is_idle for index in group) >= shortest
-    ]
-    chains = (_chain(flow, group) for group in moving)
-    return tuple(sorted(chains, key=lambda chain: -(chain.saved_bytes or 0)))
+def find_chains(flow: Flow) -> tuple[Chain, ...]:
+    """Return the chains of two or more layers that move data, what saves most first."""
+    chains = [_chain(flow, group) for group in _groups(flow)]
+    long = (chain for chain in chains if len(chain.layers) > 1)
+    return tuple(sorted(long, key=lambda chain: -(chain.saved_bytes or 0)))
 
 
 def _groups(flow: Flow) -> list[list[int]]:

@@ -120,8 +120,7 @@ def nodes_of(name: str, metadata: str) -> tuple[str, ...]:
     """Return the ONNX nodes a layer came from: by its metadata, or else by its fused name."""
     if metadata.strip():
         return nodes_in_metadata(metadata)
-    generated = "_myl" in name
-    return () if generated else nodes_in_name(name)
+    return () if "_myl" in name else nodes_in_name(name)
 
 
 def _read_named_group(text: str, start: int, word: str) -> _Group | None:

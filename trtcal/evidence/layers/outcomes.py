@@ -74,8 +74,7 @@ def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
     """Return the layers that compute the node, or only those of which it is the main node."""
     heavy = [layer for layer in listing if layer.is_heavy]
     computing = heavy or [layer for layer in listing if layer.is_pooling]
-    main = [layer for layer in computing if layer.nodes[:1] == (node,)]
-    return main or computing
+    return [layer for layer in computing if layer.nodes[:1] == (node,)] or computing
 
 
 def _answer(layer: Layer) -> str:
@@ -243,7 +242,6 @@ def expander_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Layer 
 
 
 def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | None) -> Loss:
-    """Say why a product does not read weights of four bits itself."""
     if expander is None:
         hint = "check in the layer list that the weights have Q/DQ: `trtcal layers show`"
         return (f"{reason}: no kernel before it reads {precision.upper()} weights", hint)
@@ -274,7 +272,6 @@ def _of_expanded(reason: str, precision: str) -> Loss:
 
 
 def _of_operands(reason: str, precision: str, layer: Layer) -> Loss:
-    """Say why a product whose both operands should be narrow is one of floats."""
     first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
     said = precision.upper()
     if first == precision:

@@ -161,7 +161,6 @@ class _Parser:
         self.is_value = False
 
     def turn(self, mark: str) -> None:
-        """Open or close a group."""
         if mark == "{":
             group = Group()
             self.stack[-1].fields.append((self.word, group))

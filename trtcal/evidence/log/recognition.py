@@ -209,8 +209,7 @@ def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event
     if severity is None or category is None or not message:
         return None
     fields: dict[str, Value] = dict(body.fields)
-    subject = _guess_subject(body)
-    return Event(line, severity, category, subject, message[:MAX_MESSAGE], fields)
+    return Event(line, severity, category, _guess_subject(body), message[:MAX_MESSAGE], fields)
 
 
 def _guess_subject(body: Body) -> str | None:

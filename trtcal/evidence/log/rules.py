@@ -239,15 +239,13 @@ def in_words(message: str) -> str:
 def typed_fields(match: re.Match[str]) -> dict[str, Value]:
     """Return the named groups that took part, all but the subject, each in its type."""
     groups = match.groupdict().items()
-    return {
-        name: _typed(name, text) for name, text in groups if text and not name.startswith("subject")
-    }
+    named = {name: text for name, text in groups if text and not name.startswith("subject")}
+    return {name: _typed(name, text) for name, text in named.items()}
 
 
 def subject_of(match: re.Match[str]) -> str | None:
     """Return the subject: of alternatives (`subject`, `subject2`), the one that took part."""
-    groups = match.groupdict().items()
-    texts = (text for name, text in groups if name.startswith("subject"))
+    texts = (text for name, text in match.groupdict().items() if name.startswith("subject"))
     return next((text.strip() for text in texts if text and text.strip()), None)
 
 

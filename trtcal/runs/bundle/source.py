@@ -81,11 +81,6 @@ def _weights_of(path: Path) -> list[str]:
 
 def find_builds(folder: Path, run: Origin, model: Model) -> list[Build]:
     """Return the builds of a quantized model, in the order of the run."""
-    builds = [
-        (read_build(inside(folder, step.output)), step.digest) for step in run.of_stage("build")
-    ]
-    return [
-        build
-        for build, digest in builds
-        if build.digest == digest and build.model == model.fingerprint
-    ]
+    steps = [(step.digest, inside(folder, step.output)) for step in run.of_stage("build")]
+    builds = [(digest, read_build(path)) for digest, path in steps]
+    return [b for digest, b in builds if (b.digest, b.model) == (digest, model.fingerprint)]
