@@ -36,16 +36,8 @@ MOST_BYTES = 1 << 20
 DEFAULT_TARGETS = ("cpu", "sm89")
 METHODS = ("minmax", "percentile", "entropy")
 TASKS = (
-    "classification",
-    "multilabel",
-    "detection",
-    "segmentation",
-    "regression",
-    "embedding",
-    "tokens",
-    "audio",
-    "image",
-    "none",
+    *("classification", "multilabel", "detection", "segmentation", "regression", "embedding"),
+    *("tokens", "audio", "image", "none"),
 )
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '

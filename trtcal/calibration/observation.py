@@ -147,18 +147,9 @@ def calibrate(
             unranged[name] = str(error)
     if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
         chosen = dataclasses.asdict(calibrator)  # with the defaults
-    return Calibration(
-        method,
-        chosen,
-        observation.model,
-        observation.dataset,
-        observation.samples,
-        observation.digest,
-        ranges,
-        unranged,
-        observation.sizes,
-        observation.sample_digests,
-    )
+    facts = observation.model, observation.dataset, observation.samples, observation.digest
+    of_samples = observation.sizes, observation.sample_digests
+    return Calibration(method, chosen, *facts, ranges, unranged, *of_samples)
 
 
 def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:
@@ -201,10 +192,5 @@ def _choose(method: str, calibrator: calibrators.Calibrator, histogram: Histogra
     low, high, counts = histogram.magnitudes()
     outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())
     amax = chosen.amax if method in AS_INT8 else floating_amax(histogram, FORMATS["fp8"])
-    return TensorRange(
-        chosen.amax,
-        histogram.amax,
-        outside / histogram.count,
-        "; ".join(notes) or None,
-        max(amax, FLOOR),
-    )
+    note, share = "; ".join(notes) or None, outside / histogram.count
+    return TensorRange(chosen.amax, histogram.amax, share, note, max(amax, FLOOR))

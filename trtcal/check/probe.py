@@ -210,11 +210,8 @@ def _probabilities(scores: Array, alone: bool) -> npt.NDArray[np.bool_]:
     Without any all are, if it is the model's only output; one of several may be anything.
     """
     is_probability = np.asarray(((scores >= 0) & (scores <= 1)).all(0))
-    return (
-        is_probability
-        if is_probability.sum() >= FEWEST_CLASSES
-        else np.full_like(is_probability, alone)
-    )
+    has_classes = is_probability.sum() >= FEWEST_CLASSES
+    return is_probability if has_classes else np.full_like(is_probability, alone)
 
 
 def _response_of(scores: Array | None, misfit: float | None) -> Response:
@@ -226,15 +223,9 @@ def _response_of(scores: Array | None, misfit: float | None) -> Response:
     shares = powers / powers.sum(1, keepdims=True)
     logs = np.log(np.maximum(shares, TINY))
     others = np.log(np.maximum(shares.mean(0), TINY))
-    return Response(
-        logits.argmax(1),
-        shares.max(1),
-        lead,
-        lead / (logits.std(1) + TINY),
-        -(shares * logs).sum(1),
-        (shares * (logs - others)).sum(1),
-        misfit,
-    )
+    sharpness, entropy = lead / (logits.std(1) + TINY), -(shares * logs).sum(1)
+    information = (shares * (logs - others)).sum(1)
+    return Response(logits.argmax(1), shares.max(1), lead, sharpness, entropy, information, misfit)
 
 
 def _logits(scores: Values) -> Values:

@@ -115,15 +115,9 @@ def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _weight(finding: Finding) -> tuple[bool, bool, float, int, int, str, str]:
     cost = finding.cost
-    return (
-        cost.risk != "high",
-        finding.kind in COSTS_ALONE,
-        -(cost.time_ms or 0.0),
-        -(cost.moved_bytes or 0),
-        -RISKS.index(cost.risk),
-        finding.kind,
-        finding.subject or "",
-    )
+    costs = -(cost.time_ms or 0.0), -(cost.moved_bytes or 0), -RISKS.index(cost.risk)
+    is_cost = finding.kind in COSTS_ALONE
+    return (cost.risk != "high", is_cost, *costs, finding.kind, finding.subject or "")
 
 
 def sentence(text: str) -> str:

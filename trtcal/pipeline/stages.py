@@ -103,16 +103,9 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
             observation = read_observation(path)
             record(observation.digest)
             return observation
-        observation = observe(
-            inputs.prepared,
-            data,
-            tensors,
-            ObserveOptions(
-                batch=settings.batch, workers=settings.workers, checkpoint=unfinished(path)
-            ),
-            advance,
-            say=journal.say,
-        )
+        batch, workers = settings.batch, settings.workers
+        options = ObserveOptions(batch, workers=workers, checkpoint=unfinished(path))
+        observation = observe(inputs.prepared, data, tensors, options, advance, journal.say)
         write_observation(path, observation)
         record(observation.digest)
     return observation
@@ -140,10 +133,8 @@ def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: J
     tensors = most_stretched(calibrations, TENSORS)
     if not tensors:
         return
-    data, title = (
-        inputs.calibration_data,
-        f"finding the samples with the largest values of {len(tensors)} tensors",
-    )
+    data = inputs.calibration_data
+    title = f"finding the samples with the largest values of {len(tensors)} tensors"
     with (
         journal.step("tails", "tails.json") as record,
         data.reading_for("samples with the largest values"),

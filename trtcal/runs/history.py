@@ -312,12 +312,8 @@ class History:
 
 
 def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figures) -> int:
-    cursor = connection.execute(
-        "INSERT INTO runs (report, made_at, name, verdict, variant, sentence, command, folder, "
-        "digests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        row,
-    )
-    number = cursor.lastrowid
+    values = ", ".join("?" * len(row))
+    number = connection.execute(f"INSERT INTO runs VALUES (NULL, {values})", row).lastrowid  # noqa: S608
     rows = [(number, *key, value) for key, value in figures.items()]
     connection.executemany("INSERT INTO figures VALUES (?, ?, ?, ?)", rows)
     return int(number or 0)

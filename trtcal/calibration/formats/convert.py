@@ -166,11 +166,8 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     names = list(ranges)
     known = tensor_names(model)
     needed = _tensors_to_quantize(prepare(model))
-    foreign = [
-        name
-        for name in names
-        if not (name in known or name.removesuffix(" copy") in known or is_unnamed(name))
-    ]
+    others = (name for name in names if name not in known and not is_unnamed(name))
+    foreign = [name for name in others if name.removesuffix(" copy") not in known]
     there = set(names)
     missing = tuple(name for name in needed if name not in there)
     return Fit(tuple(foreign), missing, len(needed))

@@ -176,15 +176,10 @@ def diagnose(
         everything, coverage = causes_first(everything), None
     findings, accepted = suppress(everything, suppressions)
     used = {why for _, why in accepted}
-    return Diagnosis(
-        findings,
-        accepted,
-        (*judge_findings(findings, limits), *judge_coverage(limits, coverage)),
-        dict(log.notes),
-        _counts(case, log),
-        tuple(suppression for suppression in suppressions if suppression not in used),
-        coverage,
-    )
+    judged = (*judge_findings(findings, limits), *judge_coverage(limits, coverage))
+    unused = tuple(suppression for suppression in suppressions if suppression not in used)
+    counts = _counts(case, log)
+    return Diagnosis(findings, accepted, judged, dict(log.notes), counts, unused, coverage)
 
 
 def suppress(
@@ -336,14 +331,9 @@ def check_build(
     coverage = build.coverage  # builds of before have none
     if coverage is None and model is not None:
         coverage = built_coverage(model, build.outcomes)
-    case = Case(
-        build.outcomes,
-        build.skipped,
-        build.layers,
-        tensors=tensors_of(model.proto) if model else {},
-        coverage=coverage,
-        expected=_expected({outcome.asked for outcome in build.outcomes}, bool(build.skipped)),
-    )
+    expected = _expected({outcome.asked for outcome in build.outcomes}, bool(build.skipped))
+    tensors = tensors_of(model.proto) if model else {}
+    case = Case(build.outcomes, build.skipped, build.layers, (), tensors, coverage, expected)
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
     return check_case(case, config, logs, _of_layers(layers, model))
@@ -373,17 +363,14 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     kernels, and patterns that are whole and that the engine computes in several.
     """
     checked = check_fusions(model, layers=layers)
+    rows = list(zip(checked.matches, checked.verdicts, strict=True))
     fixable = {
-        (breaker.nodes or (breaker.tensor,))[0]
-        for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
+        breaker.subject
+        for match, verdict in rows
         for breaker in match.breakers[:1]
         if breaker.fix and (layers is None or verdict == AGREES)
     }
-    split = {
-        match.root
-        for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
-        if verdict == DIFFERS and match.state == WHOLE
-    }
+    split = {match.root for match, word in rows if word == DIFFERS and match.state == WHOLE}
     subjects = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
     for finding in checked.findings:
         if finding.subject in subjects[finding.kind]:
@@ -450,14 +437,9 @@ def _check_of_model(
     # Without Q/DQ a calibrator may have given the ranges: then the layers alone show what is in INT8.
     built = outcomes or check(dict.fromkeys(multiplying, "int8"), engine.layers)
     record = quantization_record(model.proto)
-    case = Case(
-        outcomes,
-        record.get("skipped", {}),
-        engine.layers,
-        tensors=tensors_of(model.proto),
-        coverage=built_coverage(model, built),
-        expected=_expected({*precisions.values()}, bool(record)),
-    )
+    expected, tensors = _expected({*precisions.values()}, bool(record)), tensors_of(model.proto)
+    coverage, skipped = built_coverage(model, built), record.get("skipped", {})
+    case = Case(outcomes, skipped, engine.layers, (), tensors, coverage, expected)
     return check_case(case, config, logs, _of_layers(engine.layers, model))
 
 
@@ -528,25 +510,15 @@ def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
 
 def with_context(findings: Sequence[Finding], logs: Sequence[Path]) -> tuple[Finding, ...]:
     """Return the findings with the lines around every log line that they give as evidence."""
-    places = {
-        evidence.place
-        for finding in findings
-        for evidence in finding.evidence
-        if evidence.source == "log"
-    }
+    shown = (item for finding in findings for item in finding.evidence)
+    places = {item.place for item in shown if item.source == "log"}
     around = {place: text for log in logs for place, text in _contexts(log, places)}
-    return tuple(
-        replace(
-            finding,
-            evidence=tuple(
-                replace(item, text=around.get(item.place, item.text))
-                if item.source == "log"
-                else item
-                for item in finding.evidence
-            ),
-        )
-        for finding in findings
-    )
+
+    def widened(item: Evidence) -> Evidence:
+        text = around.get(item.place, item.text) if item.source == "log" else item.text
+        return replace(item, text=text)
+
+    return tuple(replace(f, evidence=tuple(map(widened, f.evidence))) for f in findings)
 
 
 def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:

@@ -227,13 +227,9 @@ class Mentions:
 
     def of(self, node: str, tensors: Iterable[str] = ()) -> list[Placed]:
         """Return the events about a node, those about its tensors first."""
-        about = [
-            placed
-            for name in tensors
-            for placed in self.by_name.get(name, ())
-            if placed[1].category == "uncalibrated"
-        ]
-        return about + [placed for placed in self.by_name.get(node, ()) if placed not in about]
+        placed = (event for name in tensors for event in self.by_name.get(name, ()))
+        about = [item for item in placed if item[1].category == "uncalibrated"]
+        return about + [item for item in self.by_name.get(node, ()) if item not in about]
 
 
 def explain(
@@ -272,12 +268,10 @@ def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Faul
 def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
     source, event = placed
     message = event.message.partition("\n")[0][:300]
-    return dataclasses.replace(
-        outcome,
-        reason=f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}",
-        hint=event.rule.fix if event.rule else outcome.hint,
-        cause="slower" if "slower" in event.tags else CATEGORIES[event.category].cause,
-    )
+    reason = f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}"
+    hint = event.rule.fix if event.rule else outcome.hint
+    cause = "slower" if "slower" in event.tags else CATEGORIES[event.category].cause
+    return dataclasses.replace(outcome, reason=reason, hint=hint, cause=cause)
 
 
 def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Outcome]:

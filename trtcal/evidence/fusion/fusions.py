@@ -191,20 +191,14 @@ def _moved(view: View, match: Match) -> int | None:
 
 
 def _broken(match: Match, cost: Cost) -> Finding:
-    first = match.breakers[0]
     reasons = "; ".join(breaker.why for breaker in match.breakers)
-    return Finding(
-        BROKEN_FUSION,
-        first.nodes[0] if first.nodes else first.tensor,
-        f"{match.pattern} at {match.root!r} is broken: {reasons}",
-        "the pattern is expected to run as several kernels, with the values between them in memory",
-        "; ".join(dict.fromkeys(map(_fix, match.breakers))),
-        tuple(
-            Evidence("node", breaker.nodes[0] if breaker.nodes else breaker.tensor, breaker.why)
-            for breaker in match.breakers
-        ),
-        cost,
+    what = f"{match.pattern} at {match.root!r} is broken: {reasons}"
+    why = (
+        "the pattern is expected to run as several kernels, with the values between them in memory"
     )
+    fix = "; ".join(dict.fromkeys(map(_fix, match.breakers)))
+    evidence = tuple(Evidence("node", each.subject, each.why) for each in match.breakers)
+    return Finding(BROKEN_FUSION, match.breakers[0].subject, what, why, fix, evidence, cost)
 
 
 def _fix(breaker: Breaker) -> str:
@@ -340,11 +334,8 @@ def _hint(fusions: Fusions, add: Collection[str]) -> str:
     left = [name for name in ON_REQUEST if name in fixes and name not in add]
     if left:
         return f"--add {left[0]} removes a node that breaks a pattern; it changes values"
-    return (
-        "no pass can remove the nodes that break the patterns"
-        if fusions.broken
-        else "no pattern is broken"
-    )
+    why = "no pass can remove the nodes that break the patterns"
+    return why if fusions.broken else "no pattern is broken"
 
 
 def without_pairs(nodes: Collection[str]) -> Pass:

@@ -66,6 +66,11 @@ class Breaker:
     why: str
     fix: str | None = None
 
+    @property
+    def subject(self) -> str:
+        """What a finding about it is about: its first node, else the value."""
+        return self.nodes[0] if self.nodes else self.tensor
+
 
 def ways_back(view: View, tensor: str, kinds: Collection[str]) -> Iterator[Edge]:
     """Yield the ways back from a value, the shortest first, through steps of some kinds."""
@@ -436,13 +441,9 @@ class _Solver:
 def _match(view: View, candidate: _Candidate) -> Match:
     roles = [(role, _names(view, nodes)) for role, nodes in reversed(candidate.solution.roles)]
     own = _names(view, candidate.own - {candidate.root})
-    return Match(
-        candidate.pattern.name,
-        (*own, view.nodes[candidate.root].name),
-        tuple(dict.fromkeys(roles)),
-        candidate.breakers,
-        _names(view, _around(view, candidate)),
-    )
+    nodes, around = (*own, view.nodes[candidate.root].name), _names(view, _around(view, candidate))
+    played = tuple(dict.fromkeys(roles))
+    return Match(candidate.pattern.name, nodes, played, candidate.breakers, around)
 
 
 def _around(view: View, candidate: _Candidate) -> Iterator[int]:

@@ -63,17 +63,9 @@ def find_reformats(flow: Flow) -> tuple[Reformat, ...]:
 
 def _reformat_of(flow: Flow, index: int) -> Reformat:
     layer = flow.layers[index]
-    before, after = flow.names(flow.before(index)), flow.names(flow.after(index))
-    return Reformat(
-        layer.name,
-        layer.origin,
-        _change(layer),
-        layer.time_ms,
-        layer.bytes_moved,
-        before,
-        after,
-        layer.is_idle,
-    )
+    cost = layer.time_ms, layer.bytes_moved
+    near = flow.names(flow.before(index)), flow.names(flow.after(index))
+    return Reformat(layer.name, layer.origin, _change(layer), *cost, *near, layer.is_idle)
 
 
 def _change(layer: Layer) -> str:
@@ -175,20 +167,11 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
     reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
     total_ms, total_bytes = time_of(layers), bytes_of(layers)
     left_over = {qdq.layer for qdq in unfused}
-    findings = [
-        *_float_between_int8(flow),
-        *(
-            _reformat(reformat)
-            for reformat in reformats
-            if not reformat.is_free and reformat.layer not in left_over
-        ),
-        *(_unfused_finding(qdq) for qdq in unfused),
-        *(
-            _chain(chain)
-            for chain in chains
-            if (len(chain.layers) >= LONG_CHAIN or chain.cuts) and chain.saved_bytes is not None
-        ),
-    ]
+    copies = (each for each in reformats if not each.is_free and each.layer not in left_over)
+    sized = (chain for chain in chains if chain.saved_bytes is not None)
+    long = (chain for chain in sized if len(chain.layers) >= LONG_CHAIN or chain.cuts)
+    findings = [*_float_between_int8(flow), *map(_reformat, copies)]
+    findings += [*map(_unfused_finding, unfused), *map(_chain, long)]
     worth = (finding for finding in findings if _is_worth(finding.cost, total_ms, total_bytes))
     ranked = rank(replace(f, why=sentence(f.why), fix=sentence(f.fix)) for f in worth)
     return LayerReport(reformats, unfused, chains, ranked)
@@ -247,15 +230,11 @@ def _reformat(reformat: Reformat) -> Finding:
 
 
 def _unfused_finding(qdq: Unfused) -> Finding:
-    return Finding(
-        "unfused_qdq",
-        qdq.layer,
-        f"a quantize or dequantize step runs as a separate kernel ({qdq.form})",
-        f"{qdq.reason}, so the kernel reads and writes the whole tensor once more",
-        KINDS["unfused_qdq"].fixes[qdq.cause],
-        (Evidence("layer", qdq.layer, qdq.form),),
-        Cost(qdq.time_ms, qdq.moved_bytes),
-    )
+    what = f"a quantize or dequantize step runs as a separate kernel ({qdq.form})"
+    why = f"{qdq.reason}, so the kernel reads and writes the whole tensor once more"
+    fix = KINDS["unfused_qdq"].fixes[qdq.cause]
+    evidence, cost = Evidence("layer", qdq.layer, qdq.form), Cost(qdq.time_ms, qdq.moved_bytes)
+    return Finding("unfused_qdq", qdq.layer, what, why, fix, (evidence,), cost)
 
 
 def _chain(chain: Chain) -> Finding:

@@ -135,18 +135,13 @@ def compare_engines(before: Engine, after: Engine) -> EngineDifference:
         *(Change(layer.name, "layer", layer, None) for layer in _alone(before, set(partners))),
         *(Change(layer.name, "layer", None, layer) for layer in _alone(after, set(returns))),
     )
-    return EngineDifference(
-        before,
-        after,
-        changes,
-        sum(change.before is not None and change.before == change.after for change in changes),
-        gone,
-        new,
-        (kept_before, kept_after),
-        _merged(here, there, partners),
-        _merged(there, here, returns),
-        _kinds(before, after),
+    unchanged = sum(
+        change.before is not None and change.before == change.after for change in changes
     )
+    copies = gone, new, (kept_before, kept_after)
+    moved = _merged(here, there, partners), _merged(there, here, returns)
+    kinds = _kinds(before, after)
+    return EngineDifference(before, after, changes, unchanged, *copies, *moved, kinds)
 
 
 def _paired(before: Layer, after: Layer, by: str) -> Change[Layer]:
@@ -253,20 +248,8 @@ LEAST_SHARE = 0.01
 
 def describe(difference: EngineDifference) -> tuple[str, ...]:
     """Return the sentences, what matters most first."""
-    return tuple(
-        sentence
-        for part in (
-            _total,
-            _residual,
-            _written,
-            _gone_and_new,
-            _precisions,
-            _moves,
-            _by_kind,
-            _layers,
-        )
-        for sentence in part(difference)
-    )
+    parts = (_total, _residual, _written, _gone_and_new, _precisions, _moves, _by_kind, _layers)
+    return tuple(sentence for part in parts for sentence in part(difference))
 
 
 def _total(difference: EngineDifference) -> Iterator[str]:
@@ -282,14 +265,10 @@ def _total(difference: EngineDifference) -> Iterator[str]:
         )
     joined = len(difference.pairs)
     by_order = sum(pair.by != "name" for pair in difference.pairs)
-    guessed = (
-        f" ({by_order} matched by arithmetic and order, because their names differ)"
-        if by_order
-        else ""
-    )
+    how = f" ({by_order} matched by arithmetic and order, because their names differ)"
     yield (
         f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and matrix "
-        f"products are in both{guessed}."
+        f"products are in both{how if by_order else ''}."
     )
     for side, kind in (("first", "gone"), ("second", "new")):
         if alone := difference.alone(kind):
@@ -347,13 +326,9 @@ def _written(difference: EngineDifference) -> Iterator[str]:
         names = {pair.after.name if came else pair.before.name for pair in pairs}
         attached = [copy for copy in copies if names & set(copy.before)]
         verb, those = "appeared" if came else "disappeared", "it" if len(pairs) == 1 else "them"
-        with_it = (
-            f"; {_count(attached, 'copy')} {verb} after {those}{_cost(attached)}"
-            if attached
-            else ""
-        )
+        with_it = f"; {_count(attached, 'copy')} {verb} after {those}{_cost(attached)}"
         write = "writes" if len(pairs) == 1 else "write"
-        yield f"{_count(pairs, 'layer')} {write} {new} instead of {old}{with_it}."
+        yield f"{_count(pairs, 'layer')} {write} {new} instead of {old}{with_it if attached else ''}."
 
 
 def _gone_and_new(difference: EngineDifference) -> Iterator[str]:

@@ -341,16 +341,8 @@ QDQ_NODE = re.compile(r"(?:^|[^a-z])(?:de)?quantize(?:linear)?(?:$|[^a-z])", re.
 
 # A generated kernel's name lists its operations; these move, and those make up a Q or a DQ.
 KERNEL = re.compile(r"^__myl_([A-Za-z]+)_myl")
-
-
 MOVES = frozenset({"Move", "Tran", "Resh", "Repl", "Conc", "Slic"})
-
-
 STEPS = (
-    "MulMinMaxRounCast",
-    "DivMinMaxRounCast",
-    "CastMul",
-    "CastMulCast",
-    "MulCastCastMul",
-    "CastMulCastMulCast",
+    *("MulMinMaxRounCast", "DivMinMaxRounCast"),
+    *("CastMul", "CastMulCast", "MulCastCastMul", "CastMulCastMulCast"),
 )

@@ -134,13 +134,9 @@ def find_outcomes(
     A list of several profiles has every layer once for each, with ` [profile 1]` in its name from
     the second on.
     """
-    outcomes_by_profile = [
-        check(
-            precisions,
-            [layer for layer in layers if not layer.is_heavy or _profile(layer) == number],
-        )
-        for number in range(profiles)
-    ]
+    every = range(profiles)
+    lists = ([x for x in layers if not x.is_heavy or _profile(x) == number] for number in every)
+    outcomes_by_profile = [check(precisions, each) for each in lists]
     return tuple(_worst(outcomes) for outcomes in zip(*outcomes_by_profile, strict=True))
 
 
@@ -181,16 +177,9 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
 
     Layers that multiply and whose operands are not all listed are not counted, and named.
     """
-    nodes = tuple(
-        NodeWork(
-            layer.name,
-            layer.kind,
-            layer.macs if layer.is_heavy else 0,
-            layer.bytes_moved or 0,
-            layer.name,
-        )
-        for layer in layers
-    )
+    macs = [layer.macs if layer.is_heavy else 0 for layer in layers]
+    rows = zip(layers, macs, strict=True)
+    nodes = tuple(NodeWork(x.name, x.kind, n, x.bytes_moved or 0, x.name) for x, n in rows)
     got = {layer.name: _answer(layer) for layer in layers}
     reasons = {layer.name: f"its {layer.kind} layer runs in {layer.precision}" for layer in layers}
     return cover(Work(nodes, {}, (LAYERS_COUNTED,)), got, reasons, is_built=True)
@@ -198,11 +187,7 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
 
 def narrow_formats(layers: Sequence[Layer]) -> set[str]:
     """Return the narrow formats that layers compute in which do more than copy, quantize or wait."""
-    computing = (
-        layer
-        for layer in layers
-        if not (layer.is_reformat or layer.is_idle or is_quantize_step(layer))
-    )
+    computing = (x for x in layers if not (x.is_reformat or x.is_idle or is_quantize_step(x)))
     return {_answer(layer) for layer in computing}.intersection(NARROW)
 
 

@@ -303,11 +303,8 @@ class Live:
 
     def findings(self) -> str:
         """Return in one line how many findings there are of each category, and the latest one."""
-        parts = [
-            f"{self.counts[name]} {category.shown}"
-            for name, category in CATEGORIES.items()
-            if category.shown and self.counts[name]
-        ]
+        shown = {name: category.shown for name, category in CATEGORIES.items() if category.shown}
+        parts = [f"{self.counts[name]} {text}" for name, text in shown.items() if self.counts[name]]
         if self.latest is None:
             return "no findings"
         subject = self.latest.subject or self.latest.message.partition("\n")[0]

@@ -64,14 +64,9 @@ class Event:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, the fields flattened beside the others; numbers not finite are null."""
-        return {
-            **{name: value if _is_written(value) else None for name, value in self.fields.items()},
-            "line": self.line,
-            "severity": self.severity,
-            "category": self.category,
-            "subject": self.subject,
-            "message": self.message,
-        }
+        fields = self.fields.items()
+        flat = {name: value if _is_written(value) else None for name, value in fields}
+        return flat | {name: value for name, value in vars(self).items() if name != "fields"}
 
 
 def _is_written(value: Value) -> bool:
@@ -191,14 +186,9 @@ def _event(
 ) -> Event:
     rule, match = known
     is_error = severity == "error" and rule.category == UNKNOWN_CATEGORY["warning"]
-    return Event(
-        line=line,
-        severity=severity or rule.severity,
-        category="error" if is_error else rule.category,
-        subject=subject_of(match),
-        message=message[:MAX_MESSAGE],
-        fields={"rule": rule.name, **body.fields, **typed_fields(match)},
-    )
+    kind = severity or rule.severity, "error" if is_error else rule.category
+    fields = {"rule": rule.name, **body.fields, **typed_fields(match)}
+    return Event(line, *kind, subject_of(match), message[:MAX_MESSAGE], fields)
 
 
 def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event | None:

@@ -162,14 +162,10 @@ def read_messages(path: Path) -> Messages:
         name: from_fields(Category, fields) for name, fields in document["category"].items()
     }
     entries = ({**group, **rule} for group in document["group"] for rule in group["rule"])
-    return Messages(
-        categories,
-        tuple(
-            _rule({"why": categories[entry["category"]].why, **entry}, parts) for entry in entries
-        ),
-        re.compile("|".join(f"(?:{pattern})" for pattern in numbered)),
-        {word: name for name, words in document["severities"].items() for word in words},
-    )
+    rules = ({"why": categories[entry["category"]].why, **entry} for entry in entries)
+    prefix = re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
+    words = {word: name for name, words in document["severities"].items() for word in words}
+    return Messages(categories, tuple(_rule(entry, parts) for entry in rules), prefix, words)
 
 
 def _fill(text: str, parts: Mapping[str, str]) -> str:

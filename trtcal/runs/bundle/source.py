@@ -70,13 +70,8 @@ def _weights_of(path: Path) -> list[str]:
     from trtcal.model.files import tensors_of
 
     proto = onnx.load(path, load_external_data=False)
-    names = {
-        entry.value
-        for tensor in tensors_of(proto)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return sorted(names)
+    entries = (entry for tensor in tensors_of(proto) for entry in tensor.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
 def find_builds(folder: Path, run: Origin, model: Model) -> list[Build]:
