@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from calibrators.range import scale_of
 from trtcal.calibration.formats.qdq import interval, scaled
-from trtcal.calibration.formats.table import foreign, joined
+from trtcal.calibration.formats.table import foreign
 from trtcal.documents import read_json, to_json
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
@@ -62,9 +62,7 @@ def read_aimet(path: Path) -> Calibration:
             raise InputError(f"{where}: tensor {name!r} is listed twice", "remove one of the two")
         else:
             ranges[name] = result
-    ranges = {name: joined(int8.get(name), fp8.get(name)) for name in {**int8, **fp8}}
-    unranged = {name: why for name, why in unranged.items() if name not in ranges}
-    return foreign(AIMET, ranges, unranged, {"version": version})
+    return foreign(AIMET, int8, fp8, unranged, {"version": version})
 
 
 def _entries(document: Any, version: str, path: Path) -> Iterator[tuple[str, str, Entry]]:

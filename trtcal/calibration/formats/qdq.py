@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from calibrators.range import LEVELS, amax_of, problem
-from trtcal.calibration.formats.table import UNKNOWN, foreign, imported, joined
+from trtcal.calibration.formats.table import UNKNOWN, foreign, imported
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
@@ -52,15 +52,13 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
         else:
             ranges = fp8 if graph.kind_of(node) == TensorProto.FLOAT8E4M3FN else int8
             ranges[name] = _larger(ranges.get(name), result)
-    ranges = {name: joined(int8.get(name), fp8.get(name)) for name in {**int8, **fp8}}
-    if not ranges and not unranged:
+    if not (int8 or fp8 or unranged):
         raise InputError(
             f"no activation of {model.path} is quantized",
             "give a model with Q/DQ on activations: a model with quantized weights alone has no range",
         )
-    unranged = {name: why for name, why in unranged.items() if name not in ranges}
     made_for = quantization_record(model.proto).get("model", UNKNOWN)
-    return foreign("qdq", ranges, unranged, model=str(made_for))
+    return foreign("qdq", int8, fp8, unranged, model=str(made_for))
 
 
 class _Graph:

@@ -120,18 +120,15 @@ class Fusions:
     def to_document(self) -> Document:
         """Return the JSON form, sealed; it holds no paths."""
         rows = zip(self.matches, self.seen, self.verdicts, strict=True)
+        built = self.layers
+        facts = {"model": built.model, "builder": built.builder} if built else {}
         body = {
             "trtcal": __version__,
             "model": self.model,
             "model_name": self.model_name,
             "nodes": self.nodes,
             "inner_nodes": self.inner,
-            "layers": self.layers
-            and {
-                "count": len(self.layers.layers),
-                "model": self.layers.model,
-                "builder": self.layers.builder,
-            },
+            "layers": built and {"count": len(built.layers), **facts},
             "matches": [_match_document(*row) for row in rows],
             "findings": list(map(asdict, self.findings)),
         }

@@ -422,15 +422,15 @@ def fit(engine: Manifest, device: Device) -> Check:
         return Check(
             "device", REFUSED, f"{device.missing or 'it has no GPU'}; the engine needs {target}"
         )
-    for problem in (
-        _capability(engine, device),
-        _platform(engine, device),
-        _driver(engine, device),
-    ):
+    capability, platform_ = _capability(engine, device), _platform(engine, device)
+    for problem in (capability, platform_, _driver(engine, device)):
         if problem is not None and problem.state == REFUSED:
             return problem
-    better = _capability(engine, device) or _platform(engine, device)
-    return better or Check("device", HOLDS, f"the engine for {target} is for {device.name}")
+    return (
+        capability
+        or platform_
+        or Check("device", HOLDS, f"the engine for {target} is for {device.name}")
+    )
 
 
 def _capability(engine: Manifest, device: Device) -> Check | None:
