@@ -185,16 +185,12 @@ def _is_worth(cost: Cost, total_ms: float | None, total_bytes: int) -> bool:
 
 def _float_between_int8(flow: Flow) -> Iterator[Finding]:
     """Yield one finding about all float kernels between INT8 convolutions and products, if any."""
-    sources, readers = (nearest_heavy(flow, backwards) for backwards in (True, False))
+    sides = [nearest_heavy(flow, backwards) for backwards in (True, False)]
     layers = [
         layer
-        for index, layer in enumerate(flow.layers)
-        if not layer.is_heavy
-        and counted_precision(layer) in FLOATS
-        and all(
-            any(flow.layers[other].precision == "int8" for other in near[index])
-            for near in (sources, readers)
-        )
+        for layer, *near in zip(flow.layers, *sides, strict=True)
+        if not layer.is_heavy and counted_precision(layer) in FLOATS
+        if all(any(flow.layers[i].precision == "int8" for i in side) for side in near)
     ]
     if not layers:
         return
