@@ -117,7 +117,8 @@ class ModelProbe:
     def _response_to(self, runs: Iterable[tuple[list[Array], Feeds]]) -> Response:
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
         for tensors, feeds in runs:
-            scores.append(_scores(tensors[: self.outputs], _samples(feeds)))
+            size = max(len(array) for array in feeds.values() if array.ndim)
+            scores.append(_scores(tensors[: self.outputs], size))
             for sum_, tensor in zip(sums, tensors[self.outputs :], strict=True):
                 sum_ += _moments(tensor)
         misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
@@ -188,10 +189,6 @@ def _scores(outputs: list[Array], samples: int) -> tuple[Array, bool] | None:
     plain = [(scores, False) for scores in map(class_scores, outputs) if scores is not None]
     dense = [(scores, True) for scores in map(_highest, outputs) if scores is not None]
     return next((scores for scores in (*plain, *dense) if len(scores[0]) == samples), None)
-
-
-def _samples(feeds: Mapping[str, Array]) -> int:
-    return max(len(array) for array in feeds.values() if array.ndim)
 
 
 def _highest(output: Array) -> Array | None:

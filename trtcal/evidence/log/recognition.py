@@ -64,14 +64,10 @@ class Event:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, the fields flattened beside the others; numbers not finite are null."""
-        fields = self.fields.items()
-        flat = {name: value if _is_written(value) else None for name, value in fields}
-        return flat | {name: value for name, value in vars(self).items() if name != "fields"}
-
-
-def _is_written(value: Value) -> bool:
-    """Tell whether JSON has a value: it has no infinite number."""
-    return not isinstance(value, float) or math.isfinite(value)
+        floats = {name: v for name, v in self.fields.items() if isinstance(v, float)}
+        infinite = (name for name, value in floats.items() if not math.isfinite(value))
+        own = {name: value for name, value in vars(self).items() if name != "fields"}
+        return {**self.fields, **dict.fromkeys(infinite), **own}
 
 
 MAX_MESSAGE = 4096
