@@ -36,16 +36,8 @@ MOST_BYTES = 1 << 20
 DEFAULT_TARGETS = ("cpu", "sm89")
 METHODS = ("minmax", "percentile", "entropy")
 TASKS = (
-    "classification",
-    "multilabel",
-    "detection",
-    "segmentation",
-    "regression",
-    "embedding",
-    "tokens",
-    "audio",
-    "image",
-    "none",
+    *("classification", "multilabel", "detection", "segmentation", "regression", "embedding"),
+    *("tokens", "audio", "image", "none"),
 )
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
@@ -76,7 +68,7 @@ class WrongKeyError(InputError):
         super().__init__(problem.format(repr(key)), shown)
         self.problem, self.key, self.advice, self.example = problem, key, hint, example
 
-    def inside(self, table: str, example: str = "") -> WrongKeyError:
+    def inside(self, table: str, example: str) -> WrongKeyError:
         """Return the error with the key seen from the table around `table`."""
         right = self.example if self.key else example or self.example
         return WrongKeyError(self.problem, f"{table}.{self.key}".strip("."), self.advice, right)
@@ -114,9 +106,11 @@ def key(
     """Return a field whose TOML value `read` checks and converts; without a default it is required.
 
     `read` raises `WrongKeyError`. A default that can be called makes the value. `about` says what the
-    key means, `unset` in words what holds where it is not given. `name` is the key where it is not the
-    field's name, `example` a right value in TOML: without it the default, or the kind's.
+    key means, `unset` in words what holds where it is not given ("none" for what is empty then). `name`
+    is the key where it is not the field's name, `example` a right value in TOML: without it the
+    default, or the kind's.
     """
+    unset = unset or ("none" if default in (None, (), dict) else "")
     if not example and isinstance(default, (bool, int, float, str, tuple)) and default:
         example = json.dumps(default)
     metadata = {"read": read, "name": name, "example": example, "about": about, "unset": unset}
@@ -229,9 +223,7 @@ SCRIPTS = Kind(
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind(
-    "a list of tables",
-    lambda value: isinstance(value, list) and all(map(TABLE.fits, value)),
-    tuple,
+    "a list of tables", lambda value: isinstance(value, list) and all(map(TABLE.fits, value)), tuple
 )
 SCALAR = Kind(
     "a number or a string",
@@ -444,13 +436,11 @@ class DataConfig:
         partial(by_name, CONSTANT),
         dict,
         "Inputs that are the same for all samples, by their names.",
-        unset="none",
     )
     states: dict[str, str] = key(
         partial(by_name, TEXT),
         dict,
         "Outputs that become an input at the next sample of a sequence: output to input.",
-        unset="none",
     )
     sample_axis: bool = key(
         FLAG, True, "`false` if the inputs have no axis for samples: each feed is one sample."
@@ -462,19 +452,13 @@ class PrepareConfig:
     """Preparation passes to skip, those to add that run on request only, and scripts with others."""
 
     skip: tuple[str, ...] = key(
-        STRINGS,
-        (),
-        "Preparation passes to leave out: `trtcal prepare --list` has their names.",
-        unset="none",
+        STRINGS, (), "Preparation passes to leave out: `trtcal prepare --list` has their names."
     )
-    add: tuple[str, ...] = key(
-        STRINGS, (), "Preparation passes to add that run on request only.", unset="none"
-    )
+    add: tuple[str, ...] = key(STRINGS, (), "Preparation passes to add that run on request only.")
     passes: tuple[Path, ...] = key(
         SCRIPTS,
         (),
         "Python files with preparation passes of your own, which run last; needs `--trust`.",
-        unset="none",
     )
 
 
@@ -489,10 +473,7 @@ class CalibrationConfig:
         unset="needed for `trtcal run`",
     )
     labels: str | Path | None = key(
-        LABELLED_BY,
-        None,
-        "Where the labels of the samples are; `.npz` files have their own.",
-        unset="none",
+        LABELLED_BY, None, "Where the labels of the samples are; `.npz` files have their own."
     )
     methods: tuple[str, ...] = key(
         STRINGS,
@@ -544,10 +525,7 @@ class EvaluationConfig:
         unset="30 % of the calibration data, which are held back",
     )
     labels: str | Path | None = key(
-        LABELLED_BY,
-        None,
-        "Where the labels of the samples are; `.npz` files have their own.",
-        unset="none",
+        LABELLED_BY, None, "Where the labels of the samples are; `.npz` files have their own."
     )
     batch: int = key(COUNT, 32, "Samples that are run together.")
     rounds: int | None = key(
@@ -560,14 +538,12 @@ class EvaluationConfig:
         FILE_NAME,
         None,
         "A CSV file of attributes: their names in the first line, then a row for each sample.",
-        unset="none",
     )
     metric: Path | None = key(
         FILE_NAME,
         None,
         "A Python file with `metric(outputs, labels)`, which returns names and values of a sample's "
         "figures; higher is better. Needs `--trust`.",
-        unset="none",
     )
     layer_samples: int = key(
         COUNT, 64, "Samples on which the error is followed from tensor to tensor."
@@ -578,9 +554,7 @@ class EvaluationConfig:
 class PlanConfig:
     """A plan, as in a plan's JSON, the method whose ranges it takes, and whether to improve it."""
 
-    layers: dict[str, str] = key(
-        _texts, dict, "Precisions of single layers by their names.", unset="none"
-    )
+    layers: dict[str, str] = key(_texts, dict, "Precisions of single layers by their names.")
     default: str = key(TEXT, "int8", "The precision of every other layer.")
     method: str | None = key(
         TEXT,
@@ -592,13 +566,9 @@ class PlanConfig:
         TABLES,
         (),
         "Precisions by pattern, operator or other traits of layers, as in a plan's JSON.",
-        unset="none",
     )
     second_qdq: tuple[str, ...] = key(
-        STRINGS,
-        (),
-        "Nodes that read in INT8 through a second Q/DQ pair, as in a plan's JSON.",
-        unset="none",
+        STRINGS, (), "Nodes that read in INT8 through a second Q/DQ pair, as in a plan's JSON."
     )
     rest: str | None = key(
         one_of("fp16", "fp32"),
@@ -670,7 +640,6 @@ def _has_gpu(targets: Collection[str]) -> bool:
 
 
 def _limits(value: object) -> tuple[Limit, ...]:
-    """Read a list of limits, each as a string."""
     with explaining():
         return parse_limits(LIMITS(value))
 
@@ -708,7 +677,7 @@ class CostConfig:
     """Who a run is for, and what serves the model: for costs by tag and over time."""
 
     tags: dict[str, str] = key(
-        read_tags, dict, "Tags of the runs, such as a team: any key to a text.", unset="none"
+        read_tags, dict, "Tags of the runs, such as a team: any key to a text."
     )
     inferences_per_month: float | None = key(
         RATE,
@@ -833,14 +802,12 @@ class Config:
     )
     evaluation: EvaluationConfig = section(EvaluationConfig, "Data to judge on, and how.")
     plans: dict[str, PlanConfig] = key(
-        _plans, dict, "Mixed plans by name; each one gives a variant.", unset="none"
+        _plans, dict, "Mixed plans by name; each one gives a variant."
     )
     build: BuildConfig = section(BuildConfig, "What to build for.")
-    limits: tuple[Limit, ...] = key(
-        _limits, (), "What must hold for a variant to ship.", unset="none"
-    )
+    limits: tuple[Limit, ...] = key(_limits, (), "What must hold for a variant to ship.")
     suppress: tuple[dict[str, str], ...] = key(
-        _suppressions, (), "Accepted findings, each with its reason.", unset="none"
+        _suppressions, (), "Accepted findings, each with its reason."
     )
     report: ReportConfig = section(ReportConfig, "The price of the machine.")
     cost: CostConfig = section(CostConfig, "Costs by tag and over time.")
@@ -890,21 +857,19 @@ def read_config(path: Path) -> Config:
     hint = (
         'write lines like method = "percentile"; `trtcal init MODEL.onnx --data DATA` writes a file'
     )
-    table = read_toml(path, hint)
-    return _of_table(table, path, path.read_text(encoding="utf-8"))
+    return config_of_table(read_toml(path, hint), path, path.read_text(encoding="utf-8"))
 
 
 def parse_config(text: str, path: Path) -> Config:
     """Read the text of a `trtcal.toml` that is, or would be, at this path."""
-    return _of_table(tomllib.loads(text), path, text)
+    return config_of_table(tomllib.loads(text), path, text)
 
 
-def config_of_table(table: dict[str, Any], path: Path) -> Config:
-    """Return the configuration that a table describes, with paths from the folder of `path` on."""
-    return _of_table(table, path, "")
+def config_of_table(table: dict[str, Any], path: Path, text: str = "") -> Config:
+    """Return the configuration that a table describes, with paths from the folder of `path` on.
 
-
-def _of_table(table: dict[str, Any], path: Path, text: str) -> Config:
+    Errors name the line of `text` that they are about.
+    """
     with naming(path):
         try:
             config = _absolute(replace(read_section(Config, table), path=path), path.parent)

@@ -9,5 +9,5 @@ from trtcal.calibration.observation import (
     read_observation,
     write_observation,
 )
-from trtcal.calibration.observer import ObserveOptions, observe, unfinished
+from trtcal.calibration.observer import ObserveOptions, observe
 from trtcal.calibration.profile import Profile, Settings

@@ -58,7 +58,8 @@ def find_tails(
         for name, array in inside.read(feeds).items():
             if array.ndim and len(array) == size:
                 reaches = _reaches(array, start, dataset.files)
-                kept[name] = heapq.nlargest(REACHES, [*kept[name], *reaches], key=_farthest)
+                every = [*kept[name], *reaches]  # of equal ones the first
+                kept[name] = heapq.nlargest(REACHES, every, key=lambda r: (r.value, -r.index))
         start += size
         progress(size)
     found_tails = {name: tuple(reaches) for name, reaches in kept.items() if reaches}
@@ -71,7 +72,3 @@ def _reaches(array: npt.NDArray[Any], start: int, files: Sequence[str] | None) -
     largest = np.max(flat, axis=1, initial=0.0, where=np.isfinite(flat))
     for row, value in enumerate(largest.tolist(), start):
         yield Reach(value, row, files[row] if files else None)
-
-
-def _farthest(reach: Reach) -> tuple[float, int]:
-    return reach.value, -reach.index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -141,10 +141,7 @@ class _CountingLane:
         self.observer, self.place = observer, place
         self.lane: Lane = observer.taps.lanes[place]
         self.has_computed = bool(observer.taps.tensors)
-        self.lock = Lock()
-        self.collected: list[Span] = []
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.bytes: dict[str, int] = defaultdict(int)
+        self.lock, self.own = Lock(), HistogramAccumulator()  # of what the last readings were of
 
     def run(self, batches: _Batches) -> int:
         """Run the next batch and return its number of samples, 0 if there is none."""
@@ -153,32 +150,24 @@ class _CountingLane:
         if batch is None:
             return 0
         span, feeds = batch
-        self.seconds["load"] += seconds
-        self.bytes["load"] += sum(array.nbytes for array in feeds.values())
+        self.own.seconds["load"] += seconds
+        self.own.bytes["load"] += sum(array.nbytes for array in feeds.values())
         with self._timed("infer"):
             readings = self.lane.read(feeds)
-        self.collected.append(span)
+        self.own.finish(self.observer.number, [span])
         self._count([Reading(name, feeds[name], 0) for name in self.observer.inputs])
         if readings or not self.has_computed:
             self._finish(readings)
         return span[1] - span[0]
 
     def settle(self) -> None:
-        """Count what is collected."""
         self._finish(self.lane.rest())
 
     def _finish(self, readings: list[Reading]) -> None:
         self._count(readings)
-        done, self.collected = self.collected, []
-        accumulator = self.observer.accumulator
         with self.observer.guard:
-            accumulator.finish(self.observer.number, done)
-            for stage, seconds in self.seconds.items():
-                accumulator.seconds[stage] += seconds
-            for stage, size in self.bytes.items():
-                accumulator.bytes[stage] += size
-        self.seconds.clear()
-        self.bytes.clear()
+            self.observer.accumulator.add(self.own)
+        self.own.clear()
 
     def _count(self, readings: list[Reading]) -> None:
         """Count each tensor, those last which another lane is counting now."""
@@ -189,7 +178,7 @@ class _CountingLane:
                 reading for reading in turned if not self._counted(reading, blocking=False)
             ]:
                 self._counted(reading, blocking=True)
-        self.bytes["count"] += sum(reading.values.nbytes for reading in readings)
+        self.own.bytes["count"] += sum(reading.values.nbytes for reading in readings)
 
     def _counted(self, reading: Reading, blocking: bool) -> bool:
         name = self.observer.job.into[reading.tensor]
@@ -206,7 +195,7 @@ class _CountingLane:
     def _timed(self, stage: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds[stage] += time.perf_counter() - started
+        self.own.seconds[stage] += time.perf_counter() - started
 
 
 class _Batches:
@@ -219,14 +208,12 @@ class _Batches:
         self.coming = deque(loader.submit(_next, batches) for _ in range(ahead))
 
     def take(self) -> tuple[tuple[Span, Feeds] | None, float]:
-        """Return the next batch, None behind the last, and the seconds in which it was loaded."""
         with self.lock:
             self.coming.append(self.loader.submit(_next, self.batches))
             following = self.coming.popleft()
         return following.result()
 
     def close(self) -> None:
-        """Load no more."""
         for future in self.coming:
             future.cancel()
         wait(self.coming)
@@ -252,9 +239,7 @@ class TaskRunner:
         return self.accumulator
 
 
-def _next(
-    batches: Iterator[tuple[Span, Feeds]],
-) -> tuple[tuple[Span, Feeds] | None, float]:
+def _next(batches: Iterator[tuple[Span, Feeds]]) -> tuple[tuple[Span, Feeds] | None, float]:
     started = time.perf_counter()
     batch = next(batches, None)
     return batch, time.perf_counter() - started

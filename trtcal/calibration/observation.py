@@ -21,14 +21,7 @@ from calibrators.range import FLOOR
 from calibrators.registry import BUILT_IN
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
-from trtcal.documents import (
-    canonical_json,
-    digest_bytes,
-    from_fields,
-    parsing,
-    read_npz,
-    write_npz,
-)
+from trtcal.documents import canonical_json, digest_bytes, from_fields, parsing, read_npz, write_npz
 from trtcal.errors import InputError, TrtcalError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
@@ -152,18 +145,11 @@ def calibrate(
                 ranges[name] = _choose(method, calibrator, histogram)
         except EmptyHistogramError as error:
             unranged[name] = str(error)
-    return Calibration(
-        method,
-        _all_parameters(calibrator, chosen),
-        observation.model,
-        observation.dataset,
-        observation.samples,
-        observation.digest,
-        ranges,
-        unranged,
-        observation.sizes,
-        observation.sample_digests,
-    )
+    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
+        chosen = dataclasses.asdict(calibrator)  # with the defaults
+    facts = observation.model, observation.dataset, observation.samples, observation.digest
+    of_samples = observation.sizes, observation.sample_digests
+    return Calibration(method, chosen, *facts, ranges, unranged, *of_samples)
 
 
 def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:
@@ -194,15 +180,6 @@ def _naming(method: str, where: str, *known: type[Exception]) -> Iterator[None]:
         raise InputError(f"calibrator {method!r} failed{where}: {text}", hint) from error
 
 
-def _all_parameters(
-    calibrator: calibrators.Calibrator, parameters: dict[str, int | float | str]
-) -> dict[str, int | float | str]:
-    """Return the parameters in force, defaults included where the calibrator is a dataclass."""
-    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
-        return dataclasses.asdict(calibrator)
-    return parameters
-
-
 AS_INT8 = frozenset(("minmax", "percentile"))  # methods that choose without a look at the grid
 
 
@@ -215,10 +192,5 @@ def _choose(method: str, calibrator: calibrators.Calibrator, histogram: Histogra
     low, high, counts = histogram.magnitudes()
     outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())
     amax = chosen.amax if method in AS_INT8 else floating_amax(histogram, FORMATS["fp8"])
-    return TensorRange(
-        chosen.amax,
-        histogram.amax,
-        outside / histogram.count,
-        "; ".join(notes) or None,
-        max(amax, FLOOR),
-    )
+    note, share = "; ".join(notes) or None, outside / histogram.count
+    return TensorRange(chosen.amax, histogram.amax, share, note, max(amax, FLOOR))

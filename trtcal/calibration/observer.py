@@ -92,9 +92,7 @@ def observe(
     profile = watch.profile(model.fingerprint, dataset.fingerprint, settings, accumulator, samples)
     for histogram in accumulator.histograms.values():
         histogram.compact()
-    histograms = {
-        name: _sum([accumulator.of(part) for part in parts]) for name, parts in grouped.items()
-    }
+    histograms = {name: _sum([*map(accumulator.of, each)]) for name, each in grouped.items()}
     for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
@@ -130,14 +128,7 @@ def _checkpoint(
     return None if options.checkpoint is None else Checkpoint(options.checkpoint, work, dataset)
 
 
-def unfinished(result: Path) -> Path:
-    """Return where the checkpoint for a result lies: beside it."""
-    return result.with_name(f"{result.name}.unfinished")
-
-
 class _Work:
-    """The counting itself, with all that goes on between two batches."""
-
     def __init__(
         self,
         job: Job,

@@ -162,18 +162,12 @@ class Stopwatch:
         """Return the profile of what was done up to now, with what the workers measured."""
         elapsed_s = time.perf_counter() - self.started
         seconds, sizes = accumulator.seconds, accumulator.bytes
-        return Profile(
-            model,
-            dataset,
-            settings,
-            {stage: seconds[stage] for stage in STAGES},
-            {stage: sizes[stage] for stage in STAGES if sizes[stage]},
-            samples,
-            elapsed_s,
-            seconds["wait for data"] / max(settings.workers, 1),
-            (_cpu_s() - self.spent) / elapsed_s,
-            os.cpu_count() or 1,
-        )
+        spent = {stage: seconds[stage] for stage in STAGES}
+        read = {stage: sizes[stage] for stage in STAGES if sizes[stage]}
+        waited_s = seconds["wait for data"] / max(settings.workers, 1)
+        cores = (_cpu_s() - self.spent) / elapsed_s, os.cpu_count() or 1
+        facts = model, dataset, settings, spent, read, samples
+        return Profile(*facts, elapsed_s, waited_s, *cores)
 
 
 def _cpu_s() -> float:

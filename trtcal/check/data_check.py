@@ -133,13 +133,11 @@ class _ImageChecks:
         return issues
 
     def layout(self, samples: Samples) -> Checked:
-        """Check whether an input was reshaped where it had to be transposed."""
         array = samples.feeds[self.image.name]
         issue = check_layout(self.image, array)
         return issue, self._with(samples, transposed(self.image, array)) if issue else samples
 
     def noise(self, samples: Samples) -> Checked:
-        """Check whether there are images at all."""
         noise = check_noise(self.image, samples.feeds[self.image.name])
         if noise is None:
             return None, samples
@@ -149,7 +147,6 @@ class _ImageChecks:
         return noise if like_shuffled(classes, samples.labels) else None, samples
 
     def values(self, samples: Samples) -> Checked:
-        """Try the samples in every form that may have been meant."""
         array = samples.feeds[self.image.name]
         if array.dtype.kind != "f":
             return None, samples
@@ -184,9 +181,9 @@ class _ImageChecks:
         if not clear:
             return None, None
         evidence, change = _best(clear)
-        if change.is_mild and self._order_evidence(samples).surpasses(evidence):
-            return None, None
-        return change, evidence
+        order = self._order_evidence(samples) if change.is_mild else evidence
+        is_order = order.is_clear and order.model_t > evidence.model_t
+        return (None, None) if is_order else (change, evidence)
 
     def _tried(self, samples: Samples, ways: Sequence[Change]) -> list[tuple[Evidence, Change]]:
         """Return the evidence for each change, from more and more samples while some may be clear."""
@@ -199,9 +196,7 @@ class _ImageChecks:
             if seen < min(CORRECTED, len(samples)):
                 ways = [way for evidence, way in tried if evidence.may_be_clear]
             elif any(evidence.is_borderline for evidence, _ in tried):
-                ways = [
-                    way for evidence, way in tried if evidence.is_clear or evidence.is_borderline
-                ]
+                ways = [way for e, way in tried if e.is_clear or e.is_borderline]
             else:
                 break
         return tried
@@ -245,7 +240,6 @@ class _ImageChecks:
         return _stated(issue, evidence)
 
     def channel_order(self, samples: Samples) -> Checked:
-        """Try the samples with red and blue exchanged."""
         proof = self._proof(samples, (exchanged,))
         _, evidence = proof or (None, self._clear_order(samples))
         if evidence is None:
@@ -278,8 +272,7 @@ class _ImageChecks:
             original = self.probe.run(samples)
             return weigh(original, original, None)
         original, changed = map(self.probe.run_inside, (samples, swapped))
-        pair = self._driven(original, samples, changed, swapped)
-        return weigh(*pair, None)
+        return weigh(*self._driven(original, samples, changed, swapped), None)
 
     def _changed(self, samples: Samples, way: Way) -> Samples:
         if way is None:
@@ -293,7 +286,6 @@ class _ImageChecks:
 
 
 def _stated(issue: DataIssue, evidence: Proof) -> DataIssue:
-    """Return an issue as what its evidence makes it."""
     if isinstance(evidence, LabelEvidence):
         return issue
     return _question(issue, evidence.given.classes is not None)

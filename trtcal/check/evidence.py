@@ -9,6 +9,7 @@ how many samples get their class, make it a statement.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,40 +156,20 @@ class Evidence:
         same = self.rank[0] >= best.rank[0]
         return same and self.mutual_information >= AS_GOOD * best.mutual_information
 
-    def surpasses(self, other: Evidence) -> bool:
-        """Whether this is clear, and more so than another."""
-        return self.is_clear and self.model_t > other.model_t
-
     def sentence(self) -> str:
         """Return in figures what is better."""
-        original, changed, clauses = self.given, self.changed, list[str]()
-        if original.misfit is not None:
-            clauses.append(
-                "its batch normalizations read values that differ from those of training by "
-                f"{changed.misfit:.3g} instead of {original.misfit:.3g}"
-            )
-        first, second = _mean(original.features), _mean(changed.features)
-        if self.features_t > 0 and first is not None and second is not None:
-            clauses.append(
-                f"its layers distinguish the samples by {math.exp(second):.3g} instead of "
-                f"{math.exp(first):.3g}"
-            )
-        if (
-            self.by_signal
-            and original.signal_to_bias is not None
-            and changed.signal_to_bias is not None
-        ):
-            before, after = (
-                math.pow(10, response.signal_to_bias or 0) for response in (original, changed)
-            )
-            clauses.append(
-                f"in its first layer pixels weigh {after:.3g} times a bias instead of {before:.3g}"
-            )
-        for name, text in PER_SAMPLE.items():
-            first, second = _mean(getattr(original, name)), _mean(getattr(changed, name))
-            if not clauses and first is not None and second is not None:
-                clauses.append(f"{text} {second:.3g} instead of {first:.3g}")
+        shown = {"misfit": True, "features": self.features_t > 0, "signal_to_bias": self.by_signal}
+        inner = [name for name, is_so in shown.items() if is_so]
+        clauses = [*filter(None, map(self._clause, inner))]
+        clauses = clauses or [*filter(None, map(self._clause, PER_SAMPLE))][:1]
         return f"so prepared, {', and '.join(clauses)}"
+
+    def _clause(self, name: str) -> str:
+        before, after = (_mean(getattr(side, name)) for side in (self.given, self.changed))
+        if before is None or after is None:
+            return ""
+        unit = POWERS.get(name, float)
+        return f"{CLAUSES[name]} instead of {{:.3g}}".format(unit(after), unit(before))
 
     def figures(self) -> dict[str, float]:
         """Return what `sentence` says as numbers by name, as given and as changed."""
@@ -201,10 +182,18 @@ class Evidence:
         return figures
 
 
-PER_SAMPLE = {
-    "mutual_information": "its classes say more about the samples, in nats of information:",
-    "lead": "the score of its best class leads by",
+CLAUSES = {
+    "mutual_information": "its classes say more about the samples, in nats of information: {:.3g}",
+    "lead": "the score of its best class leads by {:.3g}",
+    "misfit": "its batch normalizations read values that differ from those of training by {:.3g}",
+    "features": "its layers distinguish the samples by {:.3g}",
+    "signal_to_bias": "in its first layer pixels weigh {:.3g} times a bias",
 }
+POWERS: dict[str, Callable[[float], float]] = {
+    "features": math.exp,
+    "signal_to_bias": lambda decades: math.pow(10, decades),
+}
+PER_SAMPLE = ("mutual_information", "lead")
 PER_MODEL = ("misfit", "signal_to_bias")
 
 
@@ -213,10 +202,7 @@ def _mean(values: Values | float | None) -> float | None:
 
 
 def weigh(
-    original: Response,
-    changed: Response,
-    gain: float | None,
-    wrong: bool = False,
+    original: Response, changed: Response, gain: float | None, wrong: bool = False
 ) -> Evidence:
     """Compare two responses to the same samples.
 
@@ -228,8 +214,7 @@ def weigh(
         features_t = advantage(changed.features, original.features)
         alone = model_t if features_t > -BORDERLINE else 0.0
         model_t = max(alone, features_t * CLEAR / CLEAR_FEATURES)
-    threshold = CLEAR_WRONG if wrong else CLEAR
-    return Evidence(original, changed, model_t, threshold, features_t)
+    return Evidence(original, changed, model_t, CLEAR_WRONG if wrong else CLEAR, features_t)
 
 
 def _model_t(original: Response, changed: Response, gain: float | None, wrong: bool) -> float:

@@ -117,7 +117,8 @@ class ModelProbe:
     def _response_to(self, runs: Iterable[tuple[list[Array], Feeds]]) -> Response:
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
         for tensors, feeds in runs:
-            scores.append(_scores(tensors[: self.outputs], _samples(feeds)))
+            size = max(len(array) for array in feeds.values() if array.ndim)
+            scores.append(_scores(tensors[: self.outputs], size))
             for sum_, tensor in zip(sums, tensors[self.outputs :], strict=True):
                 sum_ += _moments(tensor)
         misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
@@ -190,10 +191,6 @@ def _scores(outputs: list[Array], samples: int) -> tuple[Array, bool] | None:
     return next((scores for scores in (*plain, *dense) if len(scores[0]) == samples), None)
 
 
-def _samples(feeds: Mapping[str, Array]) -> int:
-    return max(len(array) for array in feeds.values() if array.ndim)
-
-
 def _highest(output: Array) -> Array | None:
     """Return the highest value of each class anywhere, None if it is not like classes."""
     if output.dtype.kind != "f" or output.ndim < 3 or 0 in output.shape:
@@ -210,11 +207,8 @@ def _probabilities(scores: Array, alone: bool) -> npt.NDArray[np.bool_]:
     Without any all are, if it is the model's only output; one of several may be anything.
     """
     is_probability = np.asarray(((scores >= 0) & (scores <= 1)).all(0))
-    return (
-        is_probability
-        if is_probability.sum() >= FEWEST_CLASSES
-        else np.full_like(is_probability, alone)
-    )
+    has_classes = is_probability.sum() >= FEWEST_CLASSES
+    return is_probability if has_classes else np.full_like(is_probability, alone)
 
 
 def _response_of(scores: Array | None, misfit: float | None) -> Response:
@@ -226,15 +220,9 @@ def _response_of(scores: Array | None, misfit: float | None) -> Response:
     shares = powers / powers.sum(1, keepdims=True)
     logs = np.log(np.maximum(shares, TINY))
     others = np.log(np.maximum(shares.mean(0), TINY))
-    return Response(
-        logits.argmax(1),
-        shares.max(1),
-        lead,
-        lead / (logits.std(1) + TINY),
-        -(shares * logs).sum(1),
-        (shares * (logs - others)).sum(1),
-        misfit,
-    )
+    sharpness, entropy = lead / (logits.std(1) + TINY), -(shares * logs).sum(1)
+    information = (shares * (logs - others)).sum(1)
+    return Response(logits.argmax(1), shares.max(1), lead, sharpness, entropy, information, misfit)
 
 
 def _logits(scores: Values) -> Values:
@@ -326,9 +314,7 @@ class FirstLayers:
         graph = model.proto.graph
         layers = weighted(model.proto, MULTIPLIES | {"BatchNormalization", "Add"})[:FIRST]
         self.tensors = [node.output[0] for node in layers]
-        places = [
-            place for place, tensor in enumerate(graph.node) if tensor.output[0] in self.tensors
-        ]
+        places = [i for i, node in enumerate(graph.node) if node.output[0] in self.tensors]
         nodes = graph.node[: max(places, default=-1) + 1]
         read = {name for node in nodes for name in reads(node)}
         part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)

@@ -122,30 +122,22 @@ def check_samples(samples: Samples) -> list[DataIssue]:
     """Return what is wrong with the samples themselves: too few, zero, constant or repeated."""
     issues = []
     if samples.total < FEWEST:
-        issues.append(
-            DataIssue(
-                "too_few_samples",
-                "samples",
-                f"the data have only {samples.total} samples",
-                {"samples": float(samples.total)},
-                f"give at least {FEWEST} samples, better some hundreds, that cover what the model "
-                "will see",
-            )
+        text = f"the data have only {samples.total} samples"
+        fix = (
+            f"give at least {FEWEST} samples, better some hundreds, that cover what the model "
+            "will see"
         )
+        figures = {"samples": float(samples.total)}
+        issues.append(DataIssue("too_few_samples", "samples", text, figures, fix))
     zeros, constant = _zero_and_constant(samples.feeds)
     if constant.mean() > SHARE and constant.sum() > 1:
         issues.append(_constant_issue(zeros, constant))
     repeated = ~constant
     repeated[_first_of_each(samples.feeds)] = False
     if repeated.mean() > SHARE and repeated.sum() > 1:
-        issues.append(
-            _share_issue(
-                "repeated_samples",
-                repeated,
-                "are exact copies of others among them",
-                "remove the copies: they make ranges narrower than the data",
-            )
-        )
+        what = "are exact copies of others among them"
+        fix = "remove the copies: they make ranges narrower than the data"
+        issues.append(_share_issue("repeated_samples", repeated, what, fix))
     return issues
 
 

@@ -82,12 +82,12 @@ class Calibrate(
     )
 
     def _run(self) -> None:
-        from trtcal.calibration import cached, create_calibrator, observe, unfinished
+        from trtcal.calibration import cached, create_calibrator, observe
         from trtcal.calibration.profile import Phases
         from trtcal.check.data_check import check_data
         from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
         from trtcal.data import size_ranges
-        from trtcal.documents import together
+        from trtcal.documents import together, unfinished
         from trtcal.quantization import find_layers, tensors_to_observe
 
         phases = Phases()

@@ -58,6 +58,7 @@ from trtcal.documents.staging import (
     replacing_entries,
     resuming_entries,
     together,
+    unfinished,
     unwritable,
 )
 from trtcal.documents.streams import command_line
@@ -213,6 +214,13 @@ def _member(archive: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     return array
 
 
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What numpy and zipfile raise about a damaged file."""
+
+
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
     """Turn errors of numpy and zipfile about the arrays in a file into errors that name it."""
@@ -220,18 +228,13 @@ def unpacking(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "check the path") from None
-    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
-        raise _unreadable(path, error) from error
     except MemoryError:
         raise ResourceError(f"{path} does not fit into memory", "give fewer samples") from None
-    except (zipfile.BadZipFile, zlib.error) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    text = "it holds Python objects, or is not an .npz" if "pickle" in str(error) else str(error)
-    hint = "write plain arrays, with numpy.save or numpy.savez"
-    return InputError(f"{path} cannot be read: {text}", hint)
+    except UNREADABLE as error:
+        is_pickle = "pickle" in str(error)
+        text = "it holds Python objects, or is not an .npz" if is_pickle else str(error)
+        hint = "write plain arrays, with numpy.save or numpy.savez"
+        raise InputError(f"{path} cannot be read: {text}", hint) from error
 
 
 def read_json(path: Path) -> Any:

@@ -187,9 +187,8 @@ def in_time(where: object, size: float) -> Iterator[None]:
 
 
 def _has_timer() -> bool:
-    is_main = threading.current_thread() is threading.main_thread()
-    return (
-        is_main
-        and hasattr(signal, "setitimer")
-        and signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL
-    )
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "setitimer"
+    ):
+        return False
+    return signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL

@@ -168,16 +168,16 @@ def clear_places(paths: Iterable[Path]) -> None:
     places = {Path(), _temporary_path()}
     for path in paths:
         recover(path)
-        places |= {path, path.parent, unfinished_folder(path)}
+        places |= {path, path.parent, unfinished(path)}
     for folder in places:
         _clear(folder)
     with contextlib.suppress(OSError):  # it is not empty, or not there
         _temporary_path().rmdir()
 
 
-def unfinished_folder(folder: Path) -> Path:
-    """Return where the entries of a folder are before all of them are there."""
-    place = folder if folder.name else folder.absolute()
+def unfinished(result: Path) -> Path:
+    """Return where a file or folder is before it is whole: beside it."""
+    place = result if result.name else result.absolute()
     return place.with_name(f"{place.name}.unfinished")
 
 
@@ -390,7 +390,7 @@ def resuming_entries(folder: Path, owned: Iterable[str], key: str) -> Iterator[P
     If it fails or is killed, the next block with the same key finds them there, unless it wrote no
     `STEPS`. `ResourceError` if another process is in such a block, `InputError` if others wrote there.
     """
-    place = unfinished_folder(folder)
+    place = unfinished(folder)
     handle = _claim(place)
     try:
         if os.read(handle, len(key) + 1) != key.encode():

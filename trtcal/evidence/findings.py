@@ -80,6 +80,20 @@ KINDS = {
 }
 
 
+def of_kind(
+    kind: str,
+    subject: str | None,
+    what: str,
+    evidence: Iterable[Evidence] = (),
+    fix: str | None = None,
+    cost: Cost | None = None,
+) -> Finding:
+    """Return a finding that means what its kind says, with its fix if there is no better one."""
+    known = KINDS[kind]
+    more = tuple(evidence), cost or Cost()
+    return Finding(kind, subject, what, known.why, fix or known.fix, *more)
+
+
 def count_findings(kind: str, count: int) -> str:
     """Return `26 missing fusions`, also for a kind that is not in the table."""
     plain = kind.replace("_", " ")
@@ -101,15 +115,9 @@ def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _weight(finding: Finding) -> tuple[bool, bool, float, int, int, str, str]:
     cost = finding.cost
-    return (
-        cost.risk != "high",
-        finding.kind in COSTS_ALONE,
-        -(cost.time_ms or 0.0),
-        -(cost.moved_bytes or 0),
-        -RISKS.index(cost.risk),
-        finding.kind,
-        finding.subject or "",
-    )
+    costs = -(cost.time_ms or 0.0), -(cost.moved_bytes or 0), -RISKS.index(cost.risk)
+    is_cost = finding.kind in COSTS_ALONE
+    return (cost.risk != "high", is_cost, *costs, finding.kind, finding.subject or "")
 
 
 def sentence(text: str) -> str:

@@ -324,8 +324,6 @@ def read_log(path: PathLike) -> BuildLog:
 
 
 Variants = Mapping[str, AnyModel | Build] | Sequence[AnyModel | Build]
-
-
 Named = tuple[str, AnyModel | Build]
 
 
@@ -355,10 +353,7 @@ def _named(variants: Variants) -> list[Named]:
         return list(variants.items())
     if isinstance(variants, (str, os.PathLike)) or not isinstance(variants, Sequence):
         raise InputError("`variants` is not a list or a dict", "give a list, or a dict of names")
-    return [
-        (_name(variant) or f"variant {number}", variant)
-        for number, variant in enumerate(variants, 1)
-    ]
+    return [(_name(each) or f"variant {number}", each) for number, each in enumerate(variants, 1)]
 
 
 def _name(source: AnyModel | Build) -> str | None:
@@ -556,7 +551,6 @@ def report(
 
 
 def _collect(results: Sequence[Reported], folder: Path) -> None:
-    """Write results where a report looks for them."""
     for number, result in enumerate(results):
         if isinstance(result, Build):
             shutil.copytree(result.folder, folder / str(number))

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.config import (
-    FILE,
-    Config,
-    DataConfig,
-    are_annotations,
-    parse_config,
-)
+from trtcal.config import FILE, Config, DataConfig, are_annotations, parse_config
 from trtcal.data import Dataset, open_dataset
 from trtcal.data.dataset import batch_for
 from trtcal.data.images import CSV, find_images, image_labels
@@ -218,7 +212,6 @@ def _open(
 
 
 def _add_states(draft: Draft, states: Mapping[str, str]) -> None:
-    """Write the section of states, which the data lack and outputs give."""
     if states:
         draft.section("data.states")
     for output, name in states.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,33 +190,23 @@ def _share(trial: Trial[Way]) -> str:
 
 def _by_check(model: Model, data: Path, labels: str | None, usual: Way) -> Images:
     """Return the usual keys, and those that the check of data would change, also after others."""
-    first, changes, why = _keys(usual), dict[str, Any](), dict(_reasons(model, usual))
+    settles = "check it against the training"
+    settles = "labels would decide it (--labels)" if _is_classifier(model) else settles
+    first, changes, why = _keys(usual), dict[str, Any](), dict.fromkeys(usual["resize"][1], SIZE)
+    for axis, about in (("channels", ""), ("scale", f" ({usual['scale'][0]})")):
+        if usual[axis][0] not in ("gray", RAW.text):
+            why[axis] = f"usual, and the data do not contradict it{about}; {settles}"
     for _ in range(CHECKS):
         check = check_data(model, _open(model, data, labels, first | changes))
         changed = dict[str, Any]()
         for issue in (*check.issues, *check.questions):
             changed |= issue.settings
             evidence = issue.sentence.rpartition("so prepared, ")[2]
-            why |= dict.fromkeys(issue.settings, f"{evidence}; {_settles(model)}")
+            why |= dict.fromkeys(issue.settings, f"{evidence}; {settles}")
         if not changed or (first | changes | changed) == (first | changes):
             break
         changes |= changed
     return Images(first | changes, {key: why[key] for key in why if key not in ("mean", "std")})
-
-
-def _reasons(model: Model, usual: Way) -> Iterator[tuple[str, str]]:
-    for name in usual["resize"][1]:
-        yield name, SIZE
-    for axis in ("channels", "scale"):
-        text, _ = usual[axis]
-        if text not in ("gray", RAW.text):
-            about = f" ({text})" if axis == "scale" else ""
-            yield axis, f"usual, and the data do not contradict it{about}; {_settles(model)}"
-
-
-def _settles(model: Model) -> str:
-    decides = "labels would decide it (--labels)"
-    return decides if _is_classifier(model) else "check it against the training"
 
 
 def _is_classifier(model: Model) -> bool:

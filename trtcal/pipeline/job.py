@@ -49,21 +49,9 @@ from trtcal.runs.origin import Configuration, Measured, Origin, check_replaceabl
 from trtcal.runs.settings import SCRIPTS, SETTINGS, to_table, write_settings
 
 OUTPUTS = (
-    "builds",
-    "calibrations",
-    COMPARISON,
-    DATA_CHECK,
-    "histograms.npz",
-    "models",
-    "plans",
-    "optimizations",
-    SCRIPTS,
-    "report.html",
-    "report.json",
-    "run.json",
-    SETTINGS,
-    "tails.json",
-    FILE,
+    *("builds", "calibrations", "models", "plans", "optimizations", SCRIPTS),
+    *(COMPARISON, DATA_CHECK, "histograms.npz", "tails.json", "run.json", SETTINGS, FILE),
+    *("report.html", "report.json"),
 )
 """Everything that a run writes at the top of its folder, besides what its followers write."""
 
@@ -182,14 +170,12 @@ def _origin(inputs: Inputs, is_configured: bool) -> Origin:
         paths["source"] = model.source
     files = {name: Path(os.path.relpath(path)).as_posix() for name, path in paths.items()}
     scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
+    configuration = Configuration.of(config.path) if is_configured else Configuration()
     return Origin(
         model.fingerprint,
-        inputs.calibration_data.fingerprint,
-        inputs.evaluation_data.fingerprint,
+        *(inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint),
         scripts={key: digest_file(file) for key, (file, *_) in scripts.items()},
         cost=config.cost.to_document(),
         source=source_of(model.proto),
-        measured=Measured(
-            files, Configuration.of(config.path) if is_configured else Configuration()
-        ),
+        measured=Measured(files, configuration),
     )

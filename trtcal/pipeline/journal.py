@@ -45,10 +45,8 @@ class Journal:
         path, reads = self.folder / STEPS, dict[str, int]()
         for line in read_bytes(path).splitlines() if path.exists() else ():
             with contextlib.suppress(ValueError, LookupError, TypeError):
-                step, reads = (
-                    from_fields(Step, (fields := parse_json(line))["step"]),
-                    fields["reads"],
-                )
+                fields = parse_json(line)
+                step, reads = from_fields(Step, fields["step"]), fields["reads"]
                 if (self.folder / step.output).is_file():
                     self.done[step.output] = step
         self.reads |= {key: reads[key] for key in reads if key not in self.reads}

@@ -19,7 +19,6 @@ from trtcal.calibration import (
     calibrate,
     observe,
     read_observation,
-    unfinished,
     write_observation,
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
@@ -27,7 +26,7 @@ from trtcal.check.data_check import check_data
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges
-from trtcal.documents import Document, digest_file, to_fields, write_json
+from trtcal.documents import Document, digest_file, to_fields, unfinished, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.per_sample import class_labels
@@ -65,10 +64,7 @@ def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
     """Check the calibration data, and record what is wrong with them."""
     data = inputs.calibration_data
     digests = (inputs.model.fingerprint, data.fingerprint)
-    with (
-        journal.step("check-data", DATA_CHECK, digests) as record,
-        data.reading_for("data check"),
-    ):
+    with journal.step("check-data", DATA_CHECK, digests) as record, data.reading_for("data check"):
         path = journal.folder / DATA_CHECK
         is_done = DATA_CHECK in journal.done
         check = (
@@ -107,18 +103,9 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
             observation = read_observation(path)
             record(observation.digest)
             return observation
-        observation = observe(
-            inputs.prepared,
-            data,
-            tensors,
-            ObserveOptions(
-                batch=settings.batch,
-                workers=settings.workers,
-                checkpoint=unfinished(path),
-            ),
-            advance,
-            say=journal.say,
-        )
+        batch, workers = settings.batch, settings.workers
+        options = ObserveOptions(batch, workers=workers, checkpoint=unfinished(path))
+        observation = observe(inputs.prepared, data, tensors, options, advance, journal.say)
         write_observation(path, observation)
         record(observation.digest)
     return observation
@@ -129,12 +116,9 @@ def calibrate_all(
 ) -> dict[str, Calibration]:
     """Return the ranges that each method chooses from the histograms."""
     settings = config.calibration
-    methods = [
-        *settings.methods,
-        *(plan.method or settings.method for plan in config.plans.values()),
-    ]
+    own = [plan.method or settings.method for plan in config.plans.values()]
     calibrations = {}
-    for method in dict.fromkeys(methods):
+    for method in dict.fromkeys([*settings.methods, *own]):
         output = f"calibrations/{method}.json"
         parameters = settings.parameters.get(method)
         with journal.step("calibrate", output, (observation.digest,), parameters) as record:
@@ -149,10 +133,8 @@ def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: J
     tensors = most_stretched(calibrations, TENSORS)
     if not tensors:
         return
-    data, title = (
-        inputs.calibration_data,
-        f"finding the samples with the largest values of {len(tensors)} tensors",
-    )
+    data = inputs.calibration_data
+    title = f"finding the samples with the largest values of {len(tensors)} tensors"
     with (
         journal.step("tails", "tails.json") as record,
         data.reading_for("samples with the largest values"),
@@ -261,8 +243,7 @@ def build_all(models: Sequence[Model], inputs: Inputs, journal: Journal, sizes: 
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
             is_float = model is inputs.model or model.name == FP16_VARIANT
-            settings = plain if is_float else config
-            build_one(model, target, settings, journal, sizes)
+            build_one(model, target, plain if is_float else config, journal, sizes)
             advance(1)
 
 

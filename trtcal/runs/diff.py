@@ -73,14 +73,9 @@ def compare_runs(before: Entry, after: Entry) -> RunDifference:
         if (now := after.figures.get(key, value)) != value
     ]
     first, second = ({key[0] for key in run.figures} for run in (before, after))
-    return RunDifference(
-        before.number,
-        after.number,
-        tuple(sorted(changed, key=lambda run: -abs(run.share or 1.0))),
-        tuple(sorted(first - second)),
-        tuple(sorted(second - first)),
-        inputs,
-    )
+    changed.sort(key=lambda change: -abs(change.share or 1.0))
+    only = tuple(sorted(first - second)), tuple(sorted(second - first))
+    return RunDifference(before.number, after.number, tuple(changed), *only, inputs)
 
 
 def _comparable(before: Entry, after: Entry) -> Figures:

@@ -100,13 +100,10 @@ class Follower:
 
 def followers_of(config: Config) -> tuple[Follower, ...]:
     """Return what follows a run of a configuration; `InputError` if it needs what is not installed."""
-    if config.report.price_per_hour or config.cost.prices or _has_cost_limit(config):
+    has_limit = any(limit.metric == COST for limit in config.limits)
+    if config.report.price_per_hour or config.cost.prices or has_limit:
         find("costs", "prices and limits on costs")
     return tuple(kind(config) for kind in follower_kinds())
-
-
-def _has_cost_limit(config: Config) -> bool:
-    return any(limit.metric == COST for limit in config.limits)
 
 
 def completed(report: Document, followers: Sequence[Follower]) -> Document:

@@ -20,13 +20,7 @@ from typing import Any, TypeVar
 
 from trtcal.config import CostConfig, read_tags
 from trtcal.documents import Document, from_fields, parsing
-from trtcal.documents.bounds import (
-    ARRAYS_BYTES,
-    check_file,
-    parse_json,
-    seconds_for,
-    too_slow,
-)
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file, parse_json, seconds_for, too_slow
 from trtcal.documents.schema import changes_of
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
@@ -218,7 +212,8 @@ class History:
                 "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
             ).fetchone()
             number = int(known[0]) if known else _insert(connection, row, entry.figures)
-            _insert_tags(connection, number, own)
+            rows = [(number, *pair) for pair in own.items()]
+            connection.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?, ?)", rows)
             if meter is not None:
                 plain = [number, json.dumps(meter)]
                 connection.execute("INSERT OR IGNORE INTO meters VALUES (?, ?)", plain)
@@ -317,12 +312,8 @@ class History:
 
 
 def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figures) -> int:
-    cursor = connection.execute(
-        "INSERT INTO runs (report, made_at, name, verdict, variant, sentence, command, folder, "
-        "digests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        row,
-    )
-    number = cursor.lastrowid
+    values = ", ".join("?" * len(row))
+    number = connection.execute(f"INSERT INTO runs VALUES (NULL, {values})", row).lastrowid  # noqa: S608
     rows = [(number, *key, value) for key, value in figures.items()]
     connection.executemany("INSERT INTO figures VALUES (?, ?, ?, ?)", rows)
     return int(number or 0)
@@ -333,42 +324,22 @@ TAGGED = (
     "WHERE run = runs.id AND tags.key = wanted.key AND tags.value = wanted.value))"
 )
 """Whether a run has all tags of the JSON object that is the third parameter."""
-
-
-def _insert_tags(connection: sqlite3.Connection, number: int, tags: Mapping[str, str]) -> None:
-    rows = [(number, *pair) for pair in tags.items()]
-    connection.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?, ?)", rows)
+FIGURES = "SELECT run, variant, figure, value FROM figures WHERE run BETWEEN ? AND ?"
+TAGS = "SELECT run, key, value FROM tags WHERE run BETWEEN ? AND ?"
 
 
 def _entries(
     connection: sqlite3.Connection, rows: Sequence[Sequence[Any]], with_figures: bool = True
 ) -> list[Entry]:
     numbers = [row[0] for row in rows]
-    figures = _figures(connection, numbers) if with_figures else {}
-    tags = _tags(connection, numbers)
-    return [_entry(row, figures.get(row[0], {}), tags.get(row[0], {})) for row in rows]
-
-
-def _tags(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, dict[str, str]]:
-    tags: dict[int, dict[str, str]] = {}
     ends = [min(numbers, default=0), max(numbers, default=0)]
-    rows = connection.execute("SELECT run, key, value FROM tags WHERE run BETWEEN ? AND ?", ends)
-    for run, key, value in rows:
-        tags.setdefault(run, {})[key] = value
-    return tags
-
-
-def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Figures]:
-    figures: dict[int, Figures] = {}
-    if not numbers:
-        return figures
-    rows = connection.execute(
-        "SELECT run, variant, figure, value FROM figures WHERE run BETWEEN ? AND ?",
-        [min(numbers), max(numbers)],
-    )
-    for run, variant, figure, value in rows:
-        figures.setdefault(run, {})[variant, figure] = value
-    return figures
+    figures: dict[int, Figures] = defaultdict(dict)
+    tags: dict[int, dict[str, str]] = defaultdict(dict)
+    for run, *key, value in connection.execute(FIGURES, ends) if with_figures else ():
+        figures[run][key[0], key[1]] = value
+    for run, name, value in connection.execute(TAGS, ends):
+        tags[run][name] = value
+    return [_entry(row, figures[row[0]], tags[row[0]]) for row in rows]
 
 
 def _entry(row: Sequence[object], figures: Figures, tags: Mapping[str, str]) -> Entry:

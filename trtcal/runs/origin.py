@@ -164,11 +164,12 @@ class Origin:
 
     def write(self, folder: Path, command: str) -> Document:
         """Write `run.json`; times and the machine stand under `measured`."""
-        body = {
-            key: value for key, value in vars(self).items() if key not in ("measured", "digest")
+        left = {
+            "measured",
+            "digest",
+            *(key for key in ("source", "cost") if not getattr(self, key)),
         }
-        optional = {"source": self.source, "cost": self.cost}
-        body = {key: value for key, value in body.items() if value or key not in optional}
+        body = {key: value for key, value in vars(self).items() if key not in left}
         steps = [{"stage": s.stage, "output": s.output, "digest": s.digest} for s in self.stages]
         seconds = {step.output: round(step.seconds, 3) for step in self.stages}
         document = {

@@ -64,9 +64,7 @@ def _of_page(path: Path) -> Check:
 
 def _of_folder(folder: Path) -> Iterator[Check]:
     for name, folders, files in os.walk(folder):
-        folders[:] = sorted(
-            folder_name for folder_name in folders if not folder_name.startswith(".")
-        )
+        folders[:] = sorted(inner for inner in folders if not inner.startswith("."))
         for file in sorted(files):
             path = Path(name) / file
             if path.suffix == ".html":

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from calibrators.range import scale_of
 from trtcal.calibration.formats.qdq import interval, scaled
-from trtcal.calibration.formats.table import foreign, joined
+from trtcal.calibration.formats.table import foreign
 from trtcal.documents import read_json, to_json
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
@@ -62,9 +62,7 @@ def read_aimet(path: Path) -> Calibration:
             raise InputError(f"{where}: tensor {name!r} is listed twice", "remove one of the two")
         else:
             ranges[name] = result
-    ranges = {name: joined(int8.get(name), fp8.get(name)) for name in {**int8, **fp8}}
-    unranged = {name: why for name, why in unranged.items() if name not in ranges}
-    return foreign(AIMET, ranges, unranged, {"version": version})
+    return foreign(AIMET, int8, fp8, unranged, {"version": version})
 
 
 def _entries(document: Any, version: str, path: Path) -> Iterator[tuple[str, str, Entry]]:
@@ -108,7 +106,6 @@ def _kind(entry: Entry, version: str) -> str:
 def _scales(
     entry: Entry, version: str, where: str
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the scale and the zero point."""
     if version == "2.0.0":
         return _numbers(entry, "y_scale", where), _numbers(entry, "y_zero_point", where, 0.0)
     shift = _numbers(entry, "zero_point_shift", where, 0.0)

@@ -113,11 +113,7 @@ def detect(path: Path) -> str:
 
 
 def import_calibration(
-    path: Path,
-    model: Model,
-    form: str | None = None,
-    dataset: str = UNKNOWN,
-    partial: bool = False,
+    path: Path, model: Model, form: str | None = None, dataset: str = UNKNOWN, partial: bool = False
 ) -> Calibration:
     """Read a file as the calibration of `model`, made from `dataset` (a fingerprint).
 
@@ -130,8 +126,7 @@ def import_calibration(
     if not calibration.method.startswith(IMPORTED):
         return calibration
     calibration = _followed(replace(calibration, model=model.fingerprint, dataset=dataset), model)
-    names = [*calibration.ranges, *calibration.unranged]
-    fit = compare_names(names, model)
+    fit = compare_names([*calibration.ranges, *calibration.unranged], model)
     if not partial or len(fit.missing) == fit.wanted:
         fit.check(model.path)
     return _fitting(calibration, fit, path)
@@ -171,11 +166,8 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     names = list(ranges)
     known = tensor_names(model)
     needed = _tensors_to_quantize(prepare(model))
-    foreign = [
-        name
-        for name in names
-        if not (name in known or name.removesuffix(" copy") in known or is_unnamed(name))
-    ]
+    others = (name for name in names if name not in known and not is_unnamed(name))
+    foreign = [name for name in others if name.removesuffix(" copy") not in known]
     there = set(names)
     missing = tuple(name for name in needed if name not in there)
     return Fit(tuple(foreign), missing, len(needed))
@@ -242,9 +234,7 @@ def _check_int8(ranges: Mapping[str, TensorRange]) -> None:
 def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
     absent = [name for name in tensors if name not in calibration.ranges]
     if absent:
-        reasons = [
-            calibration.unranged.get(name, "the file has no entry for it") for name in absent
-        ]
+        reasons = [calibration.unranged.get(n, "the file has no entry for it") for n in absent]
         pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
         raise InputError(
             f"tensors without a range: {some(pairs, NAMES_SHOWN)}",

@@ -155,8 +155,7 @@ def read_table_json(path: Path) -> Calibration:
         document = document.get("data")
     if not isinstance(document, dict):
         raise InputError(f"{path} is not a table of ranges", "give an object: tensor -> bounds")
-    amaxes = {name: _magnitude(item, name, path) for name, item in document.items()}
-    return table_of("json", amaxes)
+    return table_of("json", {name: _magnitude(item, name, path) for name, item in document.items()})
 
 
 def _magnitude(item: Any, name: str, path: Path) -> float:

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from calibrators.range import LEVELS, amax_of, problem
-from trtcal.calibration.formats.table import UNKNOWN, foreign, imported, joined
+from trtcal.calibration.formats.table import UNKNOWN, foreign, imported
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
@@ -52,20 +52,16 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
         else:
             ranges = fp8 if graph.kind_of(node) == TensorProto.FLOAT8E4M3FN else int8
             ranges[name] = _larger(ranges.get(name), result)
-    ranges = {name: joined(int8.get(name), fp8.get(name)) for name in {**int8, **fp8}}
-    if not ranges and not unranged:
+    if not (int8 or fp8 or unranged):
         raise InputError(
             f"no activation of {model.path} is quantized",
             "give a model with Q/DQ on activations: a model with quantized weights alone has no range",
         )
-    unranged = {name: why for name, why in unranged.items() if name not in ranges}
     made_for = quantization_record(model.proto).get("model", UNKNOWN)
-    return foreign("qdq", ranges, unranged, model=str(made_for))
+    return foreign("qdq", int8, fp8, unranged, model=str(made_for))
 
 
 class _Graph:
-    """A graph with what each tensor comes from."""
-
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.producers, self.values = producers_of(graph), constants_of(graph)
         constant = set(self.values)
@@ -96,11 +92,7 @@ class _Graph:
         """Return a QuantizeLinear's range, or why it has none that INT8 or FP8 could use."""
         if any(name and name not in self.values for name in node.input[1:3]):
             return "its scale is computed, not constant"
-        scales, zero, kind = (
-            _array(self.values[node.input[1]]),
-            self.zero_of(node),
-            self.kind_of(node),
-        )
+        scales, kind = _array(self.values[node.input[1]]), self.kind_of(node)
         if kind not in (*LIMITS, TensorProto.FLOAT8E4M3FN):
             return (
                 f"it is quantized to {TensorProto.DataType.Name(kind).lower()}, not to an "
@@ -111,12 +103,8 @@ class _Graph:
             return wrong[0] if wrong else "its scale is empty"
         if kind not in LIMITS:
             return scaled(scales, FORMATS["fp8"].top)
-        zeros = _array(zero) if zero is not None else np.zeros(1)
+        zeros = _array(self.values[node.input[2]]) if any(node.input[2:]) else np.zeros(1)
         return interval(scales, zeros, *LIMITS[kind])
-
-    def zero_of(self, node: onnx.NodeProto) -> TensorProto | None:
-        """Return a QuantizeLinear's zero point, which is constant, None without one."""
-        return self.values.get(node.input[2]) if len(node.input) > 2 else None
 
     def kind_of(self, node: onnx.NodeProto) -> int:
         """Return the type that a QuantizeLinear gives, which is uint8 unless it says another."""
@@ -135,8 +123,7 @@ def interval(
     else:
         notes.append(f"asymmetric: its range is [{low:.6g}, {high:.6g}]")
         amax = max(abs(low), abs(high))
-    text = problem(amax)
-    return text or imported(amax, "; ".join(notes) or None)
+    return problem(amax) or imported(amax, "; ".join(notes) or None)
 
 
 def scaled(scales: npt.NDArray[np.float64], most: float) -> TensorRange | str:

@@ -23,12 +23,7 @@ def imported(amax: float, note: str | None = None) -> TensorRange:
     return TensorRange(amax, amax, 0.0, note)
 
 
-def joined(int8: TensorRange | None, fp8: TensorRange | None) -> TensorRange:
-    """Return one tensor's ranges in INT8 and in FP8 as one."""
-    if fp8 is None:
-        if int8 is None:
-            raise ValueError("there is no range")
-        return int8
+def _joined(int8: TensorRange | None, fp8: TensorRange) -> TensorRange:
     if int8 is None:
         note = "; ".join(filter(None, [fp8.note, FP8_ONLY]))
         return replace(imported(fp8.amax, note), fp8_amax=fp8.amax)
@@ -37,7 +32,8 @@ def joined(int8: TensorRange | None, fp8: TensorRange | None) -> TensorRange:
 
 def foreign(
     form: str,
-    ranges: dict[str, TensorRange],
+    int8: dict[str, TensorRange],
+    fp8: dict[str, TensorRange],
     unranged: dict[str, str],
     parameters: dict[str, int | float | str] | None = None,
     model: str = UNKNOWN,
@@ -46,8 +42,10 @@ def foreign(
 
     `unranged` says why an entry of it is none, `parameters` what heads it.
     """
+    ranges = int8 | {name: _joined(int8.get(name), fp8[name]) for name in fp8}
+    left = {name: why for name, why in unranged.items() if name not in ranges}
     what = IMPORTED + form, parameters or {}, model, UNKNOWN, 0, UNKNOWN
-    return Calibration(*what, ranges, unranged)
+    return Calibration(*what, ranges, left)
 
 
 def table_of(form: str, amaxes: Mapping[str, float], **parameters: str) -> Calibration:
@@ -55,7 +53,7 @@ def table_of(form: str, amaxes: Mapping[str, float], **parameters: str) -> Calib
     problems = {name: problem(amax) for name, amax in amaxes.items()}
     ranges = {name: imported(amax) for name, amax in amaxes.items() if not problems[name]}
     unranged = {name: text for name, text in problems.items() if text}
-    return foreign(form, ranges, unranged, dict(parameters))
+    return foreign(form, ranges, {}, unranged, dict(parameters))
 
 
 def read_lines(path: Path) -> list[str]:

@@ -34,7 +34,16 @@ from trtcal.evidence.diagnosis.reasons import (
     find_faults,
     tensors_of,
 )
-from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, count_findings, rank, sentence
+from trtcal.evidence.findings import (
+    KINDS,
+    Cost,
+    Evidence,
+    Finding,
+    count_findings,
+    of_kind,
+    rank,
+    sentence,
+)
 from trtcal.evidence.fusion.fusions import (
     AGREES,
     BROKEN_FUSION,
@@ -159,45 +168,27 @@ def diagnose(
     mentions = Mentions(log.read(case.events))
     of_log = log.findings()
     own = [*_absent(case), *_lost(case, mentions), *_left(case)]
-    everything = rank(_different(_merged([*own, *of_log], case) + list(further)))
+    several = [*_merged([*own, *of_log], case), *further]  # the last of equal ones says most
+    different = {(finding.kind, finding.subject, finding.what): finding for finding in several}
+    everything = rank(different.values())
     coverage = case.coverage
     if not case.is_built and any(map(ends_build, everything)):
         everything, coverage = causes_first(everything), None
     findings, accepted = suppress(everything, suppressions)
     used = {why for _, why in accepted}
-    return Diagnosis(
-        findings,
-        accepted,
-        (*judge_findings(findings, limits), *judge_coverage(limits, coverage)),
-        dict(log.notes),
-        _counts(case, log),
-        tuple(suppression for suppression in suppressions if suppression not in used),
-        coverage,
-    )
-
-
-def _different(findings: Iterable[Finding]) -> list[Finding]:
-    """Return each finding once, as it stands last: a record of a failed build says more of it."""
-    kept: dict[tuple[str, str | None, str], Finding] = {}
-    for finding in findings:
-        kept[finding.kind, finding.subject, finding.what] = finding
-    return list(kept.values())
+    judged = (*judge_findings(findings, limits), *judge_coverage(limits, coverage))
+    unused = tuple(suppression for suppression in suppressions if suppression not in used)
+    counts = _counts(case, log)
+    return Diagnosis(findings, accepted, judged, dict(log.notes), counts, unused, coverage)
 
 
 def suppress(
     findings: Iterable[Finding], suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[tuple[Finding, Suppression], ...]]:
     """Separate findings into those that count and those that are accepted, each with why."""
-    open_ones, accepted = [], []
-    for finding in findings:
-        why = next(
-            (suppression for suppression in suppressions if suppression.covers(finding)), None
-        )
-        if why is None:
-            open_ones.append(finding)
-        else:
-            accepted.append((finding, why))
-    return tuple(open_ones), tuple(accepted)
+    pairs = [(f, next((why for why in suppressions if why.covers(f)), None)) for f in findings]
+    accepted = tuple((finding, why) for finding, why in pairs if why is not None)
+    return tuple(finding for finding, why in pairs if why is None), accepted
 
 
 def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tuple[Judgement, ...]:
@@ -222,9 +213,8 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
         "log_events": log.seen,
         "log_findings_beyond": log.beyond,
     }
-    return {
-        name: number for name, number in counts.items() if number or name in ("asked", "log_events")
-    }
+    shown = ("asked", "log_events")
+    return {name: number for name, number in counts.items() if number or name in shown}
 
 
 ANY = "narrow"
@@ -239,16 +229,10 @@ def _absent(case: Case) -> Iterator[Finding]:
         if name in formats or (name == ANY and formats):
             continue
         largest = case.coverage.rest[:3] if case.coverage else ()
-        kind = ABSENT.get(name, "no_narrow")
-        yield Finding(
-            kind=kind,
-            subject=None,
-            what=f"no layer of this engine runs in {spelled([name])}",
-            why=KINDS[kind].why,
-            fix=KINDS[kind].fix,
-            evidence=tuple(Evidence("node", node.node, node.reason) for node in largest),
-            cost=Cost(moved_bytes=bytes_of(case.layers)),
-        )
+        what = f"no layer of this engine runs in {spelled([name])}"
+        evidence = [Evidence("node", node.node, node.reason) for node in largest]
+        cost = Cost(moved_bytes=bytes_of(case.layers))
+        yield of_kind(ABSENT.get(name, "no_narrow"), None, what, evidence, cost=cost)
 
 
 def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
@@ -265,25 +249,17 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
     why = KINDS[kind].why
-    evidence = [
-        Evidence("node", outcome.node, f"requested in {outcome.asked}, runs in {outcome.got}")
-    ]
-    if layer is not None:
-        evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
-    evidence += map(log_evidence, events)
     if outcome.cause == EXPANDED and outcome.asked in WEIGHTS_ONLY:
         kind, why = EXPANDED, KINDS[EXPANDED].why
     if outcome.cause == MISSING_RANGE and not narrower:
         kind, why = MISSING_RANGE, KINDS["fallback"].why
-    return Finding(
-        kind=kind,
-        subject=outcome.node,
-        what=f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}",
-        why=why,
-        fix=sentence(outcome.hint or "check in the layer list which layers come before the node"),
-        evidence=tuple(evidence),
-        cost=_cost(layer, "high" if narrower else "none"),
-    )
+    what = f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}"
+    fix = sentence(outcome.hint or "check in the layer list which layers come before the node")
+    text = f"requested in {outcome.asked}, runs in {outcome.got}"
+    of_layer = [Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}")] if layer else []
+    evidence = (Evidence("node", outcome.node, text), *of_layer, *map(log_evidence, events))
+    cost = _cost(layer, "high" if narrower else "none")
+    return Finding(kind, outcome.node, what, why, fix, evidence, cost)
 
 
 def _cost(layer: Layer | None, risk: str) -> Cost:
@@ -291,21 +267,15 @@ def _cost(layer: Layer | None, risk: str) -> Cost:
         return Cost(risk=risk)
     tensors = (*layer.inputs, *layer.constants, *layer.outputs)
     sized = all(tensor.shape and min(tensor.shape) > 0 for tensor in tensors)
-    return Cost(getattr(layer, "time_ms", None), layer.bytes_moved if sized else None, risk)
+    return Cost(layer.time_ms, layer.bytes_moved if sized else None, risk)
 
 
 def _left(case: Case) -> Iterable[Finding]:
     """Yield a finding for each node that the plan asked in INT8 and that no range was there for."""
     for node, reason in case.skipped.items():
         if NO_RANGE in reason:
-            yield Finding(
-                kind=MISSING_RANGE,
-                subject=node,
-                what=f"{node!r} was left in float: {reason}",
-                why=KINDS[MISSING_RANGE].why,
-                fix=KINDS[MISSING_RANGE].fix,
-                evidence=(Evidence("node", node, reason),),
-            )
+            what, evidence = f"{node!r} was left in float: {reason}", Evidence("node", node, reason)
+            yield of_kind(MISSING_RANGE, node, what, (evidence,))
 
 
 def _merged(findings: list[Finding], case: Case) -> list[Finding]:
@@ -361,14 +331,9 @@ def check_build(
     coverage = build.coverage  # builds of before have none
     if coverage is None and model is not None:
         coverage = built_coverage(model, build.outcomes)
-    case = Case(
-        build.outcomes,
-        build.skipped,
-        build.layers,
-        tensors=tensors_of(model.proto) if model else {},
-        coverage=coverage,
-        expected=_expected({outcome.asked for outcome in build.outcomes}, bool(build.skipped)),
-    )
+    expected = _expected({outcome.asked for outcome in build.outcomes}, bool(build.skipped))
+    tensors = tensors_of(model.proto) if model else {}
+    case = Case(build.outcomes, build.skipped, build.layers, (), tensors, coverage, expected)
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
     return check_case(case, config, logs, _of_layers(layers, model))
@@ -386,10 +351,9 @@ def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding
 def _roundings(model: Model) -> Iterator[Finding]:
     """Yield a finding if a model spells fake quantization out."""
     if chains := chains_of(model):
-        kind = KINDS["fake_quantization"]
         what = f"Round, Clip and scales around them quantize {some(map(str, chains))}"
         evidence = [Evidence("node", chain.node, str(chain)) for chain in chains]
-        yield Finding("fake_quantization", None, what, kind.why, kind.fix, tuple(evidence))
+        yield of_kind("fake_quantization", None, what, evidence)
 
 
 def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
@@ -399,17 +363,14 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     kernels, and patterns that are whole and that the engine computes in several.
     """
     checked = check_fusions(model, layers=layers)
+    rows = list(zip(checked.matches, checked.verdicts, strict=True))
     fixable = {
-        (breaker.nodes or (breaker.tensor,))[0]
-        for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
+        breaker.subject
+        for match, verdict in rows
         for breaker in match.breakers[:1]
         if breaker.fix and (layers is None or verdict == AGREES)
     }
-    split = {
-        match.root
-        for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
-        if verdict == DIFFERS and match.state == WHOLE
-    }
+    split = {match.root for match, word in rows if word == DIFFERS and match.state == WHOLE}
     subjects = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
     for finding in checked.findings:
         if finding.subject in subjects[finding.kind]:
@@ -476,14 +437,9 @@ def _check_of_model(
     # Without Q/DQ a calibrator may have given the ranges: then the layers alone show what is in INT8.
     built = outcomes or check(dict.fromkeys(multiplying, "int8"), engine.layers)
     record = quantization_record(model.proto)
-    case = Case(
-        outcomes,
-        record.get("skipped", {}),
-        engine.layers,
-        tensors=tensors_of(model.proto),
-        coverage=built_coverage(model, built),
-        expected=_expected({*precisions.values()}, bool(record)),
-    )
+    expected, tensors = _expected({*precisions.values()}, bool(record)), tensors_of(model.proto)
+    coverage, skipped = built_coverage(model, built), record.get("skipped", {})
+    case = Case(outcomes, skipped, engine.layers, (), tensors, coverage, expected)
     return check_case(case, config, logs, _of_layers(engine.layers, model))
 
 
@@ -505,10 +461,7 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
         name = finding.subject or ""
         if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
             return finding
-        parts = [
-            ("writes", writers[name]),
-            *(("reads", reader) for reader in readers.get(name, ())),
-        ]
+        parts = [("writes", writers[name]), *(("reads", node) for node in readers.get(name, ()))]
         who = ", ".join(
             f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
         )
@@ -528,10 +481,8 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
 def _faults(faults: Mapping[str, Fault]) -> Iterator[Finding]:
     for node, fault in faults.items():
         what = f"{node!r} has Q/DQ, but {fault.what}"
-        evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
-        yield Finding(
-            fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence
-        )
+        evidence = Evidence("node", node, "seen in the graph, not in a build")
+        yield of_kind(fault.cause, node, what, (evidence,), sentence(fault.fix))
 
 
 def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:
@@ -559,25 +510,15 @@ def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
 
 def with_context(findings: Sequence[Finding], logs: Sequence[Path]) -> tuple[Finding, ...]:
     """Return the findings with the lines around every log line that they give as evidence."""
-    places = {
-        evidence.place
-        for finding in findings
-        for evidence in finding.evidence
-        if evidence.source == "log"
-    }
+    shown = (item for finding in findings for item in finding.evidence)
+    places = {item.place for item in shown if item.source == "log"}
     around = {place: text for log in logs for place, text in _contexts(log, places)}
-    return tuple(
-        replace(
-            finding, evidence=tuple(_widened(evidence, around) for evidence in finding.evidence)
-        )
-        for finding in findings
-    )
 
+    def widened(item: Evidence) -> Evidence:
+        text = around.get(item.place, item.text) if item.source == "log" else item.text
+        return replace(item, text=text)
 
-def _widened(evidence: Evidence, around: dict[str, str]) -> Evidence:
-    if evidence.source != "log" or evidence.place not in around:
-        return evidence
-    return replace(evidence, text=around[evidence.place])
+    return tuple(replace(f, evidence=tuple(map(widened, f.evidence))) for f in findings)
 
 
 def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:

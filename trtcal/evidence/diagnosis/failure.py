@@ -13,7 +13,7 @@ from trtcal.documents import from_fields, parsing, read_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
-from trtcal.evidence.findings import KINDS, Evidence, Finding
+from trtcal.evidence.findings import KINDS, Evidence, Finding, of_kind
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import in_words
@@ -42,8 +42,7 @@ def _order(finding: Finding) -> tuple[int, bool, int]:
     if not ends_build(finding):
         return 3, False, 0
     rank = 0 if is_refused(finding) else 1 if finding.kind == NO_KERNEL else 2
-    is_of_log = any(item.source == "log" for item in finding.evidence[:1])
-    return rank, is_of_log, line_of(finding)
+    return rank, any(item.source == "log" for item in finding.evidence[:1]), line_of(finding)
 
 
 def line_of(finding: Finding) -> int:
@@ -112,4 +111,4 @@ def failed_at(cause: Finding, nodes: Sequence[NodeProto], fix: str) -> Finding:
 
 def of_error(message: str, hint: str | None, kind: str = "build_error") -> Finding:
     """Return how a build ended as a finding."""
-    return Finding(kind, None, message, KINDS[kind].why, hint or KINDS[kind].fix)
+    return of_kind(kind, None, message, fix=hint)

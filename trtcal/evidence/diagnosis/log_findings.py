@@ -30,8 +30,6 @@ Placed = tuple[str, Event]
 
 @dataclass
 class _Group:
-    """The events of one finding so far."""
-
     first: Event
     kind: str
     count: int = 0

@@ -57,8 +57,6 @@ def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
 
 
 class _Graph:
-    """Who makes what in a model's main graph."""
-
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.producers, self.constants = producers_of(proto.graph), constants_of(proto.graph)
 
@@ -75,17 +73,16 @@ class _Graph:
         if not all(above):
             yield _one_sided(node, above.index(None))
         bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
-        if bias is not None and self.stored_type(bias) == onnx.TensorProto.INT32:
+        stored = self.constants.get(bias.input[0]) if bias is not None else None
+        if stored is not None and stored.data_type == onnx.TensorProto.INT32:
             yield QUANTIZED_BIAS
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
-        """Yield a fault if something stands between an operand and its Q/DQ."""
         below = self.producers[node.input[index]]
         if below.op_type != DEQUANTIZE and node.op_type != "MatMul":
             yield _not_adjacent(index, below)
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
-        """Return the DQ that makes a tensor."""
         node = self.producers.get(name)
         return node if node is not None and node.op_type == DEQUANTIZE else None
 
@@ -94,7 +91,7 @@ class _Graph:
         for _ in range(MAX_STEPS):
             node = self.producers.get(name)
             if node is None or node.op_type == DEQUANTIZE or not node.input:
-                return node if node is not None and node.op_type == DEQUANTIZE else None
+                return self.dequantizer(name)
             if len([name for name in node.input if name not in self.constants]) != 1:
                 return None
             name = node.input[0]
@@ -109,13 +106,7 @@ class _Graph:
         tensor = self.constants.get(name)
         return None if tensor is None else tuple(tensor.dims)
 
-    def stored_type(self, dequantizer: onnx.NodeProto) -> int | None:
-        """Return the ONNX type of a dequantized constant, None for what is computed."""
-        tensor = self.constants.get(dequantizer.input[0])
-        return tensor and tensor.data_type
-
     def array(self, name: str) -> np.ndarray | None:
-        """Return a constant's values."""
         tensor = self.constants.get(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 
@@ -236,13 +227,9 @@ class Mentions:
 
     def of(self, node: str, tensors: Iterable[str] = ()) -> list[Placed]:
         """Return the events about a node, those about its tensors first."""
-        about = [
-            placed
-            for name in tensors
-            for placed in self.by_name.get(name, ())
-            if placed[1].category == "uncalibrated"
-        ]
-        return about + [placed for placed in self.by_name.get(node, ()) if placed not in about]
+        placed = (event for name in tensors for event in self.by_name.get(name, ()))
+        about = [item for item in placed if item[1].category == "uncalibrated"]
+        return about + [item for item in self.by_name.get(node, ()) if item not in about]
 
 
 def explain(
@@ -281,12 +268,10 @@ def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Faul
 def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
     source, event = placed
     message = event.message.partition("\n")[0][:300]
-    return dataclasses.replace(
-        outcome,
-        reason=f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}",
-        hint=event.rule.fix if event.rule else outcome.hint,
-        cause="slower" if "slower" in event.tags else CATEGORIES[event.category].cause,
-    )
+    reason = f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}"
+    hint = event.rule.fix if event.rule else outcome.hint
+    cause = "slower" if "slower" in event.tags else CATEGORIES[event.category].cause
+    return dataclasses.replace(outcome, reason=reason, hint=hint, cause=cause)
 
 
 def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Outcome]:

@@ -68,8 +68,7 @@ def _seen(match: Match, index: LayersByNode) -> Seen:
         return Seen(UNLISTED, (), unlisted)
     if any(layer.is_opaque for layer in layers):
         return Seen(OPAQUE, named, unlisted)
-    state = ONE if len(layers) == 1 else SEVERAL
-    return Seen(state, named, unlisted, _moved_in_build(layers))
+    return Seen(ONE if len(layers) == 1 else SEVERAL, named, unlisted, _moved_in_build(layers))
 
 
 def _moved_in_build(layers: Sequence[Layer]) -> int | None:
@@ -121,18 +120,15 @@ class Fusions:
     def to_document(self) -> Document:
         """Return the JSON form, sealed; it holds no paths."""
         rows = zip(self.matches, self.seen, self.verdicts, strict=True)
+        built = self.layers
+        facts = {"model": built.model, "builder": built.builder} if built else {}
         body = {
             "trtcal": __version__,
             "model": self.model,
             "model_name": self.model_name,
             "nodes": self.nodes,
             "inner_nodes": self.inner,
-            "layers": self.layers
-            and {
-                "count": len(self.layers.layers),
-                "model": self.layers.model,
-                "builder": self.layers.builder,
-            },
+            "layers": built and {"count": len(built.layers), **facts},
             "matches": [_match_document(*row) for row in rows],
             "findings": list(map(asdict, self.findings)),
         }
@@ -192,20 +188,14 @@ def _moved(view: View, match: Match) -> int | None:
 
 
 def _broken(match: Match, cost: Cost) -> Finding:
-    first = match.breakers[0]
     reasons = "; ".join(breaker.why for breaker in match.breakers)
-    return Finding(
-        BROKEN_FUSION,
-        first.nodes[0] if first.nodes else first.tensor,
-        f"{match.pattern} at {match.root!r} is broken: {reasons}",
-        "the pattern is expected to run as several kernels, with the values between them in memory",
-        "; ".join(dict.fromkeys(map(_fix, match.breakers))),
-        tuple(
-            Evidence("node", breaker.nodes[0] if breaker.nodes else breaker.tensor, breaker.why)
-            for breaker in match.breakers
-        ),
-        cost,
+    what = f"{match.pattern} at {match.root!r} is broken: {reasons}"
+    why = (
+        "the pattern is expected to run as several kernels, with the values between them in memory"
     )
+    fix = "; ".join(dict.fromkeys(map(_fix, match.breakers)))
+    evidence = tuple(Evidence("node", each.subject, each.why) for each in match.breakers)
+    return Finding(BROKEN_FUSION, match.breakers[0].subject, what, why, fix, evidence, cost)
 
 
 def _fix(breaker: Breaker) -> str:
@@ -268,10 +258,7 @@ def _standings(document: Document) -> Iterator[tuple[tuple[str, str], str]]:
 def diff_fusions(before: Standings, after: Standings) -> Difference[None, str]:
     """Compare two checks, match by match as their roots are named."""
     unknown = {key for key in before.keys() ^ after.keys() if key[1] == EVIDENCE}
-    a, b = (
-        {key: standings[key] for key in standings if key not in unknown}
-        for standings in (before, after)
-    )
+    a, b = ({key: side[key] for key in side if key not in unknown} for side in (before, after))
     changes = changes_of(a, b, _is_better)
     roots = {root for root, _ in (*before, *after)}
     return Difference(None, None, changes, len(roots - {change.subject for change in changes}))
@@ -344,11 +331,8 @@ def _hint(fusions: Fusions, add: Collection[str]) -> str:
     left = [name for name in ON_REQUEST if name in fixes and name not in add]
     if left:
         return f"--add {left[0]} removes a node that breaks a pattern; it changes values"
-    return (
-        "no pass can remove the nodes that break the patterns"
-        if fusions.broken
-        else "no pattern is broken"
-    )
+    why = "no pass can remove the nodes that break the patterns"
+    return why if fusions.broken else "no pattern is broken"
 
 
 def without_pairs(nodes: Collection[str]) -> Pass:

@@ -7,8 +7,8 @@ nodes: expressions are small, values are followed back a few steps only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -66,6 +66,11 @@ class Breaker:
     why: str
     fix: str | None = None
 
+    @property
+    def subject(self) -> str:
+        """What a finding about it is about: its first node, else the value."""
+        return self.nodes[0] if self.nodes else self.tensor
+
 
 def ways_back(view: View, tensor: str, kinds: Collection[str]) -> Iterator[Edge]:
     """Yield the ways back from a value, the shortest first, through steps of some kinds."""
@@ -121,10 +126,7 @@ def _transposes(view: View, number: int) -> tuple[int, ...]:
 
 
 def _axes(transpose: onnx.NodeProto) -> list[int] | None:
-    axes = next(
-        (list(attribute.ints) for attribute in transpose.attribute if attribute.name == "perm"),
-        None,
-    )
+    axes = next((list(item.ints) for item in transpose.attribute if item.name == "perm"), None)
     return axes if axes and sorted(axes) == list(range(len(axes))) else None
 
 
@@ -161,9 +163,8 @@ def _judge(view: View, step: Step, tensor: str) -> Breaker:
     return Breaker("qdq", names, tensor, f"Q/DQ pair {shown} is in between", PAIRS)
 
 
-def _names(view: View, nodes: Collection[int]) -> tuple[str, ...]:
-    """Return names in the order of the graph."""
-    return tuple(view.nodes[node].name for node in sorted(nodes))
+def _names(view: View, nodes: Iterable[int]) -> tuple[str, ...]:
+    return tuple(view.nodes[node].name for node in sorted(set(nodes)))
 
 
 def _trains(view: View, dropout: onnx.NodeProto) -> bool:
@@ -265,18 +266,14 @@ class _Solution:
     letters: Mapping[str, str] = field(default_factory=dict)
 
     def plus(self, role: str, nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Solution:
-        """Return it with nodes that play a role, and the ways between them."""
         roles = (*self.roles, (role, nodes))
         return _Solution((*self.nodes, *nodes), roles, (*self.edges, *edges), self.letters)
 
     def through(self, edge: Edge) -> _Solution:
-        """Return it with one more way between parts."""
-        return _Solution(self.nodes, self.roles, (*self.edges, edge), self.letters)
+        return replace(self, edges=(*self.edges, edge))
 
     def bound(self, letter: str, tensor: str) -> _Solution:
-        """Return it with a letter that stands for a value."""
-        letters = {**self.letters, letter: tensor}
-        return _Solution(self.nodes, self.roles, self.edges, letters)
+        return replace(self, letters={**self.letters, letter: tensor})
 
 
 @dataclass(frozen=True)
@@ -321,14 +318,11 @@ def find_matches(view: View, patterns: Patterns) -> tuple[Match, ...]:
         if taken.isdisjoint(candidate.own):
             taken |= candidate.own
             kept.append(candidate)
-    return tuple(
-        _match(view, candidate) for candidate in sorted(kept, key=lambda candidate: candidate.root)
-    )
+    kept.sort(key=lambda candidate: candidate.root)
+    return tuple(_match(view, candidate) for candidate in kept)
 
 
 class _Solver:
-    """Fits expressions to nodes."""
-
     def __init__(self, view: View, patterns: Patterns) -> None:
         self.view, self.patterns = view, patterns
         self.spelled: dict[int, list[_Spelled]] = {}
@@ -349,20 +343,16 @@ class _Solver:
         for operator, expression in spellings:
             for root in list(self._roots(expression)):
                 solution = next(self._node(expression, root, _Solution()), None)
-                if solution and not self._is_spelled(root, operator):
+                known = {spelled.operator for spelled in self.spelled.get(root, ())}
+                if solution and operator not in known:
                     nodes = tuple(dict.fromkeys(solution.nodes))
                     spelled = _Spelled(operator, solution.letters["x"], nodes, solution.edges)
                     self.spelled.setdefault(root, []).append(spelled)
                     self.places.setdefault(operator, []).append(root)
 
-    def _is_spelled(self, root: int, operator: str) -> bool:
-        return any(spelled.operator == operator for spelled in self.spelled.get(root, ()))
-
     def roots(self, pattern: Pattern) -> list[int]:
         """Return the nodes that a pattern's last operator could be."""
-        return sorted(
-            {root for expression in pattern.expressions for root in self._roots(expression)}
-        )
+        return sorted({root for term in pattern.expressions for root in self._roots(term)})
 
     def _roots(self, expression: Operator) -> Iterator[int]:
         for operator in self.patterns.alternatives(expression.name):
@@ -413,7 +403,9 @@ class _Solver:
         if term.name in COMMUTES and len(tensors) == len(term.inputs) == 2:
             orders += [tensors[::-1]] if tensors[0] != tensors[1] else []
         for order in orders:
-            pairs = sorted(zip(term.inputs, order, strict=True), key=_is_operator)
+            pairs = sorted(  # what is quick to judge, and rules out most, first
+                zip(term.inputs, order, strict=True), key=lambda pair: isinstance(pair[0], Operator)
+            )
             yield from self._pairs(tuple(pairs), solution)
 
     def _pairs(
@@ -446,25 +438,12 @@ class _Solver:
         return (constant or not term.constant) and not (term.computed and (constant or not tensor))
 
 
-def _is_operator(pair: tuple[Term, str]) -> bool:
-    """Put what is quick to judge, and rules out most, first."""
-    return isinstance(pair[0], Operator)
-
-
 def _match(view: View, candidate: _Candidate) -> Match:
-    def names(nodes: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(view.nodes[node].name for node in sorted(set(nodes)))
-
-    roles = tuple((role, names(nodes)) for role, nodes in reversed(candidate.solution.roles))
-    around = names(tuple(_around(view, candidate)))
-    own = tuple(candidate.own - {candidate.root})
-    return Match(
-        candidate.pattern.name,
-        (*names(own), view.nodes[candidate.root].name),
-        tuple(dict.fromkeys(roles)),
-        candidate.breakers,
-        around,
-    )
+    roles = [(role, _names(view, nodes)) for role, nodes in reversed(candidate.solution.roles)]
+    own = _names(view, candidate.own - {candidate.root})
+    nodes, around = (*own, view.nodes[candidate.root].name), _names(view, _around(view, candidate))
+    played = tuple(dict.fromkeys(roles))
+    return Match(candidate.pattern.name, nodes, played, candidate.breakers, around)
 
 
 def _around(view: View, candidate: _Candidate) -> Iterator[int]:

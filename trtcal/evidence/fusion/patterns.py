@@ -131,11 +131,8 @@ def check_operator(name: str, known: Collection[str]) -> None:
         return
     names = [*known, *(schema.name for schema in onnx.defs.get_all_schemas())]
     close = difflib.get_close_matches(name, names, n=1)
-    hint = (
-        f"did you mean {close[0]!r}?"
-        if close
-        else "give an ONNX operator, or define a set with this name"
-    )
+    hint = "give an ONNX operator, or define a set with this name"
+    hint = f"did you mean {close[0]!r}?" if close else hint
     raise InputError(f"{name!r} is neither an operator nor a set", hint)
 
 
@@ -217,10 +214,7 @@ class Patterns:
     )
 
     def __post_init__(self) -> None:
-        names = [
-            [form.operator for form in self.forms],
-            [pattern.name for pattern in self.patterns],
-        ]
+        names = [[f.operator for f in self.forms], [p.name for p in self.patterns]]
         for word, listed in zip(("form", "pattern"), names, strict=True):
             for name in listed:
                 if listed.count(name) > 1:

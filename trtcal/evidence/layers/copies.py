@@ -57,24 +57,15 @@ class Unfused:
 
 def find_reformats(flow: Flow) -> tuple[Reformat, ...]:
     """Return every copy of an engine, in its order."""
-    return tuple(
-        _reformat_of(flow, index) for index, layer in enumerate(flow.layers) if layer.is_reformat
-    )
+    copies = (i for i, layer in enumerate(flow.layers) if layer.is_reformat)
+    return tuple(_reformat_of(flow, i) for i in copies)
 
 
 def _reformat_of(flow: Flow, index: int) -> Reformat:
     layer = flow.layers[index]
-    before, after = flow.names(flow.before(index)), flow.names(flow.after(index))
-    return Reformat(
-        layer.name,
-        layer.origin,
-        _change(layer),
-        layer.time_ms,
-        layer.bytes_moved,
-        before,
-        after,
-        layer.is_idle,
-    )
+    cost = layer.time_ms, layer.bytes_moved
+    near = flow.names(flow.before(index)), flow.names(flow.after(index))
+    return Reformat(layer.name, layer.origin, _change(layer), *cost, *near, layer.is_idle)
 
 
 def _change(layer: Layer) -> str:
@@ -105,9 +96,8 @@ def layout_of(tensor: TensorInfo) -> str:
 
 def find_unfused(flow: Flow) -> tuple[Unfused, ...]:
     """Return every quantize or dequantize step that no other layer took in."""
-    return tuple(
-        _unfused(flow, index) for index, layer in enumerate(flow.layers) if is_quantize_step(layer)
-    )
+    steps = (i for i, layer in enumerate(flow.layers) if is_quantize_step(layer))
+    return tuple(_unfused(flow, i) for i in steps)
 
 
 def _unfused(flow: Flow, index: int) -> Unfused:
@@ -177,24 +167,13 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
     reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
     total_ms, total_bytes = time_of(layers), bytes_of(layers)
     left_over = {qdq.layer for qdq in unfused}
-    findings = [
-        *_float_between_int8(flow),
-        *(
-            _reformat(reformat)
-            for reformat in reformats
-            if not reformat.is_free and reformat.layer not in left_over
-        ),
-        *(_unfused_finding(qdq) for qdq in unfused),
-        *(
-            _chain(chain)
-            for chain in chains
-            if (len(chain.layers) >= LONG_CHAIN or chain.cuts) and _has_size(chain)
-        ),
-    ]
+    copies = (each for each in reformats if not each.is_free and each.layer not in left_over)
+    sized = (chain for chain in chains if chain.saved_bytes is not None)
+    long = (chain for chain in sized if len(chain.layers) >= LONG_CHAIN or chain.cuts)
+    findings = [*_float_between_int8(flow), *map(_reformat, copies)]
+    findings += [*map(_unfused_finding, unfused), *map(_chain, long)]
     worth = (finding for finding in findings if _is_worth(finding.cost, total_ms, total_bytes))
-    ranked = rank(
-        replace(finding, why=sentence(finding.why), fix=sentence(finding.fix)) for finding in worth
-    )
+    ranked = rank(replace(f, why=sentence(f.why), fix=sentence(f.fix)) for f in worth)
     return LayerReport(reformats, unfused, chains, ranked)
 
 
@@ -206,16 +185,12 @@ def _is_worth(cost: Cost, total_ms: float | None, total_bytes: int) -> bool:
 
 def _float_between_int8(flow: Flow) -> Iterator[Finding]:
     """Yield one finding about all float kernels between INT8 convolutions and products, if any."""
-    sources, readers = (nearest_heavy(flow, backwards) for backwards in (True, False))
+    sides = [nearest_heavy(flow, backwards) for backwards in (True, False)]
     layers = [
         layer
-        for index, layer in enumerate(flow.layers)
-        if not layer.is_heavy
-        and counted_precision(layer) in FLOATS
-        and all(
-            any(flow.layers[other].precision == "int8" for other in near[index])
-            for near in (sources, readers)
-        )
+        for layer, *near in zip(flow.layers, *sides, strict=True)
+        if not layer.is_heavy and counted_precision(layer) in FLOATS
+        if all(any(flow.layers[i].precision == "int8" for i in side) for side in near)
     ]
     if not layers:
         return
@@ -251,15 +226,11 @@ def _reformat(reformat: Reformat) -> Finding:
 
 
 def _unfused_finding(qdq: Unfused) -> Finding:
-    return Finding(
-        "unfused_qdq",
-        qdq.layer,
-        f"a quantize or dequantize step runs as a separate kernel ({qdq.form})",
-        f"{qdq.reason}, so the kernel reads and writes the whole tensor once more",
-        KINDS["unfused_qdq"].fixes[qdq.cause],
-        (Evidence("layer", qdq.layer, qdq.form),),
-        Cost(qdq.time_ms, qdq.moved_bytes),
-    )
+    what = f"a quantize or dequantize step runs as a separate kernel ({qdq.form})"
+    why = f"{qdq.reason}, so the kernel reads and writes the whole tensor once more"
+    fix = KINDS["unfused_qdq"].fixes[qdq.cause]
+    evidence, cost = Evidence("layer", qdq.layer, qdq.form), Cost(qdq.time_ms, qdq.moved_bytes)
+    return Finding("unfused_qdq", qdq.layer, what, why, fix, (evidence,), cost)
 
 
 def _chain(chain: Chain) -> Finding:
@@ -277,10 +248,6 @@ def _chain(chain: Chain) -> Finding:
         tuple(Evidence("layer", name) for name in chain.layers[:MOST_EVIDENCE]),
         Cost(_saved_ms(chain), chain.saved_bytes),
     )
-
-
-def _has_size(chain: Chain) -> bool:
-    return chain.moved_bytes is not None and chain.stitched_bytes is not None
 
 
 def _saved_ms(chain: Chain) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from trtcal.evidence.difference import Change, Difference
 from trtcal.evidence.layers.copies import NARROW, Reformat, adds_residual, find_reformats
 from trtcal.evidence.layers.flow import follow, nearest_heavy
-from trtcal.evidence.layers.layer import UNKNOWN, Layer, TensorInfo, is_quantize_step
+from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.matching import join_heavy, own_nodes
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import KINDS, bytes_of, kind_of, listed, short, time_of
@@ -135,18 +135,13 @@ def compare_engines(before: Engine, after: Engine) -> EngineDifference:
         *(Change(layer.name, "layer", layer, None) for layer in _alone(before, set(partners))),
         *(Change(layer.name, "layer", None, layer) for layer in _alone(after, set(returns))),
     )
-    return EngineDifference(
-        before,
-        after,
-        changes,
-        sum(change.before is not None and change.before == change.after for change in changes),
-        gone,
-        new,
-        (kept_before, kept_after),
-        _merged(here, there, partners),
-        _merged(there, here, returns),
-        _kinds(before, after),
+    unchanged = sum(
+        change.before is not None and change.before == change.after for change in changes
     )
+    copies = gone, new, (kept_before, kept_after)
+    moved = _merged(here, there, partners), _merged(there, here, returns)
+    kinds = _kinds(before, after)
+    return EngineDifference(before, after, changes, unchanged, *copies, *moved, kinds)
 
 
 def _paired(before: Layer, after: Layer, by: str) -> Change[Layer]:
@@ -174,7 +169,6 @@ class _Places:
         return frozenset(self.pairs.get(i, self.flow.layers[i].name) for i in near)
 
     def neighbours(self, index: int) -> frozenset[int]:
-        """Return the heavy layers nearest before and after a layer."""
         return self.sources[index] | self.readers[index]
 
 
@@ -194,7 +188,7 @@ def _copies(places: _Places) -> list[tuple[Hashable, Reformat]]:
     indexes = [index for index, layer in enumerate(layers) if layer.is_reformat]
     reformats = zip(indexes, find_reformats(places.flow), strict=True)
     return [
-        ((places.behind(index), reformat.origin, _first_type(layers[index].outputs)), reformat)
+        ((places.behind(index), reformat.origin, _first(layers[index].outputs)), reformat)
         for index, reformat in reformats
         if not reformat.is_free
     ]
@@ -212,10 +206,6 @@ def _merged(these: _Places, those: _Places, partners: Mapping[int, Layer]) -> tu
         if into is not None:
             moved.append(Moved(layer, into))
     return tuple(moved)
-
-
-def _first_type(tensors: Sequence[TensorInfo]) -> str:
-    return tensors[0].dtype if tensors else UNKNOWN
 
 
 def _taker(
@@ -245,10 +235,7 @@ def _kinds(before: Engine, after: Engine) -> dict[str, tuple[float, float]]:
     is_timed = before.is_timed and after.is_timed
     sums = {}
     for kind in KINDS:
-        sides = [
-            [layer for layer in engine.layers if kind_of(layer) == kind]
-            for engine in (before, after)
-        ]
+        sides = [[x for x in e.layers if kind_of(x) == kind] for e in (before, after)]
         if any(sides):
             counts = [(time_of(s) or 0.0) if is_timed else float(bytes_of(s)) for s in sides]
             sums[kind] = (counts[0], counts[1])
@@ -261,20 +248,8 @@ LEAST_SHARE = 0.01
 
 def describe(difference: EngineDifference) -> tuple[str, ...]:
     """Return the sentences, what matters most first."""
-    return tuple(
-        sentence
-        for part in (
-            _total,
-            _residual,
-            _written,
-            _gone_and_new,
-            _precisions,
-            _moves,
-            _by_kind,
-            _layers,
-        )
-        for sentence in part(difference)
-    )
+    parts = (_total, _residual, _written, _gone_and_new, _precisions, _moves, _by_kind, _layers)
+    return tuple(sentence for part in parts for sentence in part(difference))
 
 
 def _total(difference: EngineDifference) -> Iterator[str]:
@@ -290,14 +265,10 @@ def _total(difference: EngineDifference) -> Iterator[str]:
         )
     joined = len(difference.pairs)
     by_order = sum(pair.by != "name" for pair in difference.pairs)
-    guessed = (
-        f" ({by_order} matched by arithmetic and order, because their names differ)"
-        if by_order
-        else ""
-    )
+    how = f" ({by_order} matched by arithmetic and order, because their names differ)"
     yield (
         f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and matrix "
-        f"products are in both{guessed}."
+        f"products are in both{how if by_order else ''}."
     )
     for side, kind in (("first", "gone"), ("second", "new")):
         if alone := difference.alone(kind):
@@ -355,13 +326,9 @@ def _written(difference: EngineDifference) -> Iterator[str]:
         names = {pair.after.name if came else pair.before.name for pair in pairs}
         attached = [copy for copy in copies if names & set(copy.before)]
         verb, those = "appeared" if came else "disappeared", "it" if len(pairs) == 1 else "them"
-        with_it = (
-            f"; {_count(attached, 'copy')} {verb} after {those}{_cost(attached)}"
-            if attached
-            else ""
-        )
+        with_it = f"; {_count(attached, 'copy')} {verb} after {those}{_cost(attached)}"
         write = "writes" if len(pairs) == 1 else "write"
-        yield f"{_count(pairs, 'layer')} {write} {new} instead of {old}{with_it}."
+        yield f"{_count(pairs, 'layer')} {write} {new} instead of {old}{with_it if attached else ''}."
 
 
 def _gone_and_new(difference: EngineDifference) -> Iterator[str]:
@@ -418,7 +385,6 @@ def _by_kind(difference: EngineDifference) -> Iterator[str]:
 
 
 def _layers(difference: EngineDifference) -> Iterator[str]:
-    """Yield the layers whose time changed most."""
     changes = [(pair.change_ms or 0.0, pair) for pair in difference.pairs]
     least = LEAST_SHARE * (difference.before.total_ms or 0.0)
     most = sorted(changes, key=lambda change: -abs(change[0]))[:MAX_LISTED]

@@ -119,16 +119,11 @@ class Chain:
         return max(0, self.moved_bytes - self.stitched_bytes)
 
 
-def find_chains(flow: Flow, shortest: int = 2) -> tuple[Chain, ...]:
-    """Return the chains of at least `shortest` layers that move data, what saves most first."""
-    groups = _groups(flow)
-    moving = [
-        group
-        for group in groups
-        if sum(not flow.layers[index].is_idle for index in group) >= shortest
-    ]
-    chains = (_chain(flow, group) for group in moving)
-    return tuple(sorted(chains, key=lambda chain: -(chain.saved_bytes or 0)))
+def find_chains(flow: Flow) -> tuple[Chain, ...]:
+    """Return the chains of two or more layers that move data, what saves most first."""
+    chains = [_chain(flow, group) for group in _groups(flow)]
+    long = (chain for chain in chains if len(chain.layers) > 1)
+    return tuple(sorted(long, key=lambda chain: -(chain.saved_bytes or 0)))
 
 
 def _groups(flow: Flow) -> list[list[int]]:
@@ -155,29 +150,20 @@ def _chain(flow: Flow, group: Sequence[int]) -> Chain:
     before = {other for index in group for other in flow.before(index)} - inside
     after = {other for index in group for other in flow.after(index)} - inside
     is_known = all(layer.bytes_moved is not None for layer in layers)
-    return Chain(
-        flow.names(moving),
-        time_of(layers),
-        bytes_of(layers) if is_known else None,
-        _stitched(flow, inside),
-        flow.names(sorted(before)),
-        flow.names(sorted(after)),
-        tuple(flow.layers[index].name for index in group if _cuts(flow, index, inside)),
-    )
+    sizes = bytes_of(layers) if is_known else None, _stitched(flow, inside)
+    near = flow.names(sorted(before)), flow.names(sorted(after))
+    cuts = flow.names(index for index in group if _cuts(flow, index, inside))
+    return Chain(flow.names(moving), time_of(layers), *sizes, *near, cuts)
 
 
 def _stitched(flow: Flow, inside: set[int]) -> int | None:
     """Return the bytes of what enters, what is constant, and what is read outside or by nobody."""
     members = [flow.layers[index] for index in sorted(inside)]
-    written = {tensor.name for layer in members for tensor in layer.outputs}
+    results = [tensor for layer in members for tensor in layer.outputs]
+    written = {tensor.name for tensor in results}
     entering = _unique(t for layer in members for t in layer.inputs if t.name not in written)
     constant = _unique(tensor for layer in members for tensor in layer.constants)
-    leaving = _unique(
-        tensor
-        for layer in members
-        for tensor in layer.outputs
-        if not inside.issuperset(flow.readers.get(tensor.name, [-1]))
-    )
+    leaving = _unique(t for t in results if not inside.issuperset(flow.readers.get(t.name, [-1])))
     return sum_bytes((*entering, *constant, *leaving))
 
 

@@ -48,21 +48,14 @@ def _read_layer(entry: Any, index: int) -> Layer:
         raise InputError(f"layer {index} is neither an object nor a name", VERBOSITY_HINT)
     name, kind = _text(entry.get("Name")), _text(entry.get("LayerType")) or UNKNOWN
     parameters = _convolution(entry)
-    groups = [_tensors(entry.get(group)) for group in ("Inputs", "Constants", "Outputs")]
+    groups = (_tensors(entry.get(group)) for group in ("Inputs", "Constants", "Outputs"))
     inputs, constants, outputs = groups
-    return Layer(
-        name=name,
-        kind=kind,
-        inputs=inputs,
-        outputs=outputs,
-        constants=constants,
-        tactic=_text(entry.get("TacticName")) or None,
-        nodes=nodes_of(name, _text(entry.get("Metadata"))),
-        origin=_text(entry.get("Origin")) or None,
-        weights=_stored(parameters.get("Weights"))[0],
-        weight_bytes=_stored(parameters.get("Weights"))[1] + _stored(parameters.get("Bias"))[1],
-        macs=_macs(parameters, kind, inputs, constants, outputs),
-    )
+    tactic, origin = (_text(entry.get(word)) or None for word in ("TacticName", "Origin"))
+    nodes = nodes_of(name, _text(entry.get("Metadata")))
+    weights, weight_bytes = _stored(parameters.get("Weights"))
+    stored = weights, weight_bytes + _stored(parameters.get("Bias"))[1]
+    macs = _macs(parameters, kind, inputs, constants, outputs)
+    return Layer(name, kind, inputs, outputs, constants, tactic, nodes, origin, *stored, macs)
 
 
 def _convolution(entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -237,11 +230,8 @@ def _number(text: str) -> float | None:
 def profile_in_log(events: Iterable[Event]) -> Profile | None:
     """Return the table of layer times that a log of `trtexec --dumpProfile` ends with, or None."""
     rows = [event for event in events if event.fields.get("rule") == "time_layer"]
-    times = tuple(
-        LayerTime(row.subject, _number(str(row.fields.get("average_ms"))))
-        for row in rows
-        if row.subject is not None
-    )
+    named = ((row.subject, row.fields.get("average_ms")) for row in rows)
+    times = tuple(LayerTime(name, _number(str(ms))) for name, ms in named if name is not None)
     return Profile(times) if times else None
 
 
@@ -253,11 +243,9 @@ def join_times(layers: Sequence[Layer], profile: Profile) -> Timed:
             waiting[name].append(index)
     taken: set[int] = set()
     timed = tuple(_timed(layer, waiting[layer.name], profile, taken) for layer in layers)
-    return Timed(
-        timed,
-        tuple(layer.name for layer in timed if layer.time_ms is None),
-        tuple(time for index, time in enumerate(profile.times) if index not in taken),
-    )
+    without_time = tuple(layer.name for layer in timed if layer.time_ms is None)
+    left = tuple(time for index, time in enumerate(profile.times) if index not in taken)
+    return Timed(timed, without_time, left)
 
 
 def _timed(layer: Layer, waiting: deque[int], profile: Profile, taken: set[int]) -> Layer:

@@ -193,11 +193,8 @@ class Layer:
 
     def _most_operands(self) -> str:
         """Return what most operands are: the first may be what is added after the product."""
-        operands = [
-            operand.dtype for operand in (*self.inputs, *self.constants) if len(operand.shape) > 1
-        ]
-        counts = Counter(operands or [self.inputs[0].dtype])
-        return counts.most_common(1)[0][0]
+        operands = [part.dtype for part in (*self.inputs, *self.constants) if len(part.shape) > 1]
+        return Counter(operands or [self.inputs[0].dtype]).most_common(1)[0][0]
 
     def _from_weights(self) -> str | None:
         if self.weights not in BY_LISTED:
@@ -344,16 +341,8 @@ QDQ_NODE = re.compile(r"(?:^|[^a-z])(?:de)?quantize(?:linear)?(?:$|[^a-z])", re.
 
 # A generated kernel's name lists its operations; these move, and those make up a Q or a DQ.
 KERNEL = re.compile(r"^__myl_([A-Za-z]+)_myl")
-
-
 MOVES = frozenset({"Move", "Tran", "Resh", "Repl", "Conc", "Slic"})
-
-
 STEPS = (
-    "MulMinMaxRounCast",
-    "DivMinMaxRounCast",
-    "CastMul",
-    "CastMulCast",
-    "MulCastCastMul",
-    "CastMulCastMulCast",
+    *("MulMinMaxRounCast", "DivMinMaxRounCast"),
+    *("CastMul", "CastMulCast", "MulCastCastMul", "CastMulCastMulCast"),
 )

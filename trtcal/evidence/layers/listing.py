@@ -102,26 +102,18 @@ def _read_after_kind(text: str, match: re.Match[str]) -> Layer | None:
     operands = constants.tensors if constants else ()
     values = {key: value.strip() for key, value in ATTRIBUTE.findall(attributes)}
     weights = WEIGHTS.search(attributes)
-    return Layer(
-        name=name,
-        kind=kind,
-        inputs=inputs.tensors,
-        outputs=outputs.tensors,
-        constants=operands,
-        tactic=values.get("TacticName") or None,
-        nodes=nodes_of(name, metadata),
-        origin=values.get("Origin") or None,
-        weights=dtype_named(weights[1]) if weights else None,
-        macs=count_operands(kind, inputs.tensors, operands, outputs.tensors),
-    )
+    tactic, origin = (values.get(key) or None for key in ("TacticName", "Origin"))
+    stored = dtype_named(weights[1]) if weights else None
+    macs = count_operands(kind, inputs.tensors, operands, outputs.tensors)
+    tensors, nodes = (inputs.tensors, outputs.tensors, operands), nodes_of(name, metadata)
+    return Layer(name, kind, *tensors, tactic, nodes, origin, stored, macs=macs)
 
 
 def nodes_of(name: str, metadata: str) -> tuple[str, ...]:
     """Return the ONNX nodes a layer came from: by its metadata, or else by its fused name."""
     if metadata.strip():
         return nodes_in_metadata(metadata)
-    generated = "_myl" in name
-    return () if generated else nodes_in_name(name)
+    return () if "_myl" in name else nodes_in_name(name)
 
 
 def _read_named_group(text: str, start: int, word: str) -> _Group | None:
@@ -182,14 +174,7 @@ def _read_old(text: str, start: int, kind: str) -> Layer:
         return Layer(name=name, kind=kind, nodes=nodes_in_name(name))
     name = text[start : tactic.start()]
     inputs, outputs = _old_sides(text[tactic.end() :])
-    return Layer(
-        name=name,
-        kind=kind,
-        inputs=inputs,
-        outputs=outputs,
-        tactic=tactic[1],
-        nodes=nodes_in_name(name),
-    )
+    return Layer(name, kind, inputs, outputs, tactic=tactic[1], nodes=nodes_in_name(name))
 
 
 def _old_sides(text: str) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:

@@ -45,10 +45,8 @@ def join_heavy(before: Sequence[Layer], after: Sequence[Layer]) -> tuple[Pair, .
     for keep, accepts in ((lambda node: not NUMBERED.match(node), None), (NUMBERED.match, is_same)):
         pairs_by_name = _by_names(before, after, left, right, keep, accepts)
         pairs += [Pair(i, j, "name") for i, j in pairs_by_name]
-        left, right = (
-            _rest(left, {i for i, _ in pairs_by_name}),
-            _rest(right, {j for _, j in pairs_by_name}),
-        )
+        left = _rest(left, {i for i, _ in pairs_by_name})
+        right = _rest(right, {j for _, j in pairs_by_name})
     if max(len(left), len(right)) <= MOST_ALIGNED:
         works = [work_of(before[i]) for i in left], [work_of(after[j]) for j in right]
         matcher = SequenceMatcher(None, *works, autojunk=False)

@@ -74,8 +74,7 @@ def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
     """Return the layers that compute the node, or only those of which it is the main node."""
     heavy = [layer for layer in listing if layer.is_heavy]
     computing = heavy or [layer for layer in listing if layer.is_pooling]
-    main = [layer for layer in computing if layer.nodes[:1] == (node,)]
-    return main or computing
+    return [layer for layer in computing if layer.nodes[:1] == (node,)] or computing
 
 
 def _answer(layer: Layer) -> str:
@@ -90,8 +89,7 @@ def _decided(node: str, expected: str, layer: Layer, layers: Sequence[Layer]) ->
     if precision not in PLANNED:
         reason = f"{layer.kind} layer, precision {precision}"
         return Outcome(node, expected, UNKNOWN, layer.name, reason, DETAILED)
-    loss = loss_of(expected, layer, layers)
-    return Outcome(node, expected, precision, layer.name, loss.reason, loss.hint, loss.cause)
+    return Outcome(node, expected, precision, layer.name, *loss_of(expected, layer, layers))
 
 
 DETAILED = "build with detailed profiling verbosity, so that the list has the type of every tensor"
@@ -136,13 +134,9 @@ def find_outcomes(
     A list of several profiles has every layer once for each, with ` [profile 1]` in its name from
     the second on.
     """
-    outcomes_by_profile = [
-        check(
-            precisions,
-            [layer for layer in layers if not layer.is_heavy or _profile(layer) == number],
-        )
-        for number in range(profiles)
-    ]
+    every = range(profiles)
+    lists = ([x for x in layers if not x.is_heavy or _profile(x) == number] for number in every)
+    outcomes_by_profile = [check(precisions, each) for each in lists]
     return tuple(_worst(outcomes) for outcomes in zip(*outcomes_by_profile, strict=True))
 
 
@@ -166,15 +160,11 @@ def built_coverage(
 
     `sizes` are the shapes of inputs that the model leaves open.
     """
-    got, record = (
-        {outcome.node: outcome.got for outcome in outcomes},
-        quantization_record(model.proto),
-    )
-    reasons = kept_out(record) | {
-        outcome.node: outcome.reason for outcome in outcomes if outcome.reason
-    }
+    record = quantization_record(model.proto)
+    got = {outcome.node: outcome.got for outcome in outcomes}
+    lost = {outcome.node: outcome.reason for outcome in outcomes if outcome.reason}
     work = count_work(model, {**usual_sizes(record), **(sizes or {})})
-    return cover(work, got, reasons, is_built=True)
+    return cover(work, got, kept_out(record) | lost, is_built=True)
 
 
 LAYERS_COUNTED = (
@@ -187,16 +177,9 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
 
     Layers that multiply and whose operands are not all listed are not counted, and named.
     """
-    nodes = tuple(
-        NodeWork(
-            layer.name,
-            layer.kind,
-            layer.macs if layer.is_heavy else 0,
-            layer.bytes_moved or 0,
-            layer.name,
-        )
-        for layer in layers
-    )
+    macs = [layer.macs if layer.is_heavy else 0 for layer in layers]
+    rows = zip(layers, macs, strict=True)
+    nodes = tuple(NodeWork(x.name, x.kind, n, x.bytes_moved or 0, x.name) for x, n in rows)
     got = {layer.name: _answer(layer) for layer in layers}
     reasons = {layer.name: f"its {layer.kind} layer runs in {layer.precision}" for layer in layers}
     return cover(Work(nodes, {}, (LAYERS_COUNTED,)), got, reasons, is_built=True)
@@ -204,34 +187,25 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
 
 def narrow_formats(layers: Sequence[Layer]) -> set[str]:
     """Return the narrow formats that layers compute in which do more than copy, quantize or wait."""
-    computing = (
-        layer
-        for layer in layers
-        if not (layer.is_reformat or layer.is_idle or is_quantize_step(layer))
-    )
+    computing = (x for x in layers if not (x.is_reformat or x.is_idle or is_quantize_step(x)))
     return {_answer(layer) for layer in computing}.intersection(NARROW)
 
 
 EXPANDED = "weights_expanded"
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Why a precision was lost, what to try, and the reason in one stable word where it has one."""
-
-    reason: str
-    hint: str
-    cause: str | None = None
+Loss = tuple[str, ...]
+"""Why a precision was lost, what to try, and the reason in one stable word where it has one."""
 
 
 def loss_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
     """Return why a layer among `layers` computes a node in another precision than `asked`."""
     reason = f"its {layer.kind} layer runs in {layer.precision}"
     if layer.precision not in FLOATS:
-        return Loss(reason, "remove the Q/DQ from the inputs of the node and build again")
+        return (reason, "remove the Q/DQ from the inputs of the node and build again")
     if precision in FLOATS:
         hint = f"cast the inputs of the node to {precision}, or allow {precision} in the build"
-        return Loss(reason, hint)
+        return (reason, hint)
     expander = None if precision == "int8" else expander_of(precision, layer, layers)
     if precision in WEIGHTS_ONLY:
         return _of_weights(reason, precision, layer, expander)
@@ -242,29 +216,20 @@ def loss_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
 
 def expander_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Layer | None:
     """Return the layer that reads weights in the format asked and writes them in float for `layer`."""
-    stored, read = (
-        FORMATS[precision].listed,
-        {tensor.name for tensor in layer.inputs if tensor.name},
-    )
-    return next(
-        (layer for layer in layers if _writes_float(layer, read) and _reads(layer, stored)), None
-    )
-
-
-def _writes_float(layer: Layer, names: set[str]) -> bool:
-    written = any(output.name in names and output.dtype in FLOATS for output in layer.outputs)
-    return written and not layer.is_heavy
-
-
-def _reads(layer: Layer, dtype: str) -> bool:
-    return any(constant.dtype == dtype for constant in layer.constants)
+    stored = FORMATS[precision].listed
+    read = {tensor.name for tensor in layer.inputs if tensor.name}
+    for other in layers:
+        reads = any(constant.dtype == stored for constant in other.constants)
+        floats = {output.name for output in other.outputs if output.dtype in FLOATS}
+        if reads and read & floats and not other.is_heavy:
+            return other
+    return None
 
 
 def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | None) -> Loss:
-    """Say why a product does not read weights of four bits itself."""
     if expander is None:
         hint = "check in the layer list that the weights have Q/DQ: `trtcal layers show`"
-        return Loss(f"{reason}: no kernel before it reads {precision.upper()} weights", hint)
+        return (f"{reason}: no kernel before it reads {precision.upper()} weights", hint)
     what = (
         f"{reason}: a kernel of its own expands its {precision.upper()} weights first. "
         "They are stored in 4 bits: the file is smaller and needs less memory at rest, "
@@ -272,10 +237,10 @@ def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | Non
     )
     if FORMATS[precision].named_by_weights and any(map(_is_one_block, expander.constants)):
         hint = "give the matrix two blocks or more: a block size below its summed axis"
-        return Loss(f"{what}. The matrix has one block a column", hint, EXPANDED)
+        return (f"{what}. The matrix has one block a column", hint, EXPANDED)
     faster = " or ".join(reversed(RANGED))
     hint = f"for a faster product ask for {faster}; keep it where the size of the file counts"
-    return Loss(what, hint, EXPANDED)
+    return (what, hint, EXPANDED)
 
 
 def _is_one_block(tensor: TensorInfo) -> bool:
@@ -283,7 +248,7 @@ def _is_one_block(tensor: TensorInfo) -> bool:
 
 
 def _of_expanded(reason: str, precision: str) -> Loss:
-    return Loss(
+    return (
         f"{reason}: a kernel of its own expands its {precision.upper()} weights first, "
         "and the Q/DQ of its input only round",
         f"leave the node in float: this builder has no {precision.upper()} kernel for it",
@@ -292,20 +257,19 @@ def _of_expanded(reason: str, precision: str) -> Loss:
 
 
 def _of_operands(reason: str, precision: str, layer: Layer) -> Loss:
-    """Say why a product whose both operands should be narrow is one of floats."""
     first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
     said = precision.upper()
     if first == precision:
-        return Loss(
+        return (
             f"{reason}: it converts the {said} operands to float first",
             "put the weight scales on the output channel axis, or use one scale for all weights",
         )
     if any(operand.dtype == precision for operand in (*layer.inputs[1:], *layer.constants)):
-        return Loss(
+        return (
             f"{reason}: only its weights are {said}",
             "quantize the input too: put Q/DQ on both operands, directly before the node",
         )
-    return Loss(
+    return (
         f"{reason}: its input arrives as {first}",
         "check that Q/DQ comes directly before both operands and that weight scales are on the axis "
         f"of the output channels; this backend may have no {said} kernel for the node",

@@ -94,8 +94,7 @@ def _read_folder(folder: Path, profile: Path | None) -> Engine:
         raise InputError(f"{folder} has none of {', '.join((*LISTS, LOG))}", SOURCES_HINT)
     engine = read_engine(listing)
     engine = replace(engine, source=str(folder), notes=(f"layers: {listing}", *engine.notes))
-    beside = next((folder / name for name in TIMES if (folder / name).is_file()), None)
-    times = profile or beside
+    times = profile or next((folder / name for name in TIMES if (folder / name).is_file()), None)
     if times is None:
         return engine
     return _with_times(engine, read_profile(read_bytes(times)), times)

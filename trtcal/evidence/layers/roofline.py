@@ -152,12 +152,8 @@ def count_operands(kind: str, inputs: Tensors, constants: Tensors, outputs: Tens
 
 def _weights(operands: Sequence[Shape], channels: Shape) -> Shape | None:
     """Return the shape of a convolution's weights; what is added behind it may stand before them."""
-    known = [
-        operand
-        for operand in operands
-        if len(operand) == len(channels) and operand[0] == channels[1]
-    ]
-    return next((operand for operand in reversed(known)), None)
+    known = [o for o in operands if len(o) == len(channels) and o[0] == channels[1]]
+    return known[-1] if known else None
 
 
 def _count(kind: str, first: Shape, second: Shape, output: Shape) -> int | None:
@@ -349,10 +345,10 @@ def estimate(layer: Layer, target: Target) -> Estimate:
 
     `bound` is memory, compute, none (nothing to do) or unknown.
     """
-    memory = _memory_ms(layer, target)
+    moved = layer.bytes_moved
+    memory = None if moved is None else moved / target.bandwidth_gb_s / 1e6
     compute = _compute_ms(layer, target)
-    known = [ms for ms in (memory, compute) if ms is not None]
-    limit = max(known) if memory is not None else None
+    limit = None if memory is None else max(memory, compute or 0.0)
     if limit is None or (layer.is_heavy and compute is None):
         bound = "unknown"
     elif limit == 0:
@@ -362,11 +358,6 @@ def estimate(layer: Layer, target: Target) -> Estimate:
     time = layer.time_ms
     efficiency = limit / time if limit is not None and time else None
     return Estimate(layer.name, limit, memory, compute, bound, time, efficiency)
-
-
-def _memory_ms(layer: Layer, target: Target) -> float | None:
-    moved = layer.bytes_moved
-    return None if moved is None else moved / target.bandwidth_gb_s / 1e6
 
 
 def _compute_ms(layer: Layer, target: Target) -> float | None:

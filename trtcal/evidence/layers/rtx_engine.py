@@ -161,7 +161,6 @@ class _Parser:
         self.is_value = False
 
     def turn(self, mark: str) -> None:
-        """Open or close a group."""
         if mark == "{":
             group = Group()
             self.stack[-1].fields.append((self.word, group))
@@ -244,16 +243,10 @@ def _layer(word: str, statement: Group, suffix: str, tensors: _Tensors) -> Layer
     constants = tuple(tensor for tensor, is_constant in operands if is_constant)
     outputs = tuple(tensors.find(name)[0] for name in written)
     name, kind = statement.text("name") + suffix, LISTED_KINDS.get(word, word)
-    return Layer(
-        name=name,
-        kind=kind,
-        inputs=inputs,
-        outputs=outputs,
-        constants=constants,
-        tactic=statement.text("fqn") or statement.text("kernel") or None,
-        nodes=nodes_of(name, statement.text("layers")),
-        macs=count_operands(kind, inputs, constants, outputs),
-    )
+    tactic = statement.text("fqn") or statement.text("kernel") or None
+    nodes = nodes_of(name, statement.text("layers"))
+    macs = count_operands(kind, inputs, constants, outputs)
+    return Layer(name, kind, inputs, outputs, constants, tactic, nodes, macs=macs)
 
 
 def _operands(word: str, statement: Group) -> tuple[list[str], list[str]]:

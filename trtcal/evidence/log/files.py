@@ -75,15 +75,10 @@ def text_blocks(blocks: Iterable[bytes], source: str) -> Iterator[bytes]:
     if opener:
         yield from text_blocks(_unpacked(blocks, opener, source), source)
         return
-    _refuse_binary(head, source)
-    yield from _in_utf8(head, blocks)
-
-
-def _refuse_binary(head: bytes, source: str) -> None:
-    """Raise `InputError`, with what it is, if these first bytes are no text's."""
     what, hint = _kind_of(head[:LOOKED_AT])
     if what:
         raise InputError(f"{source} is {what}, not a build log", hint)
+    yield from _in_utf8(head, blocks)
 
 
 def _kind_of(head: bytes) -> tuple[str, str]:
@@ -105,7 +100,6 @@ class _Blocks:
         self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
-        """Return some bytes, none at the end."""
         data = self._rest or next(self._blocks, b"")
         size = len(data) if size < 0 else size
         self._rest = data[size:]
@@ -196,8 +190,7 @@ def latin1_in_utf8(lines: bytes) -> bytes:
 
 
 def _line_in_utf8(line: bytes) -> bytes:
-    is_utf8 = line.isascii() or MULTIBYTE.search(line)
-    return line if is_utf8 else line.decode("latin-1").encode()
+    return line if line.isascii() or MULTIBYTE.search(line) else line.decode("latin-1").encode()
 
 
 BLOCK_BYTES = 1 << 18
@@ -236,8 +229,7 @@ def portions_of_input(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:
-    reason = error.strerror or str(error)
-    return InputError(f"cannot read {path}: {reason}", "check the path")
+    return InputError(f"cannot read {path}: {error.strerror or str(error)}", "check the path")
 
 
 def portions(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -119,7 +119,6 @@ class Reader:
         return stream
 
     def _read(self, stream: _Stream, text: bytes) -> Iterator[Placed]:
-        """Read lines of one process that follow each other."""
         place, end = 0, len(text)
         while place < end:
             if not stream.is_busy:
@@ -141,7 +140,6 @@ class Reader:
         return quiet.end
 
     def _take(self, stream: _Stream, raw: bytes) -> Placed | None:
-        """Read a line; return the event that is complete by it."""
         if begins_layer(raw, stream.is_open):
             return self._take_layer(stream, raw)
         severity, message, is_prefixed = split_line(_text(raw))
@@ -194,8 +192,7 @@ def _read_message(
     """Return what a message says, and how many lines may belong to it."""
     if stream.table.columns and (row := stream.table.read_row(message)):
         subject, values = row
-        event = Event(0, severity or "info", "timing", subject, message, values)
-        return UnplacedEvent(event), 0
+        return UnplacedEvent(Event(0, severity or "info", "timing", subject, message, values)), 0
     stream.table = table_headed(message)
     if stream.table.columns:
         return None, 0
@@ -306,11 +303,8 @@ class Live:
 
     def findings(self) -> str:
         """Return in one line how many findings there are of each category, and the latest one."""
-        parts = [
-            f"{self.counts[name]} {category.shown}"
-            for name, category in CATEGORIES.items()
-            if category.shown and self.counts[name]
-        ]
+        shown = {name: category.shown for name, category in CATEGORIES.items() if category.shown}
+        parts = [f"{self.counts[name]} {text}" for name, text in shown.items() if self.counts[name]]
         if self.latest is None:
             return "no findings"
         subject = self.latest.subject or self.latest.message.partition("\n")[0]

@@ -64,19 +64,10 @@ class Event:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, the fields flattened beside the others; numbers not finite are null."""
-        return {
-            **{name: value if _is_written(value) else None for name, value in self.fields.items()},
-            "line": self.line,
-            "severity": self.severity,
-            "category": self.category,
-            "subject": self.subject,
-            "message": self.message,
-        }
-
-
-def _is_written(value: Value) -> bool:
-    """Tell whether JSON has a value: it has no infinite number."""
-    return not isinstance(value, float) or math.isfinite(value)
+        floats = {name: v for name, v in self.fields.items() if isinstance(v, float)}
+        infinite = (name for name, value in floats.items() if not math.isfinite(value))
+        own = {name: value for name, value in vars(self).items() if name != "fields"}
+        return {**self.fields, **dict.fromkeys(infinite), **own}
 
 
 MAX_MESSAGE = 4096
@@ -191,14 +182,9 @@ def _event(
 ) -> Event:
     rule, match = known
     is_error = severity == "error" and rule.category == UNKNOWN_CATEGORY["warning"]
-    return Event(
-        line=line,
-        severity=severity or rule.severity,
-        category="error" if is_error else rule.category,
-        subject=subject_of(match),
-        message=message[:MAX_MESSAGE],
-        fields={"rule": rule.name, **body.fields, **typed_fields(match)},
-    )
+    kind = severity or rule.severity, "error" if is_error else rule.category
+    fields = {"rule": rule.name, **body.fields, **typed_fields(match)}
+    return Event(line, *kind, subject_of(match), message[:MAX_MESSAGE], fields)
 
 
 def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event | None:
@@ -209,8 +195,7 @@ def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event
     if severity is None or category is None or not message:
         return None
     fields: dict[str, Value] = dict(body.fields)
-    subject = _guess_subject(body)
-    return Event(line, severity, category, subject, message[:MAX_MESSAGE], fields)
+    return Event(line, severity, category, _guess_subject(body), message[:MAX_MESSAGE], fields)
 
 
 def _guess_subject(body: Body) -> str | None:

@@ -162,14 +162,10 @@ def read_messages(path: Path) -> Messages:
         name: from_fields(Category, fields) for name, fields in document["category"].items()
     }
     entries = ({**group, **rule} for group in document["group"] for rule in group["rule"])
-    return Messages(
-        categories,
-        tuple(
-            _rule({"why": categories[entry["category"]].why, **entry}, parts) for entry in entries
-        ),
-        re.compile("|".join(f"(?:{pattern})" for pattern in numbered)),
-        {word: name for name, words in document["severities"].items() for word in words},
-    )
+    rules = ({"why": categories[entry["category"]].why, **entry} for entry in entries)
+    prefix = re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
+    words = {word: name for name, words in document["severities"].items() for word in words}
+    return Messages(categories, tuple(_rule(entry, parts) for entry in rules), prefix, words)
 
 
 def _fill(text: str, parts: Mapping[str, str]) -> str:
@@ -239,15 +235,13 @@ def in_words(message: str) -> str:
 def typed_fields(match: re.Match[str]) -> dict[str, Value]:
     """Return the named groups that took part, all but the subject, each in its type."""
     groups = match.groupdict().items()
-    return {
-        name: _typed(name, text) for name, text in groups if text and not name.startswith("subject")
-    }
+    named = {name: text for name, text in groups if text and not name.startswith("subject")}
+    return {name: _typed(name, text) for name, text in named.items()}
 
 
 def subject_of(match: re.Match[str]) -> str | None:
     """Return the subject: of alternatives (`subject`, `subject2`), the one that took part."""
-    groups = match.groupdict().items()
-    texts = (text for name, text in groups if name.startswith("subject"))
+    texts = (text for name, text in match.groupdict().items() if name.startswith("subject"))
     return next((text.strip() for text in texts if text and text.strip()), None)
 
 

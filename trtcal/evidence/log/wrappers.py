@@ -193,9 +193,7 @@ def wrappers_of(lines: Iterable[bytes]) -> list[Wrapper]:
     wrappers: list[Wrapper] = []
     lines = [line for line in lines if line.strip()]
     while len(wrappers) < MAX_DEPTH:
-        wrapper = next(
-            (wrapper for wrapper in WRAPPERS if lines and wrapper.is_around(lines)), None
-        )
+        wrapper = next((known for known in WRAPPERS if lines and known.is_around(lines)), None)
         if wrapper is None:
             break
         wrappers.append(wrapper)
@@ -212,7 +210,6 @@ class _Layer:
     begun: dict[tuple[bytes, bytes], Line] = field(default_factory=dict)
 
     def peel(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Yield what is in the lines, each when it is whole."""
         peel = self.wrapper.peel
         for line in lines:
             peeled = peel(line.text)
@@ -237,7 +234,6 @@ class _Layer:
             yield from _split(now, peeled.stream, now.text)
 
     def rest(self) -> Iterator[Line]:
-        """Yield the lines whose rest has not come."""
         begun, self.begun = self.begun, {}
         for (place, _), line in begun.items():
             yield from _split(line, place.removeprefix(line.stream), line.text)

@@ -40,13 +40,7 @@ from trtcal.model import Model
 from trtcal.runs.bundle.golden import MOST_SAMPLES, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope
-from trtcal.runs.bundle.source import (
-    copy,
-    find_builds,
-    find_model,
-    read_report,
-    read_run,
-)
+from trtcal.runs.bundle.source import copy, find_builds, find_model, read_report, read_run
 from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Options, Result, verify
 from trtcal.runs.origin import Origin
 from trtcal.runs.statement import BUNDLE
@@ -55,21 +49,9 @@ GOLDEN = "golden.npz"
 PREPROCESSING, LABELS = "preprocessing.json", "labels.txt"
 TRITON, DEEPSTREAM, DOCKER = "triton", "deepstream", "docker"
 OWNED = (
-    MANIFEST,
-    SIGNATURE,
-    "engines",
-    "model",
-    GOLDEN,
-    "calibration.json",
-    "plan.json",
-    PREPROCESSING,
-    LABELS,
-    "report.html",
-    "report.json",
-    "run.json",
-    TRITON,
-    DEEPSTREAM,
-    DOCKER,
+    *(MANIFEST, SIGNATURE, "engines", "model", GOLDEN, "calibration.json", "plan.json"),
+    *(PREPROCESSING, LABELS, "report.html", "report.json", "run.json"),
+    *(TRITON, DEEPSTREAM, DOCKER),
 )
 """Everything that a bundle has at the top of its folder."""
 
@@ -219,19 +201,11 @@ def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Contents]:
     golden.write(place / GOLDEN)
     for name in ("report.html", "report.json", "run.json"):
         copy(request.run, name, place / name)
-    contents = Contents(
-        request.variant,
-        task,
-        [entry for entry, _ in engines],
-        golden.to_document(GOLDEN),
-        verdict,
-        {**_materials(run, report), **_copy_tables(request, run, engines[0][1], place)},
-        onnx,
-        specs_of(model.inputs),
-        specs_of(model.outputs),
-        *_copy_about(request, place),
-        run.tags,
-    )
+    entries, about = [entry for entry, _ in engines], golden.to_document(GOLDEN)
+    materials = _materials(run, report) | _copy_tables(request, run, engines[0][1], place)
+    origin = request.variant, task, entries, about, verdict, materials
+    specs = specs_of(model.inputs), specs_of(model.outputs)
+    contents = Contents(*origin, onnx, *specs, *_copy_about(request, place), run.tags)
     return Draft(place, request, run, engines, model, onnx, task), contents
 
 

@@ -72,6 +72,7 @@ def describe_engine(build: Build, file: str, platform: str) -> Document:
     with build.engine.open("rb") as opened:
         header = opened.read(HEADER).hex()
     is_portable = build.target == PORTABLE
+    devices = [gpu for gpu in GPUS if is_portable and runs_on(PORTABLE, parse_target(gpu)[0])]
     return {
         "file": file,
         "target": build.target,
@@ -79,7 +80,7 @@ def describe_engine(build: Build, file: str, platform: str) -> Document:
         "version": build.backend_version,
         "header": header,
         "capabilities": _capabilities(build),
-        "portable_to": _portable_to() if is_portable else [],
+        "portable_to": devices,
         "at_least": LATEST_PORTABLE if is_portable else None,
         "compatibility": "portable" if is_portable else "none",
         "gpu": build.gpu,
@@ -97,10 +98,6 @@ def _shapes(build: Build) -> list[Document]:
     """Return the smallest, usual and largest shape of each dynamic input, by optimization profile."""
     profiles = build.options.get("profiles") or [{}]
     return [{**shape_ranges(build.inputs, profile)} for profile in profiles]
-
-
-def _portable_to() -> list[str]:
-    return [gpu for gpu in GPUS if runs_on(PORTABLE, parse_target(gpu)[0])]
 
 
 def _capabilities(build: Build) -> list[str]:

@@ -44,8 +44,7 @@ class Signer:
         """Return the public key as those who verify get it."""
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-        public = self.key.public_key()
-        return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def read_signer(path: Path) -> Signer:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trtcal.documents import (
-    Document,
-    digest_file,
-    read_document,
-)
+from trtcal.documents import Document, digest_file, read_document
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
@@ -74,22 +70,12 @@ def _weights_of(path: Path) -> list[str]:
     from trtcal.model.files import tensors_of
 
     proto = onnx.load(path, load_external_data=False)
-    names = {
-        entry.value
-        for tensor in tensors_of(proto)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return sorted(names)
+    entries = (entry for tensor in tensors_of(proto) for entry in tensor.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
 def find_builds(folder: Path, run: Origin, model: Model) -> list[Build]:
     """Return the builds of a quantized model, in the order of the run."""
-    builds = [
-        (read_build(inside(folder, step.output)), step.digest) for step in run.of_stage("build")
-    ]
-    return [
-        build
-        for build, digest in builds
-        if build.digest == digest and build.model == model.fingerprint
-    ]
+    steps = [(step.digest, inside(folder, step.output)) for step in run.of_stage("build")]
+    builds = [(digest, read_build(path)) for digest, path in steps]
+    return [b for digest, b in builds if (b.digest, b.model) == (digest, model.fingerprint)]

@@ -200,11 +200,8 @@ def _signature(envelope: Manifest, payload: bytes, options: Options) -> Check:
         if signatures and not options.allow_unsigned:
             raise RefusedError(NO_KEY)
         what = "its signature is not checked" if signatures else "it is not signed"
-        return Check(
-            "signature",
-            UNCHECKED,
-            f"{what}: digests detect accidental changes, but do not prove who made it",
-        )
+        more = "digests detect accidental changes, but do not prove who made it"
+        return Check("signature", UNCHECKED, f"{what}: {more}")
     if not signatures:
         raise RefusedError("a public key is given, but the bundle is not signed")
     pairs = [
@@ -422,15 +419,12 @@ def fit(engine: Manifest, device: Device) -> Check:
         return Check(
             "device", REFUSED, f"{device.missing or 'it has no GPU'}; the engine needs {target}"
         )
-    for problem in (
-        _capability(engine, device),
-        _platform(engine, device),
-        _driver(engine, device),
-    ):
+    capability, platform_ = _capability(engine, device), _platform(engine, device)
+    for problem in (capability, platform_, _driver(engine, device)):
         if problem is not None and problem.state == REFUSED:
             return problem
-    better = _capability(engine, device) or _platform(engine, device)
-    return better or Check("device", HOLDS, f"the engine for {target} is for {device.name}")
+    fitting = Check("device", HOLDS, f"the engine for {target} is for {device.name}")
+    return capability or platform_ or fitting
 
 
 def _capability(engine: Manifest, device: Device) -> Check | None:
@@ -529,11 +523,8 @@ def _run(folder: Path, manifest: Manifest, digests: Digests, options: Options) -
         if check.state == REFUSED:
             return
     if engine is None:
-        yield Check(
-            "self-test",
-            UNCHECKED,
-            "no engine was run; `trtcal bundle verify --device` runs the engine for this machine",
-        )
+        how = "`trtcal bundle verify --device` runs the engine for this machine"
+        yield Check("self-test", UNCHECKED, f"no engine was run; {how}")
         return
     runtime = _runtime(engine)
     yield runtime
@@ -597,9 +588,8 @@ def _child(task: str, request: Mapping[str, Any], limit_s: float) -> dict[str, A
         except subprocess.TimeoutExpired:
             return {"problem": f"it took longer than {limit_s:g} s"}
         except (ValueError, IndexError):
-            return {
-                "problem": f"the process that loads it ended with exit status {done.returncode}"
-            }
+            what = f"the process that loads it ended with exit status {done.returncode}"
+            return {"problem": what}
     return answer if isinstance(answer, dict) else {"problem": "its answer is not a JSON object"}
 
 
@@ -773,14 +763,9 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     if arguments.child:
         return _serve(arguments.child)
-    options = Options(
-        arguments.public_key,
-        arguments.allow_unsigned,
-        arguments.device,
-        not arguments.no_self_test,
-        arguments.save_outputs,
-        arguments.tier,
-    )
+    accepted = arguments.public_key, arguments.allow_unsigned, arguments.device
+    outputs = arguments.save_outputs, arguments.tier
+    options = Options(*accepted, not arguments.no_self_test, *outputs)
     result = verify(arguments.bundle, options)
     if arguments.json:
         print(json.dumps(result.to_document(), indent=2))
