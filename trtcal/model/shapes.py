@@ -191,7 +191,11 @@ class Inference:
         ranked = [value.tensor_type for value in types if value.tensor_type.HasField("shape")]
         if ranked:
             return Tensor(kind, tuple(self._sizes(name, [value.shape.dim for value in ranked])))
-        if node.op_type not in UNMULTIPLIED and node.domain in STANDARD and _has_schema(node):
+        if (
+            node.op_type not in UNMULTIPLIED
+            and node.domain in STANDARD
+            and onnx.defs.has(node.op_type)
+        ):
             return Tensor(kind)
         if not inputs or index or inputs[0].shape is None:
             return Tensor(kind)
@@ -248,10 +252,6 @@ class Inference:
         except Exception:  # a node that the reference can't run: its shape is known all the same
             return results
         return [Tensor.of(np.asarray(value)) for value in values]
-
-
-def _has_schema(node: NodeProto) -> bool:
-    return bool(onnx.defs.has(node.op_type))
 
 
 def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnx
@@ -26,10 +24,6 @@ HOW_TO_MAKE = "make them with `trtcal quantize --improve`"
 Bounds = tuple[float, float]
 
 
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, eq=False)
 class Changes:
     """What is changed in a model in float: `constants` are initializers that have other values.
@@ -40,8 +34,8 @@ class Changes:
     only.
     """
 
-    constants: Mapping[str, Floats] = field(default_factory=_nothing)
-    bounds: Mapping[str, Bounds] = field(default_factory=_nothing)
+    constants: Mapping[str, Floats] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
     affines: tuple[str, ...] = ()
     moved: frozenset[str] = frozenset()
 

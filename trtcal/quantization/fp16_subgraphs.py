@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import GraphWriter, constant
+from trtcal.model.graph import GraphWriter, constant, redirect_readers
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
@@ -98,17 +98,13 @@ class _Writer(GraphWriter):
                 node.inputs[0] = self.narrow[node.inputs[0].name]
                 node.inputs[1] = self._scale(node)
             elif is_cast_to(np.float16, node):
-                self._replace(node.outputs[0], self.narrow[node.inputs[0].name])
+                redirect_readers(node.outputs[0], self.narrow[node.inputs[0].name])
             elif node.op in SHAPE_ONLY:
                 node.inputs[0] = self.narrow[node.inputs[0].name]
 
     def _is_ours(self, tensor: gs.Tensor) -> bool:
         is_cast = any(producer.name in self.casts for producer in tensor.inputs)
         return is_cast and is_fp32(tensor)
-
-    def _replace(self, tensor: gs.Tensor, other: gs.Tensor) -> None:
-        for reader in list(tensor.outputs):
-            reader.inputs = [other if read is tensor else read for read in reader.inputs]
 
     def _fp16(self, tensor: gs.Tensor) -> gs.Tensor:
         if tensor.name not in self.narrow:

@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.formats import Precision
-from trtcal.model.graph import constant, format_of, is_op
+from trtcal.model.graph import constant, format_of, is_op, optional_input
 from trtcal.model.model import Floats
 from trtcal.model.ops import CARRIES, CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
 
@@ -39,7 +39,7 @@ def bias_of(node: gs.Node) -> Bias | None:
     channels = _channels(node)
     if channels is None:
         return None
-    bias = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+    bias = optional_input(node, 2)
     values = np.zeros(channels, np.float32) if bias is None else constant(bias)
     return _bias(node, 2, values, channels)
 

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 from trtcal.model.files import all_nodes
-from trtcal.model.graph import constant, type_of
+from trtcal.model.graph import constant, parts_of, type_of
 from trtcal.model.model import Model
 from trtcal.model.ops import MOVES, SHAPE_ONLY
 from trtcal.model.passes.base import Pass
@@ -54,7 +54,7 @@ def _places(proto: onnx.ModelProto) -> Iterator[str]:
 
 def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
     """Yield the tensors in bfloat16, of subgraphs and in attributes too."""
-    for part in (graph, *graph.subgraphs(recursive=True)):
+    for part in parts_of(graph):
         values = (value for node in part.nodes for value in node.attrs.values())
         held = (value for value in values if isinstance(value, gs.Constant))
         every = {id(t): t for t in (*part.tensors().values(), *part.inputs, *part.outputs, *held)}
@@ -68,7 +68,7 @@ def _widen(graph: gs.Graph) -> int:
             tensor.values = np.asarray(constant(tensor), np.float32)
         else:
             tensor.dtype = np.float32
-    for part in (graph, *graph.subgraphs(recursive=True)):
+    for part in parts_of(graph):
         for node in part.nodes:
             named = [name for name in TYPES if node.attrs.get(name) == TensorProto.BFLOAT16]
             node.attrs.update(dict.fromkeys(named, int(TensorProto.FLOAT)))

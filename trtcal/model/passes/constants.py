@@ -18,6 +18,7 @@ from trtcal.model.graph import (
     is_op,
     is_weight,
     load_weights,
+    replace_tensor,
     tensor_names,
     type_of,
 )
@@ -79,11 +80,8 @@ def _is_too_large(node: gs.Node) -> bool:
 def is_constant(node: gs.Node) -> bool:
     """Tell whether a node depends on constants alone and could be computed here."""
     inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
-    return (
-        bool(inputs)
-        and all(isinstance(tensor, gs.Constant) for tensor in inputs)
-        and not _stays(node)
-    )
+    are_constant = bool(inputs) and all(isinstance(tensor, gs.Constant) for tensor in inputs)
+    return are_constant and not _stays(node)
 
 
 def state(node: gs.Node) -> None:
@@ -193,10 +191,7 @@ def _unfold(node: gs.Node, graph: gs.Graph) -> None:
     assert branch is not None  # noqa: S101  # `_fits` saw to it
     for result, inner in zip(list(node.outputs), branch.outputs, strict=True):
         result.inputs.clear()
-        for maker in list(inner.inputs):
-            maker.outputs = [result if tensor is inner else tensor for tensor in maker.outputs]
-        for reader in list(inner.outputs):
-            reader.inputs = [result if tensor is inner else tensor for tensor in reader.inputs]
+        replace_tensor(inner, result)
     node.inputs.clear()
     taken = {other.name for other in graph.nodes}
     for inner in branch.nodes:
