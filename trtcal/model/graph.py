@@ -401,7 +401,8 @@ class GraphWriter:
     """Adds tensors and nodes to a graph, under names that nothing else in it has."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self.graph, self.names = graph, all_names(graph)
+        self.graph = graph
+        self.names = tensor_names(graph) | {node.name for node in graph.nodes}
 
     def new_constant(self, name: str, values: npt.NDArray[Any]) -> gs.Constant:
         """Return a constant."""
@@ -423,8 +424,3 @@ class GraphWriter:
         name = unique(name, self.names)
         self.graph.nodes.append(gs.Node(op, name, dict(attributes or {}), list(inputs), [output]))
         return output
-
-
-def all_names(graph: gs.Graph) -> set[str]:
-    """Return the names of all tensors and of the graph's nodes: new ones of either avoid both."""
-    return tensor_names(graph) | {node.name for node in graph.nodes}

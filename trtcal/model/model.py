@@ -20,7 +20,14 @@ from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
-from trtcal.model.files import EMBEDDED, all_nodes, load_external, stand_in, tensors_of
+from trtcal.model.files import (
+    EMBEDDED,
+    all_nodes,
+    load_external,
+    opset_of,
+    stand_in,
+    tensors_of,
+)
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
@@ -172,12 +179,6 @@ class Model:
 
 ModelSource = str | os.PathLike[str] | onnx.ModelProto | Model
 """What `load_model` takes."""
-
-
-def opset_of(proto: onnx.ModelProto) -> int:
-    """Return the version of the default operator set that a model imports, 1 if it names none."""
-    versions = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
-    return max(versions, default=1)
 
 
 def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = False) -> Model:

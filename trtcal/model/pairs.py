@@ -25,6 +25,7 @@ from trtcal.errors import InputError
 from trtcal.model.files import (
     NARROW_TYPES,
     array_of,
+    opset_of,
     quantized_type,
     subgraphs_of,
     with_attributes,
@@ -97,7 +98,7 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
             if key not in called:
                 called[key] = passed
                 body = list(with_attributes(function, node))
-                pending.append((body, passed, _Scope(_opset_of(function), function=function.name)))
+                pending.append((body, passed, _Scope(opset_of(function), function=function.name)))
 
 
 def _scope(
@@ -118,12 +119,6 @@ def _is_pair(node: NodeProto) -> bool:
     """Tell whether a node is a Q or DQ; some in subgraphs of functions have attributes of a call."""
     is_known = not any(attribute.ref_attr_name for attribute in node.attribute)
     return node.op_type in PAIR and len(node.input) > 1 and is_known
-
-
-def _opset_of(function: onnx.FunctionProto) -> int:
-    return max(
-        (opset.version for opset in function.opset_import if opset.domain in STANDARD), default=1
-    )
 
 
 def _constants(nodes: Sequence[NodeProto]) -> dict[str, TensorProto]:

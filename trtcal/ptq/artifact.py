@@ -24,8 +24,8 @@ from trtcal.documents import (
 )
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS, Precision, by_dtype
-from trtcal.model import Model, checked, unique
-from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
+from trtcal.model import Model, checked
+from trtcal.model.graph import GraphWriter, constant, export_model, import_graph, only_consumer
 from trtcal.model.model import Floats, Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps
 from trtcal.ptq.changes import HOW_TO_MAKE, Bounds, Changes, missing
@@ -225,18 +225,17 @@ def in_float(optimized: Model) -> Model:
     """
     graph = import_graph(optimized.proto)
     layers = {layer.name: layer for layer in find_layers(optimized).layers}
-    names = tensor_names(graph)
+    writer = GraphWriter(graph)
     overrides = optimized.overrides
     for node in list(graph.nodes):
         if overrides.precision(node.name) != "int8":
             continue
         if node.name in overrides.biases:
-            bias = overrides.biases[node.name]
-            set_bias(node, gs.Constant(unique(f"{node.name}/bias", names), bias))
+            set_bias(node, writer.new_constant(f"{node.name}/bias", overrides.biases[node.name]))
         weight = layers[node.name].weight if node.name in layers else None
         if weight is not None and node.name in overrides.weights:
             values = overrides.weights[node.name].floats(weight.axis)
-            node.inputs[weight.index] = gs.Constant(unique(f"{node.name}/weight", names), values)
+            node.inputs[weight.index] = writer.new_constant(f"{node.name}/weight", values)
     return checked(
         replace(optimized, proto=export_model(graph, optimized.proto), overrides=Overrides())
     )

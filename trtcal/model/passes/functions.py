@@ -8,9 +8,8 @@ import onnx
 import onnx.inliner
 import onnx_graphsurgeon as gs
 
-from trtcal.model.files import with_inner
+from trtcal.model.files import opset_of, with_inner
 from trtcal.model.graph import STANDARD
-from trtcal.model.model import opset_of
 from trtcal.model.passes.base import NotApplicable, Pass
 from trtcal.model.passes.upgrade import changed
 

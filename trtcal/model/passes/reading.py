@@ -13,9 +13,9 @@ import onnx_graphsurgeon as gs
 from onnx import AttributeProto, NodeProto
 
 from trtcal.errors import InputError
-from trtcal.model.files import all_nodes, stand_in, subgraphs_of, weights_of
+from trtcal.model.files import all_nodes, opset_of, stand_in, subgraphs_of, weights_of
 from trtcal.model.graph import MIN_OPSET, NUMBERS, STANDARD, clean, held_by, restored
-from trtcal.model.model import Model, name_nodes, opset_of, unique
+from trtcal.model.model import Model, name_nodes, unique
 
 KEPT_KINDS = {
     AttributeProto.FLOAT: "f",

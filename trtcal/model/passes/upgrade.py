@@ -13,6 +13,7 @@ from onnx.shape_inference import infer_shapes
 
 from trtcal.errors import InputError
 from trtcal.model.checking import first_line
+from trtcal.model.files import opset_of
 from trtcal.model.graph import (
     FP16_OPSET,
     MIN_OPSET,
@@ -21,7 +22,7 @@ from trtcal.model.graph import (
     restored,
     small_export,
 )
-from trtcal.model.model import Model, checked, name_nodes, opset_of
+from trtcal.model.model import Model, checked, name_nodes
 from trtcal.model.passes.base import Condition, NotApplicable, Pass
 from trtcal.model.passes.constants import CONSTANTS
 from trtcal.model.passes.reading import drop_other_types, read_graph
