@@ -122,18 +122,7 @@ def _check_numbers(folder: Path, classes: list[str]) -> None:
             )
 
 
-ENDINGS = (
-    ".bmp",
-    ".gif",
-    ".jpeg",
-    ".jpg",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
-)
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 class ImageDataset(StreamedDataset):

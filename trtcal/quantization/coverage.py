@@ -218,17 +218,26 @@ def asked_coverage(
 
 
 def usual_sizes(record: Mapping[str, Any]) -> dict[str, Shape]:
-    """Return the median shapes of a sample that `quantize` recorded: [least, median, most] by input."""
+    """Return the median shapes of a sample that `quantize` recorded, without those that are empty."""
+    sizes = recorded_sizes(record)
+    return {name: usual for name, (_, usual, _) in sizes.items() if 0 not in usual}
+
+
+def recorded_sizes(record: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape, Shape]]:
+    """Return the least, median and most sizes of a sample that `quantize` recorded, by input."""
     sizes = record.get("sizes")
-    usual: dict[str, Shape] = {}
+    known = {}
     for name, shapes in sizes.items() if isinstance(sizes, dict) else ():
-        if isinstance(shapes, list) and len(shapes) == 3 and _is_shape(shapes[1]):
-            usual[name] = tuple(shapes[1])
-    return usual
+        if isinstance(shapes, list) and len(shapes) == 3 and all(map(_is_shape, shapes)):
+            least, usual, most = map(tuple, shapes)
+            known[name] = least, usual, most
+    return known
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(size) is int and 0 < size < 2**31 for size in value)
+    return isinstance(value, list) and all(
+        type(size) is int and 0 <= size < 2**31 for size in value
+    )
 
 
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
