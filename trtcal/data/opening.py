@@ -90,8 +90,7 @@ def open_dataset(
     """
     if labels and not LABELLED_BY.fits(labels):
         raise InputError(
-            f"labels {labels} must be {LABELLED_BY.words}",
-            "docs/data.md lists the forms of labels",
+            f"labels {labels} must be {LABELLED_BY.words}", "docs/data.md lists the forms of labels"
         )
     if labels and are_annotations(labels):
         dataset = _open(data, model, images, None, settings or DataConfig())

@@ -20,14 +20,7 @@ from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
-from trtcal.model.files import (
-    EMBEDDED,
-    all_nodes,
-    load_external,
-    opset_of,
-    stand_in,
-    tensors_of,
-)
+from trtcal.model.files import EMBEDDED, all_nodes, load_external, opset_of, stand_in, tensors_of
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs

@@ -136,10 +136,7 @@ class _Progress:
 
 
 def improve(
-    prepared: Model,
-    dataset: Dataset,
-    options: ImproveOptions,
-    reporter: Reporter,
+    prepared: Model, dataset: Dataset, options: ImproveOptions, reporter: Reporter
 ) -> Improved:
     """Find the ranges and optimizations with which a prepared model loses least by the plan.
 

@@ -19,14 +19,7 @@ from onnx import numpy_helper
 from threadpoolctl import threadpool_limits
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.sessions import (
-    Array,
-    Session,
-    give_back,
-    open_session,
-    run_session,
-    runs_of,
-)
+from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session, runs_of
 from trtcal.calibration.job import tensor_bytes
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
@@ -38,12 +31,7 @@ from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
 from trtcal.model.model import Floats, Grid, Overrides, along
 from trtcal.model.ops import CONVOLUTIONS
-from trtcal.ptq.adaptive_rounding import (
-    clipped_scales,
-    compensated,
-    measure_moments,
-    rounded_steps,
-)
+from trtcal.ptq.adaptive_rounding import clipped_scales, compensated, measure_moments, rounded_steps
 from trtcal.ptq.bias_correction import activation_of, solve_shift
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.layer_inputs import (

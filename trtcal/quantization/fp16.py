@@ -258,9 +258,7 @@ Crossing = tuple[Hashable, Sequence[Hashable], int]
 
 
 def split(
-    fixed: Mapping[Hashable, str],
-    crossings: Iterable[Crossing],
-    preferred: str = FP32,
+    fixed: Mapping[Hashable, str], crossings: Iterable[Crossing], preferred: str = FP32
 ) -> set[Hashable]:
     """Return what is in float16, by the split with the fewest casts.
 

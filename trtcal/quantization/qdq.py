@@ -390,11 +390,7 @@ class _Writer(GraphWriter):
         ]
 
     def _dequantized(
-        self,
-        tensor: gs.Tensor,
-        quantized: gs.Tensor,
-        parameters: list[gs.Tensor],
-        attributes: Any,
+        self, tensor: gs.Tensor, quantized: gs.Tensor, parameters: list[gs.Tensor], attributes: Any
     ) -> gs.Variable:
         result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, tensor)
         name = f"{result.name.rpartition('/')[0]}/dequantize"

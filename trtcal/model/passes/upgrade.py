@@ -14,14 +14,7 @@ from onnx.shape_inference import infer_shapes
 from trtcal.errors import InputError
 from trtcal.model.checking import first_line
 from trtcal.model.files import opset_of
-from trtcal.model.graph import (
-    FP16_OPSET,
-    MIN_OPSET,
-    export_model,
-    parts_of,
-    restored,
-    small_export,
-)
+from trtcal.model.graph import FP16_OPSET, MIN_OPSET, export_model, parts_of, restored, small_export
 from trtcal.model.model import Model, checked, name_nodes
 from trtcal.model.passes.base import Condition, NotApplicable, Pass
 from trtcal.model.passes.constants import CONSTANTS
