@@ -275,9 +275,7 @@ def run_once(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -> l
     if outputs is not None and not outputs:
         return []
     try:
-        results = session.run(
-            outputs, {name: np.asarray(x, order="C") for name, x in feeds.items()}
-        )
+        results = session.run(outputs, {n: np.asarray(x, order="C") for n, x in feeds.items()})
     except Exception as error:  # see open_session
         raise _failed(error) from error
     return [np.asarray(result) for result in results]

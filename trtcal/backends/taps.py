@@ -414,7 +414,5 @@ def showing(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
     known = {value.name for value in proto.graph.output}
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    copy.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in tensors if name not in known
-    )
+    copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in tensors if n not in known)
     return copy

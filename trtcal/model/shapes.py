@@ -19,7 +19,7 @@ import onnx
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from trtcal.model.files import ITEM_BYTES, array_of
+from trtcal.model.files import ITEM_BYTES, array_of, attribute_of
 from trtcal.model.graph import STANDARD, held_by
 from trtcal.model.ops import RANDOM, UNMULTIPLIED
 
@@ -256,27 +256,23 @@ class Inference:
 
 def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:
     """Return the last size of what an operator of `com.microsoft` makes, if a product makes it."""
-    attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.domain != CONTRIB or len(inputs) < 2:
         return None
-    if "N" in attributes and "K" in attributes:
-        return int(attributes["N"].i)
-    right = inputs[1].shape
+    width, right = attribute_of(node, "N"), inputs[1].shape
+    if width is not None and attribute_of(node, "K") is not None:
+        return int(width)
     if right is None or len(right) < 2:
         return None
     if node.op_type in ("Attention", "QAttention"):
-        sizes = (
-            list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else []
-        )
-        return sizes[2] if len(sizes) == 3 else right[-1] // 3
-    turned = "transB" in attributes and attributes["transB"].i
+        sizes = attribute_of(node, "qkv_hidden_sizes", ())
+        return int(sizes[2]) if len(sizes) == 3 else right[-1] // 3
     is_product = "MatMul" in node.op_type or "Gemm" in node.op_type
-    return right[-2 if turned else -1] if is_product else None
+    return right[-2 if attribute_of(node, "transB") else -1] if is_product else None
 
 
 def _shape_values(node: NodeProto, shape: Shape) -> Array:
-    ends = {attribute.name: attribute.i for attribute in node.attribute}
-    return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)
+    part = slice(attribute_of(node, "start"), attribute_of(node, "end"))
+    return np.array(shape[part], np.int64)
 
 
 def stated_types(graph: onnx.GraphProto) -> dict[str, TypeProto]:

@@ -99,10 +99,8 @@ def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
     scope, assumed = bound_inputs(proto.graph, sizes or {})
     shapes = {name: tensor.shape for name, tensor in scope.items() if tensor.shape is not None}
     named = named_sizes(proto.graph, scope)
-    measured = {name: shape for name, shape in (sizes or {}).items() if name not in shapes}
-    inference = Inference(
-        _opsets(proto.opset_import), proto.ir_version, {}, named, assumed, measured
-    )
+    known = {name: shape for name, shape in (sizes or {}).items() if name not in shapes}
+    inference = Inference(_opsets(proto.opset_import), proto.ir_version, {}, named, assumed, known)
     functions = {(function.domain, function.name): function for function in proto.functions}
     nodes = _Counter(functions, inference).graph(proto.graph, scope)
     return Work(tuple(nodes), shapes, tuple(dict.fromkeys(assumed)))

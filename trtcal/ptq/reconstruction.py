@@ -28,7 +28,7 @@ from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.formats import FORMATS, Precision
 from trtcal.model import Model
 from trtcal.model.files import stand_in
-from trtcal.model.graph import constant, import_graph
+from trtcal.model.graph import import_graph
 from trtcal.model.model import Floats, Grid, Overrides, along
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.ptq.adaptive_rounding import clipped_scales, compensated, measure_moments, rounded_steps
@@ -164,7 +164,7 @@ class LayerwiseReconstruction:
                 continue
             own = nodes[node.name]
             (read,) = layer.activations.values()
-            values = constant(own.inputs[layer.weight.index])
+            values = layer.values(own)
             if values is None or values.dtype != np.float32:
                 continue
             kind, source = FORMATS[self.asked[node.name]], placement.range_of(read)

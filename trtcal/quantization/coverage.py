@@ -153,9 +153,7 @@ class Coverage:
         if more := self.uncounted[REST_SHOWN:]:
             yield f"not counted: {len(more)} further nodes"
         if self.assumed:
-            sizes = ", ".join(
-                f"{name} {'x'.join(map(str, at))}" for name, at in self.inputs.items()
-            )
+            sizes = ", ".join(f"{n} {'x'.join(map(str, at))}" for n, at in self.inputs.items())
             others = len(self.assumed) - 1
             more_of = f" (and {others} more such sizes)" if others else ""
             yield f"counted for {sizes}: {self.assumed[0]}{more_of}" if sizes else self.assumed[0]

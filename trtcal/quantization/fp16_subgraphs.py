@@ -131,21 +131,15 @@ class _Writer(GraphWriter):
         TensorRT-RTX 1.7 computes Conv and Cast in float16 throughout, even if the weights overflow
         there; a Clip before the Cast prevents that.
         """
-        heavy = any(
-            producer.op in HEAVY and not any(pairs_before(producer)) for producer in tensor.inputs
-        )
-        if not heavy:
+        heavy = [maker for maker in tensor.inputs if maker.op in HEAVY]
+        if all(any(pairs_before(maker)) for maker in heavy):
             return tensor
         result = self.new_variable(f"{tensor.name}/within", tensor.dtype, tensor)
-        return self.new_node("Clip", f"{result.name}/clip", [tensor, *self._limits()], result)
-
-    def _limits(self) -> list[gs.Constant]:
-        if not self.limits:
-            for name, value in (("lowest", -FP16_MAX), ("highest", FP16_MAX)):
-                self.limits.append(
-                    self.new_constant(f"float16/{name}", np.array(value, np.float32))
-                )
-        return self.limits
+        ends = (("lowest", -FP16_MAX), ("highest", FP16_MAX))
+        self.limits = self.limits or [
+            self.new_constant(f"float16/{name}", np.array(end, np.float32)) for name, end in ends
+        ]
+        return self.new_node("Clip", f"{result.name}/clip", [tensor, *self.limits], result)
 
     def _constant(self, tensor: gs.Constant) -> gs.Constant:
         values = np.asarray(constant(tensor))

@@ -45,12 +45,9 @@ def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     taken = {layer.name for layer in layers}
     layers_of_choice = []
     for node in graph.nodes:
-        if node.op in INT8_LIGHT | POOLS | {"Concat"} and node.name not in taken:
-            read = {
-                i: tensor.name for i, tensor in enumerate(node.inputs) if tensor.name in quantized
-            }
-            if read:
-                layers_of_choice.append(Layer(node.name, node.op, read))
+        read = {i: t.name for i, t in enumerate(node.inputs) if t.name in quantized}
+        if read and node.op in INT8_LIGHT | POOLS | {"Concat"} and node.name not in taken:
+            layers_of_choice.append(Layer(node.name, node.op, read))
     return layers_of_choice
 
 

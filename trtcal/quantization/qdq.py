@@ -298,16 +298,13 @@ class _Writer(GraphWriter):
 
     def _too_small(self, layer: Layer, precision: str) -> str | None:
         """Return why a weight has no scale: what is below the smallest one becomes zero."""
-        values = (
-            constant(self.nodes[layer.name].inputs[layer.weight.index]) if layer.weight else None
-        )
+        values = layer.values(self.nodes[layer.name])
         amax = 0.0 if values is None else float(np.abs(values).max(initial=0))
         least = least_scale(FORMATS[precision]) * FORMATS[precision].top
         if not 0 < amax < least:
             return None
-        return (
-            f"its weights are too small for {precision}: at most {amax:.3g}, less than {least:.3g}"
-        )
+        sizes = f"at most {amax:.3g}, less than {least:.3g}"
+        return f"its weights are too small for {precision}: {sizes}"
 
     def unfit(self, layer: Layer, precision: str) -> str | None:
         """Return why a layer's optimizations do not fit a precision, None if they do or if none are."""

@@ -116,9 +116,7 @@ def _affine(
 def _normalizing(node: gs.Node, channels: int) -> tuple[Array, Array] | None:
     if why_kept(node) is not None:
         return None
-    gamma, beta, mean, variance = (
-        _wide(np.asarray(constant(tensor))) for tensor in node.inputs[1:5]
-    )
+    gamma, beta, mean, variance = (_wide(np.asarray(constant(t))) for t in node.inputs[1:5])
     if any(values.shape != (channels,) for values in (gamma, beta, mean, variance)):
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
