@@ -102,7 +102,7 @@ class Taps:
         del plain
         give_back()
         self.batch_bytes = sum(array.nbytes for array in expected.values())
-        self.channels = {name: _channels(array) for name, array in expected.items()}
+        self.channels = {n: array.shape[1] for n, array in expected.items() if array.ndim > 2}
         most = LANES_BYTES // max(self.batch_bytes, self.room) if self.room else 1
         lanes = max(1, min(self.threads, most))
         self.threads //= lanes
@@ -193,7 +193,7 @@ class Taps:
 
     def padding(self, name: str, values: Array) -> int:
         """Return how many zeros fill up a blocked tensor's channels; only those have any."""
-        channels = self.channels[name]
+        channels = self.channels.get(name)
         if self.places.get(name, name) == name or channels is None:
             return 0
         return int(values.size - values.size // values.shape[1] * channels)
@@ -350,10 +350,6 @@ def _shapes(feeds: Feeds) -> Shapes:
 
 def _forms(values: Mapping[str, Array]) -> Forms:
     return {name: (array.shape, array.dtype) for name, array in values.items()}
-
-
-def _channels(array: Array) -> int | None:
-    return array.shape[1] if array.ndim > 2 else None
 
 
 def _same_values(actual: Array, expected: Array, padding: int) -> bool:

@@ -180,13 +180,9 @@ def _leave_alone(kept: int) -> None:
     sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(1, "r+"))  # "w" counts as making a file
     with contextlib.suppress(OSError):
         for number in map(int, os.listdir("/dev/fd")):
-            if number not in (0, 1, 2, kept):
-                _close(number)
-
-
-def _close(number: int) -> None:
-    with contextlib.suppress(OSError):  # it was that of the listing itself
-        os.close(number)
+            with contextlib.suppress(OSError):  # it was that of the listing itself
+                if number not in (0, 1, 2, kept):
+                    os.close(number)
 
 
 def _limit(limit_s: float | None) -> None:

@@ -244,7 +244,8 @@ def cut_before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> tuple[str,
     constants = _constants(proto)
     border = [n for node in left for n in node.output if n in read and n not in constants]
     types = value_types(proto)
-    floats = [n for n in border if n in types and _holds_floats(types[n])]
+    kinds = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    floats = [n for n in border if n in types and types[n].type.tensor_type.elem_type in kinds]
     return tuple(floats or border)
 
 
@@ -264,11 +265,6 @@ def cut_points(model: Model) -> list[tuple[int, tuple[str, ...]]]:
         if border and all(name in types for name in border) and all(known):
             points.append((place, tuple(border)))
     return points
-
-
-def _holds_floats(value: ValueInfoProto) -> bool:
-    kinds = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
-    return value.type.tensor_type.elem_type in kinds
 
 
 def _constants(proto: onnx.ModelProto) -> set[str]:

@@ -174,7 +174,9 @@ def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
     clean(graph).toposort()
     weights = _detached(graph)
     proto = _exported(graph, weights)
-    _fill(proto.graph, weights)
+    for tensor in proto.graph.initializer:
+        if tensor.name in weights:
+            weights[tensor.name].fill(tensor, inner=False)
     lowest = max((ir for opset, ir in IR_VERSIONS.items() if graph.opset >= opset), default=7)
     proto.ir_version = max(min(like.ir_version, MAX_IR_VERSION), lowest)
     proto.producer_name, proto.producer_version = like.producer_name, like.producer_version
@@ -272,12 +274,6 @@ def _detached(graph: gs.Graph) -> dict[str, Weight]:
         if isinstance(tensor._values, Weight):
             weights[tensor.name] = tensor._values
     return weights
-
-
-def _fill(graph: onnx.GraphProto, weights: Mapping[str, Weight]) -> None:
-    for tensor in graph.initializer:
-        if tensor.name in weights:
-            weights[tensor.name].fill(tensor, inner=False)
 
 
 def constant(tensor: gs.Tensor) -> npt.NDArray[Any] | None:

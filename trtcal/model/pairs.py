@@ -242,7 +242,7 @@ class _Check:
                 f"shape {_shown(scales)}",
                 f"{REQUANTIZE}, or give each scale its zero point",
             )
-        if zero is not None and self.kind in TAKEN and np.any(_floats(zero) != 0):
+        if zero is not None and self.kind in TAKEN and np.asarray(array_of(zero), np.float32).any():
             self.fail(
                 f"has zero points other than 0 ({zero.name!r}), which TensorRT does not take in "
                 f"{_type_name(self.kind)}",
@@ -299,10 +299,6 @@ def _wrong_scale(values: npt.NDArray[np.float32], is_narrow: bool) -> str:
     if least <= 0:
         return "0" if least == 0 else f"negative, {least:.3g}"
     return f"subnormal, {least:.3g}" if is_narrow and least < TINY else ""
-
-
-def _floats(tensor: TensorProto) -> npt.NDArray[Any]:
-    return np.asarray(array_of(tensor)).astype(np.float32)
 
 
 def _type_name(kind: int) -> str:

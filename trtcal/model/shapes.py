@@ -136,12 +136,12 @@ class Inference:
     def outputs(self, node: NodeProto, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Return what is known of a node's outputs."""
         if node.op_type == "Constant" and node.domain in STANDARD:
-            constant = next(
-                (tensor for tensor in map(held_by, node.attribute) if tensor is not None), None
-            )
+            held = (held_by(attribute) for attribute in node.attribute)
+            constant = next((tensor for tensor in held if tensor is not None), None)
             return [constant_of(constant) if constant is not None else UNKNOWN]
         if node.op_type == "Shape" and node.domain in STANDARD and inputs[0].shape is not None:
-            return [Tensor.of(_shape_values(node, inputs[0].shape))]
+            part = slice(attribute_of(node, "start"), attribute_of(node, "end"))
+            return [Tensor.of(np.array(inputs[0].shape[part], np.int64))]
         inferred, before = self._inferred(node, inputs), len(self.assumed)
         results = [self._completed(node, i, inferred, inputs) for i in range(len(node.output))]
         is_sure = len(self.assumed) == before  # what depends on values may be of any size
@@ -268,11 +268,6 @@ def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:
         return int(sizes[2]) if len(sizes) == 3 else right[-1] // 3
     is_product = "MatMul" in node.op_type or "Gemm" in node.op_type
     return right[-2 if attribute_of(node, "transB") else -1] if is_product else None
-
-
-def _shape_values(node: NodeProto, shape: Shape) -> Array:
-    part = slice(attribute_of(node, "start"), attribute_of(node, "end"))
-    return np.array(shape[part], np.int64)
 
 
 def stated_types(graph: onnx.GraphProto) -> dict[str, TypeProto]:

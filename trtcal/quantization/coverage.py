@@ -233,9 +233,7 @@ def recorded_sizes(record: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape, S
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(
-        type(size) is int and 0 <= size < 2**31 for size in value
-    )
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**31 for n in value)
 
 
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:

@@ -203,31 +203,25 @@ def _stems(
 
 def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Calibration:
     """Return what is known of activations; `InputError` if it is of another model, or too little."""
-    if calibration is not None:
-        _check_same_model(model, calibration)
-        return calibration
-    if plan.ranged:
+    if calibration is not None and model.fingerprint != calibration.model:
+        raise InputError(
+            f"the calibration is for another model ({calibration.model[:19]}…) than {model.path} "
+            f"({model.fingerprint[:19]}…)",
+            "calibrate this model: the ranges of another model do not fit",
+        )
+    if calibration is None and plan.ranged:
         raise InputError(
             f"the plan asks for {' and '.join(plan.ranged)}, and there is no calibration with the "
             "ranges of activations",
             f"give the calibration.json of `trtcal calibrate`; {' and '.join(WEIGHTS_ONLY)} alone need "
             "none",
         )
-    return without_ranges(model)
+    return calibration or without_ranges(model)
 
 
 def without_ranges(model: Model) -> Calibration:
     """Return a calibration of nothing, for plans that quantize weights only."""
     return Calibration(NONE, {}, model.fingerprint, NONE, 0, NONE, {}, {})
-
-
-def _check_same_model(model: Model, calibration: Calibration) -> None:
-    if model.fingerprint != calibration.model:
-        raise InputError(
-            f"the calibration is for another model ({calibration.model[:19]}…) than {model.path} "
-            f"({model.fingerprint[:19]}…)",
-            "calibrate this model: the ranges of another model do not fit",
-        )
 
 
 class _Writer(GraphWriter):

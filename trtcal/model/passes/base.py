@@ -13,11 +13,6 @@ Condition = Callable[[gs.Graph], str | None]
 """Returns None where it holds, else in a few words why it does not."""
 
 
-def always(graph: gs.Graph) -> str | None:
-    """Hold for every graph."""
-    return None
-
-
 class NotApplicable(Exception):  # noqa: N818  # a pass that does not apply is no error
     """A pass found in its work that it can't be done here, says why, and changed nothing."""
 
@@ -39,8 +34,8 @@ class Pass:
     name: str
     purpose: str
     apply: Callable[[gs.Graph], int]
-    before: Condition = always
-    after: Condition = always
+    before: Condition = lambda graph: None
+    after: Condition = lambda graph: None
     on_request: bool = False
     retypes: bool = False
     version: str = "1"

@@ -50,13 +50,9 @@ def _size(proto: onnx.ModelProto) -> int:
     return nodes
 
 
-def _calls(graph: gs.Graph) -> str | None:
-    return None if graph.functions else "it has no functions"
-
-
 FUNCTIONS = Pass(
     "functions",
     "Put the nodes of model-local functions in the place of their calls.",
     _inline,
-    _calls,
+    lambda graph: None if graph.functions else "it has no functions",
 )

@@ -88,9 +88,9 @@ class Chain:
     def __str__(self) -> str:
         least, most = self.scale.min(), self.scale.max()
         size = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
-        kind, more = (
-            ("", f"; no Q/DQ can do it: {why}") if (why := self.why_kept) else ("INT8, ", "")
-        )
+        kind, more = "INT8, ", ""
+        if self.why_kept:
+            kind, more = "", f"; no Q/DQ can do it: {self.why_kept}"
         ends = f"{kind}{self.low:g} to {self.high:g}"
         return f"{self.source.name!r} in steps of {size} ({ends}){more}"
 
@@ -165,7 +165,8 @@ def _closed(node: gs.Node, before: Reach, after: Reach) -> Chain | None:
     if not (is_scaled and cancels and np.allclose(shift, shifts[0], 0, NEAR)):
         return None
     axes = [axis for axis, size in enumerate(np.shape(scale)) if size > 1]
-    if any(len(limit) > 1 for limit in limits) or axes[source.shape is not None :]:
+    most = 0 if source.shape is None else 1
+    if any(len(limit) > 1 for limit in limits) or len(axes) > most:
         return None
     low, high = (float(limit[0]) for limit in limits)
     axis = axes[0] + len(source.shape) - np.ndim(scale) if axes else None
