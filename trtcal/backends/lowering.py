@@ -141,12 +141,10 @@ class _Lowering(GraphWriter):
         expected = (constant(scale), constant(zero))
         if self._scale(tensor) is not None and parameters(tensor.inputs[0]) == expected:
             return tensor
-        for reader in tensor.outputs:
-            is_quantizer = id(reader) in self.pairs and reader.op == "QuantizeLinear"
-            if is_quantizer and parameters(reader) == expected:
-                quantized = reader.outputs[0]
-                break
-        else:
+        readers = (reader for reader in tensor.outputs if id(reader) in self.pairs)
+        quantizers = (reader for reader in readers if reader.op == "QuantizeLinear")
+        same = (reader.outputs[0] for reader in quantizers if parameters(reader) == expected)
+        if (quantized := next(same, None)) is None:
             quantized = self._variable(tensor, "quantized", zero.dtype)
             self._add("QuantizeLinear", [tensor, scale, zero], quantized)
         result = self._variable(tensor, "dequantized", scale.dtype)

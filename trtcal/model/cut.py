@@ -120,7 +120,11 @@ class _Parts:
         _check_names(model, names, self.makers)
         self.types = value_types(self.proto)
         self.body = self._before(names, ())
-        _check_inputs(model, names, self)
+        if not self.inputs_of(self.body):
+            raise InputError(
+                f"model {model.path}: {', '.join(names)} do not depend on an input",
+                "give tensors that depend on the model's inputs",
+            )
         results = {name for node in self.body for name in node.output}
         constants = _constants(self.proto)
         self.rest = self._before(self.outputs, results - constants)
@@ -198,14 +202,6 @@ def _check_names(model: Model, names: Sequence[str], makers: Mapping[str, NodePr
             )
     if not names:
         raise InputError("no tensor to cut at is named", "give --outputs NAME,NAME")
-
-
-def _check_inputs(model: Model, names: Sequence[str], parts: _Parts) -> None:
-    if not parts.inputs_of(parts.body):
-        raise InputError(
-            f"model {model.path}: {', '.join(names)} do not depend on an input",
-            "give tensors that depend on the model's inputs",
-        )
 
 
 def _check_size(model: Model, parts: _Parts) -> None:

@@ -223,9 +223,7 @@ FORMULAS: Mapping[str, Formula] = {
     "ConvInteger": _convolution(0, 1),
     "QLinearConv": _convolution(0, 3),
     "DeformConv": _convolution(0, 1),
-    "ConvTranspose": lambda node: convolution_macs(
-        node.shape(0)[0], node.shape(0)[2:], node.shape(1)
-    ),
+    "ConvTranspose": lambda n: convolution_macs(n.shape(0)[0], n.shape(0)[2:], n.shape(1)),
     "Gemm": _product(1),
     "QGemm": _product(3),
     "MatMul": _product(1),

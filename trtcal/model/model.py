@@ -195,15 +195,12 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = Fals
             "give a path (str or Path), an onnx.ModelProto or a trtcal Model; "
             "trtcal.from_torch(module, examples) makes one from a PyTorch module",
         )
-    recover(Path(source).parent)
-    return checked(_of_path(Path(source), embedded, trust or is_trusted()))
-
-
-def _of_path(path: Path, embedded: int, trust: bool) -> Model:
-    loader = loader_of(path)
-    if loader is None:
-        return _of_file(path, embedded)
-    return replace(_of_file(loader.convert(path, trust), embedded), source=path)
+    path = Path(source)
+    recover(path.parent)
+    if (loader := loader_of(path)) is None:
+        return checked(_of_file(path, embedded))
+    converted = _of_file(loader.convert(path, trust or is_trusted()), embedded)
+    return checked(replace(converted, source=path))
 
 
 def _in_memory(proto: onnx.ModelProto) -> Model:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto
 
-from trtcal.model.files import array_of, stand_in, subgraphs_of, with_inner
+from trtcal.model.files import ITEM_BYTES, array_of, stand_in, subgraphs_of, with_inner
 from trtcal.model.graph import held_by
 from trtcal.model.model import Model, uniquely_named
 from trtcal.model.ops import MOVES, QDQ, SHAPE_ONLY
@@ -98,7 +98,7 @@ class View:
     def values(self, tensor: str) -> npt.NDArray[Any] | None:
         """Return a constant's values, None if it is none or they can't be read."""
         constant = self.constants.get(tensor)
-        if constant is None or constant.data_type not in NUMBERS:
+        if constant is None or constant.data_type not in ITEM_BYTES:
             return None
         try:
             return array_of(constant)
@@ -125,18 +125,6 @@ class View:
     def size_bytes(self, tensor: str) -> int | None:
         """Return the bytes of a tensor, with 1 for a size that is known at run time only."""
         return self.known.get(tensor, UNKNOWN).size_bytes
-
-
-NUMBERS = (
-    TensorProto.BOOL,
-    TensorProto.INT8,
-    TensorProto.UINT8,
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.DOUBLE,
-    TensorProto.INT32,
-    TensorProto.INT64,
-)
 
 
 def value_types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

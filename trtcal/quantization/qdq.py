@@ -17,6 +17,7 @@ from trtcal.documents import canonical_json
 from trtcal.errors import InputError
 from trtcal.formats import BY_OPERATOR, FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.model import Model, checked
+from trtcal.model.cut import metadata_of
 from trtcal.model.files import OnnxFile, quantized_type, write_onnx
 from trtcal.model.graph import GraphWriter, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Overrides
@@ -424,12 +425,10 @@ def _describe(
         record["sizes"] = calibration.sizes
     if "fp16" in plan.asked:
         record["fp16_subgraphs"] = asdict(result.fp16_subgraphs)
-    proto = result.proto
-    kept = [item for item in proto.metadata_props if item.key != METADATA]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(kept)
-    value = canonical_json(record).decode()
-    proto.metadata_props.append(onnx.StringStringEntryProto(key=METADATA, value=value))
+    metadata = metadata_of(result.proto)
+    metadata.pop(METADATA, None)  # of the model that it was made from
+    metadata[METADATA] = canonical_json(record).decode()
+    onnx.helper.set_model_props(result.proto, metadata)
 
 
 def write_quantized(path: Path, quantized: QuantizedModel) -> OnnxFile:
@@ -487,7 +486,7 @@ def fp16_tensors(graph: onnx.GraphProto) -> set[str]:
 
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
     """Return what `quantize` recorded in a model, {} if it did not make it."""
-    return record_in({item.key: item.value for item in proto.metadata_props})
+    return record_in(metadata_of(proto))
 
 
 def record_in(metadata: Mapping[str, str]) -> dict[str, Any]:
