@@ -71,9 +71,7 @@ class Route:
 
     def asked(self, precisions: Mapping[str, str]) -> dict[str, str]:
         """Return what is asked for each node of a model whose Q/DQ and types ask for `found`."""
-        return {
-            name: self.precisions.get(name, precision) for name, precision in precisions.items()
-        }
+        return {n: self.precisions.get(n, precision) for n, precision in precisions.items()}
 
     def record(self) -> dict[str, str]:
         """Return what a build's manifest records of it."""

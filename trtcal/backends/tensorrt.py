@@ -292,10 +292,7 @@ def _without_false_names(
     for value in proto.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.dim_param:
-                shapes = (profile[value.name] for profile in profiles)
-                taken = tuple(
-                    tuple(shape[axis] for shape in profile_shapes) for profile_shapes in shapes
-                )
+                taken = tuple(tuple(s[axis] for s in profile[value.name]) for profile in profiles)
                 sizes.setdefault(dim.dim_param, set()).add(taken)
     false = {name for name, different in sizes.items() if len(different) > 1}
     if not false:

@@ -193,9 +193,8 @@ class ImageDataset(StreamedDataset):
             return
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             paths = [self.path / name for name in self.files]
-            for name, shape in zip(
-                self.files, pool.map(self._preprocess.shape, paths), strict=True
-            ):
+            shapes = pool.map(self._preprocess.shape, paths)
+            for name, shape in zip(self.files, shapes, strict=True):
                 yield self._fitting(name, shape)
 
     def _fitting(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -92,12 +92,11 @@ def open_dataset(
         raise InputError(
             f"labels {labels} must be {LABELLED_BY.words}", "docs/data.md lists the forms of labels"
         )
-    if labels and are_annotations(labels):
-        dataset = _open(data, model, images, None, settings or DataConfig())
-        is_cropped = images is not None and images.crop is not None
-        return with_annotations(dataset, Path(labels), is_cropped)
-    kind = None if labels is None else str(labels)
+    is_file = bool(labels) and are_annotations(labels)
+    kind = None if labels is None or is_file else str(labels)
     dataset = _open(data, model, images, kind, settings or DataConfig())
+    if labels and is_file:
+        return with_annotations(dataset, Path(labels), bool(images and images.crop))
     if labels and dataset.labels is None:
         raise InputError(
             f"data {dataset.name} have no labels; labels = {labels!r} is for a folder of images "

@@ -149,25 +149,20 @@ class Inference:
 
     def _inferred(self, node: NodeProto, inputs: Sequence[Tensor]) -> Mapping[str, TypeProto]:
         domain = "" if node.domain in STANDARD else node.domain
-        pairs = [
-            (n, tensor) for n, tensor in zip(node.input, inputs, strict=True) if n and tensor.kind
-        ]
+        pairs = [(n, t) for n, t in zip(node.input, inputs, strict=True) if n and t.kind]
         try:
             op = node.op_type if domain != CONTRIB else LIKE.get(node.op_type, node.op_type)
             domain = "" if op != node.op_type else domain
             schema = onnx.defs.get_schema(op, self.opsets.get(domain, 1), domain)
+            types = {n: helper.make_tensor_type_proto(t.kind, t.shape) for n, t in pairs}
+            values = {
+                n: numpy_helper.from_array(v, n) for n, t in pairs if (v := t.value) is not None
+            }
             inferred: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
                 schema,
                 node,
-                {
-                    name: helper.make_tensor_type_proto(tensor.kind, tensor.shape)
-                    for name, tensor in pairs
-                },
-                {
-                    n: numpy_helper.from_array(v, n)
-                    for n, tensor in pairs
-                    if (v := tensor.value) is not None
-                },
+                types,
+                values,
                 opset_imports=[helper.make_opsetid(d, v) for d, v in self.opsets.items()],
                 ir_version=self.ir_version,
             )

@@ -238,10 +238,8 @@ class _Counter:
         outputs, counted = self._within(body, name, "Scan", scope | _bound(body, passed), trips)
         axes = attribute_of(node, "scan_output_axes", [0] * len(outputs))
         stacks = zip(outputs[states:], axes, strict=False)
-        return [
-            *outputs[:states],
-            *(_stacked(tensor, trips, axis) for tensor, axis in stacks),
-        ], counted
+        stacked = (_stacked(tensor, trips, axis) for tensor, axis in stacks)
+        return [*outputs[:states], *stacked], counted
 
     def _assume_once(self, name: str) -> None:
         self.inference.assumed.append(

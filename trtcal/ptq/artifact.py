@@ -171,9 +171,7 @@ def read_optimizations(path: Path) -> Optimizations:
                 for number, name in enumerate(header[kind])
             }
 
-        precisions = {
-            str(name): str(precision) for name, precision in header.get("precisions", {}).items()
-        }
+        precisions = {str(n): str(kind) for n, kind in header.get("precisions", {}).items()}
         if unknown := set(precisions.values()) - FORMATS.keys():
             raise ValueError(f"it has the unknown precision {min(unknown)!r}")
         grids = {
@@ -269,10 +267,8 @@ def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | 
         return {"weights": None, "rounded": None}
     exact = values / grid.scales(layer.weight.axis)
     nearest = nearest_steps(exact, by_dtype()[grid.values.dtype])
-    return {
-        "weights": values.size,
-        "rounded": int((nearest != grid.values.astype(np.float32)).sum()),
-    }
+    rounded = int((nearest != grid.values.astype(np.float32)).sum())
+    return {"weights": values.size, "rounded": rounded}
 
 
 def _bias_change(node: gs.Node, bias: Floats) -> float:

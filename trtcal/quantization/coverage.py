@@ -112,14 +112,11 @@ class Coverage:
         if self.share is None:
             return "the multiply-accumulates of this network are not known"
         verb = "run" if self.is_built else "can run"
-        parts = [
-            (
-                percent(share),
-                f"{'have weights' if name in WEIGHTS_ONLY else verb} in {name.upper()}",
-            )
-            for name, share in self.shares.items()
-        ]
-        (first, does), *others = parts or [("0 %", f"{verb} in {spelled(())}")]
+        parts = [("0 %", f"{verb} in {spelled(())}")] if not self.shares else []
+        for name, share in self.shares.items():
+            does = "have weights" if name in WEIGHTS_ONLY else verb
+            parts.append((percent(share), f"{does} in {name.upper()}"))
+        (first, does), *others = parts
         sentence = f"{first} of {amount(self.macs)} {does}"
         sentence += "".join(f", {share} {does}" for share, does in others)
         if self.unknown_macs:
@@ -262,6 +259,8 @@ def cover(
     own = by_precision.get(INT8, [])
     rest = [node for node in multiplying if precisions[id(node)] not in NARROW]
     rest.sort(key=lambda node: -(node.macs or 0))
+    unknown = [node for node in work.nodes if node.macs is None]
+    others = [name for name in NARROW if name != INT8 and name in by_precision]
     return Coverage(
         is_built=is_built,
         macs=total,
@@ -272,18 +271,10 @@ def cover(
         nodes=sum(node.macs != 0 for node in work.nodes),
         int8_nodes=len(own),
         rest=tuple(_uncovered(node, total, _reason(node, reasons)) for node in rest[:REST_KEPT]),
-        uncounted=tuple(
-            _uncovered(node, total, _unknown_reason(node))
-            for node in work.nodes
-            if node.macs is None
-        ),
+        uncounted=tuple(_uncovered(node, total, _unknown_reason(node)) for node in unknown),
         inputs=dict(work.inputs),
         assumed=work.assumed,
-        narrow_macs={
-            name: _sum_macs(by_precision[name])
-            for name in NARROW
-            if name != INT8 and name in by_precision
-        },
+        narrow_macs={name: _sum_macs(by_precision[name]) for name in others},
     )
 
 
