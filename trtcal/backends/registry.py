@@ -169,9 +169,7 @@ def _check_signature(
 
 def _alike(first: TensorSpec, second: TensorSpec) -> bool:
     """Whether two tensors have one type and shape; how a dynamic size is called is no matter."""
-    shapes = [
-        [None if isinstance(size, str) else size for size in spec.shape] for spec in (first, second)
-    ]
+    shapes = [[None if isinstance(n, str) else n for n in spec.shape] for spec in (first, second)]
     return first.dtype == second.dtype and shapes[0] == shapes[1]
 
 

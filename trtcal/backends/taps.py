@@ -257,9 +257,7 @@ class _Buffers:
     def __init__(self, session: Session, forms: Forms, room: int) -> None:
         batch_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
         batches = int(max(1, min(MOST_BATCHES, room // max(batch_bytes, 1))))
-        self.arrays = {
-            name: np.empty((batches, *shape), dtype) for name, (shape, dtype) in forms.items()
-        }
+        self.arrays = {n: np.empty((batches, *shape), kind) for n, (shape, kind) in forms.items()}
         self.bindings = [
             _binding(session, {name: array[i] for name, array in self.arrays.items()})
             for i in range(batches)

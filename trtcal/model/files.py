@@ -207,9 +207,8 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
 
 def all_nodes(proto: onnx.ModelProto) -> Iterator[NodeProto]:
     """Yield every node of a model: of its graph, of subgraphs, of functions."""
-    return with_inner(
-        [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
-    )
+    inner = (node for function in proto.functions for node in function.node)
+    return with_inner([*proto.graph.node, *inner])
 
 
 def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
@@ -224,9 +223,7 @@ def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
-    attributes = {
-        attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)
-    }
+    attributes = {item.name: item for item in (*function.attribute_proto, *call.attribute)}
     for node in function.node:
         filled = [_filled(attribute, attributes) for attribute in node.attribute]
         if any(attribute.ref_attr_name for attribute in node.attribute):

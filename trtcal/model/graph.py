@@ -89,10 +89,7 @@ def import_graph(proto: onnx.ModelProto) -> gs.Graph:
 
 def restored(small: onnx.ModelProto, weights: Mapping[str, TensorProto | Weight]) -> gs.Graph:
     """Return the graph, sorted, of a stand-in, which is changed, and the model's weights."""
-    kept = {
-        name: tensor if isinstance(tensor, Weight) else Weight(tensor)
-        for name, tensor in weights.items()
-    }
+    kept = {n: t if isinstance(t, Weight) else Weight(t) for n, t in weights.items()}
     inputs = [value for value in small.graph.input if value.name not in kept]
     del small.graph.input[:]
     small.graph.input.extend(inputs)

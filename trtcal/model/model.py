@@ -343,11 +343,8 @@ def without_samples(model: Model) -> frozenset[str]:
 
 
 def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
-    external = {
-        ExternalDataInfo(tensor).location
-        for tensor in tensors_of(proto)
-        if uses_external_data(tensor)
-    }
+    outside = filter(uses_external_data, tensors_of(proto))
+    external = {ExternalDataInfo(tensor).location for tensor in outside}
     files = [path, *(_inside(path.parent, name) for name in sorted(external))]
     return _combined(map(digest_file, files))
 

@@ -90,10 +90,7 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
             pairs = zip(function.input, node.input, strict=False)
             passed = {own: scope.constants[name] for own, name in pairs if name in scope.constants}
             values = [(own, id(tensor)) for own, tensor in passed.items()]
-            settings = [
-                (attribute.name, attribute.i, attribute.f, attribute.s)
-                for attribute in node.attribute
-            ]
+            settings = [(item.name, item.i, item.f, item.s) for item in node.attribute]
             key = (function.domain, function.name, *values, *settings)
             if key not in called:
                 called[key] = passed

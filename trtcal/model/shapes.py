@@ -156,7 +156,7 @@ class Inference:
             schema = onnx.defs.get_schema(op, self.opsets.get(domain, 1), domain)
             types = {n: helper.make_tensor_type_proto(t.kind, t.shape) for n, t in pairs}
             values = {
-                n: numpy_helper.from_array(v, n) for n, t in pairs if (v := t.value) is not None
+                n: numpy_helper.from_array(t.value, n) for n, t in pairs if t.value is not None
             }
             inferred: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
                 schema,
@@ -275,9 +275,8 @@ def named_sizes(graph: onnx.GraphProto, scope: Mapping[str, Tensor]) -> dict[str
     sizes: dict[str, int] = {}
     for value in graph.input:
         shape = scope[value.name].shape if value.name in scope else None
-        sizes |= {
-            n: s for n, s in zip(_dims(value), shape or (), strict=False) if isinstance(n, str)
-        }
+        pairs = zip(_dims(value), shape or (), strict=False)
+        sizes |= {name: size for name, size in pairs if isinstance(name, str)}
     return sizes
 
 

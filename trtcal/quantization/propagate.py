@@ -29,9 +29,8 @@ def propagate(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     propagation = _Propagation(graph, [*layers, *cuts])
     for node in reversed(graph.nodes):
         propagation.visit(node)
-    return cuts + [
-        propagation.found[node.name] for node in graph.nodes if node.name in propagation.found
-    ]
+    further = propagation.found
+    return cuts + [further[node.name] for node in graph.nodes if node.name in further]
 
 
 def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:

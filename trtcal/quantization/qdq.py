@@ -90,9 +90,7 @@ def quantize(
     decisions = decide(plan, graph, placement)
     writer = _Writer(graph, ranges, placement, plan, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
-    unused = {
-        layer.name: why for layer, precision in chosen if (why := writer.unfit(layer, precision))
-    }
+    unused = {layer.name: why for layer, form in chosen if (why := writer.unfit(layer, form))}
     writer.overrides = model.overrides.without(unused)
     for layer, precision in chosen:
         writer.write(layer, precision)
@@ -112,9 +110,7 @@ def quantize(
         if decision.precision not in NARROW and not decision.is_default
     }
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    precisions = {
-        name: done.get(name, precision) for name, precision in asked_precisions(proto).items()
-    }
+    precisions = {n: done.get(n, precision) for n, precision in asked_precisions(proto).items()}
     result = QuantizedModel(proto, precisions, skipped, excluded, fp16_subgraphs, unused)
     _describe(result, ranges, plan, done, model.overrides.moved)
     return result

@@ -176,9 +176,7 @@ def _fits(node: gs.Node, graph: gs.Graph) -> bool:
     if branch is None or any(tensor.is_empty() for tensor in node.outputs):
         return False
     outer = graph.tensors()
-    own = {
-        name: tensor for name, tensor in branch.tensors().items() if outer.get(name) is not tensor
-    }
+    own = {name: t for name, t in branch.tensors().items() if outer.get(name) is not t}
     inner_results = {id(tensor) for inner in branch.nodes for tensor in inner.outputs}
     returned = {id(tensor) for tensor in branch.outputs}
     others = (part for holder in graph.nodes if holder is not node for part in holder.subgraphs())

@@ -113,9 +113,8 @@ def chains_of(model: Model) -> list[Chain]:
 
 def _shortest(node: gs.Node, kept: KeptTensors) -> Chain | None:
     """Return the shortest chain around a Round that Q/DQ can replace, else the shortest of all."""
-    pairs = (
-        (before, after) for before in _before(node, kept) for after in _after(node, before[1], kept)
-    )
+    befores = _before(node, kept)
+    pairs = ((start, end) for start in befores for end in _after(node, start[1], kept))
     chains = [chain for pair in pairs if (chain := _closed(node, *pair))]
     return min(chains, key=lambda chain: chain.why_kept is not None, default=None)
 
