@@ -236,8 +236,7 @@ def build(
             explained = _explained(error, model, backend, workplace, search)
             _keep_log(workplace, folder, backend.engine_file)
             raise explained from error
-        result = _describe(model, backend, options, product, workplace)
-        result = _recorded(result)
+        result = _recorded(_describe(model, backend, options, product, workplace))
         examine(result)
         return _publish(result, folder)
 
@@ -274,14 +273,9 @@ def _explained(
     return BackendError(f"{how}: {cause.what}", cause.fix)
 
 
-def _files(engine_file: str) -> tuple[str, ...]:
-    """Return what a build may leave; the records first, since they show that a folder is ours."""
-    return RECORDS, engine_file, LOG, INSPECTED, LAYER_TIMES, CACHE
-
-
 def _check_folder(folder: Path, engine_file: str) -> None:
     """Refuse a folder in which a build would replace what no build of trtcal wrote."""
-    names = (*_files(engine_file), MANIFEST, DIAGNOSIS, *FAILED)
+    names = (RECORDS, engine_file, LOG, *OPTIONAL, MANIFEST)  # records show that a folder is ours
     there = next((folder / name for name in names if (folder / name).exists()), None)
     if there is not None and not is_build_folder(folder):
         raise InputError(
@@ -311,11 +305,7 @@ def _move(source: Path, destination: Path) -> None:
 
 
 def _describe(
-    model: Model,
-    backend: Backend,
-    options: BuildOptions,
-    product: Made,
-    workplace: Path,
+    model: Model, backend: Backend, options: BuildOptions, product: Made, workplace: Path
 ) -> Build:
     record = quantization_record(model.proto)
     cache = options.timing_cache and Path(options.timing_cache.name)
@@ -355,9 +345,7 @@ def _describe(
 
 def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]) -> Coverage:
     """Return how much of the compute is in INT8, for one sample of the usual shapes."""
-    fixed = {
-        tensor.name for tensor in model.inputs if tensor.shape and isinstance(tensor.shape[0], int)
-    }
+    fixed = {spec.name for spec in model.inputs if any(isinstance(n, int) for n in spec.shape[:1])}
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: shape if name in fixed else (1, *shape[1:]) for name, shape in usual.items()}
     if options.target == "cpu":  # what its kernels run in float says nothing of TensorRT
@@ -397,11 +385,11 @@ def _outcomes(
     ops = {node.name: node.op_type for node in model.proto.graph.node}
     requests = options.route.asked(asked_precisions(model.proto))
     outcomes = find_outcomes(requests, layers, len(options.profiles))
+    if not any(outcome.is_lost for outcome in outcomes):
+        return outcomes
     known = tuple(
         backend.explain(outcome, ops[outcome.node], options.target) if outcome.is_lost else outcome
         for outcome in outcomes
     )
-    if not any(outcome.is_lost for outcome in known):
-        return known
     events = ((log.name, event) for event in events_of_file(log))
     return explain(known, model.proto, Mentions(events))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,17 +64,15 @@ def _first_failing(
     model: Model, attempt: Attempt, points: list[tuple[int, tuple[str, ...]]]
 ) -> list[NodeProto]:
     """Return the first node with which no engine is built, or a few; none if all build."""
-    nodes, first, last = model.proto.graph.node, 0, len(points)
-    while first < last:
-        middle = (first + last) // 2
-        tensors = points[middle][1]
-        if _builds(cut(model, tensors) if tensors else model, attempt):
-            first = middle + 1
-        else:
-            last = middle
+
+    def fails(point: tuple[int, tuple[str, ...]]) -> bool:
+        return not _builds(cut(model, point[1]) if point[1] else model, attempt)
+
+    first = bisect_left(points, True, key=fails)
     before = points[first - 1][0] if first else 0
     end = points[first][0] if first < len(points) else before
-    return [node for node in nodes[before:end] if node.op_type != "Constant"]
+    nodes = model.proto.graph.node[before:end]
+    return [node for node in nodes if node.op_type != "Constant"]
 
 
 def _builds(part: Model, attempt: Attempt) -> bool:

@@ -53,8 +53,9 @@ def check_precisions(precisions: Collection[str], targets: Collection[str]) -> N
     for precision in (name for name in NARROW if name in precisions):
         for target in targets:
             for part in _lacking(target, precision):
+                having = (gpu for gpu in GPUS if has(gpu, precision))
                 raise InputError(
-                    f"{_shown(part)} has no {precision}; {', '.join(_having(precision))} have",
+                    f"{_shown(part)} has no {precision}; {', '.join(having)} have",
                     f"ask for one of {_offer(target)}, or name targets that have it",
                 )
 
@@ -64,10 +65,6 @@ def _shown(part: str) -> str:
     if name == PORTABLE:
         return f"{PORTABLE}, which is also for sm80,"
     return f"{name}{named_gpus(name)}" if name == typed else f"{name} ({typed})"
-
-
-def _having(precision: str) -> Iterator[str]:
-    return (gpu for gpu in GPUS if has(gpu, precision))
 
 
 def _offer(target: str) -> str:

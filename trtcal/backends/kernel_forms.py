@@ -30,6 +30,8 @@ from trtcal.model.graph import (
     format_of,
     import_graph,
     numpy_type,
+    parts_of,
+    redirect_readers,
     spread,
 )
 from trtcal.model.ops import AFFINE, QDQ, output_axis
@@ -47,7 +49,7 @@ def settle(graph: gs.Graph) -> dict[str, str]:
     Return why, by the name of the layer that is computed in float for it.
     """
     reasons: dict[str, str] = {}
-    for part in (graph, *graph.subgraphs(recursive=True)):
+    for part in parts_of(graph):
         _Forms(graph, part, reasons).settle()
     return reasons
 
@@ -200,9 +202,7 @@ def adapted(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def put_values(tensor: gs.Tensor, values: Array) -> None:
     """Let the readers of a tensor read a constant instead."""
-    folded = gs.Constant(f"{tensor.name}/folded", values)
-    for reader in list(tensor.outputs):
-        reader.inputs = [folded if read is tensor else read for read in reader.inputs]
+    redirect_readers(tensor, gs.Constant(f"{tensor.name}/folded", values))
 
 
 def fold(graph: gs.Graph) -> bool:

@@ -120,9 +120,7 @@ class _Lowering(GraphWriter):
             scale, zero = quantize.inputs[1], quantize.inputs[2]
             for index in range(data):
                 node.inputs[index] = self._pair(node.inputs[index], scale, zero)
-            if (
-                node.op == "Concat" and scale.dtype == np.float16
-            ):  # ONNX Runtime would refuse its own
+            if node.op == "Concat" and scale.dtype == np.float16:  # ONNX Runtime refuses its own
                 wide = self._variable(node.outputs[0], "wide", np.float32)
                 self._add("Cast", [node.outputs[0]], wide, {"to": int(onnx.TensorProto.FLOAT)})
                 quantize.inputs[0], quantize.inputs[1] = wide, self._as_float32(scale)
@@ -143,12 +141,10 @@ class _Lowering(GraphWriter):
         expected = (constant(scale), constant(zero))
         if self._scale(tensor) is not None and parameters(tensor.inputs[0]) == expected:
             return tensor
-        for reader in tensor.outputs:
-            is_quantizer = id(reader) in self.pairs and reader.op == "QuantizeLinear"
-            if is_quantizer and parameters(reader) == expected:
-                quantized = reader.outputs[0]
-                break
-        else:
+        readers = (reader for reader in tensor.outputs if id(reader) in self.pairs)
+        quantizers = (reader for reader in readers if reader.op == "QuantizeLinear")
+        same = (reader.outputs[0] for reader in quantizers if parameters(reader) == expected)
+        if (quantized := next(same, None)) is None:
             quantized = self._variable(tensor, "quantized", zero.dtype)
             self._add("QuantizeLinear", [tensor, scale, zero], quantized)
         result = self._variable(tensor, "dequantized", scale.dtype)
@@ -181,10 +177,9 @@ class _Lowering(GraphWriter):
         """Turn conv -> Relu or Clip -> Q into conv -> Q -> Clip on integers."""
         for node in list(self.graph.nodes):
             quantize = self._quantizer_after(node, CLIPPING)
-            bounds = clip_bounds(node) if quantize is not None else None
-            if quantize is None or bounds is None:
-                continue
-            self._exchange(node, quantize, bounds)
+            bounds = clip_bounds(node)
+            if quantize is not None and bounds is not None:
+                self._exchange(node, quantize, bounds)
         self.graph.toposort()
 
     def _exchange(self, node: gs.Node, quantize: gs.Node, bounds: tuple[float, float]) -> None:
@@ -192,12 +187,9 @@ class _Lowering(GraphWriter):
         between = self._variable(source, "quantized", quantize.inputs[2].dtype)
         quantize.inputs[0] = source
         quantize.outputs = [between]
-        limits = [
-            self.new_constant(
-                f"{node.name}/{side}", np.asarray(codes(np.asarray(value, np.float32), quantize))
-            )
-            for side, value in zip(("low", "high"), bounds, strict=True)
-        ]
+        steps = [np.asarray(codes(np.asarray(value, np.float32), quantize)) for value in bounds]
+        names = (f"{node.name}/low", f"{node.name}/high")
+        limits = map(self.new_constant, names, steps)
         node.op, node.attrs = "Clip", {}
         node.inputs, node.outputs = [between, *limits], [result]
         self.pairs.add(id(node))
@@ -228,8 +220,8 @@ class _Lowering(GraphWriter):
         scales = [self._scale(tensor) for tensor in node.inputs[:2]]
         if bias is None or bias.ndim != 1 or scales[0] is None or scales[1] is None:
             return
-        if bias.dtype != np.float32:
-            return  # a float16 can't hold the step
+        if bias.dtype != np.float32:  # a float16 can't hold the step
+            return
         step = np.asarray(np.float32(scales[0]) * scales[1], np.float32)
         values = np.rint(bias.astype(np.float64) / step)
         if np.abs(values).max() > INT32_LIMIT:

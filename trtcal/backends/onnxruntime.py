@@ -104,10 +104,10 @@ class OnnxRuntime(Backend):
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""
         if outcome.asked not in NARROW or target != "cpu":
             return outcome
-        if outcome.asked != "int8":
-            return dataclasses.replace(outcome, reason=LITERAL, hint=OF_TENSORRT, cause="no_kernel")
         reason = "ONNX Runtime has no integer kernel for this node on the CPU"
-        if op == "Conv":
+        if outcome.asked != "int8":
+            reason = LITERAL
+        elif op == "Conv":
             reason += (
                 ": the kernel needs a quantized output directly after the node, and an int32 bias"
             )

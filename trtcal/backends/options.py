@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from trtcal.config import ImagesConfig
-from trtcal.documents import from_fields
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
+from trtcal.quantization.coverage import recorded_sizes
 from trtcal.quantization.qdq import quantization_record
 
 CACHE = "calibration.cache"  # what TensorRT's own algorithm chose from our data
@@ -71,9 +71,7 @@ class Route:
 
     def asked(self, precisions: Mapping[str, str]) -> dict[str, str]:
         """Return what is asked for each node of a model whose Q/DQ and types ask for `found`."""
-        return {
-            name: self.precisions.get(name, precision) for name, precision in precisions.items()
-        }
+        return {n: self.precisions.get(n, precision) for n, precision in precisions.items()}
 
     def record(self) -> dict[str, str]:
         """Return what a build's manifest records of it."""
@@ -189,23 +187,12 @@ def with_sizes(
     return replace(options, shapes=first, further_profiles=tuple(further))
 
 
-@dataclass(frozen=True)
-class _Record:
-    """What a model's metadata may say of sizes."""
-
-    sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
-
-
 def _recorded_sizes(model: Model) -> ShapeRanges:
     """Return the sizes in a model's metadata that fit its inputs: others may have written them."""
-    try:
-        sizes = from_fields(_Record, quantization_record(model.proto)).sizes
-    except (LookupError, TypeError, ValueError):
-        return {}
     specs = {spec.name: spec for spec in model.inputs}
     return {
         name: shapes
-        for name, shapes in sizes.items()
+        for name, shapes in recorded_sizes(quantization_record(model.proto)).items()
         if name in specs and all(_fits(shape, specs[name]) for shape in shapes) and _rise(shapes)
     }
 
@@ -213,11 +200,12 @@ def _recorded_sizes(model: Model) -> ShapeRanges:
 def _with_batches(spec: TensorSpec, sizes: ShapeRange) -> ShapeRange:
     """Return the shapes of samples, in batches where the first axis counts them."""
     counts_samples = isinstance(spec.shape[0], str) and {shape[0] for shape in sizes} == {1}
-    if not counts_samples:
-        return sizes
-    low, usual, high = (
-        (batch, *shape[1:]) for batch, shape in zip(DEFAULT_BATCHES, sizes, strict=True)
-    )
+    low, usual, high = sizes
+    return _in_batches((low[1:], usual[1:], high[1:])) if counts_samples else sizes
+
+
+def _in_batches(sizes: ShapeRange) -> ShapeRange:
+    low, usual, high = ((n, *shape) for n, shape in zip(DEFAULT_BATCHES, sizes, strict=True))
     return low, usual, high
 
 
@@ -240,23 +228,19 @@ def shape_ranges(inputs: tuple[TensorSpec, ...], ranges: ShapeRanges) -> ShapeRa
     return {spec.name: ranges.get(spec.name) or _default_shapes(spec) for spec in dynamic}
 
 
-def _batches(spec: TensorSpec) -> tuple[int, ...]:
-    first = spec.shape[0]
-    return (first,) * 3 if isinstance(first, int) else DEFAULT_BATCHES
-
-
 def _default_shapes(spec: TensorSpec) -> ShapeRange:
     if any(isinstance(size, str) for size in spec.shape[1:]):
         known = "".join(f"x{'?' if isinstance(size, str) else size}" for size in spec.shape[1:])
-        example = ":".join(f"{batch}{known}" for batch in _batches(spec))
+        first = spec.shape[0]
+        batches = (first,) * 3 if isinstance(first, int) else DEFAULT_BATCHES
+        example = ":".join(f"{batch}{known}" for batch in batches)
         raise InputError(
             f"input {spec} has dynamic dimensions besides the batch",
             f"give --data, to take the sizes of its samples, or --shapes {spec.name}={example} "
             "with your sizes for each ?",
         )
     rest = tuple(int(size) for size in spec.shape[1:])
-    low, usual, high = ((batch, *rest) for batch in DEFAULT_BATCHES)
-    return low, usual, high
+    return _in_batches((rest, rest, rest))
 
 
 ShapeRange: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -291,9 +275,7 @@ class BuildOptions:
     route: Route = field(default_factory=Route)
 
     def __post_init__(self) -> None:
-        if self.verbosity not in VERBOSITIES:
-            known = ", ".join(VERBOSITIES)
-            raise InputError(f"profiling verbosity {self.verbosity!r} is unknown", f"use {known}")
+        _one_of(self.verbosity, VERBOSITIES, "profiling verbosity")
         if self.workspace_bytes is not None and not 0 < self.workspace_bytes < 2**63:
             raise InputError(
                 f"a workspace of {self.workspace_bytes} bytes", "give a size such as 2GB"

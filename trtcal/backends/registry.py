@@ -46,9 +46,7 @@ def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
 
 def _claiming(target: str | None) -> str:
     """Return the backend for a target if none is named; the last resort says what is wrong with it."""
-    claiming = (
-        name for name, backend in BACKENDS.items() if target is None or backend.claims(target)
-    )
+    claiming = (b.name for b in BACKENDS.values() if target is None or b.claims(target))
     return next(claiming, TensorRTRTX.name)
 
 
@@ -65,9 +63,7 @@ def floated(targets: Collection[str]) -> tuple[str, ...]:
 
 def targets_here() -> dict[str, str]:
     """Return what can be built for here, GPUs before this machine's CPU, with the backend of each."""
-    pairs = (
-        (target, backend.name) for backend in BACKENDS.values() for target in backend.targets()
-    )
+    pairs = ((target, b.name) for b in BACKENDS.values() for target in b.targets())
     return dict(sorted(dict(pairs).items(), key=lambda pair: pair[0] in PROVIDERS))
 
 
@@ -173,9 +169,7 @@ def _check_signature(
 
 def _alike(first: TensorSpec, second: TensorSpec) -> bool:
     """Whether two tensors have one type and shape; how a dynamic size is called is no matter."""
-    shapes = [
-        [None if isinstance(size, str) else size for size in spec.shape] for spec in (first, second)
-    ]
+    shapes = [[None if isinstance(n, str) else n for n in spec.shape] for spec in (first, second)]
     return first.dtype == second.dtype and shapes[0] == shapes[1]
 
 

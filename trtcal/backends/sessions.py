@@ -43,10 +43,10 @@ CRASHES_ON_FLOAT16 = "MatmulTransposeFusion"
 # It joins a normalization that is written out over casts, and refuses the two types that it has then.
 JOINS_TYPES = "LayerNormFusion"
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
-BESIDE = {
-    "session.optimized_model_external_initializers_file_name": "optimized.bin",
-    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
-}
+BESIDE = (
+    ("session.optimized_model_external_initializers_file_name", "optimized.bin"),
+    ("session.optimized_model_external_initializers_min_size_in_bytes", "1024"),
+)
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
 RUN_S = 10  # of the sample that a model is tried with
@@ -70,17 +70,13 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
         sizes = {value.name: (value.shape or [None])[0] for value in self.get_outputs()}
         self.firsts = {n: size if isinstance(size, int) else None for n, size in sizes.items()}
 
-    def without_samples(self, feeds: Feeds) -> set[str]:
-        """Return the inputs of which an array has an axis more than the model: that of the samples."""
-        return _without_samples(self.ranks, feeds)
-
     def runs_of(self, feeds: Feeds) -> list[dict[str, Array]]:
         """Return what to feed in each run that a batch takes."""
         return runs_of(self.ranks, feeds)
 
     def joined(self, name: str, outputs: Sequence[Array], feeds: Feeds) -> Array:
         """Return what one output is for all samples, which are along the first axis then."""
-        alone = self.without_samples(feeds)
+        alone = _without_samples(self.ranks, feeds)
         if len(outputs) > 1:
             whole = alone == set(feeds) or outputs[0].shape[:1] != (1,)
             return np.stack(outputs) if whole else np.concatenate(outputs)
@@ -91,6 +87,7 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
 
 
 def _without_samples(ranks: Mapping[str, int | None], feeds: Feeds) -> set[str]:
+    """Return the inputs of which an array has an axis more than the model: that of the samples."""
     return {name for name, array in feeds.items() if array.ndim - 1 == ranks.get(name)}
 
 
@@ -140,16 +137,12 @@ def open_session(
     options.intra_op_num_threads = threads or os.cpu_count() or 1
     options.log_severity_level = severity
     options.enable_cpu_mem_arena = arena
-    options.add_session_config_entry(*EXACT_PRODUCTS)
-    options.add_session_config_entry(*EXACT_INPUTS)
-    options.add_session_config_entry(*NO_SPINNING)
+    for entry in (EXACT_PRODUCTS, EXACT_INPUTS, NO_SPINNING, *(BESIDE if optimized else ())):
+        options.add_session_config_entry(*entry)
     if as_it_is:
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.graph_optimization_level = level
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
-        for key, value in BESIDE.items():
-            options.add_session_config_entry(key, value)
     try:
         graph = _graph(model)
         with _source(model) as source:
@@ -235,12 +228,10 @@ def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     if isinstance(model, onnx.ModelProto):
         nodes = lacking(model, refused_operators(text, model))
         if nodes:
-            hint = hint_to_cut(
-                f"{MODEL}.onnx", model, nodes, "the part that is cut off is not judged"
-            )
-            return (
-                hint or "no layer that multiplies comes before it: replace it with ONNX operators"
-            )
+            rest = "the part that is cut off is not judged"
+            hint = hint_to_cut(f"{MODEL}.onnx", model, nodes, rest)
+            alone = "no layer that multiplies comes before it: replace it with ONNX operators"
+            return hint or alone
     return "test the model in ONNX Runtime alone, then export it again or update onnxruntime"
 
 
@@ -265,7 +256,7 @@ def run_session(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -
 
     All arrays have samples along the first axis, those of inputs and outputs without such an axis too.
     """
-    if not session.without_samples(feeds):
+    if not _without_samples(session.ranks, feeds):
         return run_once(session, outputs, feeds)
     runs = [run_once(session, outputs, run) for run in session.runs_of(feeds)]
     names = list(session.firsts) if outputs is None else outputs
@@ -284,9 +275,7 @@ def run_once(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -> l
     if outputs is not None and not outputs:
         return []
     try:
-        results = session.run(
-            outputs, {name: np.asarray(x, order="C") for name, x in feeds.items()}
-        )
+        results = session.run(outputs, {n: np.asarray(x, order="C") for n, x in feeds.items()})
     except Exception as error:  # see open_session
         raise _failed(error) from error
     return [np.asarray(result) for result in results]

@@ -102,7 +102,7 @@ class Taps:
         del plain
         give_back()
         self.batch_bytes = sum(array.nbytes for array in expected.values())
-        self.channels = {name: _channels(array) for name, array in expected.items()}
+        self.channels = {n: array.shape[1] for n, array in expected.items() if array.ndim > 2}
         most = LANES_BYTES // max(self.batch_bytes, self.room) if self.room else 1
         lanes = max(1, min(self.threads, most))
         self.threads //= lanes
@@ -193,7 +193,7 @@ class Taps:
 
     def padding(self, name: str, values: Array) -> int:
         """Return how many zeros fill up a blocked tensor's channels; only those have any."""
-        channels = self.channels[name]
+        channels = self.channels.get(name)
         if self.places.get(name, name) == name or channels is None:
             return 0
         return int(values.size - values.size // values.shape[1] * channels)
@@ -257,9 +257,7 @@ class _Buffers:
     def __init__(self, session: Session, forms: Forms, room: int) -> None:
         batch_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
         batches = int(max(1, min(MOST_BATCHES, room // max(batch_bytes, 1))))
-        self.arrays = {
-            name: np.empty((batches, *shape), dtype) for name, (shape, dtype) in forms.items()
-        }
+        self.arrays = {n: np.empty((batches, *shape), kind) for n, (shape, kind) in forms.items()}
         self.bindings = [
             _binding(session, {name: array[i] for name, array in self.arrays.items()})
             for i in range(batches)
@@ -352,10 +350,6 @@ def _forms(values: Mapping[str, Array]) -> Forms:
     return {name: (array.shape, array.dtype) for name, array in values.items()}
 
 
-def _channels(array: Array) -> int | None:
-    return array.shape[1] if array.ndim > 2 else None
-
-
 def _same_values(actual: Array, expected: Array, padding: int) -> bool:
     """Return whether two arrays hold the same values in some order, but for zeros of padding.
 
@@ -414,7 +408,5 @@ def showing(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
     known = {value.name for value in proto.graph.output}
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    copy.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in tensors if name not in known
-    )
+    copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in tensors if n not in known)
     return copy

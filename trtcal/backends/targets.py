@@ -168,9 +168,8 @@ def _gpu() -> dict[str, str]:
     query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         printed = subprocess.run(query, capture_output=True, timeout=GPU_S, check=True)  # noqa: S603
-        name, _, driver = (
-            printed.stdout.decode("utf-8", "replace").partition("\n")[0].rpartition(", ")
-        )
+        line = printed.stdout.decode("utf-8", "replace").partition("\n")[0]
+        name, _, driver = line.rpartition(", ")
         if name:
             return {"gpu": name, "driver": driver}
     return {}

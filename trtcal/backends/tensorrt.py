@@ -259,7 +259,7 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
     quantized, float32 = _is_quantized(model), kept_in_float32(model.proto)
     # TensorRT 8.6 fails where a quantized network has both (benchmarks/results/tensorrt_gpu.txt).
     fp16 = bool(fp16_tensors(model.proto.graph)) and not (quantized and float32)
-    common = {
+    body = {
         "model": "model.onnx",
         "engine": "engine.plan",
         "quantized": quantized,
@@ -270,10 +270,9 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
         "verbosity": options.verbosity,
         "optimization_level": options.optimization_level,
         **options.route.to_request(model.inputs, shape_ranges(model.inputs, options.shapes)),
+        **request,
     }
-    run_worker(
-        "trtcal.backends.tensorrt_worker", {**common, **request}, folder, options.time_limit_s
-    )
+    run_worker("trtcal.backends.tensorrt_worker", body, folder, options.time_limit_s)
     gpu = find_gpu() if request["module"] == "tensorrt" else None
     return Made(_layers(folder, options), _plugins(folder), str(gpu) if gpu else None)
 
@@ -293,10 +292,7 @@ def _without_false_names(
     for value in proto.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.dim_param:
-                shapes = (profile[value.name] for profile in profiles)
-                taken = tuple(
-                    tuple(shape[axis] for shape in profile_shapes) for profile_shapes in shapes
-                )
+                taken = tuple(tuple(s[axis] for s in profile[value.name]) for profile in profiles)
                 sizes.setdefault(dim.dim_param, set()).add(taken)
     false = {name for name, different in sizes.items() if len(different) > 1}
     if not false:

@@ -8,17 +8,15 @@ it: an exception is raised again here, and what takes longer than `LIMIT_S` is n
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import os
-import resource
-import select
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 
 import onnx
 
 from trtcal.errors import NativeCrash
+from trtcal.model.checking import in_child
 
 LIMIT_S = 60.0
 CRASHES = {
@@ -31,16 +29,16 @@ _survived = set[int]()
 _crashed = dict[frozenset[int], int]()
 
 
-def crash_of(parts: frozenset[int], work: Callable[[], object]) -> int:
+def crash_of(parts: frozenset[int], work: Callable[[], None]) -> int:
     """Return the signal that work ends its process with, 0 for none.
 
     Work is tried if it has parts of which no work before consisted.
     """
-    if parts not in _crashed and not parts <= _survived and hasattr(os, "pidfd_open"):  # Linux
+    if parts not in _crashed and not parts <= _survived and sys.platform == "linux":
         number = 0
         with contextlib.suppress(OSError):  # no memory for a fork, or no process
-            number = _signal_of(work)
-        if number:
+            number = in_child(work, LIMIT_S, is_bounded=False)[1]
+        if number in CRASHES:
             _crashed[parts] = number
         else:
             _survived.update(parts)
@@ -54,38 +52,6 @@ def crashes_as_warnings() -> Iterator[None]:
         yield
     except NativeCrash as crash:
         warnings.warn(crash.message, RuntimeWarning, stacklevel=3)
-
-
-def _signal_of(work: Callable[[], object]) -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-        child = os.fork()
-    if child == 0:
-        _do(work)
-    handle = os.pidfd_open(child)
-    try:
-        select.select([handle], [], [], LIMIT_S)
-    finally:
-        os.close(handle)
-        os.kill(child, signal.SIGUSR1)  # if it has not ended
-        status = os.waitpid(child, 0)[1]
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    return number if number in CRASHES else 0
-
-
-def _do(work: Callable[[], object]) -> None:
-    """In the fork: do the work and end, without a word and without what the parent does at its end."""
-    try:
-        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_DFL)
-        faulthandler.disable()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            os.dup2(nowhere, stream)
-        work()
-    finally:
-        os._exit(0)
 
 
 def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:

@@ -49,9 +49,7 @@ def lacking(proto: onnx.ModelProto, operators: Iterable[str]) -> list[onnx.NodeP
     """Return the nodes of the main graph that are, or hold in subgraphs, one of some operators."""
     names = set(operators)
     return [
-        node
-        for node in proto.graph.node
-        if any(inner.op_type in names for inner in with_inner([node]))
+        node for node in proto.graph.node if any(n.op_type in names for n in with_inner([node]))
     ]
 
 

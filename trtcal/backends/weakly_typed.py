@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import export_model, import_graph
+from trtcal.model.graph import export_model, import_graph, replace_tensor
 from trtcal.model.ops import SENSITIVE
+from trtcal.model.passes.redundant import CASTS
 from trtcal.quantization.qdq import asked_precisions, fp16_tensors
 
 FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
@@ -70,27 +71,14 @@ def _widen(graph: gs.Graph) -> bool:
         node.attrs["to"] = FLOAT
     for tensor in borders:
         _cast_at_border(graph, tensor)
-    outputs = {id(output) for output in graph.outputs}
-    for node in [node for node in graph.nodes if node.op == "Cast" and node.attrs["to"] == FLOAT]:
-        if node.inputs[0].dtype == np.float32 and id(node.outputs[0]) not in outputs:
-            _pass_by(node)
+    CASTS.apply(graph)
     return bool(narrow or casts)
 
 
 def _cast_at_border(graph: gs.Graph, tensor: gs.Variable) -> None:
     wide = gs.Variable(f"{tensor.name}/fp32", np.float32, tensor.shape)
+    replace_tensor(tensor, wide)
     if any(tensor is other for other in graph.inputs):
-        for reader in list(tensor.outputs):
-            reader.inputs = [wide if other is tensor else other for other in reader.inputs]
         graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT}, [tensor], [wide]))
     else:
-        for writer in list(tensor.inputs):
-            writer.outputs = [wide if other is tensor else other for other in writer.outputs]
         graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT16}, [wide], [tensor]))
-
-
-def _pass_by(cast: gs.Node) -> None:
-    source, copy = cast.inputs[0], cast.outputs[0]
-    for reader in list(copy.outputs):
-        reader.inputs = [source if other is copy else other for other in reader.inputs]
-    cast.inputs, cast.outputs = [], []

@@ -21,9 +21,7 @@ def fitting(where: str, spec: TensorSpec, feed: Mapping[str, Rows]) -> Rows:
     """Return the array for one input; `InputError` if it is not there or not of its form."""
     if spec.name not in feed:
         has = ", ".join(sorted(map(str, feed))) or "nothing"
-        conversions = [
-            line for name in feed if (line := _conversion(where, spec, name, feed[name]))
-        ]
+        conversions = [line for n in feed if (line := _conversion(where, spec, n, feed[n]))]
         hint = f"; {conversions[0]}" if len(conversions) == 1 else ""
         if not spec.shape:
             hint = f"; give `{spec.name}` in the data, one value for all samples, or in trtcal.toml"

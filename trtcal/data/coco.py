@@ -61,9 +61,8 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
         )
     document = _read(path)
     images = _images_of(path, document["images"], dataset)
-    places = {
-        category["id"]: place for place, category in enumerate(_sorted(document["categories"]))
-    }
+    categories = enumerate(_sorted(document["categories"]))
+    places = {category["id"]: place for place, category in categories}
     by_image = defaultdict[Any, list[Mapping[str, Any]]](list)
     for annotation in document["annotations"]:
         if annotation["category_id"] not in places:
@@ -178,9 +177,7 @@ def _sizes(dataset: Dataset) -> Array:
     """Return width and height of each sample's image, shape (samples, 2)."""
     sizes = []
     for count, shapes in dataset.shapes:
-        pictures = [
-            shape for shape in shapes.values() if len(shape) == 3 and {*CHANNELS} & {*shape}
-        ]
+        pictures = [s for s in shapes.values() if len(s) == 3 and {*CHANNELS} & {*s}]
         if len(pictures) != 1:
             raise InputError(
                 f"data {dataset.name} have {len(pictures)} inputs that are images, and "

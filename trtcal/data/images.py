@@ -122,18 +122,7 @@ def _check_numbers(folder: Path, classes: list[str]) -> None:
             )
 
 
-ENDINGS = (
-    ".bmp",
-    ".gif",
-    ".jpeg",
-    ".jpg",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
-)
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 class ImageDataset(StreamedDataset):
@@ -204,9 +193,8 @@ class ImageDataset(StreamedDataset):
             return
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             paths = [self.path / name for name in self.files]
-            for name, shape in zip(
-                self.files, pool.map(self._preprocess.shape, paths), strict=True
-            ):
+            shapes = pool.map(self._preprocess.shape, paths)
+            for name, shape in zip(self.files, shapes, strict=True):
                 yield self._fitting(name, shape)
 
     def _fitting(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

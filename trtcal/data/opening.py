@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +29,7 @@ from trtcal.data.dataset import (
     Array,
     ArrayDataset,
     Dataset,
+    Feeds,
     Fingerprint,
     digests_of,
     name_of,
@@ -35,7 +37,7 @@ from trtcal.data.dataset import (
 )
 from trtcal.data.feeds import ArrayLike, FeedDataset, arrays_in, constant, is_array
 from trtcal.data.images import ImageDataset, find_images
-from trtcal.data.polygraphy import JsonInputs, script_named
+from trtcal.data.polygraphy import read_feeds, script_named
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
@@ -88,15 +90,13 @@ def open_dataset(
     """
     if labels and not LABELLED_BY.fits(labels):
         raise InputError(
-            f"labels {labels} must be {LABELLED_BY.words}",
-            "docs/data.md lists the forms of labels",
+            f"labels {labels} must be {LABELLED_BY.words}", "docs/data.md lists the forms of labels"
         )
-    if labels and are_annotations(labels):
-        dataset = _open(data, model, images, None, settings or DataConfig())
-        is_cropped = images is not None and images.crop is not None
-        return with_annotations(dataset, Path(labels), is_cropped)
-    kind = None if labels is None else str(labels)
+    is_file = bool(labels) and are_annotations(labels)
+    kind = None if labels is None or is_file else str(labels)
     dataset = _open(data, model, images, kind, settings or DataConfig())
+    if labels and is_file:
+        return with_annotations(dataset, Path(labels), bool(images and images.crop))
     if labels and dataset.labels is None:
         raise InputError(
             f"data {dataset.name} have no labels; labels = {labels!r} is for a folder of images "
@@ -127,7 +127,7 @@ def _open(
     if not (isinstance(data, Iterable) or callable(data)):
         raise InputError(f"data of type {type(data).__name__} cannot be read", TAKEN)
     name = getattr(data, "__name__", type(data).__name__)
-    return FeedDataset(Path(name), layout, InMemory(data))
+    return FeedDataset(Path(name), layout, partial(_in_memory, data))
 
 
 def _layout(model: Model, settings: DataConfig) -> Layout:
@@ -165,18 +165,12 @@ def _for_inputs(dataset: Dataset, model: Model) -> Dataset:
     return dataset
 
 
-@dataclass(frozen=True)
-class InMemory:
-    """Feeds in an iterable, or what a function gives, for one pass after the other."""
-
-    data: Iterable[object] | Callable[[], Iterable[object]]
-
-    def __call__(self) -> Iterator[object]:
-        """Yield the feeds of one pass."""
-        feeds = self.data() if callable(self.data) else self.data
-        if not isinstance(feeds, Iterable):
-            raise InputError(f"data of type {type(feeds).__name__} cannot be read", TAKEN)
-        yield from feeds
+def _in_memory(data: Iterable[object] | Callable[[], Iterable[object]]) -> Iterator[object]:
+    """Yield the feeds of one pass out of an iterable, or of what a function gives."""
+    feeds = data() if callable(data) else data
+    if not isinstance(feeds, Iterable):
+        raise InputError(f"data of type {type(feeds).__name__} cannot be read", TAKEN)
+    yield from feeds
 
 
 def _open_path(
@@ -185,7 +179,7 @@ def _open_path(
     if path.is_dir():
         return _open_folder(path, layout, images, labels)
     if path.suffix.lower() == ".json":
-        return FeedDataset(path, layout, JsonInputs((path,)))
+        return FeedDataset(path, layout, partial(read_feeds, path))
     script = script_named(path)
     if script is not None:
         return FeedDataset(script.path, layout, script)
@@ -218,25 +212,23 @@ def _open_folder(
         return _of_arrays(folder, layout, {file.stem: open_npy(file) for file in arrays})
     if image_files[0]:
         return ImageDataset(folder, layout, images, labels, image_files)
-    for ending, kind in (("npz", NpzFeeds), ("json", JsonInputs)):
+    for ending, read in (("npz", _npz_feed), ("json", read_feeds)):
         if files := sorted(folder.glob(f"*.{ending}")):
-            return FeedDataset(folder, layout, kind(tuple(files)))
+            return FeedDataset(folder, layout, partial(_of_files, files, read))
     raise InputError(
         f"folder {folder} has no .npy or .npz files, no images, and no .json inputs of Polygraphy",
         "give arrays named after the model's inputs, or images",
     )
 
 
-@dataclass(frozen=True)
-class NpzFeeds:
-    """Feeds in files, each an `.npz` of its own."""
+def _of_files(files: Sequence[Path], read: Callable[[Path], Iterator[Feeds]]) -> Iterator[Feeds]:
+    """Yield the feeds of all files in order, holding one file at a time."""
+    for file in files:
+        yield from read(file)
 
-    files: tuple[Path, ...]
 
-    def __call__(self) -> Iterator[dict[str, Array]]:
-        """Yield the feeds in the order of their files' names."""
-        for file in self.files:
-            yield {name: values_of(rows) for name, rows in open_npz(file).items()}
+def _npz_feed(file: Path) -> Iterator[Feeds]:
+    yield {name: values_of(rows) for name, rows in open_npz(file).items()}
 
 
 def _of_arrays(path: Path, layout: Layout, feed: Mapping[str, Rows]) -> Dataset:

@@ -26,20 +26,8 @@ OLD_CLASS = "__polygraphy_encoded_"
 SAVED_INPUTS = "give the file or folder that `polygraphy run --save-inputs` wrote"
 
 
-@dataclass(frozen=True)
-class JsonInputs:
-    """What Polygraphy wrote, in a file for all feeds or in many."""
-
-    files: tuple[Path, ...]
-
-    def __call__(self) -> Iterator[Feeds]:
-        """Yield the feeds of all files in order, holding one file at a time."""
-        for file in self.files:
-            yield from read_feeds(file)
-
-
 def read_feeds(path: Path) -> Iterator[Feeds]:
-    """Yield the feeds in one file, which holds a list of them or a single one."""
+    """Yield the feeds in one file of Polygraphy's, which holds a list of them or a single one."""
     value = read_json(path)
     feeds = value if isinstance(value, list) else [value]
     for number, feed in enumerate(feeds):

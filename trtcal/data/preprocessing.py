@@ -55,9 +55,8 @@ class Preprocess:
             size = image.size[::-1] if turned else image.size
         width, height = size if self.config.resize is None else _target(size, self.config.resize)
         channels = 1 if self.config.channels == "gray" else 3
-        return (
-            (channels, height, width) if self.config.layout == "NCHW" else (height, width, channels)
-        )
+        first = self.config.layout == "NCHW"
+        return (channels, height, width) if first else (height, width, channels)
 
     @cached_property
     def values(self) -> Array:

@@ -93,9 +93,7 @@ def read_slices(path: Path, samples: int, files: Sequence[str] | None = None) ->
 def classes_of(labels: Labels) -> Attribute:
     """Return the labels as an attribute, with slices named `class=3`."""
     classes, codes = np.unique(labels, return_inverse=True)
-    return Attribute(
-        CLASS, tuple(f"{CLASS}={class_}" for class_ in classes), codes.astype(np.int32)
-    )
+    return Attribute(CLASS, tuple(f"{CLASS}={name}" for name in classes), codes.astype(np.int32))
 
 
 @contextmanager

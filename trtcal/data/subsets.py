@@ -115,10 +115,6 @@ class Subset:
         self.whole.learn(known)
 
 
-def _count(feeds: Feeds) -> int:
-    return len(next(iter(feeds.values())))
-
-
 def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Subset, Subset]:
     """Return most of a dataset, and so many samples of it, in runs from all over it.
 
@@ -198,7 +194,7 @@ class CountedDataset(Subset):
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
         """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
         for feeds in self.whole.batches(size, start, stop):
-            self.add(_count(feeds))
+            self.add(len(next(iter(feeds.values()))))
             yield feeds
 
     def add(self, samples: int, purpose: str | None = None) -> None:

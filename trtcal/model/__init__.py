@@ -1,6 +1,7 @@
 """ONNX models: files of any size, graphs, preparation passes, fingerprints."""
 
 from trtcal.model.checking import first_line
+from trtcal.model.files import opset_of
 from trtcal.model.model import (
     Model,
     ModelSource,
@@ -8,7 +9,6 @@ from trtcal.model.model import (
     checked,
     load_model,
     name_nodes,
-    opset_of,
     unique,
     uniquely_named,
     without_samples,

@@ -28,6 +28,7 @@ from onnx.external_data_helper import uses_external_data
 from trtcal.documents.bounds import raising, scaled, seconds_for, too_slow
 from trtcal.errors import InputError
 from trtcal.model.files import ITEM_BITS, NARROW_TYPES, all_nodes, size_of, subgraphs_of, tensors_of
+from trtcal.model.isolated import signal_name
 
 MODEL_BYTES = 2 << 30  # protobuf reads no more
 MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
@@ -57,7 +58,7 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     if end in (signal.SIGXCPU, signal.SIGKILL):
         raise too_slow(f"model {path}", size)
     if end:
-        raise InputError(f"model {path} crashes ONNX's checker ({_name(end)})", EXPORT_AGAIN)
+        raise InputError(f"model {path} crashes ONNX's checker ({signal_name(end)})", EXPORT_AGAIN)
     if answer == "MemoryError":
         raise InputError(f"model {path} needs over 4 GiB of memory to check", raising())
     if answer:
@@ -107,10 +108,6 @@ def _check_values(tensor: onnx.TensorProto) -> None:
         )
 
 
-def _name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"status {number}"
-
-
 def _problem(proto: onnx.ModelProto) -> str:
     """Return what the checker has against a model; whether inference says anything is not asked."""
     try:
@@ -132,28 +129,32 @@ def first_line(error: Exception) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def in_child(work: Callable[[], str], limit_s: float) -> tuple[str, int]:
-    """Return a function's text, and 0 or the signal (or status) with which its process ended."""
+def in_child(
+    work: Callable[[], str | None], limit_s: float, is_bounded: bool = True
+) -> tuple[str | None, int]:
+    """Return a function's text, and 0 or the signal (or status) with which its process ended.
+
+    That is SIGXCPU after `limit_s` seconds, of a processor if the child `is_bounded`, in memory too.
+    """
     if not hasattr(os, "fork"):
         return work(), 0
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of threads: the child calls ONNX alone
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
         child = os.fork()
     if not child:
-        _answer(work, writing, limit_s)
+        _answer(work, writing, limit_s if is_bounded else None)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        if not select.select([pipe], [], [], limit_s + WAIT_S)[0]:  # it waits for what never comes
+        is_late = not select.select([pipe], [], [], limit_s + WAIT_S * is_bounded)[0]
+        if is_late:  # it waits for what never comes
             os.kill(child, signal.SIGKILL)
         text = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return (json.loads(text) if text else ""), abs(status)
+    return (json.loads(text) if text else ""), signal.SIGXCPU if is_late else abs(status)
 
 
-def _answer(work: Callable[[], str], writing: int, limit_s: float) -> None:
+def _answer(work: Callable[[], str | None], writing: int, limit_s: float | None) -> None:
     status = 1
     gc.disable()  # it would copy the parent's memory, page by page
     try:
@@ -171,29 +172,30 @@ def _answer(work: Callable[[], str], writing: int, limit_s: float) -> None:
 def _leave_alone(kept: int) -> None:
     """Let this process, which was forked, write to nothing of its parent's but one pipe."""
     faulthandler.disable()  # it would write into what the parent has open
+    for ending in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
     sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(1, "r+"))  # "w" counts as making a file
     with contextlib.suppress(OSError):
         for number in map(int, os.listdir("/dev/fd")):
-            if number not in (0, 1, 2, kept):
-                _close(number)
+            with contextlib.suppress(OSError):  # it was that of the listing itself
+                if number not in (0, 1, 2, kept):
+                    os.close(number)
 
 
-def _close(number: int) -> None:
-    with contextlib.suppress(OSError):  # it was that of the listing itself
-        os.close(number)
-
-
-def _limit(limit_s: float) -> None:
-    """Bound the child's time and memory; its crashes leave no core file."""
+def _limit(limit_s: float | None) -> None:
+    """Bound the child's time and memory, if at all; its crashes leave no core file."""
     import resource
 
-    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: max(1, round(limit_s))}
+    limits = {resource.RLIMIT_CORE: 0}
     with contextlib.suppress(OSError):  # other systems than Linux do not say how much they use
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limits[resource.RLIMIT_AS] = pages * os.sysconf("SC_PAGE_SIZE") + int(scaled(MEMORY_BYTES))
+        if limit_s is not None:
+            limits[resource.RLIMIT_CPU] = max(1, round(limit_s))
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            used = pages * os.sysconf("SC_PAGE_SIZE")
+            limits[resource.RLIMIT_AS] = used + int(scaled(MEMORY_BYTES))
     for kind, most in limits.items():
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (most, most))

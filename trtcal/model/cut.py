@@ -18,11 +18,11 @@ from onnx import NodeProto, ValueInfoProto
 
 from trtcal.documents import digest_bytes
 from trtcal.errors import InputError
-from trtcal.model.files import embedded, size_of, stand_in
+from trtcal.model.files import embedded, size_of
 from trtcal.model.graph import reads
 from trtcal.model.model import Model, TensorSpec, load_model
 from trtcal.model.ops import HEAVY
-from trtcal.model.tensors import producers_of
+from trtcal.model.tensors import producers_of, value_types
 
 KEY = "trtcal.tail"
 LARGEST = 1 << 28  # bytes of a tail's weights: every copy of the body carries them
@@ -118,9 +118,13 @@ class _Parts:
         self.inputs = {value.name: value for value in graph.input if value.name not in self.weights}
         self.outputs = [value.name for value in graph.output]
         _check_names(model, names, self.makers)
-        self.types = _types(self.proto)
+        self.types = value_types(self.proto)
         self.body = self._before(names, ())
-        _check_inputs(model, names, self)
+        if not self.inputs_of(self.body):
+            raise InputError(
+                f"model {model.path}: {', '.join(names)} do not depend on an input",
+                "give tensors that depend on the model's inputs",
+            )
         results = {name for node in self.body for name in node.output}
         constants = _constants(self.proto)
         self.rest = self._before(self.outputs, results - constants)
@@ -187,15 +191,6 @@ class _Parts:
         return value
 
 
-def _types(proto: onnx.ModelProto) -> dict[str, ValueInfoProto]:
-    try:
-        graph = onnx.shape_inference.infer_shapes(stand_in(proto), data_prop=True).graph
-    except Exception:  # it raises what it likes: then only what the model says is known
-        graph = proto.graph
-    values = (*graph.value_info, *graph.input, *graph.output)
-    return {value.name: value for value in values if value.type.tensor_type.elem_type}
-
-
 def _check_names(model: Model, names: Sequence[str], makers: Mapping[str, NodeProto]) -> None:
     known = [name for name in makers if name]
     for name in names:
@@ -207,14 +202,6 @@ def _check_names(model: Model, names: Sequence[str], makers: Mapping[str, NodePr
             )
     if not names:
         raise InputError("no tensor to cut at is named", "give --outputs NAME,NAME")
-
-
-def _check_inputs(model: Model, names: Sequence[str], parts: _Parts) -> None:
-    if not parts.inputs_of(parts.body):
-        raise InputError(
-            f"model {model.path}: {', '.join(names)} do not depend on an input",
-            "give tensors that depend on the model's inputs",
-        )
 
 
 def _check_size(model: Model, parts: _Parts) -> None:
@@ -252,8 +239,9 @@ def cut_before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> tuple[str,
     read = {n for node in proto.graph.node if id(node) not in inside for n in reads(node)}
     constants = _constants(proto)
     border = [n for node in left for n in node.output if n in read and n not in constants]
-    types = _types(proto)
-    floats = [n for n in border if n in types and _holds_floats(types[n])]
+    types = value_types(proto)
+    kinds = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    floats = [n for n in border if n in types and types[n].type.tensor_type.elem_type in kinds]
     return tuple(floats or border)
 
 
@@ -262,7 +250,7 @@ def cut_points(model: Model) -> list[tuple[int, tuple[str, ...]]]:
 
     Every prefix of the nodes whose border has tensors that an input decides and of known rank is one.
     """
-    graph, constants, types = model.proto.graph, _constants(model.proto), _types(model.proto)
+    graph, constants, types = model.proto.graph, _constants(model.proto), value_types(model.proto)
     last = {name: place for place, node in enumerate(graph.node, 1) for name in reads(node)}
     last |= {value.name: len(graph.node) + 1 for value in graph.output}
     border, points = list[str](), list[tuple[int, tuple[str, ...]]]()
@@ -273,11 +261,6 @@ def cut_points(model: Model) -> list[tuple[int, tuple[str, ...]]]:
         if border and all(name in types for name in border) and all(known):
             points.append((place, tuple(border)))
     return points
-
-
-def _holds_floats(value: ValueInfoProto) -> bool:
-    kinds = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
-    return value.type.tensor_type.elem_type in kinds
 
 
 def _constants(proto: onnx.ModelProto) -> set[str]:

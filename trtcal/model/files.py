@@ -70,6 +70,12 @@ def quantized_type(node: onnx.NodeProto, constants: Mapping[str, TensorProto]) -
     return int(next(named, 0) if zero is None else zero.data_type)
 
 
+def opset_of(proto: onnx.ModelProto | onnx.FunctionProto) -> int:
+    """Return the version of the default operator set that is imported, 1 if none is."""
+    versions = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
+    return max(versions, default=1)
+
+
 def is_weight(tensor: TensorProto) -> bool:
     """Tell whether an initializer is large and its bytes lie in one piece."""
     in_one_piece = tensor.HasField("raw_data") or uses_external_data(tensor)
@@ -201,9 +207,8 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
 
 def all_nodes(proto: onnx.ModelProto) -> Iterator[NodeProto]:
     """Yield every node of a model: of its graph, of subgraphs, of functions."""
-    return with_inner(
-        [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
-    )
+    inner = (node for function in proto.functions for node in function.node)
+    return with_inner([*proto.graph.node, *inner])
 
 
 def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
@@ -218,9 +223,7 @@ def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
-    attributes = {
-        attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)
-    }
+    attributes = {item.name: item for item in (*function.attribute_proto, *call.attribute)}
     for node in function.node:
         filled = [_filled(attribute, attributes) for attribute in node.attribute]
         if any(attribute.ref_attr_name for attribute in node.attribute):
@@ -242,6 +245,12 @@ def _filled(
     filled.CopyFrom(attributes[attribute.ref_attr_name])
     filled.name = attribute.name
     return filled
+
+
+def attribute_of(node: NodeProto, name: str, default: Any = None) -> Any:
+    """Return the value of a node's attribute."""
+    values = (item for item in node.attribute if item.name == name)
+    return next(map(onnx.helper.get_attribute_value, values), default)
 
 
 def subgraphs_of(node: NodeProto) -> Iterator[onnx.GraphProto]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -89,10 +89,7 @@ def import_graph(proto: onnx.ModelProto) -> gs.Graph:
 
 def restored(small: onnx.ModelProto, weights: Mapping[str, TensorProto | Weight]) -> gs.Graph:
     """Return the graph, sorted, of a stand-in, which is changed, and the model's weights."""
-    kept = {
-        name: tensor if isinstance(tensor, Weight) else Weight(tensor)
-        for name, tensor in weights.items()
-    }
+    kept = {n: t if isinstance(t, Weight) else Weight(t) for n, t in weights.items()}
     inputs = [value for value in small.graph.input if value.name not in kept]
     del small.graph.input[:]
     small.graph.input.extend(inputs)
@@ -160,8 +157,13 @@ def is_weight(tensor: gs.Tensor) -> bool:
 
 def _constants(graph: gs.Graph) -> Iterator[gs.Constant]:
     """Yield the constants that a graph and its subgraphs read, each perhaps several times."""
-    for part in (graph, *graph.subgraphs(recursive=True)):
+    for part in parts_of(graph):
         yield from (tensor for tensor in part.tensors().values() if isinstance(tensor, gs.Constant))
+
+
+def parts_of(graph: gs.Graph) -> tuple[gs.Graph, ...]:
+    """Return a graph and its subgraphs, with theirs."""
+    return (graph, *graph.subgraphs(recursive=True))
 
 
 def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
@@ -169,7 +171,9 @@ def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
     clean(graph).toposort()
     weights = _detached(graph)
     proto = _exported(graph, weights)
-    _fill(proto.graph, weights)
+    for tensor in proto.graph.initializer:
+        if tensor.name in weights:
+            weights[tensor.name].fill(tensor, inner=False)
     lowest = max((ir for opset, ir in IR_VERSIONS.items() if graph.opset >= opset), default=7)
     proto.ir_version = max(min(like.ir_version, MAX_IR_VERSION), lowest)
     proto.producer_name, proto.producer_version = like.producer_name, like.producer_version
@@ -220,10 +224,28 @@ def held_by(attribute: onnx.AttributeProto) -> TensorProto | None:
 
 def captured(graph: gs.Graph) -> Iterator[gs.Tensor]:
     """Yield what the subgraphs of a graph's nodes read or return, tensors of the graph among it."""
-    for part in graph.subgraphs(recursive=True):
+    return read_in(graph.subgraphs(recursive=True))
+
+
+def read_in(parts: Iterable[gs.Graph]) -> Iterator[gs.Tensor]:
+    """Yield what nodes of graphs read, and what these graphs return."""
+    for part in parts:
         for node in part.nodes:
             yield from node.inputs
         yield from part.outputs
+
+
+def redirect_readers(tensor: gs.Tensor, other: gs.Tensor) -> None:
+    """Let what reads a tensor read another one."""
+    for reader in list(tensor.outputs):
+        reader.inputs = [other if read is tensor else read for read in reader.inputs]
+
+
+def replace_tensor(tensor: gs.Tensor, other: gs.Tensor) -> None:
+    """Let what reads a tensor read another one, and what makes it make that."""
+    redirect_readers(tensor, other)
+    for maker in list(tensor.inputs):
+        maker.outputs = [other if made is tensor else made for made in maker.outputs]
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -242,21 +264,13 @@ def _detached(graph: gs.Graph) -> dict[str, Weight]:
     weights = {}
     for tensor in _constants(graph):
         values = tensor._values
-        if (
-            isinstance(values, np.ndarray)
-            and (values.nbytes >= LARGE or values.dtype in PACKED)
-            and (values.dtype.kind in "biuf" or values.dtype in PACKED)
-        ):
-            tensor.values = Weight(values)
+        if isinstance(values, np.ndarray):
+            is_large = values.nbytes >= LARGE and values.dtype.kind in "biuf"
+            if is_large or values.dtype in PACKED:
+                tensor.values = Weight(values)
         if isinstance(tensor._values, Weight):
             weights[tensor.name] = tensor._values
     return weights
-
-
-def _fill(graph: onnx.GraphProto, weights: Mapping[str, Weight]) -> None:
-    for tensor in graph.initializer:
-        if tensor.name in weights:
-            weights[tensor.name].fill(tensor, inner=False)
 
 
 def constant(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
@@ -283,13 +297,10 @@ def expanded(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
     if steps is None or scale is None:
         return None
     exact = steps.astype(np.float32)
-    sides = [
-        spread(parameter, node, exact.shape)
-        for parameter in (scale, zeros)
-        if parameter is not None
-    ]
-    exact = exact - sides[1].astype(np.float32) if len(sides) > 1 else exact
-    return np.asarray((exact * sides[0].astype(np.float32)).astype(scale.dtype))
+    if zeros is not None:
+        exact = exact - spread(zeros.astype(np.float32), node, exact.shape)
+    exact = exact * spread(scale.astype(np.float32), node, exact.shape)
+    return np.asarray(exact.astype(scale.dtype))
 
 
 def spread(values: npt.NDArray[Any], node: gs.Node, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -333,6 +344,12 @@ def format_of(node: gs.Node) -> Precision | None:
     return next(filter(None, (by_dtype().get(numpy_type(dtype)) for dtype in types)), None)
 
 
+def optional_input(node: gs.Node, place: int) -> gs.Tensor | None:
+    """Return an input that may be left out, None if it is."""
+    is_there = len(node.inputs) > place and not node.inputs[place].is_empty()
+    return node.inputs[place] if is_there else None
+
+
 def numpy_type(dtype: Any) -> np.dtype[Any] | None:
     """Return a type of numpy: onnx-graphsurgeon gives ONNX's number of those that numpy lacks."""
     if isinstance(dtype, int):
@@ -370,19 +387,15 @@ def only_consumer(tensor: gs.Tensor, graph: gs.Graph) -> gs.Node | None:
 
 def tensor_names(graph: gs.Graph) -> set[str]:
     """Return the names of all tensors, subgraphs included: ONNX wants them unique together."""
-    names = set(graph.tensors().keys())
-    for node in graph.nodes:
-        for value in node.attrs.values():
-            if isinstance(value, gs.Graph):
-                names |= tensor_names(value)
-    return names
+    return {name for part in parts_of(graph) for name in part.tensors()}
 
 
 class GraphWriter:
     """Adds tensors and nodes to a graph, under names that nothing else in it has."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self.graph, self.names = graph, all_names(graph)
+        self.graph = graph
+        self.names = tensor_names(graph) | {node.name for node in graph.nodes}
 
     def new_constant(self, name: str, values: npt.NDArray[Any]) -> gs.Constant:
         """Return a constant."""
@@ -404,8 +417,3 @@ class GraphWriter:
         name = unique(name, self.names)
         self.graph.nodes.append(gs.Node(op, name, dict(attributes or {}), list(inputs), [output]))
         return output
-
-
-def all_names(graph: gs.Graph) -> set[str]:
-    """Return the names of all tensors and of the graph's nodes: new ones of either avoid both."""
-    return tensor_names(graph) | {node.name for node in graph.nodes}

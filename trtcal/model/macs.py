@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import onnx
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from trtcal.model.files import attribute_of
 from trtcal.model.graph import STANDARD
 from trtcal.model.ops import UNMULTIPLIED
 from trtcal.model.shapes import CONTRIB, Shape, Tensor, operator
@@ -24,13 +25,12 @@ from trtcal.model.shapes import CONTRIB, Shape, Tensor, operator
 MOST_MACS = 1 << 70  # of a count: what a model claims beyond is not known
 
 
-class _OpenError(Exception):
-    """A shape or attribute that a formula needs is not known."""
-
-
 @dataclass(frozen=True)
 class Operands:
-    """A node with what is known of its inputs and outputs: what a formula reads."""
+    """A node with what is known of its inputs and outputs: what a formula reads.
+
+    What is not known is None or missing, so that the formula fails (`count_macs`).
+    """
 
     node: NodeProto
     inputs: Sequence[Tensor]
@@ -38,10 +38,7 @@ class Operands:
 
     def shape(self, index: int) -> Shape:
         """Return an input's shape."""
-        shape = self.inputs[index].shape if index < len(self.inputs) else None
-        if shape is None:
-            raise _OpenError
-        return shape
+        return cast("Shape", self.inputs[index].shape)
 
     def has(self, index: int) -> bool:
         """Tell whether an input is there."""
@@ -50,20 +47,11 @@ class Operands:
     @property
     def made(self) -> Shape:
         """The first output's shape."""
-        shape = self.outputs[0].shape if self.outputs else None
-        if shape is None:
-            raise _OpenError
-        return shape
+        return cast("Shape", self.outputs[0].shape)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute's value."""
-        setting = next(
-            (attribute for attribute in self.node.attribute if attribute.name == name), None
-        )
-        value = default if setting is None else helper.get_attribute_value(setting)
-        if value is None:
-            raise _OpenError
-        return value
+        return attribute_of(self.node, name, default)
 
 
 Formula = Callable[[Operands], int]
@@ -95,7 +83,7 @@ def _product(right: int) -> Formula:
     def count(node: Operands) -> int:
         left = node.shape(0)
         if not left or not node.shape(right):
-            raise _OpenError
+            raise ValueError("a product of scalars")
         is_turned = node.attribute("transA", 0) and len(left) > 1
         return product_macs(node.made, left[-2 if is_turned else -1])
 
@@ -129,7 +117,7 @@ def _letters(term: str, shape: Shape, sizes: dict[str, int]) -> set[str]:
     before, dots, after = term.partition("...")
     places = len(shape) - len(before) - len(after)
     if places < 0 or (places and not dots):
-        raise _OpenError
+        raise ValueError("the equation does not fit the shape")
     names = [*before, *(str(places - 1 - place) for place in range(places)), *after]
     for letter, size in zip(names, shape, strict=True):
         sizes[letter] = max(sizes.get(letter, 1), size)
@@ -235,9 +223,7 @@ FORMULAS: Mapping[str, Formula] = {
     "ConvInteger": _convolution(0, 1),
     "QLinearConv": _convolution(0, 3),
     "DeformConv": _convolution(0, 1),
-    "ConvTranspose": lambda node: convolution_macs(
-        node.shape(0)[0], node.shape(0)[2:], node.shape(1)
-    ),
+    "ConvTranspose": lambda n: convolution_macs(n.shape(0)[0], n.shape(0)[2:], n.shape(1)),
     "Gemm": _product(1),
     "QGemm": _product(3),
     "MatMul": _product(1),
@@ -288,7 +274,7 @@ def count_macs(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tens
         return 0 if _is_known(node) else None
     try:
         count = formula(Operands(node, inputs, outputs))
-    except (_OpenError, ArithmeticError, AttributeError, IndexError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError):
         return None
     return count if 0 <= count <= MOST_MACS else None
 

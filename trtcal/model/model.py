@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,7 @@ from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
-from trtcal.model.files import (
-    EMBEDDED,
-    all_nodes,
-    load_external,
-    stand_in,
-    tensors_of,
-)
+from trtcal.model.files import EMBEDDED, all_nodes, load_external, opset_of, stand_in, tensors_of
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
@@ -75,10 +68,6 @@ class Grid:
         return np.asarray(self.values.astype(np.float32) * self.scales(axis), np.float32)
 
 
-def _none() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class Overrides:
     """By layer: the quantized weights and the biases, (channels,), that it takes if it is quantized.
@@ -88,10 +77,10 @@ class Overrides:
     in float too: they can't be compared with those of that model.
     """
 
-    weights: Mapping[str, Grid] = field(default_factory=_none)
-    biases: Mapping[str, Floats] = field(default_factory=_none)
+    weights: Mapping[str, Grid] = field(default_factory=dict)
+    biases: Mapping[str, Floats] = field(default_factory=dict)
     moved: frozenset[str] = frozenset()
-    precisions: Mapping[str, str] = field(default_factory=_none)
+    precisions: Mapping[str, str] = field(default_factory=dict)
 
     def with_layer(
         self, name: str, weight: Grid | None, bias: Floats | None, precision: str = "int8"
@@ -185,12 +174,6 @@ ModelSource = str | os.PathLike[str] | onnx.ModelProto | Model
 """What `load_model` takes."""
 
 
-def opset_of(proto: onnx.ModelProto) -> int:
-    """Return the version of the default operator set that a model imports, 1 if it names none."""
-    versions = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
-    return max(versions, default=1)
-
-
 def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = False) -> Model:
     """Load and check a model; a `Model` stays itself.
 
@@ -212,15 +195,12 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = Fals
             "give a path (str or Path), an onnx.ModelProto or a trtcal Model; "
             "trtcal.from_torch(module, examples) makes one from a PyTorch module",
         )
-    recover(Path(source).parent)
-    return checked(_of_path(Path(source), embedded, trust or is_trusted()))
-
-
-def _of_path(path: Path, embedded: int, trust: bool) -> Model:
-    loader = loader_of(path)
-    if loader is None:
-        return _of_file(path, embedded)
-    return replace(_of_file(loader.convert(path, trust), embedded), source=path)
+    path = Path(source)
+    recover(path.parent)
+    if (loader := loader_of(path)) is None:
+        return checked(_of_file(path, embedded))
+    converted = _of_file(loader.convert(path, trust or is_trusted()), embedded)
+    return checked(replace(converted, source=path))
 
 
 def _in_memory(proto: onnx.ModelProto) -> Model:
@@ -238,7 +218,7 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
         check_sizes(proto)
     except ValueError as error:
         raise InputError(f"a weight of the model is broken: {error}", "export it again") from error
-    if _initialized_inputs(proto) or _shapeless(proto) or any(_blank_ends(proto)):
+    if _initialized_inputs(proto) or _unshaped(proto.graph.value_info) or any(_blank_ends(proto)):
         source, proto = proto, onnx.ModelProto()
         proto.CopyFrom(source)
     return _normalized(Path(f"{name}.onnx"), proto, _combined([digest]))
@@ -273,20 +253,17 @@ def _normalized(path: Path, proto: onnx.ModelProto, fingerprint: str) -> Model:
 
     No node of it ends with an optional input by an empty name, which TensorRT refuses.
     """
-    for value in _shapeless(proto):
+    for value in _unshaped(proto.graph.value_info):  # as old exporters wrote them
         proto.graph.value_info.remove(value)
     for node, inputs in _blank_ends(proto):
         del node.input[inputs:]
     return Model(path, proto, fingerprint, defaults=_drop_initialized_inputs(proto))
 
 
-def _shapeless(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return annotations of a type without a shape, as old exporters wrote: no output can have one."""
-    return [
-        value
-        for value in proto.graph.value_info
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
-    ]
+def _unshaped(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
+    """Return the tensors without a shape: ONNX's checker wants one, ONNX Runtime runs them."""
+    tensors = (value for value in values if value.type.HasField("tensor_type"))
+    return [value for value in tensors if not value.type.tensor_type.HasField("shape")]
 
 
 def _blank_ends(proto: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, int]]:
@@ -322,30 +299,21 @@ def checked(model: Model) -> Model:
         raise InputError(f"model {model.path} has no nodes", "give a path to an ONNX model")
     check_pairs(model.proto, model.path, model.opset)
     small = stand_in(model.proto)
-    for value in _unshaped_outputs(small):
+    for value in _unshaped(small.graph.output):
         value.type.tensor_type.shape.SetInParent()
     check(small, model.path)
     return _with_output_shapes(model)
 
 
-def _unshaped_outputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the outputs without a shape: ONNX's checker wants one, ONNX Runtime runs them."""
-    return [
-        value
-        for value in proto.graph.output
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
-    ]
-
-
 def _with_output_shapes(model: Model) -> Model:
     """Return the model with a shape for every output of which ONNX can infer one."""
-    if not _unshaped_outputs(model.proto):
+    if not _unshaped(model.proto.graph.output):
         return model
     small = onnx.shape_inference.infer_shapes(stand_in(model.proto), data_prop=True)
     inferred = {value.name: value.type for value in small.graph.output}
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    for value in _unshaped_outputs(proto):
+    for value in _unshaped(proto.graph.output):
         value.type.CopyFrom(inferred[value.name])
     return replace(model, proto=proto)
 
@@ -362,8 +330,11 @@ def without_samples(model: Model) -> frozenset[str]:
     Scalars, those whose first axis bears the name of a length, and what a recurrent operator reads as
     it is: a sequence first, or its initial states.
     """
-    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT]
-    read = {name for node in nodes if not _is_batch_first(node) for name in _ordered(node)}
+    nodes = (node for node in model.proto.graph.node if node.op_type in RECURRENT)
+    read = set[str]()
+    for node in nodes:
+        if not any(item.name == "layout" and item.i for item in node.attribute):  # batches first
+            read.update((*node.input[:1], *node.input[5:7]))
     return frozenset(
         spec.name
         for spec in model.inputs
@@ -371,20 +342,9 @@ def without_samples(model: Model) -> frozenset[str]:
     )
 
 
-def _is_batch_first(node: onnx.NodeProto) -> bool:
-    return any(item.name == "layout" and item.i for item in node.attribute)
-
-
-def _ordered(node: onnx.NodeProto) -> list[str]:
-    return [*node.input[:1], *node.input[5:7]]
-
-
 def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
-    external = {
-        ExternalDataInfo(tensor).location
-        for tensor in tensors_of(proto)
-        if uses_external_data(tensor)
-    }
+    outside = filter(uses_external_data, tensors_of(proto))
+    external = {ExternalDataInfo(tensor).location for tensor in outside}
     files = [path, *(_inside(path.parent, name) for name in sorted(external))]
     return _combined(map(digest_file, files))
 

@@ -25,6 +25,7 @@ from trtcal.errors import InputError
 from trtcal.model.files import (
     NARROW_TYPES,
     array_of,
+    opset_of,
     quantized_type,
     subgraphs_of,
     with_attributes,
@@ -89,15 +90,12 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
             pairs = zip(function.input, node.input, strict=False)
             passed = {own: scope.constants[name] for own, name in pairs if name in scope.constants}
             values = [(own, id(tensor)) for own, tensor in passed.items()]
-            settings = [
-                (attribute.name, attribute.i, attribute.f, attribute.s)
-                for attribute in node.attribute
-            ]
+            settings = [(item.name, item.i, item.f, item.s) for item in node.attribute]
             key = (function.domain, function.name, *values, *settings)
             if key not in called:
                 called[key] = passed
                 body = list(with_attributes(function, node))
-                pending.append((body, passed, _Scope(_opset_of(function), function=function.name)))
+                pending.append((body, passed, _Scope(opset_of(function), function=function.name)))
 
 
 def _scope(
@@ -118,12 +116,6 @@ def _is_pair(node: NodeProto) -> bool:
     """Tell whether a node is a Q or DQ; some in subgraphs of functions have attributes of a call."""
     is_known = not any(attribute.ref_attr_name for attribute in node.attribute)
     return node.op_type in PAIR and len(node.input) > 1 and is_known
-
-
-def _opset_of(function: onnx.FunctionProto) -> int:
-    return max(
-        (opset.version for opset in function.opset_import if opset.domain in STANDARD), default=1
-    )
 
 
 def _constants(nodes: Sequence[NodeProto]) -> dict[str, TensorProto]:
@@ -247,7 +239,7 @@ class _Check:
                 f"shape {_shown(scales)}",
                 f"{REQUANTIZE}, or give each scale its zero point",
             )
-        if zero is not None and self.kind in TAKEN and np.any(_floats(zero) != 0):
+        if zero is not None and self.kind in TAKEN and np.asarray(array_of(zero), np.float32).any():
             self.fail(
                 f"has zero points other than 0 ({zero.name!r}), which TensorRT does not take in "
                 f"{_type_name(self.kind)}",
@@ -304,10 +296,6 @@ def _wrong_scale(values: npt.NDArray[np.float32], is_narrow: bool) -> str:
     if least <= 0:
         return "0" if least == 0 else f"negative, {least:.3g}"
     return f"subnormal, {least:.3g}" if is_narrow and least < TINY else ""
-
-
-def _floats(tensor: TensorProto) -> npt.NDArray[Any]:
-    return np.asarray(array_of(tensor)).astype(np.float32)
 
 
 def _type_name(kind: int) -> str:

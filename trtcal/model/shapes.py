@@ -19,7 +19,7 @@ import onnx
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from trtcal.model.files import ITEM_BYTES, array_of
+from trtcal.model.files import ITEM_BYTES, array_of, attribute_of
 from trtcal.model.graph import STANDARD, held_by
 from trtcal.model.ops import RANDOM, UNMULTIPLIED
 
@@ -136,12 +136,12 @@ class Inference:
     def outputs(self, node: NodeProto, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Return what is known of a node's outputs."""
         if node.op_type == "Constant" and node.domain in STANDARD:
-            constant = next(
-                (tensor for tensor in map(held_by, node.attribute) if tensor is not None), None
-            )
+            held = (held_by(attribute) for attribute in node.attribute)
+            constant = next((tensor for tensor in held if tensor is not None), None)
             return [constant_of(constant) if constant is not None else UNKNOWN]
         if node.op_type == "Shape" and node.domain in STANDARD and inputs[0].shape is not None:
-            return [Tensor.of(_shape_values(node, inputs[0].shape))]
+            part = slice(attribute_of(node, "start"), attribute_of(node, "end"))
+            return [Tensor.of(np.array(inputs[0].shape[part], np.int64))]
         inferred, before = self._inferred(node, inputs), len(self.assumed)
         results = [self._completed(node, i, inferred, inputs) for i in range(len(node.output))]
         is_sure = len(self.assumed) == before  # what depends on values may be of any size
@@ -149,25 +149,20 @@ class Inference:
 
     def _inferred(self, node: NodeProto, inputs: Sequence[Tensor]) -> Mapping[str, TypeProto]:
         domain = "" if node.domain in STANDARD else node.domain
-        pairs = [
-            (n, tensor) for n, tensor in zip(node.input, inputs, strict=True) if n and tensor.kind
-        ]
+        pairs = [(n, t) for n, t in zip(node.input, inputs, strict=True) if n and t.kind]
         try:
             op = node.op_type if domain != CONTRIB else LIKE.get(node.op_type, node.op_type)
             domain = "" if op != node.op_type else domain
             schema = onnx.defs.get_schema(op, self.opsets.get(domain, 1), domain)
+            types = {n: helper.make_tensor_type_proto(t.kind, t.shape) for n, t in pairs}
+            values = {
+                n: numpy_helper.from_array(t.value, n) for n, t in pairs if t.value is not None
+            }
             inferred: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
                 schema,
                 node,
-                {
-                    name: helper.make_tensor_type_proto(tensor.kind, tensor.shape)
-                    for name, tensor in pairs
-                },
-                {
-                    n: numpy_helper.from_array(v, n)
-                    for n, tensor in pairs
-                    if (v := tensor.value) is not None
-                },
+                types,
+                values,
                 opset_imports=[helper.make_opsetid(d, v) for d, v in self.opsets.items()],
                 ir_version=self.ir_version,
             )
@@ -191,7 +186,11 @@ class Inference:
         ranked = [value.tensor_type for value in types if value.tensor_type.HasField("shape")]
         if ranked:
             return Tensor(kind, tuple(self._sizes(name, [value.shape.dim for value in ranked])))
-        if node.op_type not in UNMULTIPLIED and node.domain in STANDARD and _has_schema(node):
+        if (
+            node.op_type not in UNMULTIPLIED
+            and node.domain in STANDARD
+            and onnx.defs.has(node.op_type)
+        ):
             return Tensor(kind)
         if not inputs or index or inputs[0].shape is None:
             return Tensor(kind)
@@ -250,33 +249,20 @@ class Inference:
         return [Tensor.of(np.asarray(value)) for value in values]
 
 
-def _has_schema(node: NodeProto) -> bool:
-    return bool(onnx.defs.has(node.op_type))
-
-
 def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:
     """Return the last size of what an operator of `com.microsoft` makes, if a product makes it."""
-    attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.domain != CONTRIB or len(inputs) < 2:
         return None
-    if "N" in attributes and "K" in attributes:
-        return int(attributes["N"].i)
-    right = inputs[1].shape
+    width, right = attribute_of(node, "N"), inputs[1].shape
+    if width is not None and attribute_of(node, "K") is not None:
+        return int(width)
     if right is None or len(right) < 2:
         return None
     if node.op_type in ("Attention", "QAttention"):
-        sizes = (
-            list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else []
-        )
-        return sizes[2] if len(sizes) == 3 else right[-1] // 3
-    turned = "transB" in attributes and attributes["transB"].i
+        sizes = attribute_of(node, "qkv_hidden_sizes", ())
+        return int(sizes[2]) if len(sizes) == 3 else right[-1] // 3
     is_product = "MatMul" in node.op_type or "Gemm" in node.op_type
-    return right[-2 if turned else -1] if is_product else None
-
-
-def _shape_values(node: NodeProto, shape: Shape) -> Array:
-    ends = {attribute.name: attribute.i for attribute in node.attribute}
-    return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)
+    return right[-2 if attribute_of(node, "transB") else -1] if is_product else None
 
 
 def stated_types(graph: onnx.GraphProto) -> dict[str, TypeProto]:
@@ -289,9 +275,8 @@ def named_sizes(graph: onnx.GraphProto, scope: Mapping[str, Tensor]) -> dict[str
     sizes: dict[str, int] = {}
     for value in graph.input:
         shape = scope[value.name].shape if value.name in scope else None
-        sizes |= {
-            n: s for n, s in zip(_dims(value), shape or (), strict=False) if isinstance(n, str)
-        }
+        pairs = zip(_dims(value), shape or (), strict=False)
+        sizes |= {name: size for name, size in pairs if isinstance(name, str)}
     return sizes
 
 

@@ -7,23 +7,7 @@ import re
 from trtcal.model.model import Model, TensorSpec
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-MARKS = frozenset(
-    (
-        "n",
-        "new",
-        "next",
-        "o",
-        "out",
-        "output",
-        "i",
-        "in",
-        "input",
-        "prev",
-        "previous",
-        "cur",
-        "current",
-    )
-)
+MARK = re.compile(r"n|new|next|o|out|output|i|in|input|prev|previous|cur|current")
 """Words by which exporters tell the state before a step from the one behind it: `h_in`, `h_out`."""
 CACHE = re.compile(r"(past|present)(_key_values)?", re.IGNORECASE)
 LETTER = re.compile(r"([a-z])[noi]")
@@ -62,5 +46,5 @@ def stem_of(name: str) -> tuple[str, ...]:
     """
     words = [word.lower() for word in WORD.findall(CACHE.sub("", name))]
     stem = [match[1] if (match := LETTER.fullmatch(word)) else word for word in words]
-    stem = [word for word in stem if word not in MARKS]
+    stem = [word for word in stem if not MARK.fullmatch(word)]
     return tuple(stem[:-1] if len(stem) > 1 and stem[-1] == "0" else stem)  # h0 is the first h

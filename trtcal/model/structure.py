@@ -27,15 +27,10 @@ def _graph(graph: onnx.GraphProto, numbers: dict[str, int]) -> Iterator[Any]:
     for node in graph.node:
         places = [[_number(name, numbers) for name in some] for some in (node.input, node.output)]
         attributes = sorted(node.attribute, key=lambda item: item.name)
-        yield [
-            node.domain,
-            node.op_type,
-            *places,
-            [_attribute(attribute, numbers) for attribute in attributes],
-        ]
-    for number, tensor in sorted(
-        (_number(name, numbers), tensor) for name, tensor in weights.items()
-    ):
+        settings = [_attribute(attribute, numbers) for attribute in attributes]
+        yield [node.domain, node.op_type, *places, settings]
+    numbered = {_number(name, numbers): tensor for name, tensor in weights.items()}
+    for number, tensor in sorted(numbered.items()):
         yield ["weight", number, tensor.data_type, list(tensor.dims)]
     yield ["outputs", [_number(value.name, numbers) for value in graph.output]]
 

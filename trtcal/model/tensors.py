@@ -5,7 +5,6 @@ Nothing is copied or changed.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -16,9 +15,10 @@ import onnx
 from onnx import NodeProto, TensorProto
 
 from trtcal.model.files import ITEM_BYTES, array_of, stand_in, subgraphs_of, with_inner
-from trtcal.model.graph import STANDARD, held_by
+from trtcal.model.graph import held_by
 from trtcal.model.model import Model, uniquely_named
 from trtcal.model.ops import MOVES, QDQ, SHAPE_ONLY
+from trtcal.model.shapes import UNKNOWN, Tensor, operator
 
 SEEN_THROUGH = MOVES | QDQ | {"Cast"}
 """Operators that leave a constant one."""
@@ -58,7 +58,7 @@ class View:
         self.proto = uniquely_named(model).proto
         graph = self.proto.graph
         self.nodes: list[NodeProto] = list(graph.node)
-        self.operators = [_operator(node) for node in self.nodes]
+        self.operators = [operator(node) for node in self.nodes]
         self.outputs = {value.name for value in graph.output}
         self.constants = constants_of(graph)
         self.makers: dict[str, int] = {}
@@ -98,7 +98,7 @@ class View:
     def values(self, tensor: str) -> npt.NDArray[Any] | None:
         """Return a constant's values, None if it is none or they can't be read."""
         constant = self.constants.get(tensor)
-        if constant is None or constant.data_type not in NUMBERS:
+        if constant is None or constant.data_type not in ITEM_BYTES:
             return None
         try:
             return array_of(constant)
@@ -114,49 +114,33 @@ class View:
         return None if values is None or values.size != 1 else float(values.reshape(-1)[0])
 
     @cached_property
-    def known(self) -> Mapping[str, tuple[int, tuple[int, ...] | None]]:
-        """The ONNX type of each tensor and its shape, if known, with 1 for a size that is not."""
-        try:
-            proto = onnx.shape_inference.infer_shapes(stand_in(self.proto), data_prop=True)
-        except Exception:  # it raises what it likes: then only what the model says is known
-            proto = self.proto
-        graph = proto.graph
-        values = (*graph.input, *graph.value_info, *graph.output)
-        return {value.name: _known(value) for value in values if value.type.HasField("tensor_type")}
+    def known(self) -> Mapping[str, Tensor]:
+        """What is known of each tensor, with 1 for a size that is not."""
+        return {name: _known(value) for name, value in value_types(self.proto).items()}
 
     def type_of(self, tensor: str) -> int | None:
         """Return the number that ONNX gives a tensor's type, None if it is not known."""
-        return self.known.get(tensor, (None, None))[0]
+        return self.known.get(tensor, UNKNOWN).kind or None
 
     def size_bytes(self, tensor: str) -> int | None:
         """Return the bytes of a tensor, with 1 for a size that is known at run time only."""
-        kind, shape = self.known.get(tensor, (0, None))
-        if shape is None or kind not in ITEM_BYTES:
-            return None
-        return ITEM_BYTES[kind] * math.prod(shape)
+        return self.known.get(tensor, UNKNOWN).size_bytes
 
 
-NUMBERS = (
-    TensorProto.BOOL,
-    TensorProto.INT8,
-    TensorProto.UINT8,
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.DOUBLE,
-    TensorProto.INT32,
-    TensorProto.INT64,
-)
+def value_types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """Return what is known of the tensors of a model's main graph, without those of unknown type."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(stand_in(proto), data_prop=True).graph
+    except Exception:  # it raises what it likes: then only what the model says is known
+        graph = proto.graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    return {value.name: value for value in values if value.type.tensor_type.elem_type}
 
 
-def _operator(node: NodeProto) -> str:
-    return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
-
-
-def _known(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...] | None]:
+def _known(value: onnx.ValueInfoProto) -> Tensor:
     tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return tensor.elem_type, None
-    return tensor.elem_type, tuple(max(dim.dim_value, 1) for dim in tensor.shape.dim)
+    sizes = tuple(max(dim.dim_value, 1) for dim in tensor.shape.dim)
+    return Tensor(tensor.elem_type, sizes if tensor.HasField("shape") else None)
 
 
 def sources(proto: onnx.ModelProto, tensors: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -9,13 +9,13 @@ import itertools
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
 from trtcal.model.files import (
+    attribute_of,
     stand_in,
     subgraphs_of,
     weights_of,
@@ -99,10 +99,8 @@ def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
     scope, assumed = bound_inputs(proto.graph, sizes or {})
     shapes = {name: tensor.shape for name, tensor in scope.items() if tensor.shape is not None}
     named = named_sizes(proto.graph, scope)
-    measured = {name: shape for name, shape in (sizes or {}).items() if name not in shapes}
-    inference = Inference(
-        _opsets(proto.opset_import), proto.ir_version, {}, named, assumed, measured
-    )
+    known = {name: shape for name, shape in (sizes or {}).items() if name not in shapes}
+    inference = Inference(_opsets(proto.opset_import), proto.ir_version, {}, named, assumed, known)
     functions = {(function.domain, function.name): function for function in proto.functions}
     nodes = _Counter(functions, inference).graph(proto.graph, scope)
     return Work(tuple(nodes), shapes, tuple(dict.fromkeys(assumed)))
@@ -155,7 +153,7 @@ class _Counter:
         holder = self._holder(node) or self._plain
         try:
             outputs, counted = holder(node, name, inputs, scope)
-        except (LookupError, StopIteration, TypeError, ValueError):  # the checker sees not all
+        except (LookupError, TypeError, ValueError):  # the checker sees not all
             outputs, counted = self._plain(node, name, inputs, scope)
         scope.update(zip(node.output, outputs, strict=False))
         return counted
@@ -211,7 +209,10 @@ class _Counter:
         return max(options, key=lambda option: sum(each.macs or 0 for each in option[1]))
 
     def _loop(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
-        body, carried = _graph_of(node), [replace(tensor, value=None) for tensor in inputs[2:]]
+        body, carried = (
+            attribute_of(node, "body", onnx.GraphProto()),
+            [replace(tensor, value=None) for tensor in inputs[2:]],
+        )
         goes_on = inputs[1] if len(node.input) > 1 and node.input[1] else TRUE
         start = [Tensor.of(np.array(0)), goes_on, *inputs[2:]]
         trips = _trips(_Condition(body, scope, self.inference), start, inputs[0])
@@ -224,8 +225,9 @@ class _Counter:
         return [*outputs[1:kept], *(_stacked(tensor, times) for tensor in outputs[kept:])], counted
 
     def _scan(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
-        body, states = _graph_of(node), len(inputs) - _attribute(node, "num_scan_inputs", 1)
-        axes = _attribute(node, "scan_input_axes", [0] * len(inputs))
+        body = attribute_of(node, "body", onnx.GraphProto())
+        states = len(inputs) - attribute_of(node, "num_scan_inputs", 1)
+        axes = attribute_of(node, "scan_input_axes", [0] * len(inputs))
         scanned = list(zip(inputs[states:], axes, strict=False))
         lengths = [tensor.shape[axis] for tensor, axis in scanned if tensor.shape]
         passed = [replace(tensor, value=None) for tensor in inputs[:states]]
@@ -234,12 +236,10 @@ class _Counter:
             self._assume_once(name)
         trips = lengths[0] if lengths else 1
         outputs, counted = self._within(body, name, "Scan", scope | _bound(body, passed), trips)
-        axes = _attribute(node, "scan_output_axes", [0] * len(outputs))
+        axes = attribute_of(node, "scan_output_axes", [0] * len(outputs))
         stacks = zip(outputs[states:], axes, strict=False)
-        return [
-            *outputs[:states],
-            *(_stacked(tensor, trips, axis) for tensor, axis in stacks),
-        ], counted
+        stacked = (_stacked(tensor, trips, axis) for tensor, axis in stacks)
+        return [*outputs[:states], *stacked], counted
 
     def _assume_once(self, name: str) -> None:
         self.inference.assumed.append(
@@ -322,22 +322,6 @@ def _last(condition: _Condition, first: State, limit: int | None) -> int | None:
     reached = condition.after(low, at(low))[1]
     is_linear = all(np.array_equal(reached[i], at(high)[i]) for i in first)
     return high + 1 if is_linear else None
-
-
-def _graph_of(node: NodeProto) -> onnx.GraphProto:
-    body: onnx.GraphProto = next(
-        attribute.g for attribute in node.attribute if attribute.name == "body"
-    )
-    return body
-
-
-def _attribute(node: NodeProto, name: str, default: Any) -> Any:
-    values = (
-        helper.get_attribute_value(attribute)
-        for attribute in node.attribute
-        if attribute.name == name
-    )
-    return next(values, default)
 
 
 def _bound(body: onnx.GraphProto, tensors: Sequence[Tensor]) -> Scope:

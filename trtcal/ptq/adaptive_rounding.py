@@ -69,9 +69,7 @@ def measure_moments(
         chosen = _choose_rows(form.row_count(x), most, generator)
         rows, quantized = form.rows(x, chosen), form.rows(q, chosen)
         if centered:
-            offsets = offsets or [
-                values.mean(axis=1, keepdims=True) for values in (rows, quantized)
-            ]
+            offsets = offsets or [v.mean(axis=1, keepdims=True) for v in (rows, quantized)]
             rows, quantized = rows - offsets[0], quantized - offsets[1]
         counted = np.ones(len(chosen)) if weights is None else weights[number][chosen]
         weighted = quantized * counted.astype(np.float32)[:, None]
@@ -134,10 +132,8 @@ def clipped_scales(weights: Floats, scale: Floats, gram: Floats) -> Floats:
     best, least = scale, np.full(scale.shape, np.inf)
     for factor in CLIPS:
         tried = np.asarray(scale * factor, np.float32)
-        error = (
-            nearest_steps(weights / tried[:, :, None], FORMATS["int8"]) * tried[:, :, None]
-            - weights
-        )
+        each = tried[:, :, None]
+        error = nearest_steps(weights / each, FORMATS["int8"]) * each - weights
         power = ((error @ gram) * error).sum(axis=2)
         best = np.where(power < least, tried, best)
         least = np.minimum(power, least)

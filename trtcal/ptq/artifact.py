@@ -24,14 +24,14 @@ from trtcal.documents import (
 )
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS, Precision, by_dtype
-from trtcal.model import Model, checked, unique
-from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
+from trtcal.model import Model, checked
+from trtcal.model.graph import GraphWriter, export_model, import_graph, only_consumer
 from trtcal.model.model import Floats, Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps
 from trtcal.ptq.changes import HOW_TO_MAKE, Bounds, Changes, missing
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
-from trtcal.quantization.weighted_ops import Layer, Weight, bias_of, block_axis, set_bias
+from trtcal.quantization.weighted_ops import Layer, bias_of, block_axis, set_bias
 from trtcal.ranges import Calibration
 
 OPTIMIZATIONS_KIND = "optimizations"
@@ -123,15 +123,15 @@ def _check_overrides(model: Model) -> None:
             raise missing(f"layer {name!r}")
     for name, grid in overrides.weights.items():
         precision = overrides.precisions.get(name, "int8")
-        if not _fits(grid, nodes[name], layers[name].weight, FORMATS[precision]):
+        if not _fits(grid, nodes[name], layers[name], FORMATS[precision]):
             raise InputError(
                 f"the optimizations do not fit the weights of layer {name!r}", HOW_TO_MAKE
             )
 
 
-def _fits(grid: Grid, node: gs.Node, weight: Weight | None, kind: Precision) -> bool:
+def _fits(grid: Grid, node: gs.Node, layer: Layer, kind: Precision) -> bool:
     """Tell whether a grid has a layer's shape, and positive scales: by block, by channel, or one."""
-    values = constant(node.inputs[weight.index]) if weight else None
+    weight, values = layer.weight, layer.values(node)
     shape, scales = grid.values.shape, grid.scale.shape
     if weight is None or values is None or values.shape != shape or not np.all(grid.scale > 0):
         return False
@@ -171,9 +171,7 @@ def read_optimizations(path: Path) -> Optimizations:
                 for number, name in enumerate(header[kind])
             }
 
-        precisions = {
-            str(name): str(precision) for name, precision in header.get("precisions", {}).items()
-        }
+        precisions = {str(n): str(kind) for n, kind in header.get("precisions", {}).items()}
         if unknown := set(precisions.values()) - FORMATS.keys():
             raise ValueError(f"it has the unknown precision {min(unknown)!r}")
         grids = {
@@ -225,18 +223,17 @@ def in_float(optimized: Model) -> Model:
     """
     graph = import_graph(optimized.proto)
     layers = {layer.name: layer for layer in find_layers(optimized).layers}
-    names = tensor_names(graph)
+    writer = GraphWriter(graph)
     overrides = optimized.overrides
     for node in list(graph.nodes):
         if overrides.precision(node.name) != "int8":
             continue
         if node.name in overrides.biases:
-            bias = overrides.biases[node.name]
-            set_bias(node, gs.Constant(unique(f"{node.name}/bias", names), bias))
+            set_bias(node, writer.new_constant(f"{node.name}/bias", overrides.biases[node.name]))
         weight = layers[node.name].weight if node.name in layers else None
         if weight is not None and node.name in overrides.weights:
             values = overrides.weights[node.name].floats(weight.axis)
-            node.inputs[weight.index] = gs.Constant(unique(f"{node.name}/weight", names), values)
+            node.inputs[weight.index] = writer.new_constant(f"{node.name}/weight", values)
     return checked(
         replace(optimized, proto=export_model(graph, optimized.proto), overrides=Overrides())
     )
@@ -265,15 +262,13 @@ def layer_changes(model: Model, calibration: Calibration) -> list[dict[str, Any]
 
 
 def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | None]:
-    values = constant(node.inputs[layer.weight.index]) if layer.weight else None
+    values = layer.values(node)
     if grid is None or layer.weight is None or values is None:
         return {"weights": None, "rounded": None}
     exact = values / grid.scales(layer.weight.axis)
     nearest = nearest_steps(exact, by_dtype()[grid.values.dtype])
-    return {
-        "weights": values.size,
-        "rounded": int((nearest != grid.values.astype(np.float32)).sum()),
-    }
+    rounded = int((nearest != grid.values.astype(np.float32)).sum())
+    return {"weights": values.size, "rounded": rounded}
 
 
 def _bias_change(node: gs.Node, bias: Floats) -> float:

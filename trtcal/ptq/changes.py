@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,8 +11,7 @@ import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
 from trtcal.errors import InputError
-from trtcal.model import unique
-from trtcal.model.graph import all_names, constant, export_model, import_graph, is_op, tensor_names
+from trtcal.model.graph import GraphWriter, constant, export_model, import_graph, is_op
 from trtcal.model.model import Floats
 from trtcal.ptq.channels import weight_axes
 from trtcal.ptq.compensation import own_bias
@@ -24,10 +21,6 @@ from trtcal.quantization.weighted_ops import Layer
 HOW_TO_MAKE = "make them with `trtcal quantize --improve`"
 
 Bounds = tuple[float, float]
-
-
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +33,8 @@ class Changes:
     only.
     """
 
-    constants: Mapping[str, Floats] = field(default_factory=_nothing)
-    bounds: Mapping[str, Bounds] = field(default_factory=_nothing)
+    constants: Mapping[str, Floats] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
     affines: tuple[str, ...] = ()
     moved: frozenset[str] = frozenset()
 
@@ -90,7 +83,7 @@ def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.Mo
     if not bounds:
         return proto
     graph = import_graph(proto)
-    names, left = tensor_names(graph), dict(bounds)
+    writer, left = GraphWriter(graph), dict(bounds)
     for node in graph.nodes:
         if node.name not in left:
             continue
@@ -101,7 +94,7 @@ def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.Mo
         least, largest = left.pop(node.name)
         ends = {"least": least, "largest": largest} if largest < np.inf else {"least": least}
         inputs = [
-            gs.Constant(unique(f"{node.name}/{end}", names), np.array(value, np.float32))
+            writer.new_constant(f"{node.name}/{end}", np.array(value, np.float32))
             for end, value in ends.items()
         ]
         node.op, node.inputs = "Clip", [node.inputs[0], *inputs]
@@ -121,15 +114,15 @@ def with_affines(proto: onnx.ModelProto, tensors: Collection[str]) -> onnx.Model
     graph = import_graph(proto)
     layers = {layer.name: layer for layer in place(graph).layers}
     known = graph.tensors()
-    names = all_names(graph)
+    writer = GraphWriter(graph)
     for name in tensors:
         readers = affine_readers(known[name], layers) if name in known else []
         if not readers:
             raise missing(f"layers that read {name!r}")
         channels = _channels(readers[0], known[name])
-        affine = _put(graph, names, "Mul", known[name], np.ones(channels, np.float32))
+        affine = _put(writer, "Mul", known[name], np.ones(channels, np.float32))
         if all(own_bias(node) is not None for node in readers):
-            affine = _put(graph, names, "Add", affine, np.zeros(channels, np.float32))
+            affine = _put(writer, "Add", affine, np.zeros(channels, np.float32))
         for node in readers:
             node.inputs[0] = affine
     return export_model(graph, proto)
@@ -150,15 +143,12 @@ def _channels(node: gs.Node, tensor: gs.Tensor) -> int:
     return int(weight.shape[axes[1]]) if len(node.inputs[1].outputs) == 1 else 0
 
 
-def _put(
-    graph: gs.Graph, names: set[str], op: str, tensor: gs.Tensor, values: Floats
-) -> gs.Variable:
+def _put(writer: GraphWriter, op: str, tensor: gs.Tensor, values: Floats) -> gs.Variable:
     """Put an operator with a constant behind a tensor, and return its output."""
-    name = unique(f"{tensor.name}/{op.lower()}", names)
-    output = gs.Variable(unique(f"{name}/output", names), tensor.dtype, tensor.shape)
-    constant_ = gs.Constant(unique(f"{name}/values", names), values)
-    graph.nodes.append(gs.Node(op, name, {}, [tensor, constant_], [output]))
-    return output
+    name = f"{tensor.name}/{op.lower()}"
+    output = writer.new_variable(f"{name}/output", tensor.dtype, tensor)
+    inputs = [tensor, writer.new_constant(f"{name}/values", values)]
+    return writer.new_node(op, name, inputs, output)
 
 
 def missing(what: str) -> InputError:

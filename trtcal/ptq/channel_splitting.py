@@ -96,11 +96,8 @@ def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:
     graph = import_graph(model.proto)
     placement = find_layers(model)
     layers = {layer.name: layer for layer in placement.layers if layer.op in ("Conv", "Gemm")}
-    by_layer = {
-        bounded_layer.layer.name: bounded_layer
-        for bounded_layer in bounded_layers(graph, layers)
-        if bounded_layer.bounds[0] == 0.0
-    }
+    relus = (place for place in bounded_layers(graph, layers) if place.bounds[0] == 0.0)
+    by_layer = {place.layer.name: place for place in relus}
     for first in by_layer.values():
         makers, readers = [first], list(first.made.outputs)
         second = by_layer.get(readers[0].name) if len(readers) == 1 else None

@@ -171,15 +171,6 @@ def _clip(node: gs.Node, channels: Channels) -> bool:
     return _alike(node, channels)
 
 
-def _unread(node: gs.Node, channels: Channels) -> bool:
-    """Pass over an operator that reads a shape and no values."""
-    return True
-
-
-def _prelu(node: gs.Node, channels: Channels) -> bool:
-    return constant(node.inputs[1]) is not None and _alike(node, channels)
-
-
 def _reduce(node: gs.Node, channels: Channels) -> bool:
     source = node.inputs[0]
     axes = node.attrs.get("axes") if len(node.inputs) < 2 else constant(node.inputs[1])
@@ -345,8 +336,8 @@ RULES: Mapping[str, Callable[[gs.Node, Channels], bool]] = {
     "Clip": _clip,
     "Concat": _concat,
     "Mul": _mul,
-    "PRelu": _prelu,
-    **dict.fromkeys(SHAPE_ONLY, _unread),
+    "PRelu": lambda node, channels: constant(node.inputs[1]) is not None and _alike(node, channels),
+    **dict.fromkeys(SHAPE_ONLY, lambda node, channels: True),
     "Pad": _pad,
     "Slice": _slice,
 }

@@ -166,9 +166,8 @@ def addend(tensor: gs.Tensor) -> Bias | None:
     if values is None or values.ndim != 1 or values.size < 2 or values.dtype != np.float32:
         return None
     is_addend = maker.op == "Add" or (index == 2 and maker.attrs.get("axis", -1) == -1)
-    return (
-        Bias(maker, index, values) if is_addend and len(maker.inputs[index].outputs) == 1 else None
-    )
+    is_own = len(maker.inputs[index].outputs) == 1
+    return Bias(maker, index, values) if is_addend and is_own else None
 
 
 def shift(changed: dict[str, Floats], bias: Bias, readers: Sequence[Reader], by: Floats) -> None:

@@ -35,9 +35,7 @@ from trtcal.quantization.placement import Placement
 
 LARGEST_FACTOR = 64.0  # times that a channel is scaled up or down at most
 STRENGTH = 0.5  # of the difference between channels that goes into the weights behind
-REACH = (
-    0.15  # of a channel's range, by which other samples may exceed the observed ones before a Clip
-)
+REACH = 0.15  # of a channel's range, by which other samples may exceed those observed
 TINY = 1e-30
 
 
@@ -115,9 +113,8 @@ def _factors(
     tensors = graph.tensors()
     for edit in (edit for edit in channels.edits if edit.sign < 0):
         ids = roots[edit.ids]
-        np.maximum.at(
-            reads, ids, _largest_weights(np.asarray(constant(tensors[edit.tensor])), edit)
-        )
+        weight = np.asarray(constant(tensors[edit.tensor]))
+        np.maximum.at(reads, ids, _largest_weights(weight, edit))
         if edit.groups < len(ids):
             depthwise[ids] = False
     usable = channels.is_free()[roots] & (peak > 0) & (reads > 0)
@@ -200,6 +197,4 @@ def _is_nonlinear(tensor: gs.Tensor) -> bool:
     if maker is None or not is_op(maker, *QUANTIZES) or tensor.shape is None:
         return False
     sources = {input_.op for operand in maker.inputs for input_ in operand.inputs}
-    return sources != {"MatMul"} or not any(
-        isinstance(input_, gs.Constant) for input_ in maker.inputs
-    )
+    return sources != {"MatMul"} or not any(isinstance(t, gs.Constant) for t in maker.inputs)

@@ -136,10 +136,7 @@ class _Progress:
 
 
 def improve(
-    prepared: Model,
-    dataset: Dataset,
-    options: ImproveOptions,
-    reporter: Reporter,
+    prepared: Model, dataset: Dataset, options: ImproveOptions, reporter: Reporter
 ) -> Improved:
     """Find the ranges and optimizations with which a prepared model loses least by the plan.
 
@@ -268,13 +265,11 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     first, *others = attempt.states
     plan = context.plan
     in_time = itertools.takewhile(lambda _: now() <= context.until, others)
-    verdict, state = leading(
-        (
-            judge.measure(quantize(context.model(candidate), candidate.calibration, plan).proto),
-            candidate,
-        )
-        for candidate in itertools.chain([first], in_time)
-    )
+
+    def measured(state: State) -> tuple[Verdict, State]:
+        return judge.measure(quantize(context.model(state), state.calibration, plan).proto), state
+
+    verdict, state = leading(map(measured, itertools.chain([first], in_time)))
     what = attempt.what
     if others and plan.ranged:
         what = f"{what}; with ranges by {state.calibration.method}"

@@ -135,9 +135,7 @@ def token_weights(
     Both by batch, `energies` (samples, tokens) or more; a mask of another shape is ignored. A position
     counts in inverse proportion to its energy, but those below the median count about alike.
     """
-    usual = max(
-        float(np.median(np.concatenate([energy.ravel() for energy in energies]))), NO_ENERGY
-    )
+    usual = max(float(np.median(np.concatenate([e.ravel() for e in energies]))), NO_ENERGY)
     by_batch = []
     for energy, mask in zip(energies, masks, strict=True):
         weights = usual / (energy.astype(np.float64) + usual)

@@ -232,11 +232,9 @@ def _split(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequ
 
 def _zero_center(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
     centered = zero_center(context.model(state), state.calibration)
-    return (
-        ()
-        if centered is None
-        else [replace(state.with_changes(centered[0]), calibration=centered[1])]
-    )
+    if centered is None:
+        return ()
+    return [replace(state.with_changes(centered[0]), calibration=centered[1])]
 
 
 def _reconstructing(options: ReconstructionOptions) -> Apply:

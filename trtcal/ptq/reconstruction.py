@@ -19,14 +19,7 @@ from onnx import numpy_helper
 from threadpoolctl import threadpool_limits
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.sessions import (
-    Array,
-    Session,
-    give_back,
-    open_session,
-    run_session,
-    runs_of,
-)
+from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session, runs_of
 from trtcal.calibration.job import tensor_bytes
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
@@ -35,15 +28,10 @@ from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.formats import FORMATS, Precision
 from trtcal.model import Model
 from trtcal.model.files import stand_in
-from trtcal.model.graph import constant, import_graph
+from trtcal.model.graph import import_graph
 from trtcal.model.model import Floats, Grid, Overrides, along
 from trtcal.model.ops import CONVOLUTIONS
-from trtcal.ptq.adaptive_rounding import (
-    clipped_scales,
-    compensated,
-    measure_moments,
-    rounded_steps,
-)
+from trtcal.ptq.adaptive_rounding import clipped_scales, compensated, measure_moments, rounded_steps
 from trtcal.ptq.bias_correction import activation_of, solve_shift
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.layer_inputs import (
@@ -176,7 +164,7 @@ class LayerwiseReconstruction:
                 continue
             own = nodes[node.name]
             (read,) = layer.activations.values()
-            values = constant(own.inputs[layer.weight.index])
+            values = layer.values(own)
             if values is None or values.dtype != np.float32:
                 continue
             kind, source = FORMATS[self.asked[node.name]], placement.range_of(read)

@@ -34,18 +34,16 @@ def zero_center(model: Model, calibration: Calibration) -> tuple[Changes, Calibr
     changed: dict[str, Floats] = {}
     bounds: dict[str, Bounds] = {}
     moved = set[str]()
-    for bounded_layer in bounded_layers(graph, layers) if graph.opset >= OPSET else ():
-        is_relu = bounded_layer.bounds[0] == 0.0
-        readers = (
-            compensating_readers(bounded_layer.made, graph, layers, SHIFTS) if is_relu else None
-        )
+    for place in bounded_layers(graph, layers) if graph.opset >= OPSET else ():
+        is_relu = place.bounds[0] == 0.0
+        readers = compensating_readers(place.made, graph, layers, SHIFTS) if is_relu else None
         names = _ranges(readers.tensors, placement, ranges) if readers is not None else []
         if readers is None or not names:
             continue
         half = float(np.float32(ranges[names[0]].amax / 2))
-        shift(changed, bounded_layer.bias, readers.layers, np.array(half, np.float32))
-        bounds[bounded_layer.node.name] = (-half, bounded_layer.bounds[1] - half)
-        moved |= {bounded_layer.sum.name, *(tensor.name for tensor in readers.tensors)}
+        shift(changed, place.bias, readers.layers, np.array(half, np.float32))
+        bounds[place.node.name] = (-half, place.bounds[1] - half)
+        moved |= {place.sum.name, *(tensor.name for tensor in readers.tensors)}
         for name in names:
             before = ranges[name].amax
             note = f"{before:.6g}, shifted by {half:.6g}"

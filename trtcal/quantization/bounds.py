@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import constant, expanded, format_of
+from trtcal.model.graph import constant, expanded, format_of, optional_input
 from trtcal.model.ops import BOUNDED, SELECTS, WITHIN_ONE, output_axis
 
 Bounds = dict[str, float]
@@ -109,14 +109,9 @@ RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
     "Gemm": _weighted,
     "MatMul": _matmul,
     "Mul": lambda node, values: math.prod(values),
-    "Pad": lambda node, values: max(values[0], values[2] if _has(node, 2) else 0.0),
+    "Pad": lambda node, values: max(values[0], values[2] if optional_input(node, 2) else 0.0),
     "QuantizeLinear": lambda node, values: form.most if (form := format_of(node)) else None,
     "Sub": lambda node, values: sum(values),
     "Sum": lambda node, values: sum(values),
     "Where": lambda node, values: max(values[1:]),
 }
-
-
-def _has(node: gs.Node, place: int) -> bool:
-    """Tell whether an input that may be left out is there."""
-    return len(node.inputs) > place and not node.inputs[place].is_empty()

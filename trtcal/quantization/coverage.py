@@ -112,14 +112,11 @@ class Coverage:
         if self.share is None:
             return "the multiply-accumulates of this network are not known"
         verb = "run" if self.is_built else "can run"
-        parts = [
-            (
-                percent(share),
-                f"{'have weights' if name in WEIGHTS_ONLY else verb} in {name.upper()}",
-            )
-            for name, share in self.shares.items()
-        ]
-        (first, does), *others = parts or [("0 %", f"{verb} in {spelled(())}")]
+        parts = [("0 %", f"{verb} in {spelled(())}")] if not self.shares else []
+        for name, share in self.shares.items():
+            does = "have weights" if name in WEIGHTS_ONLY else verb
+            parts.append((percent(share), f"{does} in {name.upper()}"))
+        (first, does), *others = parts
         sentence = f"{first} of {amount(self.macs)} {does}"
         sentence += "".join(f", {share} {does}" for share, does in others)
         if self.unknown_macs:
@@ -153,9 +150,7 @@ class Coverage:
         if more := self.uncounted[REST_SHOWN:]:
             yield f"not counted: {len(more)} further nodes"
         if self.assumed:
-            sizes = ", ".join(
-                f"{name} {'x'.join(map(str, at))}" for name, at in self.inputs.items()
-            )
+            sizes = ", ".join(f"{n} {'x'.join(map(str, at))}" for n, at in self.inputs.items())
             others = len(self.assumed) - 1
             more_of = f" (and {others} more such sizes)" if others else ""
             yield f"counted for {sizes}: {self.assumed[0]}{more_of}" if sizes else self.assumed[0]
@@ -218,17 +213,24 @@ def asked_coverage(
 
 
 def usual_sizes(record: Mapping[str, Any]) -> dict[str, Shape]:
-    """Return the median shapes of a sample that `quantize` recorded: [least, median, most] by input."""
+    """Return the median shapes of a sample that `quantize` recorded, without those that are empty."""
+    sizes = recorded_sizes(record)
+    return {name: usual for name, (_, usual, _) in sizes.items() if 0 not in usual}
+
+
+def recorded_sizes(record: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape, Shape]]:
+    """Return the least, median and most sizes of a sample that `quantize` recorded, by input."""
     sizes = record.get("sizes")
-    usual: dict[str, Shape] = {}
+    known = {}
     for name, shapes in sizes.items() if isinstance(sizes, dict) else ():
-        if isinstance(shapes, list) and len(shapes) == 3 and _is_shape(shapes[1]):
-            usual[name] = tuple(shapes[1])
-    return usual
+        if isinstance(shapes, list) and len(shapes) == 3 and all(map(_is_shape, shapes)):
+            least, usual, most = map(tuple, shapes)
+            known[name] = least, usual, most
+    return known
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(size) is int and 0 < size < 2**31 for size in value)
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**31 for n in value)
 
 
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
@@ -257,6 +259,8 @@ def cover(
     own = by_precision.get(INT8, [])
     rest = [node for node in multiplying if precisions[id(node)] not in NARROW]
     rest.sort(key=lambda node: -(node.macs or 0))
+    unknown = [node for node in work.nodes if node.macs is None]
+    others = [name for name in NARROW if name != INT8 and name in by_precision]
     return Coverage(
         is_built=is_built,
         macs=total,
@@ -267,18 +271,10 @@ def cover(
         nodes=sum(node.macs != 0 for node in work.nodes),
         int8_nodes=len(own),
         rest=tuple(_uncovered(node, total, _reason(node, reasons)) for node in rest[:REST_KEPT]),
-        uncounted=tuple(
-            _uncovered(node, total, _unknown_reason(node))
-            for node in work.nodes
-            if node.macs is None
-        ),
+        uncounted=tuple(_uncovered(node, total, _unknown_reason(node)) for node in unknown),
         inputs=dict(work.inputs),
         assumed=work.assumed,
-        narrow_macs={
-            name: _sum_macs(by_precision[name])
-            for name in NARROW
-            if name != INT8 and name in by_precision
-        },
+        narrow_macs={name: _sum_macs(by_precision[name]) for name in others},
     )
 
 

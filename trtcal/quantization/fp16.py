@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -258,9 +259,7 @@ Crossing = tuple[Hashable, Sequence[Hashable], int]
 
 
 def split(
-    fixed: Mapping[Hashable, str],
-    crossings: Iterable[Crossing],
-    preferred: str = FP32,
+    fixed: Mapping[Hashable, str], crossings: Iterable[Crossing], preferred: str = FP32
 ) -> set[Hashable]:
     """Return what is in float16, by the split with the fewest casts.
 
@@ -300,14 +299,11 @@ class _Network:
         capacity = scipy.sparse.coo_array((capacities, (rows, columns)), size).tocsr()
         left = capacity - scipy.sparse.csgraph.maximum_flow(capacity, 0, 1).flow
         left.eliminate_zeros()
+        reached = partial(scipy.sparse.csgraph.breadth_first_order, return_predecessors=False)
         if preferred == FP32:
-            side = set(scipy.sparse.csgraph.breadth_first_order(left, 0, return_predecessors=False))
+            side = set(reached(left, 0))
         else:
-            side = set(range(size[0])) - set(
-                scipy.sparse.csgraph.breadth_first_order(
-                    left.T.tocsr(), 1, return_predecessors=False
-                )
-            )
+            side = set(range(size[0])) - set(reached(left.T.tocsr(), 1))
         return {name for name, number in self.numbers.items() if number in side} - {FP16}
 
 

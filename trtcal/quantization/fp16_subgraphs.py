@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import GraphWriter, constant
+from trtcal.model.graph import GraphWriter, constant, redirect_readers
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
@@ -98,17 +98,13 @@ class _Writer(GraphWriter):
                 node.inputs[0] = self.narrow[node.inputs[0].name]
                 node.inputs[1] = self._scale(node)
             elif is_cast_to(np.float16, node):
-                self._replace(node.outputs[0], self.narrow[node.inputs[0].name])
+                redirect_readers(node.outputs[0], self.narrow[node.inputs[0].name])
             elif node.op in SHAPE_ONLY:
                 node.inputs[0] = self.narrow[node.inputs[0].name]
 
     def _is_ours(self, tensor: gs.Tensor) -> bool:
         is_cast = any(producer.name in self.casts for producer in tensor.inputs)
         return is_cast and is_fp32(tensor)
-
-    def _replace(self, tensor: gs.Tensor, other: gs.Tensor) -> None:
-        for reader in list(tensor.outputs):
-            reader.inputs = [other if read is tensor else read for read in reader.inputs]
 
     def _fp16(self, tensor: gs.Tensor) -> gs.Tensor:
         if tensor.name not in self.narrow:
@@ -135,21 +131,15 @@ class _Writer(GraphWriter):
         TensorRT-RTX 1.7 computes Conv and Cast in float16 throughout, even if the weights overflow
         there; a Clip before the Cast prevents that.
         """
-        heavy = any(
-            producer.op in HEAVY and not any(pairs_before(producer)) for producer in tensor.inputs
-        )
-        if not heavy:
+        heavy = [maker for maker in tensor.inputs if maker.op in HEAVY]
+        if all(any(pairs_before(maker)) for maker in heavy):
             return tensor
         result = self.new_variable(f"{tensor.name}/within", tensor.dtype, tensor)
-        return self.new_node("Clip", f"{result.name}/clip", [tensor, *self._limits()], result)
-
-    def _limits(self) -> list[gs.Constant]:
-        if not self.limits:
-            for name, value in (("lowest", -FP16_MAX), ("highest", FP16_MAX)):
-                self.limits.append(
-                    self.new_constant(f"float16/{name}", np.array(value, np.float32))
-                )
-        return self.limits
+        ends = (("lowest", -FP16_MAX), ("highest", FP16_MAX))
+        self.limits = self.limits or [
+            self.new_constant(f"float16/{name}", np.array(end, np.float32)) for name, end in ends
+        ]
+        return self.new_node("Clip", f"{result.name}/clip", [tensor, *self.limits], result)
 
     def _constant(self, tensor: gs.Constant) -> gs.Constant:
         values = np.asarray(constant(tensor))

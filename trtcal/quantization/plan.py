@@ -209,9 +209,7 @@ class Plan:
             self,
             default=raised(self.default),
             layers={name: raised(precision) for name, precision in self.layers.items()},
-            rules=tuple(
-                dataclasses.replace(rule, precision=raised(rule.precision)) for rule in self.rules
-            ),
+            rules=tuple(dataclasses.replace(r, precision=raised(r.precision)) for r in self.rules),
             rest=None,
         )
 

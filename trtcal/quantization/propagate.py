@@ -29,9 +29,8 @@ def propagate(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     propagation = _Propagation(graph, [*layers, *cuts])
     for node in reversed(graph.nodes):
         propagation.visit(node)
-    return cuts + [
-        propagation.found[node.name] for node in graph.nodes if node.name in propagation.found
-    ]
+    further = propagation.found
+    return cuts + [further[node.name] for node in graph.nodes if node.name in further]
 
 
 def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
@@ -45,12 +44,9 @@ def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     taken = {layer.name for layer in layers}
     layers_of_choice = []
     for node in graph.nodes:
-        if node.op in INT8_LIGHT | POOLS | {"Concat"} and node.name not in taken:
-            read = {
-                i: tensor.name for i, tensor in enumerate(node.inputs) if tensor.name in quantized
-            }
-            if read:
-                layers_of_choice.append(Layer(node.name, node.op, read))
+        read = {i: t.name for i, t in enumerate(node.inputs) if t.name in quantized}
+        if read and node.op in INT8_LIGHT | POOLS | {"Concat"} and node.name not in taken:
+            layers_of_choice.append(Layer(node.name, node.op, read))
     return layers_of_choice
 
 
@@ -87,7 +83,7 @@ class _Propagation:
         takes = [self._takes(reader, index) for reader, index in places]
         if places and all(takes) and tensor.name not in self.shown:
             self.quantized.add(tensor.name)
-        leads = (reader.op in LEADING and self._leads(reader) for reader, _ in places)
+        leads = (r.op in LEADING and r.outputs[0].name in self.leading for r, _ in places)
         if any(takes) or any(leads):
             self.leading.add(tensor.name)
 
@@ -95,9 +91,6 @@ class _Propagation:
         if (reader.name, index) in self.taken:
             return True
         return reader.op in PASSING_ON and reader.outputs[0].name in self.quantized
-
-    def _leads(self, reader: gs.Node) -> bool:
-        return reader.outputs[0].name in self.leading
 
     def _is_worth_storing(self, node: gs.Node) -> bool:
         """Tell whether values are stored, for several readers or by nested Concats, that take INT8."""
@@ -110,9 +103,10 @@ class _Propagation:
         return all(self._can_take(reader, index) for reader, index in places)
 
     def _can_take(self, reader: gs.Node, index: int) -> bool:
-        pooled = is_pool(reader) and reader.outputs[0].name in self.quantized
+        result = reader.outputs[0].name
+        pooled = is_pool(reader) and result in self.quantized
         pooled |= reader.op in POOLS and reader.inputs[index].inputs[0].op == "MaxPool"
-        light = reader.op in INT8_LIGHT | {"Concat"} and self._leads(reader)
+        light = reader.op in INT8_LIGHT | {"Concat"} and result in self.leading
         return pooled or light or self._takes(reader, index)
 
     def _take(self, reader: gs.Node, index: int) -> None:

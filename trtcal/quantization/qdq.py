@@ -17,6 +17,7 @@ from trtcal.documents import canonical_json
 from trtcal.errors import InputError
 from trtcal.formats import BY_OPERATOR, FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.model import Model, checked
+from trtcal.model.cut import metadata_of
 from trtcal.model.files import OnnxFile, quantized_type, write_onnx
 from trtcal.model.graph import GraphWriter, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Overrides
@@ -89,9 +90,7 @@ def quantize(
     decisions = decide(plan, graph, placement)
     writer = _Writer(graph, ranges, placement, plan, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
-    unused = {
-        layer.name: why for layer, precision in chosen if (why := writer.unfit(layer, precision))
-    }
+    unused = {layer.name: why for layer, form in chosen if (why := writer.unfit(layer, form))}
     writer.overrides = model.overrides.without(unused)
     for layer, precision in chosen:
         writer.write(layer, precision)
@@ -111,9 +110,7 @@ def quantize(
         if decision.precision not in NARROW and not decision.is_default
     }
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    precisions = {
-        name: done.get(name, precision) for name, precision in asked_precisions(proto).items()
-    }
+    precisions = {n: done.get(n, precision) for n, precision in asked_precisions(proto).items()}
     result = QuantizedModel(proto, precisions, skipped, excluded, fp16_subgraphs, unused)
     _describe(result, ranges, plan, done, model.overrides.moved)
     return result
@@ -203,31 +200,25 @@ def _stems(
 
 def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Calibration:
     """Return what is known of activations; `InputError` if it is of another model, or too little."""
-    if calibration is not None:
-        _check_same_model(model, calibration)
-        return calibration
-    if plan.ranged:
+    if calibration is not None and model.fingerprint != calibration.model:
+        raise InputError(
+            f"the calibration is for another model ({calibration.model[:19]}…) than {model.path} "
+            f"({model.fingerprint[:19]}…)",
+            "calibrate this model: the ranges of another model do not fit",
+        )
+    if calibration is None and plan.ranged:
         raise InputError(
             f"the plan asks for {' and '.join(plan.ranged)}, and there is no calibration with the "
             "ranges of activations",
             f"give the calibration.json of `trtcal calibrate`; {' and '.join(WEIGHTS_ONLY)} alone need "
             "none",
         )
-    return without_ranges(model)
+    return calibration or without_ranges(model)
 
 
 def without_ranges(model: Model) -> Calibration:
     """Return a calibration of nothing, for plans that quantize weights only."""
     return Calibration(NONE, {}, model.fingerprint, NONE, 0, NONE, {}, {})
-
-
-def _check_same_model(model: Model, calibration: Calibration) -> None:
-    if model.fingerprint != calibration.model:
-        raise InputError(
-            f"the calibration is for another model ({calibration.model[:19]}…) than {model.path} "
-            f"({model.fingerprint[:19]}…)",
-            "calibrate this model: the ranges of another model do not fit",
-        )
 
 
 class _Writer(GraphWriter):
@@ -298,16 +289,13 @@ class _Writer(GraphWriter):
 
     def _too_small(self, layer: Layer, precision: str) -> str | None:
         """Return why a weight has no scale: what is below the smallest one becomes zero."""
-        values = (
-            constant(self.nodes[layer.name].inputs[layer.weight.index]) if layer.weight else None
-        )
+        values = layer.values(self.nodes[layer.name])
         amax = 0.0 if values is None else float(np.abs(values).max(initial=0))
         least = least_scale(FORMATS[precision]) * FORMATS[precision].top
         if not 0 < amax < least:
             return None
-        return (
-            f"its weights are too small for {precision}: at most {amax:.3g}, less than {least:.3g}"
-        )
+        sizes = f"at most {amax:.3g}, less than {least:.3g}"
+        return f"its weights are too small for {precision}: {sizes}"
 
     def unfit(self, layer: Layer, precision: str) -> str | None:
         """Return why a layer's optimizations do not fit a precision, None if they do or if none are."""
@@ -390,11 +378,7 @@ class _Writer(GraphWriter):
         ]
 
     def _dequantized(
-        self,
-        tensor: gs.Tensor,
-        quantized: gs.Tensor,
-        parameters: list[gs.Tensor],
-        attributes: Any,
+        self, tensor: gs.Tensor, quantized: gs.Tensor, parameters: list[gs.Tensor], attributes: Any
     ) -> gs.Variable:
         result = self.new_variable(f"{tensor.name}/dequantized", parameters[0].dtype, tensor)
         name = f"{result.name.rpartition('/')[0]}/dequantize"
@@ -437,12 +421,10 @@ def _describe(
         record["sizes"] = calibration.sizes
     if "fp16" in plan.asked:
         record["fp16_subgraphs"] = asdict(result.fp16_subgraphs)
-    proto = result.proto
-    kept = [item for item in proto.metadata_props if item.key != METADATA]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(kept)
-    value = canonical_json(record).decode()
-    proto.metadata_props.append(onnx.StringStringEntryProto(key=METADATA, value=value))
+    metadata = metadata_of(result.proto)
+    metadata.pop(METADATA, None)  # of the model that it was made from
+    metadata[METADATA] = canonical_json(record).decode()
+    onnx.helper.set_model_props(result.proto, metadata)
 
 
 def write_quantized(path: Path, quantized: QuantizedModel) -> OnnxFile:
@@ -500,7 +482,7 @@ def fp16_tensors(graph: onnx.GraphProto) -> set[str]:
 
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
     """Return what `quantize` recorded in a model, {} if it did not make it."""
-    return record_in({item.key: item.value for item in proto.metadata_props})
+    return record_in(metadata_of(proto))
 
 
 def record_in(metadata: Mapping[str, str]) -> dict[str, Any]:

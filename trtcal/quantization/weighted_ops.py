@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.formats import Precision
-from trtcal.model.graph import constant, format_of, is_op
+from trtcal.model.graph import constant, format_of, is_op, optional_input
 from trtcal.model.model import Floats
 from trtcal.model.ops import CARRIES, CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
 
@@ -39,7 +41,7 @@ def bias_of(node: gs.Node) -> Bias | None:
     channels = _channels(node)
     if channels is None:
         return None
-    bias = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+    bias = optional_input(node, 2)
     values = np.zeros(channels, np.float32) if bias is None else constant(bias)
     return _bias(node, 2, values, channels)
 
@@ -105,6 +107,10 @@ class Layer:
     op: str
     activations: dict[int, str]
     weight: Weight | None = None
+
+    def values(self, node: gs.Node) -> npt.NDArray[Any] | None:
+        """Return the values of its weight, out of its node; None without one."""
+        return constant(node.inputs[self.weight.index]) if self.weight else None
 
 
 QUANTIZED = "it is already quantized"
@@ -220,9 +226,7 @@ def without_kernel(node: gs.Node, form: Precision) -> str | None:
 
 def _quantized_already(node: gs.Node) -> str | None:
     """Return why a node with dequantized operands is none to quantize, None if it has none."""
-    far = [
-        node_before for node_before in map(_dequantizer, node.inputs[:2]) if node_before is not None
-    ]
+    far = [before for before in map(_dequantizer, node.inputs[:2]) if before is not None]
     near = [dequantizer for dequantizer in far if dequantizer.outputs[0] in node.inputs]
     kinds = [kind for dequantizer in far if (kind := format_of(dequantizer))]
     packed = [kind.name for kind in kinds if kind.weights_only]

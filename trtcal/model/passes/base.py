@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import type_of
+from trtcal.model.graph import parts_of, read_in, type_of
 
 Condition = Callable[[gs.Graph], str | None]
 """Returns None where it holds, else in a few words why it does not."""
-
-
-def always(graph: gs.Graph) -> str | None:
-    """Hold for every graph."""
-    return None
 
 
 class NotApplicable(Exception):  # noqa: N818  # a pass that does not apply is no error
@@ -39,8 +34,8 @@ class Pass:
     name: str
     purpose: str
     apply: Callable[[gs.Graph], int]
-    before: Condition = always
-    after: Condition = always
+    before: Condition = lambda graph: None
+    after: Condition = lambda graph: None
     on_request: bool = False
     retypes: bool = False
     version: str = "1"
@@ -71,24 +66,17 @@ def interface(graph: gs.Graph) -> list[tuple[str, int | None]]:
 
 def sound(graph: gs.Graph) -> str | None:
     """Hold if whatever is read or returned is an input, a constant, or one node's output."""
-    parts = (graph, *graph.subgraphs(recursive=True))
+    parts = parts_of(graph)
     inputs = {id(tensor) for part in parts for tensor in part.inputs}
     results = [id(tensor) for part in parts for node in part.nodes for tensor in node.outputs]
     if len(results) != len(set(results)):
         return "two nodes write the same tensor"
     known = inputs.union(results)
-    for tensor in _read(parts):
+    for tensor in read_in(parts):
         there = isinstance(tensor, gs.Constant) or id(tensor) in known
         if not there and not tensor.is_empty():
             return f"no node writes tensor {tensor.name!r}"
     return None
-
-
-def _read(parts: tuple[gs.Graph, ...]) -> Iterator[gs.Tensor]:
-    for part in parts:
-        for node in part.nodes:
-            yield from node.inputs
-        yield from part.outputs
 
 
 NAMED = 3  # things that a note names, at most

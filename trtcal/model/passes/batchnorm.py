@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,15 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from trtcal.model.graph import clean, constant, is_op, only_consumer, tensor_names, type_of
+from trtcal.model.graph import (
+    clean,
+    constant,
+    is_op,
+    only_consumer,
+    optional_input,
+    tensor_names,
+    type_of,
+)
 from trtcal.model.model import along, unique
 from trtcal.model.ops import CONVOLUTIONS, output_axis
 from trtcal.model.passes.base import Pass, current
@@ -62,9 +69,8 @@ def _next(conv: gs.Node, graph: gs.Graph, kept: KeptTensors) -> Fold | None:
 
 
 def _bias(conv: gs.Node) -> Array | None:
-    if len(conv.inputs) < 3 or conv.inputs[2].is_empty():
-        return np.zeros(1, np.float32)
-    return constant(conv.inputs[2])
+    bias = optional_input(conv, 2)
+    return np.zeros(1, np.float32) if bias is None else constant(bias)
 
 
 def _folded(
@@ -110,9 +116,7 @@ def _affine(
 def _normalizing(node: gs.Node, channels: int) -> tuple[Array, Array] | None:
     if why_kept(node) is not None:
         return None
-    gamma, beta, mean, variance = (
-        _wide(np.asarray(constant(tensor))) for tensor in node.inputs[1:5]
-    )
+    gamma, beta, mean, variance = (_wide(np.asarray(constant(t))) for t in node.inputs[1:5])
     if any(values.shape != (channels,) for values in (gamma, beta, mean, variance)):
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -145,14 +149,9 @@ def _by_channel(value: Array | None, channels: int, rank: int) -> Array | None:
     return value.reshape(-1) if fits else None
 
 
-def _left(graph: gs.Graph) -> Iterator[Fold]:
-    kept = KeptTensors(graph)
-    folds = (_next(conv, graph, kept) for conv in graph.nodes)
-    return (fold for fold in folds if fold is not None)
-
-
 def _none_left(graph: gs.Graph) -> str | None:
-    fold = next(_left(graph), None)
+    kept = KeptTensors(graph)
+    fold = next(filter(None, (_next(conv, graph, kept) for conv in graph.nodes)), None)
     return fold and f"node {fold.following.name!r} could still be folded into {fold.conv.name!r}"
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 from trtcal.model.files import all_nodes
-from trtcal.model.graph import constant, type_of
+from trtcal.model.graph import constant, parts_of, type_of
 from trtcal.model.model import Model
 from trtcal.model.ops import MOVES, SHAPE_ONLY
 from trtcal.model.passes.base import Pass
@@ -52,28 +52,28 @@ def _places(proto: onnx.ModelProto) -> Iterator[str]:
                 yield f"node {node.name!r} ({node.op_type})"
 
 
-def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
-    """Yield the tensors in bfloat16, of subgraphs and in attributes too."""
-    for part in (graph, *graph.subgraphs(recursive=True)):
-        values = (value for node in part.nodes for value in node.attrs.values())
-        held = (value for value in values if isinstance(value, gs.Constant))
-        every = {id(t): t for t in (*part.tensors().values(), *part.inputs, *part.outputs, *held)}
-        yield from (tensor for tensor in every.values() if type_of(tensor) == TensorProto.BFLOAT16)
-
-
 def _widen(graph: gs.Graph) -> int:
-    tensors, count = list(_tensors(graph)), 0
-    for tensor in tensors:
-        if isinstance(tensor, gs.Constant):
-            tensor.values = np.asarray(constant(tensor), np.float32)
-        else:
-            tensor.dtype = np.float32
-    for part in (graph, *graph.subgraphs(recursive=True)):
+    count = 0
+    for part in parts_of(graph):
+        held = (value for node in part.nodes for value in node.attrs.values())
+        tensors = (*part.tensors().values(), *part.inputs, *part.outputs, *held)
+        count += sum(map(_widen_tensor, tensors))
         for node in part.nodes:
             named = [name for name in TYPES if node.attrs.get(name) == TensorProto.BFLOAT16]
             node.attrs.update(dict.fromkeys(named, int(TensorProto.FLOAT)))
             count += len(named)
-    return len(tensors) + count
+    return count
+
+
+def _widen_tensor(tensor: object) -> bool:
+    """Make float32 of a tensor in bfloat16, and tell whether it was one."""
+    if not isinstance(tensor, gs.Tensor) or type_of(tensor) != TensorProto.BFLOAT16:
+        return False
+    if isinstance(tensor, gs.Constant):
+        tensor.values = np.asarray(constant(tensor), np.float32)
+    else:
+        tensor.dtype = np.float32
+    return True
 
 
 FLOAT32 = Pass(

@@ -18,6 +18,7 @@ from trtcal.model.graph import (
     is_op,
     is_weight,
     load_weights,
+    replace_tensor,
     tensor_names,
     type_of,
 )
@@ -79,11 +80,8 @@ def _is_too_large(node: gs.Node) -> bool:
 def is_constant(node: gs.Node) -> bool:
     """Tell whether a node depends on constants alone and could be computed here."""
     inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
-    return (
-        bool(inputs)
-        and all(isinstance(tensor, gs.Constant) for tensor in inputs)
-        and not _stays(node)
-    )
+    are_constant = bool(inputs) and all(isinstance(tensor, gs.Constant) for tensor in inputs)
+    return are_constant and not _stays(node)
 
 
 def state(node: gs.Node) -> None:
@@ -178,9 +176,7 @@ def _fits(node: gs.Node, graph: gs.Graph) -> bool:
     if branch is None or any(tensor.is_empty() for tensor in node.outputs):
         return False
     outer = graph.tensors()
-    own = {
-        name: tensor for name, tensor in branch.tensors().items() if outer.get(name) is not tensor
-    }
+    own = {name: t for name, t in branch.tensors().items() if outer.get(name) is not t}
     inner_results = {id(tensor) for inner in branch.nodes for tensor in inner.outputs}
     returned = {id(tensor) for tensor in branch.outputs}
     others = (part for holder in graph.nodes if holder is not node for part in holder.subgraphs())
@@ -193,10 +189,7 @@ def _unfold(node: gs.Node, graph: gs.Graph) -> None:
     assert branch is not None  # noqa: S101  # `_fits` saw to it
     for result, inner in zip(list(node.outputs), branch.outputs, strict=True):
         result.inputs.clear()
-        for maker in list(inner.inputs):
-            maker.outputs = [result if tensor is inner else tensor for tensor in maker.outputs]
-        for reader in list(inner.outputs):
-            reader.inputs = [result if tensor is inner else tensor for tensor in reader.inputs]
+        replace_tensor(inner, result)
     node.inputs.clear()
     taken = {other.name for other in graph.nodes}
     for inner in branch.nodes:

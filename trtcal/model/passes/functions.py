@@ -8,9 +8,8 @@ import onnx
 import onnx.inliner
 import onnx_graphsurgeon as gs
 
-from trtcal.model.files import with_inner
+from trtcal.model.files import opset_of, with_inner
 from trtcal.model.graph import STANDARD
-from trtcal.model.model import opset_of
 from trtcal.model.passes.base import NotApplicable, Pass
 from trtcal.model.passes.upgrade import changed
 
@@ -51,13 +50,9 @@ def _size(proto: onnx.ModelProto) -> int:
     return nodes
 
 
-def _calls(graph: gs.Graph) -> str | None:
-    return None if graph.functions else "it has no functions"
-
-
 FUNCTIONS = Pass(
     "functions",
     "Put the nodes of model-local functions in the place of their calls.",
     _inline,
-    _calls,
+    lambda graph: None if graph.functions else "it has no functions",
 )

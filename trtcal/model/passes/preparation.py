@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError, some
-from trtcal.model.graph import (
-    MIN_OPSET,
-    STANDARD,
-    export_model,
-    fingerprint,
-    is_op,
-)
+from trtcal.model.graph import MIN_OPSET, STANDARD, export_model, fingerprint, is_op
 from trtcal.model.model import Model, checked
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.model.passes.base import (
@@ -77,10 +71,6 @@ See = Callable[[gs.Graph, PassRecord | None], None]
 """Called with the graph before the first pass, without record, and after each pass."""
 
 
-def _see_nothing(graph: gs.Graph, record: PassRecord | None) -> None:
-    pass
-
-
 def prepare(model: Model, skip: Collection[str] = (), add: Collection[str] = ()) -> Model:
     """Return the model made ready for Q/DQ: see `prepare_with_record`."""
     return prepare_with_record(model, skip, add).model
@@ -91,7 +81,7 @@ def prepare_with_record(
     skip: Collection[str] = (),
     add: Collection[str] = (),
     passes: Collection[Pass] = PASSES,
-    see: See = _see_nothing,
+    see: See = lambda graph, record: None,
 ) -> Prepared:
     """Run the passes without those in `skip`, with those in `add` that run on request only.
 
@@ -148,29 +138,24 @@ def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:
 
 
 def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassRecord:
-    why = stage.before(graph) if is_wanted else _unwanted(stage)
+    why = stage.before(graph) if is_wanted else ON_REQUEST if stage.on_request else AS_ASKED
     if why is not None:
         return PassRecord(stage.name, before, before, 0, why)
-    seen = () if stage.retypes else interface(graph)
+    seen = interface(graph)
     try:
         changes = stage.apply(graph)
     except NotApplicable as reason:
-        _hold(
-            stage,
-            None if fingerprint(graph) == before else "it reported a skip and changed the graph",
-        )
+        if fingerprint(graph) != before:
+            raise _broken(stage, "it reported a skip and changed the graph") from reason
         return PassRecord(stage.name, before, before, 0, str(reason))
     graph.toposort()
     after = fingerprint(graph)
-    _hold(
-        stage, None if seen in ((), interface(graph)) else "an input or output of the graph changed"
-    )
-    _hold(
-        stage,
-        None if changes or after == before else "it changed the graph and counted no change",
-    )
-    _hold(stage, sound(graph))
-    _hold(stage, stage.after(graph))
+    if interface(graph) != seen and not stage.retypes:
+        raise _broken(stage, "an input or output of the graph changed")
+    if after != before and not changes:
+        raise _broken(stage, "it changed the graph and counted no change")
+    if why := sound(graph) or stage.after(graph):
+        raise _broken(stage, why)
     return PassRecord(stage.name, before, after, changes)
 
 
@@ -178,16 +163,10 @@ ON_REQUEST, AS_ASKED = "only on request", "skipped on request"
 """Why a pass was skipped that nobody asked for, or that somebody asked to skip."""
 
 
-def _unwanted(stage: Pass) -> str:
-    return ON_REQUEST if stage.on_request else AS_ASKED
-
-
-def _hold(stage: Pass, broken: str | None) -> None:
-    if broken is None:
-        return
+def _broken(stage: Pass, how: str) -> Exception:
     if stage.script:
-        raise InputError(f"pass {stage.name!r} of {stage.script}: {broken}", "correct the pass")
-    raise BrokenPassError(f"pass {stage.name!r} broke its contract: {broken}")
+        return InputError(f"pass {stage.name!r} of {stage.script}: {how}", "correct the pass")
+    return BrokenPassError(f"pass {stage.name!r} broke its contract: {how}")
 
 
 def notes_on(graph: gs.Graph, source: Model) -> tuple[str, ...]:

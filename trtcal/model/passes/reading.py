@@ -13,20 +13,11 @@ import onnx_graphsurgeon as gs
 from onnx import AttributeProto, NodeProto
 
 from trtcal.errors import InputError
-from trtcal.model.files import all_nodes, stand_in, subgraphs_of, weights_of
+from trtcal.model.files import all_nodes, opset_of, stand_in, subgraphs_of, weights_of
 from trtcal.model.graph import MIN_OPSET, NUMBERS, STANDARD, clean, held_by, restored
-from trtcal.model.model import Model, name_nodes, opset_of, unique
+from trtcal.model.model import Model, name_nodes, unique
 
-KEPT_KINDS = {
-    AttributeProto.FLOAT: "f",
-    AttributeProto.INT: "i",
-    AttributeProto.STRING: "s",
-    AttributeProto.TENSOR: "t",
-    AttributeProto.GRAPH: "g",
-    AttributeProto.FLOATS: "floats",
-    AttributeProto.INTS: "ints",
-    AttributeProto.STRINGS: "strings",
-}
+KEPT_KINDS = ("FLOAT", "INT", "STRING", "TENSOR", "GRAPH", "FLOATS", "INTS", "STRINGS")
 
 
 def read_graph(model: Model) -> gs.Graph:
@@ -74,19 +65,17 @@ def _unreadable(node: NodeProto) -> str | None:
 
 
 def _unkept(node: NodeProto, attribute: AttributeProto) -> str | None:
-    field = KEPT_KINDS.get(attribute.type)
-    if field is None:
-        kind = AttributeProto.AttributeType.Name(attribute.type)
+    kind = AttributeProto.AttributeType.Name(attribute.type)
+    if kind not in KEPT_KINDS:
         return f"of kind {kind}, which would be lost"
-    value = getattr(attribute, field)
+    is_empty = not (attribute.floats or attribute.ints or attribute.strings)
     plain = node.op_type == "Constant" and attribute.name in NUMBERS
-    if field.endswith("s") and field != "s" and not value and not plain:
+    if kind.endswith("S") and is_empty and not plain:
         return "that is an empty list, whose kind would be lost"
-    if field in ("s", "strings"):
-        try:
-            b"".join([value] if field == "s" else value).decode()
-        except UnicodeDecodeError:
-            return "that is not UTF-8 text"
+    try:
+        b"".join([attribute.s, *attribute.strings]).decode()
+    except UnicodeDecodeError:
+        return "that is not UTF-8 text"
     return None
 
 

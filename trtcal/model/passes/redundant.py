@@ -9,7 +9,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from trtcal.model.graph import captured, clean, constant, is_op, type_of
+from trtcal.model.graph import (
+    captured,
+    clean,
+    constant,
+    is_op,
+    optional_input,
+    replace_tensor,
+    type_of,
+)
 from trtcal.model.ops import COMMUTES
 from trtcal.model.passes.base import Pass, current
 
@@ -48,10 +56,7 @@ class KeptTensors:
         kept, gone = (result, source) if id(result) in self.outputs else (source, result)
         node.inputs.clear()
         node.outputs.clear()
-        for reader in list(gone.outputs):
-            reader.inputs = [kept if tensor is gone else tensor for tensor in reader.inputs]
-        for maker in list(gone.inputs):
-            maker.outputs = [kept if tensor is gone else tensor for tensor in maker.outputs]
+        replace_tensor(gone, kept)
         if isinstance(kept, gs.Variable) and kept.shape is None:
             kept.shape = gone.shape
 
@@ -91,10 +96,10 @@ def _same(node: gs.Node) -> gs.Tensor | None:
 
 
 def _trains(dropout: gs.Node) -> bool:
-    if len(dropout.inputs) < 3 or dropout.inputs[2].is_empty():
+    if (training := optional_input(dropout, 2)) is None:
         return False
-    training = constant(dropout.inputs[2])
-    return training is None or bool(training.any())
+    values = constant(training)
+    return values is None or bool(values.any())
 
 
 def _unchanged(node: gs.Node) -> gs.Tensor | None:

@@ -78,9 +78,8 @@ class Chain:
         if not np.isfinite([self.low, self.high]).all():
             return "its steps have no limits"
         if self.low < LOW or self.high > HIGH:
-            return (
-                f"its steps go from {self.low:g} to {self.high:g}, and INT8's from {LOW} to {HIGH}"
-            )
+            steps = f"from {self.low:g} to {self.high:g}"
+            return f"its steps go {steps}, and INT8's from {LOW} to {HIGH}"
         if self.axis is not None and not isinstance(self.source, gs.Constant):
             return "its activations have a step for each channel, which TensorRT takes of weights alone"
         is_half = type_of(self.source) == TensorProto.FLOAT16
@@ -89,11 +88,11 @@ class Chain:
     def __str__(self) -> str:
         least, most = self.scale.min(), self.scale.max()
         size = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
-        more = f"; no Q/DQ can do it: {self.why_kept}" if self.why_kept else ""
-        kind = "" if more else "INT8, "
-        return (
-            f"{self.source.name!r} in steps of {size} ({kind}{self.low:g} to {self.high:g}){more}"
-        )
+        kind, more = "INT8, ", ""
+        if self.why_kept:
+            kind, more = "", f"; no Q/DQ can do it: {self.why_kept}"
+        ends = f"{kind}{self.low:g} to {self.high:g}"
+        return f"{self.source.name!r} in steps of {size} ({ends}){more}"
 
 
 def find_chains(graph: gs.Graph) -> list[Chain]:
@@ -114,9 +113,8 @@ def chains_of(model: Model) -> list[Chain]:
 
 def _shortest(node: gs.Node, kept: KeptTensors) -> Chain | None:
     """Return the shortest chain around a Round that Q/DQ can replace, else the shortest of all."""
-    pairs = (
-        (before, after) for before in _before(node, kept) for after in _after(node, before[1], kept)
-    )
+    befores = _before(node, kept)
+    pairs = ((start, end) for start in befores for end in _after(node, start[1], kept))
     chains = [chain for pair in pairs if (chain := _closed(node, *pair))]
     return min(chains, key=lambda chain: chain.why_kept is not None, default=None)
 
@@ -165,22 +163,14 @@ def _closed(node: gs.Node, before: Reach, after: Reach) -> Chain | None:
     shifts = np.unique(np.rint(shift))
     if not (is_scaled and cancels and np.allclose(shift, shifts[0], 0, NEAR)):
         return None
-    rank = None if source.shape is None else len(source.shape)
-    place = _channel_axis(np.shape(scale), rank)
-    if any(len(limit) > 1 for limit in limits) or place is None:
+    axes = [axis for axis, size in enumerate(np.shape(scale)) if size > 1]
+    most = 0 if source.shape is None else 1
+    if any(len(limit) > 1 for limit in limits) or len(axes) > most:
         return None
     low, high = (float(limit[0]) for limit in limits)
-    axis = place[0] if place else None
-    flat = np.asarray(scale, np.float32).reshape(-1 if place else ())
+    axis = axes[0] + len(source.shape) - np.ndim(scale) if axes else None
+    flat = np.asarray(scale, np.float32).reshape(-1 if axes else ())
     return Chain(node.name, source, result, flat, axis, low, high, float(shifts[0]))
-
-
-def _channel_axis(shape: tuple[int, ...], rank: int | None) -> tuple[int, ...] | None:
-    """Return the axis of a tensor along which a constant differs, () for none, None if not known."""
-    axes = tuple(axis for axis, size in enumerate(shape) if size > 1)
-    if len(axes) > 1 or (axes and rank is None):
-        return None
-    return tuple(axis + (rank or 0) - len(shape) for axis in axes)
 
 
 def _applied(affine: Affine, node: gs.Node) -> Affine | None:

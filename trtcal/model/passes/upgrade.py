@@ -13,8 +13,9 @@ from onnx.shape_inference import infer_shapes
 
 from trtcal.errors import InputError
 from trtcal.model.checking import first_line
-from trtcal.model.graph import FP16_OPSET, MIN_OPSET, export_model, restored, small_export
-from trtcal.model.model import Model, checked, name_nodes, opset_of
+from trtcal.model.files import opset_of
+from trtcal.model.graph import FP16_OPSET, MIN_OPSET, export_model, parts_of, restored, small_export
+from trtcal.model.model import Model, checked, name_nodes
 from trtcal.model.passes.base import Condition, NotApplicable, Pass
 from trtcal.model.passes.constants import CONSTANTS
 from trtcal.model.passes.reading import drop_other_types, read_graph
@@ -99,10 +100,10 @@ def infer_types(graph: gs.Graph) -> int:
 
 
 def _known(graph: gs.Graph) -> dict[tuple[int, str], tuple[str, str]]:
-    parts = enumerate((graph, *graph.subgraphs(recursive=True)))
-    tensors = ((place, tensor) for place, part in parts for tensor in part.tensors().values())
     return {
-        (place, tensor.name): (str(tensor.dtype), str(tensor.shape)) for place, tensor in tensors
+        (place, name): (str(tensor.dtype), str(tensor.shape))
+        for place, part in enumerate(parts_of(graph))
+        for name, tensor in part.tensors().items()
     }
 
 

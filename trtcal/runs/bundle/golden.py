@@ -117,7 +117,7 @@ def _feeds(
     """Yield what a session is fed for each sample: with the axes of the model's own inputs."""
     for number in numbers:
         feeds: Feeds = next(iter(dataset.batches(batch, number * batch, (number + 1) * batch)))
-        yield session.runs_of(feeds)[0] if session.without_samples(feeds) else feeds
+        yield session.runs_of(feeds)[0]
 
 
 def _keep(golden: Golden, sample: int, feeds: Mapping[str, Array], outputs: list[Array]) -> None:
