@@ -88,6 +88,11 @@ class Limit:
         unit = "%" if self.unit == "%" else f" {self.unit}" if self.unit.isalpha() else ""
         return f"{variant}{self.name} {self.relation} {sign}{_number(self.bound)}{unit}"
 
+    @property
+    def plain(self) -> str:
+        """The limit as it is typed: without a unit that goes without saying."""
+        return str(self).removesuffix(f" {self.unit}")
+
     def is_about(self, variant: str) -> bool:
         """Tell whether the limit is about a variant."""
         return self.variant in (None, variant)
@@ -315,36 +320,28 @@ class Judgement:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Judgement:
         """Return what `to_document` describes."""
-        value, low, high = (document[name] for name in ("value", "low", "high"))
-        figure = None
-        if value is not None:
-            ends = (-math.inf if low is None else low, math.inf if high is None else high)
-            figure = Figure(value, *ends, document["samples"], document["level"])
+        low, high = (document[end] for end in ("low", "high"))
+        ends = (-math.inf if low is None else low, math.inf if high is None else high)
+        value, more = document["value"], (document["samples"], document["level"])
+        figure = None if value is None else Figure(value, *ends, *more)
         known = (document["reason"], document.get("is_suggested", False))
         return cls(parse_limit(document["limit"]), document["subject"], figure, *known)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""
-        figure = self.figure
-        ends = (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
-        value, low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
-        margin = self.margin
+        limit, names = self.limit, ("value", "low", "high", "level", "samples")
+        numbers = {name: getattr(self.figure, name, None) for name in names}
+        numbers |= {"margin": self.margin, "samples_needed": self.samples_needed}
         return {
-            "limit": str(self.limit),
+            "limit": str(limit),
             "subject": self.subject,
-            "metric": self.limit.name,
-            "label": self.limit.about.title,
-            "relation": self.limit.relation,
-            "bound": self.limit.bound,
-            "unit": self.limit.unit,
-            "value": value,
-            "low": low,
-            "high": high,
-            "level": None if figure is None else figure.level,
-            "samples": None if figure is None else figure.samples,
+            "metric": limit.name,
+            "label": limit.about.title,
+            "relation": limit.relation,
+            "bound": limit.bound,
+            "unit": limit.unit,
+            **{key: n if n is None or math.isfinite(n) else None for key, n in numbers.items()},
             "state": self.state,
-            "margin": margin if margin is not None and math.isfinite(margin) else None,
-            "samples_needed": self.samples_needed,
             "reason": self.reason,
             **({"is_suggested": True} if self.is_suggested else {}),
         }

@@ -232,23 +232,17 @@ command = Compare.command()
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
-    from trtcal.evaluate.collectors import read_collect_settings
+    from trtcal.evaluate.collectors import CollectSettings
     from trtcal.evaluate.comparison import CompareSettings
 
     config = options.config.evaluation
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
     options.config.check_trusted(metric)
+    user = (options.simulate, options.chosen_task, options.chosen_outputs)
     return CompareSettings(
         options.batch_of(model),
         options.rounds or config.rounds,
-        read_collect_settings(
-            dataset,
-            slices,
-            metric,
-            options.simulate,
-            options.chosen_task,
-            options.chosen_outputs,
-        ),
+        CollectSettings((), None, *user).reading(dataset, slices, metric),
         options.interval / 100 if options.interval else None,
         _sizes(options.batch_sizes),
     )

@@ -226,6 +226,11 @@ def note(message: str) -> None:
         _print_line(errors(), message)
 
 
+def remark(message: str) -> None:
+    """Print a note that begins with `note: `, unless with -q."""
+    note(f"note: {message}")
+
+
 def warning(message: str, hint: str | None = None) -> None:
     """Print on standard error what may be wrong, and what to do about it; -q leaves it."""
     _print_line(errors(), f"warning: {message}")

@@ -72,10 +72,15 @@ def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> S
     return Subject(result.optimized, result.calibration if plan.ranged else None, result)
 
 
+def files_beside(output: Path) -> tuple[Path, Path, Path]:
+    """Return where optimizations, their record and their ranges stand beside an output."""
+    name = output.with_suffix
+    return name(".optimizations.npz"), name(".optimizations.json"), name(".calibration.json")
+
+
 def _write_improved(result: Improved, options: Quantize) -> None:
     """Write optimizations, their record and the ranges beside the output."""
-    endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
-    optimizations, record, ranges = (options.output_path.with_suffix(ending) for ending in endings)
+    optimizations, record, ranges = files_beside(options.output_path)
     result.write(optimizations, record, ranges)
     names = [optimizations, record, *([ranges] if result.plan.ranged else [])]
     note(f"wrote {', '.join(map(str, names))}")
@@ -249,11 +254,10 @@ class Quantize(
     def _advise(self, plan: Plan) -> None:
         from trtcal.backends.registry import targets_here
 
-        beside = self.output_path.with_suffix
-        ranges = self.chosen_ranges(plan)
+        ranges, optimizations = self.chosen_ranges(plan), self.optimizations
         if self.improve:
-            ranges = beside(".calibration.json") if plan.ranged else None
-        optimizations = beside(".optimizations.npz") if self.improve else self.optimizations
+            optimizations, _, beside = files_beside(self.output_path)
+            ranges = beside if plan.ranged else None
         data = self.data or (self.config.calibration.data if self.improve else None)
         known = {"data": data} if data or ranges is None else recall(ranges)
         sources = {"model": self.model or self.config.model, "data": known.get("data")}

@@ -18,7 +18,7 @@ from trtcal.cli.options import (
     option,
     tags_of,
 )
-from trtcal.cli.output import note, print_limits, progress, say
+from trtcal.cli.output import note, print_limits, progress, remark, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.documents.streams import command_line
 from trtcal.errors import TrtcalError
@@ -131,7 +131,7 @@ class Run(
             calibration = replace(settings.calibration, improve=self.improve)
             settings = replace(settings, calibration=calibration)
         history = None if self.no_history else _history(settings)
-        result = run(settings, self._command_line, progress, _note, history, warn, guessed)
+        result = run(settings, self._command_line, progress, remark, history, warn, guessed)
         if history is not None:
             _record(history, result, settings.project)
         verdict = result.report["measured"]["verdict"]
@@ -167,10 +167,6 @@ def _say_why(verdict: Document) -> None:
         say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
     for reason in verdict["reasons"]:
         say(f"warning: {reason}")
-
-
-def _note(message: str) -> None:
-    note(f"note: {message}")
 
 
 def _history(config: Config) -> History | None:

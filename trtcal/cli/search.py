@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,12 +25,13 @@ from trtcal.cli.output import (
     note,
     print_table,
     progress,
+    remark,
     say,
     say_written,
     show_coverage,
     warning,
 )
-from trtcal.errors import GateFailed, InputError, TrtcalError, some
+from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
 from trtcal.limits import BROKEN, Limit, parse_limits
 from trtcal.metrics import SQNR
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from trtcal.evaluate.search.compiled import Compile
     from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.model import Model
-    from trtcal.ptq.improver import Improved
-    from trtcal.ranges import Calibration
 
 
 LAYERS_SHOWN = 4
@@ -201,26 +201,28 @@ class Search(
     )
 
     def _run(self) -> None:
+        from trtcal.cli.quantize import files_beside
         from trtcal.documents import together
         from trtcal.evaluate.search.document import write_search
         from trtcal.evaluate.search.pipeline import cache_beside, find_plans
+        from trtcal.pipeline.improving import improved_for_search
         from trtcal.ranges import Calibration
 
         loaded, prepared, dataset = self.open_all()
         settings = _settings(self, loaded, prepared)
         cache = cache_beside(self.output, loaded, dataset, self.task_reader)
-        table, paths = Calibration.read(self.ranges), (self.ranges, self.optimizations)
-        if improved := self._improved(loaded, (prepared, table), dataset, settings):
+        table, files = Calibration.read(self.ranges), (self.ranges, self.optimizations)
+        more = (partial(self._to_calibrate, loaded), progress, remark)
+        if improved := improved_for_search(prepared, table, dataset, settings, *more):
+            note("note: the search starts from the optimized model")
             prepared, table = improved.optimized, improved.calibration
-            names = ("calibration.json", "optimizations.npz", "optimizations.json")
-            ranges, optimizations, record = (self.output / f"improved.{name}" for name in names)
-            paths = (ranges, optimizations)
+            optimizations, record, ranges = files_beside(self.output / "improved")
+            files = (ranges, optimizations)
             with together():
                 improved.write(optimizations, record, ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
         say_guesses(settings.reader)
         with together():
-            files = (paths[0], table, paths[1])
             document = write_search(self.output, result, settings, loaded, files, dataset)
         self.present(document, lambda: show(document, self.output))
         self._advise(document)
@@ -238,42 +240,9 @@ class Search(
         }
         others = changed_limits(parse_limits(self.limits), document["reliefs"], broken)
         if others:
-            changed = tuple(str(limit).removesuffix(f" {limit.unit}") for limit in others)
-            advise(self, *self.again(limits=changed))
+            advise(self, *self.again(limits=tuple(limit.plain for limit in others)))
         for plan in _recommended(document) if not others else ():
             advise(self, *shlex.split(plan["command"])[1:])
-
-    def _improved(
-        self,
-        model: Model,
-        subject: tuple[Model, Calibration],
-        dataset: Dataset,
-        settings: SearchOptions,
-    ) -> Improved | None:
-        """Return the optimized model where the search starts from one; an attempt may fail.
-
-        It is fitted to none of the samples that the recommended plan is tested on.
-        """
-        from trtcal.evaluate.search.pipeline import samples_searched, whole_test
-        from trtcal.ptq.improver import improve
-        from trtcal.ptq.optimizations import ImproveOptions
-
-        if self.optimizations or self.improve == "off" or settings.precisions[0] != "int8":
-            return None
-        searched, is_auto = samples_searched(dataset, settings, model), self.improve == "auto"
-        try:
-            if is_auto and whole_test(*subject, searched, settings).keeps_all:
-                return None
-            effort = "fast" if is_auto else self.improve
-            data = self._to_calibrate(model) or searched
-            improved = improve(subject[0], data, ImproveOptions(effort), progress)
-        except TrtcalError as error:
-            note(f"note: INT8 was not optimized: {error.message}")
-            return None
-        why = "all in INT8 misses a limit or loses more than noise; " * is_auto
-        seconds = sum(attempt.seconds for attempt in improved.tries)
-        note(f"note: {why}the search starts from the optimized model ({seconds:.0f} s)")
-        return improved
 
     def _to_calibrate(self, model: Model) -> Dataset | None:
         """Return the data that the ranges were calibrated on, None where they are not known."""
@@ -376,6 +345,7 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
         reader=options.task_reader,
         precisions=_precisions(options),
         goal=options.goal,
+        improve="off" if options.optimizations else options.improve,
     )
 
 

@@ -100,14 +100,9 @@ class ABTest:
 
     def to_document(self) -> Document:
         """Return the sealed JSON form; times, and what rests on them, stand under `measured`."""
-        body = {
+        names = ("baseline", "candidate", "dataset", "dataset_name", "samples", "seen")
+        body = {name: getattr(self, name) for name in names} | {
             "trtcal": __version__,
-            "baseline": self.baseline,
-            "candidate": self.candidate,
-            "dataset": self.dataset,
-            "dataset_name": self.dataset_name,
-            "samples": self.samples,
-            "seen": self.seen,
             "task": asdict(self.task),
             "interim": list(self.interim),
             "measured": {

@@ -327,7 +327,8 @@ def find_task(
     if not judged:
         raise InputError("no output is judged", "give another --task or --outputs")
     name = tasks if isinstance(tasks, str) else _named(judged)
-    return Task(name, judged, bool(tasks or output_names), guesses=tuple(guesses))
+    task = Task(name, judged, bool(tasks or output_names), guesses=tuple(guesses))
+    return task.fitting(task.rows(outputs, size), labels)
 
 
 def _check_given(
@@ -428,11 +429,19 @@ class TaskReader:
     ) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
         if self.known is None:
-            user = (self.name, self.outputs, self.graph, labels)
-            task = find_task(outputs, size, inputs, *user)
-            self.known = task.fitting(task.rows(outputs, size), labels)
+            self.known = self.find(outputs, size, labels, inputs)
             self.known.check_labels(labels)
         return self.known
+
+    def find(
+        self,
+        outputs: Mapping[str, Array],
+        size: int,
+        labels: Labels | None,
+        inputs: Sequence[Input],
+    ) -> Task:
+        """Return the task of a reference's outputs, as `find_task`."""
+        return find_task(outputs, size, inputs, self.name, self.outputs, self.graph, labels)
 
     @property
     def key(self) -> dict[str, object]:

@@ -57,7 +57,8 @@ class SearchOptions:
     is the number for sensitivities, `evaluated` that for whole plans, see `searched_on`; `batch` is
     the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
     `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
-    the limits.
+    the limits. `improve` optimizes INT8 first: where it falls short (auto), always (fast, best), or
+    never (off).
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -77,6 +78,7 @@ class SearchOptions:
     reader: TaskReader = field(default_factory=TaskReader)
     precisions: tuple[str, ...] = ("int8",)
     goal: str = FASTEST
+    improve: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Built:
 class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
+    Plans are of the prepared `model`, optimized where INT8 falls short, with its `calibration`.
     Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
     `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
     `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
@@ -100,6 +103,8 @@ class Result:
     recommended plan beside all in INT8: times as fast by the times here, and the change of accuracy.
     """
 
+    model: Model
+    calibration: Calibration
     sensitivities: Sensitivities
     measure: str
     costs: Costs
@@ -197,7 +202,7 @@ def find_plans(
     seconds = settings.clock() - started
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
-    return Result(seen, measure, costs, *known, others, beside)
+    return Result(model, calibration, seen, measure, costs, *known, others, beside)
 
 
 def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) -> Dataset:
