@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,22 +24,10 @@ if TYPE_CHECKING:
     from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs
     from trtcal.ranges import Calibration
 
-
-NAMES_SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Subject:
+    Subject = tuple[Model, Calibration | None, Improved | None]
     """A prepared model with optimizations, its ranges, and the result of `--improve`."""
 
-    model: Model
-    calibration: Calibration | None
-    improved: Improved | None = None
-
-    @property
-    def record(self) -> dict[str, Any] | None:
-        """The record of the optimizations of `--improve`."""
-        return None if self.improved is None else self.improved.optimizations.document
+NAMES_SHOWN = 5
 
 
 def _subject(options: Quantize, plan: Plan) -> Subject:
@@ -51,7 +39,7 @@ def _subject(options: Quantize, plan: Plan) -> Subject:
     if options.improve:
         return _improved(model, prepared, options, plan)
     path = options.chosen_ranges(plan)
-    return Subject(prepared, None if path is None else Calibration.read(path))
+    return prepared, None if path is None else Calibration.read(path), None
 
 
 def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> Subject:
@@ -69,7 +57,7 @@ def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> S
     result = improve(prepared, dataset, settings, progress)
     for line in result.warnings:
         warning(line)
-    return Subject(result.optimized, result.calibration if plan.ranged else None, result)
+    return result.optimized, result.calibration if plan.ranged else None, result
 
 
 def files_beside(output: Path) -> tuple[Path, Path, Path]:
@@ -230,13 +218,14 @@ class Quantize(
         if self.float_output and not plan.is_int8:
             raise click.UsageError("--float-output is for plans whose one narrow precision is int8")
         check_precisions(plan.asked, self._suited)
-        subject = _subject(self, plan)
-        quantized = quantize(subject.model, subject.calibration, plan)
+        model, calibration, improved = _subject(self, plan)
+        quantized = quantize(model, calibration, plan)
         with together():
-            if subject.improved:
-                _write_improved(subject.improved, self)
+            if improved:
+                _write_improved(improved, self)
             written = write_quantized(self.output_path, quantized)
-        coverage = asked_coverage(replace(subject.model, proto=quantized.proto))
+        coverage = asked_coverage(replace(model, proto=quantized.proto))
+        record = improved.optimizations.document if improved else None
         document = {
             "coverage": coverage.to_document(),
             "asked": quantized.asked,
@@ -244,10 +233,10 @@ class Quantize(
             "excluded": quantized.excluded,
             "unused": quantized.unused,
             "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
-            "improvement": subject.record,
+            "improvement": record,
         }
         self.present_onnx(
-            self.output_path, written, document, lambda: _show(quantized, coverage, subject.record)
+            self.output_path, written, document, lambda: _show(quantized, coverage, record)
         )
         self._advise(plan)
 

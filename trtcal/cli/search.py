@@ -33,7 +33,7 @@ from trtcal.cli.output import (
 )
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
-from trtcal.limits import BROKEN, Limit, parse_limits
+from trtcal.limits import BROKEN, Judgement, Limit, parse_limits
 from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
@@ -292,12 +292,11 @@ def _require(document: dict[str, Any]) -> None:
 
 def _hint_of(tested: dict[str, Any]) -> str:
     """Return what helps where the A/B test of the recommended plan is not good."""
-    if needed := tested["samples_needed"]:
-        times = math.sqrt(needed / tested["samples"])
-        return (
-            f"about {needed:,} samples held back would settle it, with an interval {times:.2g} times "
-            f"narrower: add {needed - tested['samples']:,} to --data"
-        )
+    from trtcal.reporting.advice import more_samples
+
+    if tested["samples_needed"]:
+        judged = list(map(Judgement.from_document, tested["limits"]))
+        return f"add samples to --data: {more_samples(judged)}"
     return "use a stricter --limit, which leaves a margin, or more samples (--evaluate)"
 
 

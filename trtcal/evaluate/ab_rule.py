@@ -15,13 +15,13 @@ from typing import Any, cast
 import numpy as np
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import blind, sqnr_interval
+from trtcal.evaluate.accuracy import contrasted, sqnr_interval
 from trtcal.evaluate.tasks import (
     SUGGESTED,
     Kinds,
+    as_suggestions,
     default_limits,
     no_limit_on,
-    no_usual_limit,
     unlimited,
 )
 from trtcal.limits import (
@@ -328,12 +328,8 @@ def ask(
         answers.append(Answer(SPEED, TIMES_UNIT, len(times[0]), before, after, ratio, p))
     adjusted = holm([answer.p for answer in answers])
     judgements = [judgement for limit in rule.limits for judgement in _judge(limit, data)]
-    reason = no_usual_limit(rule.without)
-    for limit in rule.suggested:
-        judgements += [
-            replace(judgement, reason=reason, is_suggested=True)
-            for judgement in _judge(limit, data)
-        ]
+    suggestions = (judgement for limit in rule.suggested for judgement in _judge(limit, data))
+    judgements += as_suggestions(suggestions, rule.without)
     return Answers(
         tuple(replace(answer, adjusted_p=p) for answer, p in zip(answers, adjusted, strict=True)),
         tuple(judgements),
@@ -377,12 +373,10 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
 
 
 def _contrasted(judgement: Judgement, data: _Data) -> Judgement:
-    """Return a judgement that decides nothing where the outputs for other samples would hold too."""
-    metric = judgement.limit.metric
-    if metric not in data.contrast or judgement.state == BROKEN:
-        return judgement
-    base = 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
-    return replace(judgement, reason=blind(judgement.limit, data.contrast[metric], base))
+    def base_of(metric: str) -> float:
+        return 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
+
+    return contrasted(judgement, data.contrast, base_of)
 
 
 def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
@@ -426,7 +420,10 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
     judgements = answers.judgements
     warnings = (
         *(answer.warning for answer in answers.comparisons if answer.warning),
-        *map(_untested, answers.untested),
+        *(
+            f"slice {name} has fewer than {LEAST_SLICE} samples, so no limit was judged on it"
+            for name in answers.untested
+        ),
         *warnings,
     )
     if rule.without and not rule.suggested:
@@ -454,7 +451,3 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
 
 def _sentence(judgements: Sequence[Judgement]) -> str:
     return f"B {', and '.join(judgement.predicate for judgement in judgements)}."
-
-
-def _untested(name: str) -> str:
-    return f"slice {name} has fewer than {LEAST_SLICE} samples, so no limit was judged on it"

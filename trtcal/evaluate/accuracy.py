@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import Rows, Task
-from trtcal.limits import HOLDS, Limit
+from trtcal.limits import BROKEN, HOLDS, Judgement
 from trtcal.metrics import metric_of
 from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
 
@@ -32,24 +32,30 @@ def sqnr_db(signal: float, error: float) -> float | None:
     return rounded(10.0 * math.log10(signal / error))
 
 
-def blind(limit: Limit, contrast: float, base: float) -> str:
-    """Return why a limit shows nothing, empty where it shows something.
+def contrasted(
+    judgement: Judgement, contrast: Mapping[str, float], base_of: Callable[[str], float]
+) -> Judgement:
+    """Return a judgement that decides nothing where the outputs for other samples would hold too.
 
-    `contrast` is the figure halfway between the reference's outputs and those for other samples, `base`
-    the reference's own.
+    `contrast` has by metric the figure halfway between the reference's outputs and those for other
+    samples, `base_of` gives the reference's own.
     """
-    factor = limit.about.factor
-    value = contrast * factor
+    limit, metric = judgement.limit, judgement.limit.metric
+    if metric not in contrast or judgement.figure is None or judgement.state == BROKEN:
+        return judgement
+    factor, base = limit.about.factor, base_of(metric)
+    value = contrast[metric] * factor
     if limit.is_change:
         value -= base * factor
         value *= 100.0 / abs(base * factor) if limit.is_relative and base else 1.0
     if limit.state(value, value) != HOLDS:
-        return ""
-    return (
-        "the limit is too weak: FP32's outputs for other samples come nearly as close "
-        f"({value:.4g} {limit.unit}".rstrip()
-        + " halfway to them); use more varied data, or a stricter limit"
+        return judgement
+    near = f"({value:.4g} {limit.unit}".rstrip()
+    reason = (
+        f"the limit is too weak: FP32's outputs for other samples come nearly as close {near} "
+        "halfway to them); use more varied data, or a stricter limit"
     )
+    return replace(judgement, reason=reason)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from trtcal.evaluate.clues import (
 )
 from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
 from trtcal.evaluate.per_sample import Labels, by_class, distances
+from trtcal.limits import Judgement
 from trtcal.metrics import (
     METRICS,
     OF_OUTPUTS,
@@ -274,6 +275,12 @@ def no_usual_limit(outputs: Sequence[str]) -> str:
         f"{some(outputs)} {have} no default limit: give one, such as "
         f'--limit "{SUGGESTED}", choose the outputs to judge with --outputs, or give --task'
     )
+
+
+def as_suggestions(judgements: Iterable[Judgement], outputs: Sequence[str]) -> list[Judgement]:
+    """Return judgements of outputs without a default limit as suggestions, which decide nothing."""
+    reason = no_usual_limit(outputs)
+    return [replace(judgement, reason=reason, is_suggested=True) for judgement in judgements]
 
 
 def no_limit_on(outputs: Sequence[str]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import Mean, blind, sqnr_interval
-from trtcal.evaluate.tasks import SUGGESTED, default_limits, no_usual_limit, unlimited
+from trtcal.evaluate.accuracy import Mean, contrasted, sqnr_interval
+from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
     HOLDS,
@@ -75,13 +74,12 @@ def judge_variants(comparison: Comparison) -> Judged:
     def judged(index: int, level: float) -> tuple[Judgement, ...]:
         judgements = judge_row(limits, rows[index], reference, level)
         suggestions = judge_row(suggested, rows[index], reference, level)
-        return (
-            *(_contrasted(judgement, comparison) for judgement in judgements),
-            *(
-                replace(judgement, reason=no_usual_limit(undefined), is_suggested=True)
-                for judgement in suggestions
-            ),
-        )
+        held = (contrasted(each, comparison.task.contrast, base_of) for each in judgements)
+        return (*held, *as_suggestions(suggestions, undefined))
+
+    def base_of(metric: str) -> float:
+        mean = reference.means.get(metric)
+        return mean.value.mean if mean else 0.0
 
     asked = [i for i, row in enumerate(rows) if any(limit.is_about(row.name) for limit in outputs)]
     levels = holm_levels(
@@ -114,17 +112,6 @@ def _is_lower(row: Row) -> bool:
         row.means[metric.name].difference(LEVEL, metric.reach).high < 0
         for metric in means
         if metric.needs_labels
-    )
-
-
-def _contrasted(judgement: Judgement, comparison: Comparison) -> Judgement:
-    """Return a judgement that decides nothing where the outputs for other samples would hold too."""
-    value = comparison.task.contrast.get(judgement.limit.metric)
-    if value is None or judgement.figure is None or judgement.state == BROKEN:
-        return judgement
-    mean = comparison.rows[0].means.get(judgement.limit.metric)
-    return replace(
-        judgement, reason=blind(judgement.limit, value, mean.value.mean if mean else 0.0)
     )
 
 

@@ -150,11 +150,9 @@ def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
 def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
     names = ", ".join(visible(drawn[index][0].name) for index in front)
     return (
-        f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the "
-        "horizontal axis "
-        f"the median latency, both with 95 % intervals. On the Pareto front: {names or 'none'}. The "
-        "table "
-        "Variants has the numbers."
+        f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the horizontal "
+        f"axis the median latency, both with 95 % intervals. On the Pareto front: {names or 'none'}. "
+        "The table Variants has the numbers."
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import math
-import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from trtcal.config import CostConfig
 from trtcal.documents import Document
@@ -59,15 +56,16 @@ def shown(document: Document) -> View:
     logs = engines.logs(document)
     findings, events = engines.findings(logs), engines.log_events(logs)
     verdict, run = document["measured"]["verdict"], document["measured"]["run"] or {}
+    names = [*(row["name"] for row in rows), *(build["model_name"] for build in document["builds"])]
     return {
         "report": document,
         "comparison": document["comparison"],
         "measured": document["measured"],
         "data_check": document["data_check"],
-        "subject": _subject(document, rows),
+        "subject": str(next(iter(names), document["measured"]["folder"] or "A build")),
         "formats": spelled(engines.formats_of(document) or {"int8"}),
         "rows": rows,
-        "the_task": _task(document),
+        "the_task": (document["comparison"] or {"task": None})["task"],
         "agreement_name": agreement_name(document),
         "has_top1": any(row["accuracy"]["top1"] is not None for row in rows),
         "by_output": _by_output(rows),
@@ -107,7 +105,7 @@ def shown(document: Document) -> View:
         "events": events,
         "lines_shown": {event["row_id"] for event in events},
         "known_tensors": known_tensors(document),
-        "run_command": _run_command(run.get("command")),
+        "run_command": run.get("command"),
         "commands": list(commands(document)),
         "made_by": made_by(document, rows),
         "digests": digests(document),
@@ -116,11 +114,6 @@ def shown(document: Document) -> View:
         "alike_shown": 40,
         "fusions_shown": 60,
     }
-
-
-def _subject(document: Document, rows: Sequence[View]) -> str:
-    names = [row["name"] for row in rows] or [build["model_name"] for build in document["builds"]]
-    return str(names[0] if names else document["measured"]["folder"] or "A build")
 
 
 def variants(document: Document) -> list[View]:
@@ -155,17 +148,11 @@ AGREEMENTS = {
 """Kind of output -> what the share of its decisions is called that are FP32's."""
 
 
-def _task(document: Document) -> View | None:
-    """Return the task that was judged, None where none was or an older comparison does not say."""
-    task = (document["comparison"] or {}).get("task")
-    return None if task is None else dict(task)
-
-
 def agreement_name(document: Document) -> str:
     """Return what agreement is called: of several kinds of outputs by its own name."""
-    kinds = (_task(document) or {"outputs": {}})["outputs"].values()
-    names = {AGREEMENTS[kind] for kind in kinds if kind in AGREEMENTS}
-    return names.pop() if len(names) == 1 else "Agreement"
+    comparison = document["comparison"] or {"task": {"outputs": {}}}
+    names = {AGREEMENTS.get(kind) for kind in comparison["task"]["outputs"].values()} - {None}
+    return str(names.pop()) if len(names) == 1 else "Agreement"
 
 
 def _by_output(rows: Sequence[View]) -> list[View]:
@@ -207,11 +194,6 @@ def margin_of(judgement: View) -> str:
     if margin is None:
         return text.MISSING
     return ("" if margin >= 0 else "\u2212") + text.margin(margin)
-
-
-def pattern_of(name: str) -> str:
-    """Return a pattern that matches a name and nothing else."""
-    return glob.escape(name)
 
 
 def first_steps(document: Document, findings: Sequence[View], row: View | None) -> list[View]:
@@ -391,16 +373,14 @@ def optimizations(document: Document) -> list[View]:
             "tries": _tries(optimization),
             "is_sqnr": optimization["objective"] == "sqnr",
             "layers": [
-                {**layer, "share": _share(layer["rounded"], layer["weights"])}
+                {**layer, "share": 100 * layer["rounded"] / layer["weights"]}
+                if layer["rounded"] is not None and layer["weights"]
+                else {**layer, "share": None}
                 for layer in optimization["layers"][:LAYERS_SHOWN]
             ],
         }
         for optimization in document["optimizations"]
     ]
-
-
-def _share(part: int | None, whole: int | None) -> float | None:
-    return 100 * part / whole if part is not None and whole else None
 
 
 def _gain(record: Document) -> View | None:
@@ -480,13 +460,6 @@ def known_tensors(document: Document) -> list[View]:
                 {"method": calibration["method"], **counts, "groups": list(groups.items())}
             )
     return tables
-
-
-def _run_command(command: Any) -> str | None:
-    """Return the command that made the run, if it was noted."""
-    if isinstance(command, list):
-        return shlex.join(map(str, command))
-    return None if command is None else str(command)
 
 
 def commands(document: Document) -> Iterator[str]:
