@@ -206,9 +206,8 @@ class Judgement:
         if self.figure is None:
             return None
         if self.limit.relation == "==":
-            return min(
-                0.0 - abs(end - self.limit.bound) for end in (self.figure.low, self.figure.high)
-            )
+            low, high = self.figure.low, self.figure.high
+            return min(0.0 - abs(end - self.limit.bound) for end in (low, high))
         if self.limit.relation == ">=":
             return self.figure.low - self.limit.bound
         return self.limit.bound - self.figure.high

@@ -307,9 +307,9 @@ def _show_outputs(comparison: Comparison) -> None:
 
 
 def _say_warnings(
-    comparison: Comparison, print_line: Callable[[str], None], with_times: bool = True
+    result: Comparison, write: Callable[[str], None], with_times: bool = True
 ) -> None:
     from trtcal.evaluate.comparison import warnings
 
-    for warning in warnings(comparison, with_times):
-        print_line(f"warning: {warning}")
+    for warning in warnings(result, with_times):
+        write(f"warning: {warning}")

@@ -223,9 +223,8 @@ def _facts(document: dict[str, Any]) -> list[str]:
     built_by = [f"TensorRT {document['version']}"] if document["version"] else []
     built_by += [document["gpu"]] if document["gpu"] else []
     parts = [" on ".join(built_by)] if built_by else []
-    parts += (
-        [] if document["build_s"] is None else [f"built in {round(document['build_s'], 2):g} s"]
-    )
+    if document["build_s"] is not None:
+        parts.append(f"built in {round(document['build_s'], 2):g} s")
     peaks = {"CPU": document["peak_cpu_mib"], "GPU": document["peak_gpu_mib"]}
     memory = [f"{where} {size:,} MiB" for where, size in peaks.items() if size is not None]
     parts += [f"peak memory {', '.join(memory)}"] if memory else []

@@ -159,9 +159,8 @@ def print_table(
 
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(
-            Text(printable(column)), justify="right" if number else "left", overflow="fold"
-        )
+        heading = Text(printable(column))
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
     every = list(things)
     rows = None if shown is None else most(shown)
     for thing in every[:rows]:

@@ -61,9 +61,8 @@ class Prepare(
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)
         folder = self.checkpoints
-        follower = (
-            Follower(config) if folder is None else find("checkpoints", "checkpoints")(config)
-        )
+        kind_of = Follower if folder is None else find("checkpoints", "checkpoints")
+        follower = kind_of(config)
         loaded = self.load_model()
         path = self.output or Path(f"{Path(str(loaded.path)).stem}-prepared.onnx")
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded

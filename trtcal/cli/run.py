@@ -98,9 +98,7 @@ class Run(
     @property
     def _command_line(self) -> str:
         """The command as the report shows it, without folders."""
-        data, test, labels = (
-            path and Path(path).name for path in (self.data, self.test, self.labels)
-        )
+        data, test, labels = (at and Path(at).name for at in (self.data, self.test, self.labels))
         files = {"data": data, "test": test, "labels": labels}
         metric = self.metric_file and self.metric_file.name
         return command_line(

@@ -162,8 +162,7 @@ class Search(
         metavar="A,B,...|all",
     )
     goal: Literal["fastest", "smallest"] = option(
-        "What to optimize within the limits: the time, or the size of the file.",
-        default="fastest",
+        "What to optimize within the limits: the time, or the size of the file.", default="fastest"
     )
     gpu: str | None = option(
         "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
@@ -275,7 +274,7 @@ def changed_limits(
         whole = math.floor if ">=" in relief["limit"] else math.ceil
         bounds[relief["limit"]] = whole(100 * relief["needed"]) / 100
     return tuple(
-        replace(limit, bound=bounds.get(str(limit), limit.bound)) for limit in limits if bounds
+        replace(each, bound=bounds.get(str(each), each.bound)) for each in limits if bounds
     )
 
 

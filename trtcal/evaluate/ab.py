@@ -21,15 +21,7 @@ from trtcal.data import Dataset
 from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.errors import __version__
-from trtcal.evaluate.ab_rule import (
-    Figures,
-    Rule,
-    Slices,
-    Verdict,
-    ask,
-    decide,
-    rule_for,
-)
+from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
 from trtcal.evaluate.collectors import check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric

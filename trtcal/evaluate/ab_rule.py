@@ -174,7 +174,7 @@ class Answer:
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""
         ends = {
-            name: end if math.isfinite(end) else None for name, end in vars(self.difference).items()
+            key: end if math.isfinite(end) else None for key, end in vars(self.difference).items()
         }
         return {**asdict(self), "difference": ends, "is_change": self.is_change}
 
@@ -314,9 +314,8 @@ def ask(
     large = {name: where for name, where in slices.items() if final[name] >= LEAST_SLICE}
     data = _Data(rule, figures, large, times, contrast or {})
     names = [name for name in dict.fromkeys((rule.metric, *figures)) if name in figures]
-    answers = [
-        _answer(name, name, data.compared(name, None, data.level)) for name in names if name != SQNR
-    ]
+    known = (name for name in names if name != SQNR)
+    answers = [_answer(name, name, data.compared(name, None, data.level)) for name in known]
     if rule.metric in figures and rule.metric != SQNR:
         for name, where in slices.items():
             if where.any():
@@ -405,9 +404,7 @@ def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
         step = 1.0 if limit.is_change else 0.0
         ends = [end - step for end in (ratio.value, ratio.low, ratio.high)]
     else:
-        slower = [
-            math.inf if end == 0.0 else 1.0 / end for end in (ratio.value, ratio.high, ratio.low)
-        ]
+        slower = [math.inf if r == 0.0 else 1.0 / r for r in (ratio.value, ratio.high, ratio.low)]
         start, scale = float(limit.is_change), 1.0 if limit.is_relative else before
         ends = [(end - start) * scale for end in slower]
         ends[0] = ends[0] if limit.is_change else after
@@ -444,9 +441,8 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
         total = None if None in needed else max(filter(None, needed))
         return replace(verdict, sentence=_sentence(undecided), samples_needed=total)
     word = WITH_CARE if warnings else SHIP
-    return replace(
-        verdict, word=word, sentence=f"B holds every limit: {'; '.join(map(str, judgements))}."
-    )
+    sentence = f"B holds every limit: {'; '.join(map(str, judgements))}."
+    return replace(verdict, word=word, sentence=sentence)
 
 
 def _sentence(judgements: Sequence[Judgement]) -> str:

@@ -19,9 +19,7 @@ Values = npt.NDArray[np.float64]
 
 SCORE = 0.25  # from which on a box counts; that of the usual deployments
 OVERLAP = 0.5  # intersection over union from which on two boxes are one
-MOST_CANDIDATES = (
-    1000  # candidates of a sample that overlap is removed from, the highest scores first
-)
+MOST_CANDIDATES = 1000  # of a sample that overlap is removed from, the highest scores first
 SUM_TOLERANCE = 1e-2
 CELLS = 1000  # rows from which on they are a detector's, not a short sequence
 VALID = 0.99  # share of rows that must be boxes for all to be
@@ -130,18 +128,16 @@ class Decoder:
         return Boxes(corners, kept[:, at.score], labels)
 
     def _of_parts(self, parts: Mapping[str, Values]) -> Boxes:
-        corners = _corners(
-            parts["boxes"].reshape(-1, parts["boxes"].shape[-1])[:, :4], self.centers
-        )
+        rows = parts["boxes"].reshape(-1, parts["boxes"].shape[-1])
+        corners = _corners(rows[:, :4], self.centers)
         if "selected" in parts:
             return self._selected(corners, parts)
         scores = parts["scores"] if "scores" in parts else parts["boxes"][..., 4]
         if scores.ndim == 2 and 1 not in scores.shape:
             shares = self._shares(_cells_first(scores, len(corners)))
             return suppressed(_best(corners, shares, self.least), self.most)
-        scores = (
-            scores.reshape(-1)[: int(parts["count"].ravel()[0])] if "count" in parts else scores
-        )
+        if "count" in parts:
+            scores = scores.reshape(-1)[: int(parts["count"].ravel()[0])]
         scores = scores.reshape(-1)
         labels = parts["classes"].reshape(-1) if "classes" in parts else np.zeros(len(corners))
         kept = np.flatnonzero(scores >= self.least)

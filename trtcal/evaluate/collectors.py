@@ -345,18 +345,14 @@ class _OfVariant:
         self.own |= {*own}
         self.means.add(reference, figures)
         first = "top1" if "top1" in figures else "agreement"
-        grouped = {
-            name: (reference[name], figures[name]) for name in (first, *own) if name in figures
-        }
+        grouped = {key: (reference[key], figures[key]) for key in (first, *own) if key in figures}
         for accumulator in self.accumulators.values():
             accumulator.add(start, grouped)
 
     def result(self) -> Evaluation:
         """Return what was collected."""
         accuracy, *simulated = [meter.result() for meter in self.meters if meter.samples]
-        groups = [
-            breakdown for by, each in self.accumulators.items() for breakdown in each.result(by)
-        ]
+        groups = [part for by, each in self.accumulators.items() for part in each.result(by)]
         return Evaluation(
             accuracy,
             self.meters[0].by_output(),

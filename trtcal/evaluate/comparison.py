@@ -23,11 +23,7 @@ from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
-from trtcal.evaluate.variant_limits import (
-    about_outputs,
-    judge_variants,
-    without_limit,
-)
+from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Crashes, Variant, check_variants
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
@@ -256,9 +252,8 @@ def compare(
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
     evaluations, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
-    is_asked = (
-        settings.width or settings.batch_sizes or any(limit.about.of == TIMES for limit in limits)
-    )
+    is_timed = any(limit.about.of == TIMES for limit in limits)
+    is_asked = settings.width or settings.batch_sizes or is_timed
     rounds = settings.rounds or (ROUNDS if is_asked else None)
     latencies = measure(*_runs(everyone, dataset, batch), rounds, settings.width)
     for size in settings.batch_sizes:
@@ -396,9 +391,7 @@ def _of_latency(comparison: Comparison) -> Iterator[str]:
         runs = comparison.rows[0].latency.runs
         rough = f" ({runs} runs each, a rough measure; use --rounds 60)" * comparison.is_rough
         yield f"the times are those of ONNX Runtime on this CPU{rough}; a GPU has other times"
-    disturbed = [
-        (row.name, row.latency.warnings) for row in comparison.rows if row.latency.warnings
-    ]
+    disturbed = [(r.name, r.latency.warnings) for r in comparison.rows if r.latency.warnings]
     if disturbed and not comparison.is_rough:
         names = some((name for name, _ in disturbed), NAMED)
         yield f"latency of {names} was disturbed: {disturbed[0][1][0]}"

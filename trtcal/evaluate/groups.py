@@ -100,9 +100,8 @@ class GroupAccumulator:
         for name, (reference, variant) in figures.items():
             sums = self.figures.setdefault(name, _Sums.of(self.attributes))
             lost = reference - variant
-            rows = np.stack(
-                [np.ones_like(lost), reference, variant, lost > 0, lost < 0, lost**2], axis=1
-            )
+            ones = np.ones_like(lost)
+            rows = np.stack([ones, reference, variant, lost > 0, lost < 0, lost**2], axis=1)
             sums.is_binary &= bool(np.isin(rows[:, REFERENCE : CANDIDATE + 1], (0.0, 1.0)).all())
             sums.whole += rows.sum(0)
             for attribute, part in zip(self.attributes, sums.parts, strict=True):
@@ -222,9 +221,7 @@ def _wilson(row: Values) -> tuple[float, float, float]:
 
 def _rounded(group: Group) -> Group:
     fields = vars(group).items()
-    figures: dict[str, Any] = {
-        name: rounded(value) for name, value in fields if isinstance(value, float)
-    }
+    figures: Any = {name: rounded(each) for name, each in fields if isinstance(each, float)}
     low, high = group.interval
     return replace(group, **figures, interval=(rounded(low), rounded(high)))
 

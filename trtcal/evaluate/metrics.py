@@ -13,13 +13,7 @@ import numpy as np
 
 from trtcal.errors import InputError
 from trtcal.evaluate.clues import Input
-from trtcal.evaluate.per_sample import (
-    Array,
-    Labels,
-    Values,
-    by_class,
-    compare_rows,
-)
+from trtcal.evaluate.per_sample import Array, Labels, Values, by_class, compare_rows
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.scripts import function_in, running
 

@@ -168,9 +168,7 @@ def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -
 
 
 def _one_row_each(outputs: Sequence[Array], size: int) -> Values:
-    return np.concatenate(
-        [output.astype(np.float64).reshape(size, -1) for output in outputs], axis=1
-    )
+    return np.concatenate([each.astype(np.float64).reshape(size, -1) for each in outputs], axis=1)
 
 
 def class_scores(output: Array) -> Array | None:

@@ -31,16 +31,7 @@ from trtcal.evaluate.clues import (
 from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
 from trtcal.evaluate.per_sample import Labels, by_class, distances
 from trtcal.limits import Judgement
-from trtcal.metrics import (
-    METRICS,
-    OF_OUTPUTS,
-    OUTPUTS,
-    RAW,
-    SQNR,
-    UNJUDGED,
-    WORST,
-    Metric,
-)
+from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST, Metric
 
 Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
@@ -490,9 +481,7 @@ def _raw_heads(outputs: Mapping[str, Array], inputs: Sequence[Input]) -> frozens
     }
     shapes = [values.shape for values in floats.values()]
     is_scaled = any(_are_scales(a, b) for a in shapes for b in shapes)
-    has_boxes = any(
-        len(values) == 3 and values[-1] == 4 and values[1] >= CELLS for values in shapes
-    )
+    has_boxes = any(len(shape) == 3 and shape[-1] == 4 and shape[1] >= CELLS for shape in shapes)
     cells = [shape[1] for shape in shapes if len(shape) == 3 and shape[1] >= 100]
     is_shared = len({*cells}) < len(cells) and bool(sizes)
     are_heads = is_scaled or ((has_boxes or is_shared) and len(floats) > 1)

@@ -208,22 +208,19 @@ def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> In
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
     """Return a time or the speed-up; the one that has an interval is the speed-up."""
     if limit.metric != "speedup" and not (limit.metric == "latency_p50" and limit.is_relative):
-        times = (
-            float(getattr(variant.latency, limit.about.timing)) for variant in (row, reference)
-        )
+        times = (float(getattr(each.latency, limit.about.timing)) for each in (row, reference))
         return _plain(limit, *times)
     measured = (row.latency.speedup, *row.latency.speedup_interval)
     ends = Interval(*(math.log(max(ratio, 1e-9)) for ratio in measured)).at_level(level)
     ratios = Interval(math.exp(ends.value), math.exp(ends.low), math.exp(ends.high))
     if limit.metric == "latency_p50":
         value, low, high = (
-            100.0 * (1.0 / ratio - 1.0) for ratio in (ratios.value, ratios.high, ratios.low)
+            100.0 * (1.0 / r - 1.0) for r in (ratios.value, ratios.high, ratios.low)
         )
         return Interval(value, low, high)
     start, factor = (1.0 if limit.is_change else 0.0), (100.0 if limit.is_relative else 1.0)
-    return Interval(
-        *(factor * (ratio - start) for ratio in (ratios.value, ratios.low, ratios.high))
-    )
+    changed = (factor * (ratio - start) for ratio in (ratios.value, ratios.low, ratios.high))
+    return Interval(*changed)
 
 
 def _of_file(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

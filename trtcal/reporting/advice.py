@@ -150,7 +150,7 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
     if options["--calibration"] not in written:
         return None
     return tuple(
-        word for option, digest in options.items() if digest for word in (option, written[digest])
+        word for name, digest in options.items() if digest for word in (name, written[digest])
     )
 
 

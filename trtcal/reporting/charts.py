@@ -99,7 +99,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
     def beaten(point: tuple[float, float]) -> bool:
         return any(
-            other[0] <= point[0] and other[1] >= point[1] and other != point for other in points
+            rival[0] <= point[0] and rival[1] >= point[1] and rival != point for rival in points
         )
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
@@ -230,9 +230,8 @@ def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], layout: Layout
         return
     across, up = [point[0] for point in front], [point[1] for point in front]
     edge = axes.get_xlim()[1]
-    (line,) = axes.plot(
-        [*across, edge], [*up, up[-1]], color=ACCENT, linewidth=1.2, drawstyle="steps-post"
-    )
+    ends = [*across, edge], [*up, up[-1]]
+    (line,) = axes.plot(*ends, color=ACCENT, linewidth=1.2, drawstyle="steps-post")
     line.set_dashes((4, 3))
     line.set_gid(f"{layout.prefix}pareto-front")
 
@@ -300,10 +299,7 @@ def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) ->
     x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + _font() * 0.3))
     label = axes.text(x, y, text, color=INK, parse_math=False)
     label.set_gid("label")
-    nearest = (
-        min(max(anchor[0], box.left), box.right),
-        min(max(anchor[1], box.bottom), box.top),
-    )
+    nearest = (min(max(anchor[0], box.left), box.right), min(max(anchor[1], box.bottom), box.top))
     if math.dist(anchor, nearest) > 2.5 * GAP:
         ends = [inverse.transform(anchor), inverse.transform(nearest)]
         axes.plot(*zip(*ends, strict=True), color=MUTED, linewidth=0.7, zorder=1.5)

@@ -86,9 +86,8 @@ def formats_of(document: Document) -> set[str]:
     rows = [] if comparison is None else comparison["rows"]
     rows = [row for row in rows if row["name"] == chosen] or rows
     if not rows:
-        return {
-            outcome["asked"] for build in document["builds"] for outcome in build["outcomes"]
-        } & {*NARROW}
+        every = (row["asked"] for build in document["builds"] for row in build["outcomes"])
+        return {*every} & {*NARROW}
     counted = (from_fields(Coverage, row["coverage"]) for row in rows if row["coverage"])
     return {name for coverage in counted for name in coverage.formats}
 
@@ -205,9 +204,7 @@ def _with_builds(logs: Sequence[View], key: str) -> list[View]:
 def _group(own: Sequence[View]) -> View:
     """Return findings as one: what all of it costs, each counted once, and what is like the first."""
     costs = {finding["what"]: finding["cost"] for finding in reversed(own)}
-    cost = {
-        key: _sum([amount[key] for amount in costs.values()]) for key in ("time_ms", "moved_bytes")
-    }
+    cost = {key: _sum([part[key] for part in costs.values()]) for key in ("time_ms", "moved_bytes")}
     cost["risk"] = max((amount["risk"] for amount in costs.values()), key=RISKS.index)
     proofs = [(finding["log"], proof) for finding in own for proof in finding["evidence"]]
     names = {proof["place"] for _, proof in proofs if proof["source"] != "log"}

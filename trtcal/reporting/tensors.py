@@ -90,9 +90,7 @@ def tensor_facts(
         (tail["tensors"] for tail in tails if (tail["model"], tail["dataset"]) in data), {}
     )
     by_digest = {calibration.digest: calibration for calibration in calibrations}
-    names = dict.fromkeys(
-        [*histograms, *(name for calibration in calibrations for name in calibration.ranges)]
-    )
+    names = dict.fromkeys([*histograms, *(name for table in calibrations for name in table.ranges)])
     return [
         {
             "name": name,

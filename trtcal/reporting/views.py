@@ -158,11 +158,9 @@ def agreement_name(document: Document) -> str:
 def _by_output(rows: Sequence[View]) -> list[View]:
     """Return each output's figures, where there are several or they are boxes."""
     outputs = [
-        {**output, "variant": row["name"]} for row in rows[1:] for output in row.get("outputs", ())
+        {**each, "variant": row["name"]} for row in rows[1:] for each in row.get("outputs", ())
     ]
-    is_plain = len(outputs) <= len(rows[1:]) and all(
-        output["kind"] != "boxes" for output in outputs
-    )
+    is_plain = len(outputs) <= len(rows[1:]) and all(row["kind"] != "boxes" for row in outputs)
     return [] if is_plain else outputs
 
 
@@ -208,9 +206,8 @@ def first_steps(document: Document, findings: Sequence[View], row: View | None) 
     own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
     findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
     steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
-    worst = [
-        {"tensor": figure, "command": measuring_layers(document)} for figure in entering(row)[:1]
-    ]
+    command = measuring_layers(document)
+    worst = [{"tensor": figure, "command": command} for figure in entering(row)[:1]]
     return [*worst, *steps] if fails else [*steps, *worst]
 
 
@@ -411,9 +408,8 @@ def _tries(record: Document) -> list[View]:
         }
         ranges = "ranges of the tensors, chosen by this method"
         words = ranges if attempt["name"].startswith(RANGES) else WORDS.get(attempt["name"], "")
-        tries.append(
-            {**attempt, "words": words, "before": best or dict.fromkeys(figures), "after": figures}
-        )
+        before = best or dict.fromkeys(figures)
+        tries.append({**attempt, "words": words, "before": before, "after": figures})
         best = figures if attempt["kept"] else best
     return tries
 
@@ -426,9 +422,8 @@ def ranges(document: Document) -> View:
     for tensor in known[:TENSORS_SHOWN]:
         method_rows = {each["method"]: each for each in tensor["ranges"]}
         by_method = [method_rows.get(method) for method in methods]
-        rows.append(
-            {**tensor, "by_method": by_method, "tail": list(map(tail_words, tensor["tail"]))}
-        )
+        tail = list(map(tail_words, tensor["tail"]))
+        rows.append({**tensor, "by_method": by_method, "tail": tail})
     return {
         "methods": methods,
         "heads": [(method, "n") for method in methods],
@@ -456,9 +451,8 @@ def known_tensors(document: Document) -> list[View]:
             groups.setdefault(note, []).append(tensor)
         counts = {"unranged": len(calibration["unranged"]), "notes": len(calibration["notes"])}
         if groups:
-            tables.append(
-                {"method": calibration["method"], **counts, "groups": list(groups.items())}
-            )
+            listed = list(groups.items())
+            tables.append({"method": calibration["method"], **counts, "groups": listed})
     return tables
 
 
@@ -510,9 +504,8 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
         if "calibration" in quantization:
             options = dict[str, str]()
             if quantization["calibration"] != NONE:
-                options["calibration"] = outputs.get(
-                    quantization["calibration"], "CALIBRATION.json"
-                )
+                ranges = outputs.get(quantization["calibration"], "CALIBRATION.json")
+                options["calibration"] = ranges
             if name in optimized:
                 options["optimizations"] = outputs.get(optimized[name], "OPTIMIZATIONS.npz")
             plan = quantization.get("plan")

@@ -41,8 +41,6 @@ def compiler(backend: Backend, options: BuildOptions, model: Model) -> Compile:
             variant = replace(model, proto=quantized.proto)
             engine = build(variant, backend, options, Path(folder))
         lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in engine.outcomes)
-        return Compiled(
-            lost, tuple((layer.nodes, layer.bytes_moved or 0) for layer in engine.layers)
-        )
+        return Compiled(lost, tuple((row.nodes, row.bytes_moved or 0) for row in engine.layers))
 
     return compile_

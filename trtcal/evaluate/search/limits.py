@@ -163,9 +163,7 @@ class Limits:
 
     def broken(self, point: Point) -> list[str]:
         """Return the metrics of the limits that a plan does not hold."""
-        return [
-            judgement.limit.metric for judgement in self.judge(point) if judgement.state != HOLDS
-        ]
+        return [each.limit.metric for each in self.judge(point) if each.state != HOLDS]
 
 
 POWERED = 1.645 + 1.282

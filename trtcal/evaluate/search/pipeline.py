@@ -324,11 +324,7 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
 
 def _beside(
-    plans: Plans,
-    pair: tuple[Plan, Point],
-    costs: Costs,
-    dataset: Dataset,
-    settings: SearchOptions,
+    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, settings: SearchOptions
 ) -> tuple[float, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
@@ -365,10 +361,7 @@ def _test(
 
 
 def _missing(
-    seen: Sensitivities,
-    findings: Found,
-    builds: Mapping[Plan, Built],
-    settings: SearchOptions,
+    seen: Sensitivities, findings: Found, builds: Mapping[Plan, Built], settings: SearchOptions
 ) -> Iterator[str]:
     """Yield a phrase for everything that a limit cut short."""
     if seen.missing:
@@ -391,12 +384,7 @@ def _measure(seen: Sensitivities, limits: Limits) -> str:
     return seen.measure if limits.bound("sqnr_db") is None else "noise"
 
 
-def _as_built(
-    costs: Costs,
-    plans: Plans,
-    build: Compile,
-    may: Callable[[], bool],
-) -> Costs:
+def _as_built(costs: Costs, plans: Plans, build: Compile, may: Callable[[], bool]) -> Costs:
     """Return the costs of the layers that a compiler makes, of all INT8, all float and all FP32.
 
     Where there is no time to build them, they are those given.
@@ -412,9 +400,8 @@ def _as_built(
     layers: dict[str, Listed] = {}
     for name, (plan, precision) in plans_to_build.items():
         if not may():
-            return replace(
-                costs, source=f"{costs.source}, because the time limit left no time to build"
-            )
+            source = f"{costs.source}, because the time limit left no time to build"
+            return replace(costs, source=source)
         layers[name] = build(plans.quantized(plan, precision)).layers
     plain = layers.pop("fp32")
     slow = replace(costs, precision="fp32")

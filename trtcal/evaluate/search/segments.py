@@ -149,9 +149,8 @@ class PairedGraph:
             yield dequantize
 
     def _value(self, name: str) -> onnx.ValueInfoProto:
-        return self.types.get(name) or onnx.helper.make_tensor_value_info(
-            name, onnx.TensorProto.FLOAT, None
-        )
+        known = self.types.get(name)
+        return known or onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
@@ -357,9 +356,8 @@ class Rerun:
         return values
 
     def _step(self, session: Session, segment: Segment, values: Feeds) -> Feeds:
-        results = run_session(
-            session, segment.outputs, {name: values[name] for name in segment.inputs}
-        )
+        inputs = {name: values[name] for name in segment.inputs}
+        results = run_session(session, segment.outputs, inputs)
         after = {**values, **dict(zip(segment.outputs, results, strict=True))}
         names = self._wanted(segment)
         return {name: value for name, value in after.items() if name in names}
