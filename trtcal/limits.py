@@ -222,12 +222,7 @@ class Judgement:
         """The limit as written, and whether it is only suggested."""
         return f"{self.limit} (suggested)" if self.is_suggested else str(self.limit)
 
-    @property
-    def may_improve(self) -> bool:
-        """Whether a variant that loses less could hold the limit on as many samples."""
-        return self.may_hold_on(1.0)
-
-    def may_hold_on(self, share: float) -> bool:
+    def may_improve(self, share: float = 1.0) -> bool:
         """Tell whether a variant that loses less could hold the limit on a share of the samples.
 
         Not for times, nor where the figure itself is on the good side and one that loses nothing would

@@ -104,7 +104,7 @@ def advise_on_loss(
     sources = {
         path: recall(path)
         for path, limits in judged.items()
-        if any(limit.may_improve for limit in limits)
+        if any(limit.may_improve() for limit in limits)
     }
     improved = [path for path, files in sources.items() if "optimizations" in files]
     path = next(iter([*improved, *sources]), reference)

@@ -134,7 +134,6 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
 
 
 def _document(bundle: Bundle) -> Document:
-    """Return a new bundle as JSON."""
     about = bundle.manifest["predicate"]
     return {
         "output": str(bundle.folder),

@@ -211,7 +211,12 @@ class Compare(
             with progress("layer by layer", samples * len(others), "samples") as advance:
                 result = with_layers(result, model, others, dataset, advance, samples)
         document = result.write(self.output)
-        self.present(document, lambda: show_all(result), self.output)
+
+        def show_all() -> None:
+            show_details(result)
+            show(result)
+
+        self.present(document, show_all, self.output)
         if self.as_json:
             _say_warnings(result, note)
         by_name = judge_variants(result)
@@ -256,12 +261,6 @@ def _sizes(text: str | None) -> list[int]:
     return [int(part) for part in parts]
 
 
-def show_all(comparison: Comparison) -> None:
-    """Print all that was compared: figures beside the means, then the table."""
-    show_details(comparison)
-    show(comparison)
-
-
 def show(comparison: Comparison, with_times: bool = True) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
     from trtcal.evaluate.variant_limits import judge_variants
@@ -290,7 +289,6 @@ OF_TIMES: Columns = {
 
 
 def _show_outputs(comparison: Comparison) -> None:
-    """Show each output's own figures, where there are several."""
     rows = [(row.name, output) for row in comparison.rows[1:] for output in row.outputs]
     if len(rows) <= len(comparison.rows[1:]):
         return

@@ -219,7 +219,6 @@ def _warn_of_few(file: str, end: dict[str, Any]) -> None:
 
 
 def _facts(document: dict[str, Any]) -> list[str]:
-    """Return the builder, its time and peak memory, and the layers by precision."""
     built_by = [f"TensorRT {document['version']}"] if document["version"] else []
     built_by += [document["gpu"]] if document["gpu"] else []
     parts = [" on ".join(built_by)] if built_by else []
@@ -234,7 +233,6 @@ def _facts(document: dict[str, Any]) -> list[str]:
 
 
 def _figures(document: dict[str, Any]) -> list[str]:
-    """Return how many events there are of the course of the build, and what was left out."""
     counts = document["counts"]
     parts = [f"{counts[name]} {name}" for name in BACKGROUND if name in counts]
     parts += [document["tactics"]] if document["tactics"] else []

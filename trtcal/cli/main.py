@@ -208,7 +208,6 @@ def _fail(error: TrtcalError) -> int:
 
 
 def _usage(error: click.UsageError) -> tuple[str, str]:
-    """Return click's error as trtcal writes errors, and a hint with the nearest names."""
     text = re.split(r" \(?Did you mean", error.format_message())[0].rstrip(".")
     path = error.ctx.command_path if error.ctx else "trtcal"
     near: Sequence[str] = getattr(error, "possibilities", None) or ()

@@ -182,7 +182,6 @@ def _paths(values: Iterable[object]) -> Iterator[Path]:
 
 
 def _verbosities() -> list[click.Parameter]:
-    """Return the options that every command has."""
     return [
         click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),
         click.Option(
@@ -223,7 +222,6 @@ def _former(old: str, parameter: click.Parameter) -> click.Option:
 
 
 def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Parameter:
-    """Return the parameter that a field with this annotation declares."""
     is_optional = NoneType in get_args(kind)
     plain = get_args(kind)[0] if is_optional else kind
     items = get_args(plain) if get_origin(plain) is tuple else (plain,)

@@ -99,7 +99,6 @@ command = Prepare.command()
 
 
 def _list_passes(options: Prepare) -> None:
-    """Print which passes there are, in their order."""
     from trtcal.model.passes import PASSES
 
     passes = [

@@ -43,7 +43,6 @@ def _subject(options: Quantize, plan: Plan) -> Subject:
 
 
 def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> Subject:
-    """Find optimizations for what the plan quantizes."""
     from trtcal.check.data_check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
@@ -67,7 +66,6 @@ def files_beside(output: Path) -> tuple[Path, Path, Path]:
 
 
 def _write_improved(result: Improved, options: Quantize) -> None:
-    """Write optimizations, their record and the ranges beside the output."""
     optimizations, record, ranges = files_beside(options.output_path)
     result.write(optimizations, record, ranges)
     names = [optimizations, record, *([ranges] if result.plan.ranged else [])]
@@ -200,7 +198,6 @@ class Quantize(
 
     @property
     def _suited(self) -> tuple[str, ...]:
-        """The targets that the plan must suit."""
         return self.targets or self.config.build.targets
 
     def chosen_ranges(self, plan: Plan) -> Path | None:
@@ -261,7 +258,6 @@ command = Quantize.command()
 
 
 def _plan(options: Quantize) -> Plan:
-    """Return the plan of a file, with the rules of options before its own."""
     from trtcal.backends.registry import floated
     from trtcal.quantization import Plan, Rule, read_plan
 

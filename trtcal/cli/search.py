@@ -92,7 +92,6 @@ def show(document: dict[str, Any], folder: Path) -> None:
 
 
 def _recommended(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the recommended plan, none if none meets the limits."""
     return [plan for plan in document["front"] if plan["recommended"]]
 
 
@@ -279,7 +278,6 @@ def changed_limits(
 
 
 def _require(document: dict[str, Any]) -> None:
-    """`GateFailed` if no plan is recommended."""
     from trtcal.evaluate.search.exchange import NONE_HOLDS
 
     if document["recommended"] is None:
@@ -300,7 +298,6 @@ def _hint_of(tested: dict[str, Any]) -> str:
 
 
 def _show_tested(document: dict[str, Any]) -> None:
-    """Print the A/B test's verdict on the recommended plan, and its samples."""
     tested = document["tested"]
     if tested is not None:
         held_back, samples = tested["held_back"], tested["samples"]

@@ -88,7 +88,7 @@ class ABTest:
         """
         verdict = self.verdict
         lower = any(answer.warning for answer in verdict.answers)
-        return not lower and not any(limit.may_improve for limit in verdict.limits)
+        return not lower and not any(limit.may_improve() for limit in verdict.limits)
 
     def to_document(self) -> Document:
         """Return the sealed JSON form; times, and what rests on them, stand under `measured`."""
@@ -252,7 +252,6 @@ class InterimAnalyses:
 
 
 def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:
-    """Time both on the first batch, in as many blocks as the wanted width takes."""
     feeds = next(dataset.batches(batch))
     runs = [
         lambda variant=variant: run_session(variant.session, None, feeds)

@@ -379,7 +379,6 @@ def _contrasted(judgement: Judgement, data: _Data) -> Judgement:
 
 
 def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
-    """Return B's figure, or its change against A's, in the unit of the limit."""
     if limit.metric == SQNR:
         noise = Moments.of(data.of_each(SQNR, None)[1])
         ends = sqnr_interval(noise, data.level)
@@ -397,7 +396,6 @@ def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
 
 
 def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
-    """Return the speed-up, or the change of the median latency."""
     ratio, _ = ratio_of_blocks(*times, level)
     before, after = (float(np.median(each)) for each in times)
     if limit.metric == "speedup":

@@ -360,20 +360,12 @@ class AccuracyMeter:
     def result(self) -> Accuracy:
         """Return the figures so far."""
         ratios = [output.sqnr_db for output in self.by_output() if output.sqnr_db is not None]
-        empty: dict[str, Any] = {item.name: None for item in fields(Accuracy)}
-        accuracy = Accuracy(**{**empty, **self.means.of(Accuracy), "samples": self.samples})
-        accuracy = replace(
-            accuracy,
-            sqnr_db=min(ratios, default=None),
-            linf=None if self.largest is None else rounded(self.largest),
-        )
-        if accuracy.top1 is None:
-            return accuracy
-        drop = paired_difference(self.lost, self.won, accuracy.samples).scaled(100.0)
-        return replace(
-            accuracy,
-            top1_drop=rounded(drop.value),
-            top1_drop_interval=(rounded(drop.low), rounded(drop.high)),
-            top1_lost=self.lost,
-            top1_won=self.won,
-        )
+        figures: dict[str, Any] = {item.name: None for item in fields(Accuracy)}
+        figures |= self.means.of(Accuracy) | {"sqnr_db": min(ratios, default=None)}
+        figures |= {"linf": None if self.largest is None else rounded(self.largest)}
+        if figures["top1"] is not None:
+            drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
+            ends = (rounded(drop.low), rounded(drop.high))
+            figures |= {"top1_drop": rounded(drop.value), "top1_drop_interval": ends}
+            figures |= {"top1_lost": self.lost, "top1_won": self.won}
+        return Accuracy(**(figures | {"samples": self.samples}))

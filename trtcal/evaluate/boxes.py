@@ -156,7 +156,6 @@ class Decoder:
         return scores
 
     def _selected(self, corners: Values, parts: Mapping[str, Values]) -> Boxes:
-        """Return the boxes that the rows (sample, class, box) of a NonMaxSuppression select."""
         rows = parts["selected"].astype(np.int64)
         labels, places = rows[:, 1], rows[:, 2]
         scores = parts["scores"][labels, places] if "scores" in parts else np.ones(len(rows))
@@ -202,7 +201,6 @@ def _corners(boxes: Values, centers: bool) -> Values:
 
 
 def _best(corners: Values, scores: Values, least: float) -> Boxes:
-    """Return each cell with its best class, those that score enough."""
     labels = scores.argmax(1)
     best = scores[np.arange(len(scores)), labels]
     kept = np.flatnonzero(best >= least)
@@ -305,7 +303,6 @@ def _are_rows(rows: Values, at: Columns, size: int) -> bool:
 
 
 def _valid(boxes: Values, centers: bool) -> bool:
-    """Tell whether nearly all are boxes, as corners or as centers with sizes."""
     if not len(boxes):
         return False
     sides = boxes[:, 2:] if centers else boxes[:, 2:] - boxes[:, :2]

@@ -227,7 +227,6 @@ def _are_cells(facts: OutputFacts) -> bool:
 
 
 def _are_listed(facts: OutputFacts) -> bool:
-    """Tell whether the metadata name as many classes as a row has values."""
     try:
         return len(ast.literal_eval(facts.graph.metadata.get("names", ""))) == facts.width
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -34,6 +34,7 @@ from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage
 
 MEASURED = ("latency", "size_bytes")
+PLAIN = ("dataset", "dataset_name", "samples", "batch")
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,9 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
             for row in self.rows
         }
-        body = {
+        body = {name: getattr(self, name) for name in (*PLAIN, "structure")} | {
             "trtcal": __version__,
-            "dataset": self.dataset,
-            "dataset_name": self.dataset_name,
-            "samples": self.samples,
-            "batch": self.batch,
             "task": dataclasses.asdict(self.task),
-            "structure": self.structure,
             "limits": [str(limit) for limit in self.limits],
             "rows": [row.lasting() for row in self.rows],
             "measured": {
@@ -167,7 +163,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             from_fields(Row, {**item, **measured["variants"][item["name"]]})
             for item in document["rows"]
         )
-        plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
+        plain = {key: document[key] for key in PLAIN}
         limits = parse_limits(document["limits"])
         task = from_fields(TaskRecord, document["task"])
         plain["structure"] = document.get("structure", "")
@@ -311,7 +307,6 @@ def sample_sizes(feeds: Feeds) -> dict[str, Shape]:
 def _runs(
     everyone: Sequence[Variant], dataset: Dataset, batch: int
 ) -> tuple[Sequence[Callable[[], object]], int]:
-    """Return what runs each one on the first batch, and how many samples that has."""
     feeds = next(dataset.batches(batch))
     runs = [partial(run_session, variant.session, None, feeds) for variant in everyone]
     return runs, len(next(iter(feeds.values())))
@@ -410,7 +405,6 @@ def _simulated(simulation: Simulation, samples: int) -> str:
 
 
 def _dropped(breakdown: Breakdown) -> Iterator[str]:
-    """Yield where it got worse, or else where it may have."""
     worse, suspect = breakdown.ranked(WORSE), breakdown.ranked(SUSPECT)
     if worse:
         yield f"{breakdown.figure} fell more than in the other groups in {_some(worse, breakdown.unit)}"

@@ -159,7 +159,6 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
 
 
 def _of_values(row: Values) -> tuple[Interval, float]:
-    """Return the mean difference with Student's interval, and its p-value."""
     count = row[COUNT]
     if count < 2:
         mean = float(row[REFERENCE] - row[CANDIDATE])
@@ -186,7 +185,6 @@ def _beyond(row: Values, whole: Values) -> float:
 
 
 def _moments(row: Values) -> tuple[float, float]:
-    """Return mean and standard deviation of the differences."""
     count = row[COUNT]
     mean = float(row[REFERENCE] - row[CANDIDATE]) / count
     return mean, math.sqrt(max(row[SQUARES] - count * mean**2, 0.0) / (count - 1))

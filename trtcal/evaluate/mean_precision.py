@@ -184,7 +184,6 @@ class _Reading:
 
 
 def _best(boxes: Boxes) -> Boxes:
-    """Return the boxes of the highest scores, without what else a decoder gives."""
     order = np.argsort(-boxes.scores, kind="stable")[:BOXES_COUNTED]
     return Boxes(boxes.corners[order], boxes.scores[order], boxes.classes[order])
 

@@ -235,7 +235,6 @@ def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
 
 
 def _is_about(metric: Metric, kind: str, is_first: bool) -> bool:
-    """Tell whether a metric is about an output of a kind."""
     return kind in metric.kinds and (is_first or not metric.is_of_first)
 
 
@@ -381,7 +380,6 @@ def _sentence(name: str, clues: Sequence[Clue]) -> str:
 
 
 def _can_be(facts: OutputFacts, kind: str) -> bool:
-    """Tell whether an output can be read as a kind."""
     is_float, axes = facts.rows.dtype.kind == "f", facts.rows.ndim
     return {
         "classes": is_float or not facts.inner,
@@ -461,7 +459,6 @@ def _check(
 
 
 def _named(outputs: Sequence[Output]) -> str:
-    """Return the task of outputs: detection if any are boxes, else the first's."""
     kinds = [output.kind for output in outputs]
     return TASK_OF["boxes" if "boxes" in kinds else kinds[0]]
 

@@ -99,7 +99,7 @@ def falls_short(comparison: Comparison) -> bool:
     """
     judged = judge_variants(comparison)
     return bool(judged) and all(
-        any(limit.may_improve for limit in judged[row.name]) or _is_lower(row)
+        any(limit.may_improve() for limit in judged[row.name]) or _is_lower(row)
         for row in comparison.candidates
     )
 
@@ -142,7 +142,6 @@ def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:
 
 
 def _is_of_pairs(limit: Limit, row: Row) -> bool:
-    """Tell whether a limit is about pairs of right and wrong answers, as an A/B test judges them."""
     if limit.about.drop_of or (limit.is_change and limit.metric in DROPS):
         return True
     mean = row.means.get(limit.metric)
@@ -154,7 +153,6 @@ DROPS = {metric.drop_of for metric in METRICS.values() if metric.drop_of}
 
 
 def _reason(limit: Limit, row: Row) -> str:
-    """Return why a figure is not there."""
     metric = limit.about
     if limit.in_slices:
         return "compare does not judge slices; use `trtcal ab --slices`"
@@ -179,7 +177,6 @@ def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interva
 
 
 def _of_mean(limit: Limit, mean: Mean, level: float) -> Interval | None:
-    """Return a mean over samples or its change, in the limit's unit."""
     metric = limit.about
     if not limit.is_change:
         return mean.interval(level, metric.reach).scaled(metric.factor)
@@ -237,7 +234,6 @@ def _of_coverage(limit: Limit, row: Row, reference: Row, level: float) -> Interv
 
 
 def _plain(limit: Limit, value: float, base: float) -> Interval | None:
-    """Return a figure without an interval, or its change."""
     if limit.is_change:
         value = 100.0 * (value / base - 1.0) if limit.is_relative and base else value - base
     return None if math.isnan(value) else Interval(value, value, value)

@@ -182,18 +182,17 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
 def what_helps(judged: Iterable[Judgement], is_improved: bool) -> str | None:
     """Return the command that helps a variant that misses limits: optimizations, then the search."""
     share = SEARCHED if is_improved else 1.0
-    helps = any(judgement.may_hold_on(share) for judgement in judged)
+    helps = any(judgement.may_improve(share) for judgement in judged)
     return (SEARCH if is_improved else IMPROVE) if helps else None
 
 
 def searched(judged: Iterable[Judgement]) -> list[str]:
     """Return the options of `trtcal search` for those of the limits missed that it takes."""
-    limits = [judgement.limit for judgement in judged if judgement.may_improve]
+    limits = [judgement.limit for judgement in judged if judgement.may_improve()]
     return [word for limit in limits if is_searched(limit) for word in ("--limit", limit.plain)]
 
 
 def _cut(document: Document, files: Files) -> NextStep | None:
-    """Return the command that cuts off what a target has no implementation of."""
     reference = f"{document['comparison']['rows'][0]['name']} for "
     failed = document["measured"]["failed_builds"].items()
     for why in (why for what, why in failed if what.startswith(reference)):

@@ -263,7 +263,6 @@ def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
 
 
 def _draw_bare_reference(axes: Axes, points: Sequence[Point]) -> None:
-    """Draw a reference without accuracy as a line at its latency."""
     for point in points:
         if point.is_reference and point.accuracy is None:
             axes.axvline(point.latency_ms, color=REFERENCE, linewidth=1.2, dashes=(1, 2))
@@ -311,7 +310,6 @@ def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
 
 
 def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
-    """Return thin boxes where the steps of the front are drawn."""
     corners = [_on_paper(axes, *point) for point in front]
     ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
     boxes = []
@@ -322,7 +320,6 @@ def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
 
 
 def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
-    """Return thin boxes where a point's interval bars are."""
     low, high = point.latency_interval
     left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
     boxes = [Box(left[0], left[1] - 1, right[0], right[1] + 1)]

@@ -228,6 +228,5 @@ def _try(item: Document) -> Document:
 
 
 def _by_change(layer: Document) -> tuple[float, float]:
-    """Return a key that puts the largest changes of biases first, then those of weights."""
     share = (layer["rounded"] or 0) / (layer["weights"] or 1)
     return -(layer["bias"] or 0.0), -share

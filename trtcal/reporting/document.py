@@ -173,7 +173,6 @@ def _layer(layer: Layer, target: str) -> Document:
 
 
 def _fusions(model: Model, build: Build) -> list[Document]:
-    """Return each pattern that the model's graph lets expect as one kernel, and what was built."""
     fusions = check_fusions(model, layers=Engine(build.target, build.layers, model=build.model))
     rows = zip(fusions.matches, fusions.seen, fusions.verdicts, strict=True)
     return [

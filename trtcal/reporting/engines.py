@@ -98,7 +98,6 @@ def title_of(build: Mapping[str, Any]) -> str:
 
 
 def _counts(build: View) -> tuple[int, int]:
-    """Return how many nodes were asked in a narrow format, and how many of them got it."""
     got = [
         outcome["got"] == outcome["asked"]
         for outcome in build["outcomes"]
@@ -193,7 +192,6 @@ def findings(logs: Sequence[View]) -> View:
 
 
 def _with_builds(logs: Sequence[View], key: str) -> list[View]:
-    """Return the findings of every log with its title and number."""
     return [
         {**entry, "title": log["title"], "log": number}
         for number, log in enumerate(logs)

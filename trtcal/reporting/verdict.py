@@ -245,7 +245,6 @@ def _merit(is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
 
 
 def _answer(comparison: Comparison, best: _Judged, has_warnings: bool) -> tuple[str, str]:
-    """Return the word and the sentence."""
     if best.state == HOLDS:
         sentence = _holding_sentence(comparison.rows[0], best.row, best.judges_speed)
         return WITH_CARE if has_warnings else SHIP, sentence
@@ -342,7 +341,6 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 
 def _of_evaluation(row: Row) -> list[str]:
-    """Return what is known of the samples and outputs that a variant was judged on."""
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     return [sentence for sentence in (shared, cut) if sentence]
@@ -351,7 +349,6 @@ def _of_evaluation(row: Row) -> list[str]:
 def _larger_engines(
     name: str, own: Sequence[Build], builds: Sequence[Build], reference: str | None
 ) -> list[str]:
-    """Return for which targets the engine is larger than that of the FP32 reference."""
     plain = {
         build.target: build.measured.get("engine_bytes")
         for build in builds

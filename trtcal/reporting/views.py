@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from trtcal.config import CostConfig
-from trtcal.documents import Document
+from trtcal.documents import Document, from_fields
 from trtcal.documents.streams import command_line
 from trtcal.errors import some
 from trtcal.evaluate.groups import Group
+from trtcal.evaluate.layerwise import Layerwise
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.formats import spelled
 from trtcal.limits import BROKEN
@@ -37,7 +38,6 @@ CLASSES = {"SHIP": "ship", "SHIP WITH CARE": "care", "DO NOT SHIP": "stop", "INC
 GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
-GROWS_DB = 1.0
 RAW_TIMES = {*TIMED} - {"speedup"}  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
@@ -89,8 +89,8 @@ def shown(document: Document) -> View:
         "changes": changes(document),
         "the_tests": tests(document),
         "breakdowns": slices(chosen),
-        "entering": entering(chosen)[:ERRORS_SHOWN],
-        "growing": growing(chosen)[:ERRORS_SHOWN],
+        "entering": layerwise(chosen).enters(ERRORS_SHOWN),
+        "growing": layerwise(chosen).grows(ERRORS_SHOWN),
         "worst": (chosen or {}).get("worst", [])[:WORST_SHOWN],
         "the_optimizations": optimizations(document),
         "found": findings,
@@ -156,7 +156,6 @@ def agreement_name(document: Document) -> str:
 
 
 def _by_output(rows: Sequence[View]) -> list[View]:
-    """Return each output's figures, where there are several or they are boxes."""
     outputs = [
         {**each, "variant": row["name"]} for row in rows[1:] for each in row.get("outputs", ())
     ]
@@ -207,25 +206,13 @@ def first_steps(document: Document, findings: Sequence[View], row: View | None) 
     findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
     steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
     command = measuring_layers(document)
-    worst = [{"tensor": figure, "command": command} for figure in entering(row)[:1]]
+    worst = [{"tensor": figure, "command": command} for figure in layerwise(row).enters(1)]
     return [*worst, *steps] if fails else [*steps, *worst]
 
 
-def entering(row: View | None) -> list[View]:
-    """Return a variant's tensors by their own rounding and clipping, the worst first."""
-    known = [figure for figure in _layer_figures(row) if figure["own_db"] is not None]
-    return sorted(known, key=lambda figure: figure["own_db"])
-
-
-def growing(row: View | None) -> list[View]:
-    """Return a variant's tensors before which the error grows, those with the most first."""
-    grown = [figure for figure in _layer_figures(row) if (figure["growth_db"] or 0.0) >= GROWS_DB]
-    return sorted(grown, key=lambda figure: -figure["growth_db"])
-
-
-def _layer_figures(row: View | None) -> list[View]:
-    figures: list[View] = ((row or {}).get("layers") or {"figures": []})["figures"]
-    return figures
+def layerwise(row: View | None) -> Layerwise:
+    """Return the figures of a variant's tensors, none if they are not known."""
+    return from_fields(Layerwise, (row or {}).get("layers") or {"samples": 0, "figures": ()})
 
 
 def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
@@ -398,7 +385,6 @@ def _sqnr_db(attempt: Document, objective: str) -> float | None:
 
 
 def _tries(record: Document) -> list[View]:
-    """Return each try with its figures, and with those of the best before it."""
     tries, best = [], None
     for attempt in record["tries"]:
         figures = {

@@ -15,19 +15,20 @@ from trtcal.quantization import QuantizedModel
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compiler made of one quantized model.
+    """What a compiler made of one quantized model, or why it failed.
 
     `float_heavy` is the number of nodes asked in INT8 that did not get it. `layers` are in order: the
     nodes that each comes from, and the bytes that it reads and writes.
     """
 
-    float_heavy: int
-    layers: tuple[tuple[tuple[str, ...], int], ...]
+    float_heavy: int | None = None
+    layers: tuple[tuple[tuple[str, ...], int], ...] = ()
+    failed: str | None = None
 
     @property
-    def bytes_moved(self) -> int:
-        """What all layers read and write."""
-        return sum(size_bytes for _, size_bytes in self.layers)
+    def bytes_moved(self) -> int | None:
+        """What all layers read and write, None where it failed."""
+        return None if self.failed else sum(size_bytes for _, size_bytes in self.layers)
 
 
 Compile = Callable[[QuantizedModel], Compiled]

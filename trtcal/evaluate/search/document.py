@@ -19,7 +19,7 @@ from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
 
-RESULT = "search.json"
+RESULT, BUILT = "search.json", ("float_heavy", "bytes_moved", "failed")
 
 
 def write_search(
@@ -117,7 +117,7 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "int8_macs": point.int8_macs,
         "cost_ms": point.cost_ms,
         "speedup": point.speedup,
-        "built": None if built is None else vars(built),
+        "built": built and {name: getattr(built, name) for name in BUILT},
     }
 
 
@@ -134,7 +134,6 @@ def _loss(loss: Loss) -> dict[str, Any]:
 
 
 def _tested(result: Result) -> dict[str, Any] | None:
-    """Return the verdict on the recommended plan, and whether its samples had no part in the search."""
     if result.tested is None:
         return None
     verdict = result.tested.verdict.to_document()

@@ -106,7 +106,6 @@ class Programme:
         self.size = dict(self._sizes())
 
     def _once(self) -> None:
-        """State that a layer has one precision."""
         units: dict[str, list[Unit]] = {}
         for unit in self.units:
             units.setdefault(split(unit).layer, []).append(unit)

@@ -23,7 +23,7 @@ from trtcal.evaluate.ab_rule import Answer, is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter, silent
-from trtcal.evaluate.search.compiled import Compile
+from trtcal.evaluate.search.compiled import Compile, Compiled
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
@@ -82,15 +82,6 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Built:
-    """A plan that was compiled: heavy layers that did not get INT8, bytes moved, or why it failed."""
-
-    float_heavy: int | None
-    bytes_moved: int | None
-    failed: str | None = None
-
-
-@dataclass(frozen=True)
 class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
@@ -109,7 +100,7 @@ class Result:
     measure: str
     costs: Costs
     found: Found
-    builds: dict[Plan, Built]
+    builds: dict[Plan, Compiled]
     always: frozenset[str]
     is_held_back: bool
     missing: tuple[str, ...]
@@ -361,9 +352,8 @@ def _test(
 
 
 def _missing(
-    seen: Sensitivities, findings: Found, builds: Mapping[Plan, Built], settings: SearchOptions
+    seen: Sensitivities, findings: Found, builds: Mapping[Plan, Compiled], settings: SearchOptions
 ) -> Iterator[str]:
-    """Yield a phrase for everything that a limit cut short."""
     if seen.missing:
         layers = len(seen.layers) + len(seen.missing)
         yield f"the sensitivities of {len(seen.missing)} of {layers} layers"
@@ -417,24 +407,22 @@ def _build_all(
     settings: SearchOptions,
     reporter: Reporter,
     may: Callable[[], bool],
-) -> dict[Plan, Built]:
-    """Build plans of the front while there is time."""
+) -> dict[Plan, Compiled]:
     if settings.build is None:
         return {}
     builds = {}
     with reporter("building the front", len(front)) as advance:
         for point in itertools.takewhile(lambda _: may(), front):
             try:
-                engine = settings.build(plans.quantized(point.plan))
-                builds[point.plan] = Built(engine.float_heavy, engine.bytes_moved)
+                builds[point.plan] = settings.build(plans.quantized(point.plan))
             except BackendError as error:
-                builds[point.plan] = Built(None, None, error.message)
+                builds[point.plan] = Compiled(failed=error.message)
             advance(1)
     return builds
 
 
 def _without_dominated(
-    findings: Found, builds: dict[Plan, Built], measure: str, limits: Limits
+    findings: Found, builds: dict[Plan, Compiled], measure: str, limits: Limits
 ) -> Found:
     """Return the front without plans for which the compiler moves more bytes than for a better one.
 
@@ -455,13 +443,13 @@ def _without_dominated(
     return replace(findings, front=front, recommended=best, reason=reason)
 
 
-def _beats(point: Point, other: Point, builds: dict[Plan, Built], measure: str) -> bool:
+def _beats(point: Point, other: Point, builds: dict[Plan, Compiled], measure: str) -> bool:
     moved = _bytes(builds, point), _bytes(builds, other)
     if point is other or moved[0] is None or moved[1] is None:
         return False
     return point.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
 
 
-def _bytes(builds: dict[Plan, Built], point: Point) -> int | None:
+def _bytes(builds: dict[Plan, Compiled], point: Point) -> int | None:
     built = builds.get(point.plan)
     return None if built is None else built.bytes_moved

@@ -338,7 +338,6 @@ class Rerun:
         return task_rows(self.reader, row, batch.labels, batch.inputs)
 
     def _kept(self, kind: str, number: int) -> Feeds:
-        """Return what the current segment reads in a batch."""
         spill = self.recording.spill
         return spill.get(kind, number) if self.place else self.recording.feeds(number)
 
