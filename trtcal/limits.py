@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.errors import GateFailed, InputError
-from trtcal.metrics import COVERAGE, FINDINGS, HIGHER, OUTPUTS, TIMES, Metric, metric_of
+from trtcal.metrics import HIGHER, OUTPUTS, TIMES, Metric, metric_of
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
@@ -66,16 +66,6 @@ class Limit:
         """The unit of the bound and of the figures judged."""
         unit = "%" if self.is_relative else self.about.unit
         return "points" if unit == "%" and self.is_change and not self.is_relative else unit
-
-    @property
-    def is_of_builds(self) -> bool:
-        """Whether a build is known by it: its findings, and its shares of narrow formats."""
-        return self.about.of in (FINDINGS, COVERAGE)
-
-    @property
-    def is_of_findings(self) -> bool:
-        """Whether it counts findings of a build."""
-        return self.about.of == FINDINGS
 
     @property
     def name(self) -> str:

@@ -45,6 +45,7 @@ from trtcal.documents.streams import shell_word
 from trtcal.documents.trust import trusting
 from trtcal.errors import MODEL, GateFailed, InputError, TrtcalError
 from trtcal.limits import DO_NOT, INCONCLUSIVE
+from trtcal.metrics import COVERAGE, FINDINGS
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
@@ -500,7 +501,8 @@ class JudgingOptions(ConfigOptions, LimitOptions):
     @property
     def config_of_builds(self) -> Config:
         """The configuration with the limits on builds."""
-        return replace(self.config, limits=self.limits_of(lambda limit: limit.is_of_builds))
+        limits = self.limits_of(lambda limit: limit.about.of in (FINDINGS, COVERAGE))
+        return replace(self.config, limits=limits)
 
 
 class DataOptions(ConfigOptions, TrustOptions):

@@ -369,15 +369,13 @@ def show_coverage(coverage: Coverage) -> None:
         say(f"  {line}")
 
 
-def parameters(
-    pairs: Sequence[str], example: str = "percentile=99.9"
-) -> dict[str, int | float | str]:
+def parameters(pairs: Sequence[str]) -> dict[str, int | float | str]:
     """Read `NAME=VALUE` options; numbers become numbers."""
     values: dict[str, int | float | str] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not (name and separator):
-            raise InputError(f"{pair!r} is not NAME=VALUE", f"write it like {example}")
+            raise InputError(f"{pair!r} is not NAME=VALUE", "write it like percentile=99.9")
         values[name] = _number(text)
     return values
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import contrasted, sqnr_interval
+from trtcal.evaluate.accuracy import contrasted, of_ratio, sqnr_interval
 from trtcal.evaluate.tasks import (
     SUGGESTED,
     Kinds,
@@ -93,11 +93,6 @@ class Rule:
     def judges_speed(self) -> bool:
         """Whether times are needed."""
         return any(limit.about.of == TIMES for limit in self.limits)
-
-    @property
-    def judges_slices(self) -> bool:
-        """Whether slices are held to a limit."""
-        return any(limit.in_slices for limit in self.limits)
 
 
 def is_tested(limit: Limit) -> bool:
@@ -332,7 +327,7 @@ def ask(
     return Answers(
         tuple(replace(answer, adjusted_p=p) for answer, p in zip(answers, adjusted, strict=True)),
         tuple(judgements),
-        tuple(sorted(set(slices) - set(large))) if rule.judges_slices else (),
+        tuple(sorted({*slices} - {*large})) if any(each.in_slices for each in rule.limits) else (),
     )
 
 
@@ -397,17 +392,8 @@ def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
 
 def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
     ratio, _ = ratio_of_blocks(*times, level)
-    before, after = (float(np.median(each)) for each in times)
-    if limit.metric == "speedup":
-        step = 1.0 if limit.is_change else 0.0
-        ends = [end - step for end in (ratio.value, ratio.low, ratio.high)]
-    else:
-        slower = [math.inf if r == 0.0 else 1.0 / r for r in (ratio.value, ratio.high, ratio.low)]
-        start, scale = float(limit.is_change), 1.0 if limit.is_relative else before
-        ends = [(end - start) * scale for end in slower]
-        ends[0] = ends[0] if limit.is_change else after
-    value, low, high = (100.0 * end if limit.is_relative else end for end in ends)
-    return Figure(value, low, high, len(times[0]), level)
+    ends = of_ratio(limit, ratio, *(float(np.median(each)) for each in times))
+    return Figure(ends.value, ends.low, ends.high, len(times[0]), level)
 
 
 def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdict:

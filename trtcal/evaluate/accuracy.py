@@ -13,7 +13,7 @@ import numpy as np
 from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import Rows, Task
-from trtcal.limits import BROKEN, HOLDS, Judgement
+from trtcal.limits import BROKEN, HOLDS, Judgement, Limit
 from trtcal.metrics import metric_of
 from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
 
@@ -56,6 +56,21 @@ def contrasted(
         "halfway to them); use more varied data, or a stricter limit"
     )
     return replace(judgement, reason=reason)
+
+
+def of_ratio(limit: Limit, ratio: Interval, before: float = 1.0, after: float = 1.0) -> Interval:
+    """Return a speed-up in the unit of a limit on it or on the median latency, or its change.
+
+    The medians, `before` and `after`, in milliseconds, count where the limit is not relative.
+    """
+    if limit.metric == "speedup":
+        ends = [end - float(limit.is_change) for end in (ratio.value, ratio.low, ratio.high)]
+    else:
+        slower = [math.inf if r == 0.0 else 1.0 / r for r in (ratio.value, ratio.high, ratio.low)]
+        scale = 1.0 if limit.is_relative else before
+        ends = [(end - float(limit.is_change)) * scale for end in slower]
+        ends[0] = ends[0] if limit.is_change else after
+    return Interval(*(100.0 * end if limit.is_relative else end for end in ends))
 
 
 @dataclass(frozen=True)

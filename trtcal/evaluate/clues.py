@@ -138,6 +138,10 @@ class OutputFacts:
         sums = (np.exp(values) if is_log else values).sum(axis)
         return bool((np.abs(sums - 1) <= SUM_TOLERANCE).all())
 
+    def shows(self, word: str) -> bool:
+        """Tell whether a word of `SEEN` is true of it, or with `!` is not."""
+        return SEEN[word.removeprefix("!")](self) != word.startswith("!")
+
     def is_called(self, words: str) -> bool:
         """Tell whether its name has a word of `[names]`."""
         return NAMES[words].search(PARTS.sub(" ", self.name)) is not None
@@ -160,17 +164,13 @@ class Clue:
     def sees(self, facts: OutputFacts) -> bool:
         """Tell whether an output is as the row has it."""
         return (
-            all(any(_sees(word, facts) for word in part.split("|")) for part in self.when.split())
+            all(any(map(facts.shows, part.split("|"))) for part in self.when.split())
             and (not self.labels or facts.labelled == self.kind)
             and (not self.named or facts.is_called(self.named))
             and (not self.operator or facts.graph.operators.get(facts.name) in self.operator)
             and (not self.width or facts.width in WIDTHS[self.width])
             and (not self.task or facts.graph.metadata.get("task") in self.task)
         )
-
-
-def _sees(word: str, facts: OutputFacts) -> bool:
-    return not SEEN[word[1:]](facts) if word.startswith("!") else SEEN[word](facts)
 
 
 TABLE = read_toml(Path(__file__).with_suffix(".toml"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -148,17 +148,9 @@ class _Finder:
             self.unknown += 1
             return
         index = list(readers[0].input).index(node.output[0])
-        site = Site(
-            node.input[0],
-            *parameters,
-            _axis(node),
-            is_weight=True,
-            nodes=tuple(reader.name for reader in readers[:NODES_NAMED]),
-            stored=stored,
-            reader=readers[0].output[0],
-            index=index,
-        )
-        self.sites.append(site)
+        names = tuple(reader.name for reader in readers[:NODES_NAMED])
+        site = Site(node.input[0], *parameters, _axis(node), is_weight=True, nodes=names)
+        self.sites.append(replace(site, stored=stored, reader=readers[0].output[0], index=index))
 
     def _parameters(
         self, node: onnx.NodeProto, default: np.dtype[Any], shape: tuple[int, ...] = ()

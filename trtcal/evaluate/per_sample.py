@@ -150,7 +150,10 @@ def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -
 
     `signal` is the sum of the reference's squares, `error` that of the squared differences.
     """
-    expected, actual = (_one_row_each(outputs, size) for outputs in (reference, variant))
+    expected, actual = (
+        np.concatenate([each.astype(np.float64).reshape(size, -1) for each in outputs], axis=1)
+        for outputs in (reference, variant)
+    )
     difference = np.abs(expected - actual)
     squares = np.square(difference).sum(1)
     norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(actual, axis=1)
@@ -165,10 +168,6 @@ def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -
         "signal": np.square(expected).sum(1),
         "error": squares,
     }
-
-
-def _one_row_each(outputs: Sequence[Array], size: int) -> Values:
-    return np.concatenate([each.astype(np.float64).reshape(size, -1) for each in outputs], axis=1)
 
 
 def class_scores(output: Array) -> Array | None:

@@ -197,10 +197,6 @@ class Recording:
         """Return the reference's outputs for a batch."""
         return self.spill.get("expected", number)
 
-    def all_feeds(self) -> Iterator[Feeds]:
-        """Yield the samples of all batches."""
-        return map(self.feeds, range(len(self)))
-
     def compare(
         self,
         run: Callable[[int], Outputs],

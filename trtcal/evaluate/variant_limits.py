@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import Mean, contrasted, sqnr_interval
+from trtcal.evaluate.accuracy import Mean, contrasted, of_ratio, sqnr_interval
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
@@ -209,15 +209,7 @@ def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval 
         return _plain(limit, *times)
     measured = (row.latency.speedup, *row.latency.speedup_interval)
     ends = Interval(*(math.log(max(ratio, 1e-9)) for ratio in measured)).at_level(level)
-    ratios = Interval(math.exp(ends.value), math.exp(ends.low), math.exp(ends.high))
-    if limit.metric == "latency_p50":
-        value, low, high = (
-            100.0 * (1.0 / r - 1.0) for r in (ratios.value, ratios.high, ratios.low)
-        )
-        return Interval(value, low, high)
-    start, factor = (1.0 if limit.is_change else 0.0), (100.0 if limit.is_relative else 1.0)
-    changed = (factor * (ratio - start) for ratio in (ratios.value, ratios.low, ratios.high))
-    return Interval(*changed)
+    return of_ratio(limit, Interval(*map(math.exp, (ends.value, ends.low, ends.high))))
 
 
 def _of_file(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

@@ -183,6 +183,7 @@ class Evaluator:
         names = quantized.fp16_subgraphs.unknown
         new = sorted(self.made & set(names) - set(self.peaks))
         if new:
-            feeds = self.reference.recording.all_feeds()
+            recording = self.reference.recording
+            feeds = map(recording.feeds, range(len(recording)))
             self.peaks |= find_peaks(self.plans.model.proto, new, feeds)
         return [name for name in names if self.peaks.get(name, 0.0) > fp16.FP16_MAX]

@@ -289,10 +289,6 @@ class Rerun:
                 instead[place] = part
         return instead
 
-    def loss_with_range(self, scales: Scales, amax: float) -> Loss:
-        """Return the loss of the INT8 model with another range, from the first segment that has it."""
-        return self.loss_with("int8", self.with_range(scales, amax))
-
     def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
         """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
         return self.loss_with(kind, {place: self.pair.part(self.parts[place], int8)})
