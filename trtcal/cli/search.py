@@ -38,8 +38,7 @@ from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
-    from trtcal.evaluate.search.compiled import Compile
-    from trtcal.evaluate.search.pipeline import SearchOptions
+    from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
 
 
@@ -383,7 +382,7 @@ def _compiler(target: str, model: Model) -> Compile:
     from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
     from trtcal.errors import BackendError
-    from trtcal.evaluate.search.compiled import compiler
+    from trtcal.evaluate.search.pipeline import compiler
 
     backend, chosen = find_backend(None, target)
     available = backend.availability()

@@ -219,9 +219,8 @@ class InterimAnalyses:
         self.rule, self.samples, self.count = rule, samples, count
         self.slices, self.blocks, self.known = slices or {}, blocks, known
         self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
-        self.levels = sequential_levels(
-            2 * rule.alpha, tuple((i + 1) / count for i in range(count))
-        )
+        looks = tuple((i + 1) / count for i in range(count))
+        self.levels = sequential_levels(2 * rule.alpha, looks)
         self.made: list[dict[str, Any]] = []
         self.verdict: Verdict | None = None
         self.seen = 0

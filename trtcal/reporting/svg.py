@@ -64,18 +64,15 @@ def place(
     covered only where there is no room nearby. The same input gives the same places.
     """
     taken = list(avoid)
+    rings = math.ceil(math.hypot(bounds.right - bounds.left, bounds.top - bounds.bottom) / RING)
     places: list[Box | None] = []
     for anchor, size in zip(anchors, sizes, strict=True):
         box = _free(_tries(anchor, size, 12), bounds, [*taken, *prefer_to_avoid])
-        box = box or _free(_tries(anchor, size, _rings(bounds)), bounds, taken)
+        box = box or _free(_tries(anchor, size, rings), bounds, taken)
         places.append(box)
         if box is not None:
             taken.append(box)
     return places
-
-
-def _rings(bounds: Box) -> int:
-    return math.ceil(math.hypot(bounds.right - bounds.left, bounds.top - bounds.bottom) / RING)
 
 
 def _free(tries: Iterator[Box], bounds: Box, taken: Sequence[Box]) -> Box | None:

@@ -117,9 +117,8 @@ class Limits:
     @property
     def losses(self) -> Limits:
         """The limits on what is lost."""
-        return replace(
-            self, asked=tuple(limit for limit in self.asked if limit.metric not in COSTS)
-        )
+        asked = tuple(limit for limit in self.asked if limit.metric not in COSTS)
+        return replace(self, asked=asked)
 
     @property
     def on_loss(self) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import onnx
 
+from trtcal.backends.base import Backend, build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for, whole_batches
@@ -23,7 +25,6 @@ from trtcal.evaluate.ab_rule import Answer, is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter, silent
-from trtcal.evaluate.search.compiled import Compile, Compiled
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
@@ -39,7 +40,7 @@ from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
-from trtcal.quantization import find_layers
+from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.ranges import Calibration
 from trtcal.stats import ALPHA, LEVEL, one_sided, unseen
 
@@ -47,6 +48,40 @@ FEWEST = 16  # samples that were held back, below which the recommended plan is 
 BATCH = 32
 MOST, LEFT = 512, 64  # samples that plans are measured on, unless more are asked for
 REMEMBERED = "evaluations.jsonl"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiler made of one quantized model, or why it failed.
+
+    `float_heavy` is the number of nodes asked in INT8 that did not get it. `layers` are in order: the
+    nodes that each comes from, and the bytes that it reads and writes.
+    """
+
+    float_heavy: int | None = None
+    layers: tuple[tuple[tuple[str, ...], int], ...] = ()
+    failed: str | None = None
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """What all layers read and write, None where it failed."""
+        return None if self.failed else sum(size_bytes for _, size_bytes in self.layers)
+
+
+Compile = Callable[[QuantizedModel], Compiled]
+
+
+def compiler(backend: Backend, options: BuildOptions, model: Model) -> Compile:
+    """Return what builds a quantized form of a model and lists its layers."""
+
+    def compile_(quantized: QuantizedModel) -> Compiled:
+        with Workplace() as folder:
+            variant = replace(model, proto=quantized.proto)
+            engine = build(variant, backend, options, Path(folder))
+        lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in engine.outcomes)
+        return Compiled(lost, tuple((row.nodes, row.bytes_moved or 0) for row in engine.layers))
+
+    return compile_
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,8 @@ class PairedGraph:
         """Return nodes as a model, with the constants that they read."""
         read = {name for node in nodes for name in reads(node)}
         graph = onnx.GraphProto(name="segment", node=nodes)
-        graph.initializer.extend(
-            embedded(self.tensors[n]) for n in sorted(read & set(self.tensors))
-        )
+        constants = sorted(read & set(self.tensors))
+        graph.initializer.extend(embedded(self.tensors[name]) for name in constants)
         graph.input.extend(self._value(name) for name in inputs)
         graph.output.extend(self._value(name) for name in outputs)
         like = self.quantized
