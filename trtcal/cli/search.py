@@ -230,11 +230,9 @@ class Search(
 
     def _advise(self, document: dict[str, Any]) -> None:
         """Advise to apply the recommended plan; where there is none, or it fails, another limit."""
-        broken = {
-            item["limit"]
-            for item in (document["tested"] or {"limits": ()})["limits"]
-            if item["state"] == BROKEN and document["limits"]
-        }
+        tested = document["tested"] if document["limits"] else None
+        judged = tested["limits"] if tested else ()
+        broken = {item["limit"] for item in judged if item["state"] == BROKEN}
         others = changed_limits(parse_limits(self.limits), document["reliefs"], broken)
         if others:
             advise(self, *self.again(limits=tuple(limit.plain for limit in others)))

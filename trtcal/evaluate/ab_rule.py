@@ -205,15 +205,13 @@ class Verdict:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "word": self.word,
-            "sentence": self.sentence,
+        names = ("word", "sentence", "samples_needed")
+        return {name: getattr(self, name) for name in names} | {
             "metric": self.rule.metric,
             "alpha": self.rule.alpha,
             "answers": [answer.to_document() for answer in self.answers],
             "limits": [judgement.to_document() for judgement in self.limits],
             "warnings": list(self.warnings),
-            "samples_needed": self.samples_needed,
         }
 
 

@@ -204,11 +204,8 @@ def _against_others(row: Values, whole: Values) -> tuple[float, Interval, float]
     low = gap - math.hypot(shares[0] - lows[0], highs[1] - shares[1])
     high = gap + math.hypot(highs[0] - shares[0], shares[1] - lows[1])
     table = [[int(part[LOST]), int(part[COUNT] - part[LOST])] for part in (row, others)]
-    return (
-        shares[0],
-        Interval(gap, low, high),
-        float(scipy.stats.fisher_exact(table, "greater").pvalue),
-    )
+    p = float(scipy.stats.fisher_exact(table, "greater").pvalue)
+    return shares[0], Interval(gap, low, high), p
 
 
 def _wilson(row: Values) -> tuple[float, float, float]:

@@ -208,11 +208,8 @@ def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
             }
             api.createIndex()
         run = evaluator(*both, "bbox")
-        run.params.areaRng, run.params.areaRngLbl, run.params.maxDets = (
-            [[0, 1e10]],
-            ["all"],
-            [BOXES_COUNTED],
-        )
+        run.params.areaRng, run.params.areaRngLbl = [[0, 1e10]], ["all"]
+        run.params.maxDets = [BOXES_COUNTED]
         run.evaluate()
     size = len(labels)
     return [_joined(run.evalImgs[n * size : (n + 1) * size]) for n in range(categories)]

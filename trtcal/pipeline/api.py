@@ -488,9 +488,7 @@ def search(
     with contextlib.ExitStack() as stack:
         folder = output or stack.enter_context(Workplace())
         settings = options or SearchOptions(batch=batch_for(loaded, 1))
-        reader = TaskReader(
-            settings.reader.name, settings.reader.outputs
-        )  # what it reads is of one model
+        reader = TaskReader(settings.reader.name, settings.reader.outputs)  # reads one model
         settings = replace(settings, reader=reader)
         if limits:
             settings = replace(settings, limits=Limits(parse_limits(limits)))

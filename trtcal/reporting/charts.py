@@ -125,14 +125,11 @@ def accuracy_against_latency(
         _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
         source = saved(figure)
     tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
-    tooltips[f"{layout.prefix}pareto-front"] = (
-        "Pareto front: no other point is both faster and more accurate"
-    )
-    title = f"{measure} against latency"
-    points_drawn = {_gid(point, layout) for point, _ in drawn}
-    description = _description(drawn, front, measure)
-    name = f"{layout.prefix}chart"
-    return tidy(source, title, description, tooltips, name, points_drawn)
+    meaning = "Pareto front: no other point is both faster and more accurate"
+    texts = (f"{measure} against latency", _description(drawn, front, measure))
+    reached, name = {*tooltips}, f"{layout.prefix}chart"
+    tooltips[f"{layout.prefix}pareto-front"] = meaning
+    return tidy(source, *texts, tooltips, name, reached)
 
 
 def tooltip(point: Point, measure: str, unit: str) -> str:

@@ -116,11 +116,9 @@ def collect(folder: Path) -> Findings:
         failed_logs=failed_logs,
         where={build.digest: _relative(build.folder, folder) for build in builds},
         diagnoses={
-            build.digest: read_document(
-                build.folder / manifest.DIAGNOSIS, DIAGNOSIS, DIAGNOSIS_VERSION
-            )
+            build.digest: read_document(path, DIAGNOSIS, DIAGNOSIS_VERSION)
             for build in builds
-            if (build.folder / manifest.DIAGNOSIS).is_file()
+            if (path := build.folder / manifest.DIAGNOSIS).is_file()
         },
         observations=tuple(
             read_observation(path) for path in _files(folder, ".npz") if is_observation(path)

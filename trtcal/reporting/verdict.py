@@ -262,9 +262,8 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
             f"FP32 gets {text.number(reference.accuracy.top1)} %"
         )
     elif shares := [metric for metric in labelled().values() if {metric} & PERCENT & {*row.means}]:
-        ours, theirs = (
-            text.number(100 * side.means[shares[0]].value.mean) for side in (row, reference)
-        )
+        means = (side.means[shares[0]].value.mean for side in (row, reference))
+        ours, theirs = (text.number(100 * mean) for mean in means)
         label = metric_of(shares[0]).title
         first = f"reaches {label} {ours} % on {accuracy.samples:,} samples; FP32 reaches {theirs} %"
     elif accuracy.agreement is not None:

@@ -156,9 +156,8 @@ def agreement_name(document: Document) -> str:
 
 
 def _by_output(rows: Sequence[View]) -> list[View]:
-    outputs = [
-        {**each, "variant": row["name"]} for row in rows[1:] for each in row.get("outputs", ())
-    ]
+    every = ((row["name"], each) for row in rows[1:] for each in row.get("outputs", ()))
+    outputs = [{**each, "variant": name} for name, each in every]
     is_plain = len(outputs) <= len(rows[1:]) and all(row["kind"] != "boxes" for row in outputs)
     return [] if is_plain else outputs
 
