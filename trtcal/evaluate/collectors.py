@@ -424,10 +424,7 @@ def evaluate(
     for part, rows in replayed.batches(runs, dataset, batch, progress):
         outputs = (part.expected, *part.outputs)
         figures = [collector.measure(part, rows) for collector in collectors]
-        own = [
-            own_figures(question.own, outputs[collector.place], part.labels)
-            for collector in collectors
-        ]
+        own = [own_figures(question.own, outputs[each.place], part.labels) for each in collectors]
         both = [{**a, **b} for a, b in zip(figures, own, strict=True)]
         for collector, each, names_of_own in zip(collectors, both, own, strict=True):
             collector.add(part.start, both[0], each, names_of_own)

@@ -296,17 +296,13 @@ def compare_layers(
         for site in sites
     ]
     shared = tensors & _tensors(base.proto)
-    pairs = [
-        (site, site_sums)
-        for site, site_sums in zip(sites, sums, strict=True)
-        if site.tensor in shared
-    ]
-    if pairs:
+    together = list(zip(sites, sums, strict=True))
+    if pairs := [(site, own) for site, own in together if site.tensor in shared]:
         _run((base, quantized), pairs, dataset, progress, seen)
     figures = [
-        _figure(site, site_sums, [sums[place] for place in site.upstream])
-        for site, site_sums in zip(sites, sums, strict=True)
-        if site_sums.values
+        _figure(site, own, [sums[place] for place in site.upstream])
+        for site, own in together
+        if own.values
     ]
     return Layerwise(seen, tuple(figures), unknown + len(sites) - len(figures))
 

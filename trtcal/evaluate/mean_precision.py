@@ -48,11 +48,8 @@ class Matches(NamedTuple):
 
 def mean_precision(categories: Sequence[Matches], weights: Values) -> Values:
     """Return `PRECISIONS` (0 to 1), each sample counted as often as its weight; NaN without objects."""
-    each = [
-        _of_category(category, weights)
-        for category in categories
-        if float(category.objects @ weights) > 0
-    ]
+    known = (category for category in categories if float(category.objects @ weights) > 0)
+    each = [_of_category(category, weights) for category in known]
     return np.mean(each, axis=0) if each else np.full(len(PRECISIONS), np.nan)
 
 

@@ -180,11 +180,8 @@ def class_scores(output: Array) -> Array | None:
 def check_outputs(reference: Sequence[Array], variant: Sequence[Array], size: int) -> None:
     """`InputError` unless both have the same shapes, one row a sample, and finite numbers."""
     for before, after in zip(reference, variant, strict=True):
-        if (
-            before.shape != after.shape
-            or before.shape[:1] != (size,)
-            or before.dtype.kind not in "fiub"
-        ):
+        are_alike = before.shape == after.shape and before.shape[:1] == (size,)
+        if not are_alike or before.dtype.kind not in "fiub":
             raise InputError(
                 f"outputs of shapes {before.shape} and {after.shape} can't be compared",
                 "every output needs one row per sample, the same in reference and variant",

@@ -50,11 +50,7 @@ def builds(document: Document, model: str | None) -> list[View]:
 
 def _build(build: View) -> View:
     requested, met = _counts(build)
-    lost = [
-        outcome
-        for outcome in build["outcomes"]
-        if outcome["got"] not in (outcome["asked"], "unknown")
-    ]
+    lost = [row for row in build["outcomes"] if row["got"] not in (row["asked"], "unknown")]
     unknown = [outcome for outcome in build["outcomes"] if outcome["got"] == "unknown"]
     unmet = [
         {**own[0], "nodes": [row["node"] for row in own]}
@@ -98,11 +94,7 @@ def title_of(build: Mapping[str, Any]) -> str:
 
 
 def _counts(build: View) -> tuple[int, int]:
-    got = [
-        outcome["got"] == outcome["asked"]
-        for outcome in build["outcomes"]
-        if outcome["asked"] in NARROW
-    ]
+    got = [row["got"] == row["asked"] for row in build["outcomes"] if row["asked"] in NARROW]
     return len(got), sum(got)
 
 

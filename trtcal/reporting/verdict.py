@@ -348,11 +348,8 @@ def _of_evaluation(row: Row) -> list[str]:
 def _larger_engines(
     name: str, own: Sequence[Build], builds: Sequence[Build], reference: str | None
 ) -> list[str]:
-    plain = {
-        build.target: build.measured.get("engine_bytes")
-        for build in builds
-        if build.model == reference
-    }
+    floats = (build for build in builds if build.model == reference)
+    plain = {build.target: build.measured.get("engine_bytes") for build in floats}
     sentences = []
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)

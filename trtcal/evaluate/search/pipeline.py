@@ -415,10 +415,7 @@ def _as_built(costs: Costs, plans: Plans, build: Compile, may: Callable[[], bool
     Where there is no time to build them, they are those given.
     """
     plans_to_build: dict[str, tuple[Plan, str | None]] = {
-        precision: (
-            frozenset(unit for unit in plans.units if split(unit).precision == precision),
-            None,
-        )
+        precision: (frozenset(u for u in plans.units if split(u).precision == precision), None)
         for precision in costs.precisions
     }
     plans_to_build |= {FLOAT: (frozenset(), None), "fp32": (frozenset(), "fp32")}
