@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.errors import GateFailed, InputError
-from trtcal.metrics import COVERAGE, FINDINGS, HIGHER, OUTPUTS, TIMES, Metric, metric_of
+from trtcal.metrics import HIGHER, OUTPUTS, TIMES, Metric, metric_of
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
@@ -68,16 +68,6 @@ class Limit:
         return "points" if unit == "%" and self.is_change and not self.is_relative else unit
 
     @property
-    def is_of_builds(self) -> bool:
-        """Whether a build is known by it: its findings, and its shares of narrow formats."""
-        return self.about.of in (FINDINGS, COVERAGE)
-
-    @property
-    def is_of_findings(self) -> bool:
-        """Whether it counts findings of a build."""
-        return self.about.of == FINDINGS
-
-    @property
     def name(self) -> str:
         """The metric, and `@slices` if it is about slices."""
         return self.metric + (SLICES if self.in_slices else "")
@@ -87,6 +77,11 @@ class Limit:
         sign = "+" if self.is_change and math.copysign(1.0, self.bound) > 0 else ""
         unit = "%" if self.unit == "%" else f" {self.unit}" if self.unit.isalpha() else ""
         return f"{variant}{self.name} {self.relation} {sign}{_number(self.bound)}{unit}"
+
+    @property
+    def plain(self) -> str:
+        """The limit as it is typed: without a unit that goes without saying."""
+        return str(self).removesuffix(f" {self.unit}")
 
     def is_about(self, variant: str) -> bool:
         """Tell whether the limit is about a variant."""
@@ -201,9 +196,8 @@ class Judgement:
         if self.figure is None:
             return None
         if self.limit.relation == "==":
-            return min(
-                0.0 - abs(end - self.limit.bound) for end in (self.figure.low, self.figure.high)
-            )
+            low, high = self.figure.low, self.figure.high
+            return min(0.0 - abs(end - self.limit.bound) for end in (low, high))
         if self.limit.relation == ">=":
             return self.figure.low - self.limit.bound
         return self.limit.bound - self.figure.high
@@ -218,12 +212,7 @@ class Judgement:
         """The limit as written, and whether it is only suggested."""
         return f"{self.limit} (suggested)" if self.is_suggested else str(self.limit)
 
-    @property
-    def may_improve(self) -> bool:
-        """Whether a variant that loses less could hold the limit on as many samples."""
-        return self.may_hold_on(1.0)
-
-    def may_hold_on(self, share: float) -> bool:
+    def may_improve(self, share: float = 1.0) -> bool:
         """Tell whether a variant that loses less could hold the limit on a share of the samples.
 
         Not for times, nor where the figure itself is on the good side and one that loses nothing would
@@ -315,36 +304,28 @@ class Judgement:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Judgement:
         """Return what `to_document` describes."""
-        value, low, high = (document[name] for name in ("value", "low", "high"))
-        figure = None
-        if value is not None:
-            ends = (-math.inf if low is None else low, math.inf if high is None else high)
-            figure = Figure(value, *ends, document["samples"], document["level"])
+        low, high = (document[end] for end in ("low", "high"))
+        ends = (-math.inf if low is None else low, math.inf if high is None else high)
+        value, more = document["value"], (document["samples"], document["level"])
+        figure = None if value is None else Figure(value, *ends, *more)
         known = (document["reason"], document.get("is_suggested", False))
         return cls(parse_limit(document["limit"]), document["subject"], figure, *known)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""
-        figure = self.figure
-        ends = (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
-        value, low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
-        margin = self.margin
+        limit, names = self.limit, ("value", "low", "high", "level", "samples")
+        numbers = {name: getattr(self.figure, name, None) for name in names}
+        numbers |= {"margin": self.margin, "samples_needed": self.samples_needed}
         return {
-            "limit": str(self.limit),
+            "limit": str(limit),
             "subject": self.subject,
-            "metric": self.limit.name,
-            "label": self.limit.about.title,
-            "relation": self.limit.relation,
-            "bound": self.limit.bound,
-            "unit": self.limit.unit,
-            "value": value,
-            "low": low,
-            "high": high,
-            "level": None if figure is None else figure.level,
-            "samples": None if figure is None else figure.samples,
+            "metric": limit.name,
+            "label": limit.about.title,
+            "relation": limit.relation,
+            "bound": limit.bound,
+            "unit": limit.unit,
+            **{key: n if n is None or math.isfinite(n) else None for key, n in numbers.items()},
             "state": self.state,
-            "margin": margin if margin is not None and math.isfinite(margin) else None,
-            "samples_needed": self.samples_needed,
             "reason": self.reason,
             **({"is_suggested": True} if self.is_suggested else {}),
         }

@@ -148,7 +148,7 @@ def test_what_was_not_measured_is_undecided():
 def test_a_smaller_loss_helps_where_it_could_hold_the_limit(text, figure, helps):
     *ends, samples = figure
     judged = Judgement(parse_limit(text), "a", Figure(*ends, samples))
-    assert judged.may_improve == helps
+    assert judged.may_improve() == helps
     assert Judgement.from_document(judged.to_document()) == judged
 
 
@@ -158,7 +158,7 @@ def test_a_suggested_limit_shows_its_state_and_is_no_gate():
         judged = Judgement(limit, "a", Figure(*figure, 500), "y has no default limit", True)
         assert (judged.state, judged.gate, overall([judged])) == (state, UNDECIDED, UNDECIDED)
         assert "suggested" in str(judged)
-        assert (state in judged.predicate, judged.may_improve) == (True, state == BROKEN)
+        assert (state in judged.predicate, judged.may_improve()) == (True, state == BROKEN)
         require([judged], "hint", (BROKEN, UNDECIDED))
         assert Judgement.from_document(judged.to_document()) == judged
 

@@ -7,8 +7,7 @@ import pytest
 from tests.reporting.samples import accuracy, build, comparison, latency, row
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.layers.layer import Layer, TensorInfo
-from trtcal.reporting.estimates import estimates
-from trtcal.reporting.verdict import judge
+from trtcal.reporting.verdict import estimates, judge
 
 GOOD = accuracy(2, 2)
 SIZES = {"digits": 4000, "fp16": 2000}

@@ -100,9 +100,8 @@ def show(result: ABTest) -> None:
     print_table(result.verdict.answers, columns, title)
     for look in result.interim:
         say(f"look at {look['samples']} samples, error rate {look['alpha']:.2g}: {look['word']}")
-    print_limits(
-        result.verdict.limits, f"limits, error rate {result.verdict.rule.alpha:g} for all together"
-    )
+    verdict = result.verdict
+    print_limits(verdict.limits, f"limits, error rate {verdict.rule.alpha:g} for all together")
     for warning in result.verdict.warnings:
         say(f"warning: {warning}")
     say(f"{result.verdict.word}: {result.verdict.sentence}")

@@ -96,42 +96,44 @@ def advise_on_loss(
 
     Optimizations, then the search, for a variant that loses less could hold; else more samples.
     """
-    from trtcal.cli.output import note
     from trtcal.limits import HOLDS, overall
-    from trtcal.reporting.advice import SEARCHED, more_samples, searched
+    from trtcal.reporting.advice import IMPROVE, searched, what_helps
 
     if any(overall(limits) == HOLDS for limits in judged.values()):
         return False
-    short = {
-        path: limits
+    sources = {
+        path: recall(path)
         for path, limits in judged.items()
-        if any(limit.may_improve for limit in limits)
+        if any(limit.may_improve() for limit in limits)
     }
-    sources = {path: recall(path) for path in short}
-    mixed = [path for path in short if "plan" in sources[path]]
-    improved = [path for path in short if "optimizations" in sources[path]]
-    tested = [limit for path in improved for limit in short[path] if limit.may_hold_on(SEARCHED)]
-    if tested and not mixed:
-        path = improved[0]
-        ranges = ("--calibration", sources[path].get("ranges"), "--data", options.test_data)
-        files = ("--optimizations", sources[path]["optimizations"])
-        limits = searched(limit.limit for limit in short[path] if limit.may_improve)
-        advise(options, "search", sources[path].get("model", reference), *ranges, *files, *limits)
-    elif short and not (mixed or improved):
-        path, known = next(iter(sources.items()))
-        data = known.get("data", options.config.calibration.data)
+    improved = [path for path, files in sources.items() if "optimizations" in files]
+    path = next(iter([*improved, *sources]), reference)
+    step = what_helps(judged.get(path, ()), bool(improved))
+    if step is None or any("plan" in files for files in sources.values()):
+        _advise_samples(options, [limit for limits in judged.values() for limit in limits])
+        return True
+    model, files = sources[path].get("model", reference), sources[path]
+    if step == IMPROVE:
+        data = files.get("data", options.config.calibration.data)
         output = f"{reference.stem}-improved.onnx"
-        words = (known.get("model", reference), "--data", data, "--improve", "fast", "-o", output)
-        advise(options, "quantize", *words)
+        advise(options, step, model, "--data", data, "--improve", "fast", "-o", output)
     else:
-        every = [limit for limits in judged.values() for limit in limits]
-        if needed := [limit for limit in every if limit.samples_needed]:
-            most = max(limit.samples_needed or 0 for limit in needed)
-            note(f"note: undecided: {more_samples(most, needed)}")
-        elif suggested := [str(limit.limit) for limit in every if limit.is_suggested][:1]:
-            why = "no limit decides: the suggested one does where you take it for yours"
-            advise(options, *options.again(limits=(*options.limits, *suggested)), why=why)
+        ranges = ("--calibration", files.get("ranges"), "--data", options.test_data)
+        more = ("--optimizations", files["optimizations"], *searched(judged[path]))
+        advise(options, step, model, *ranges, *more)
     return True
+
+
+def _advise_samples(options: EvaluationOptions, limits: Sequence[Judgement]) -> None:
+    """Say how many more samples decide, or take the suggested limit where none is given."""
+    from trtcal.cli.output import remark
+    from trtcal.reporting.advice import more_samples
+
+    if needed := [limit for limit in limits if limit.samples_needed]:
+        remark(f"undecided: {more_samples(needed)}")
+    elif suggested := [str(limit.limit) for limit in limits if limit.is_suggested][:1]:
+        why = "no limit decides: the suggested one does where you take it for yours"
+        advise(options, *options.again(limits=(*options.limits, *suggested)), why=why)
 
 
 def advise_after_success(options: Compare | Ab, reference: Path, variant: Path) -> None:

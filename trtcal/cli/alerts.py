@@ -52,14 +52,12 @@ def _run(command_line: str, document: dict[str, Any]) -> None:
 
 
 def _note_printed(printed: IO[bytes]) -> None:
-    """Print the first lines of what an alert printed."""
     printed.seek(0)
     for line in printed.read(ALERT_BYTES).decode("utf-8", "replace").splitlines()[:ALERT_LINES]:
         note(f"alert: {line}")
 
 
 def _post(url: str, document: dict[str, Any]) -> None:
-    """Post JSON to an address that the user gave."""
     import urllib.request
     from http.client import HTTPException
 

@@ -227,11 +227,8 @@ def _route(options: BuildEngine, model: Model) -> Route:
     from trtcal.backends.options import Route
     from trtcal.calibration.formats.convert import import_calibration
 
-    ranges = (
-        import_calibration(options.calibration, model, partial=True)
-        if options.calibration
-        else None
-    )
+    path = options.calibration
+    ranges = import_calibration(path, model, partial=True) if path else None
     data = options.data if options.route == "calibrator" else None
     return Route(
         options.route,

@@ -11,14 +11,7 @@ import click
 
 from trtcal.cli.advice import advise
 from trtcal.cli.extended import ExtendedGroup
-from trtcal.cli.options import (
-    DataOptions,
-    JsonOptions,
-    add_commands,
-    argument,
-    config_here,
-    option,
-)
+from trtcal.cli.options import DataOptions, JsonOptions, add_commands, argument, config_here, option
 from trtcal.cli.output import Columns, note, print_table, say, say_written
 from trtcal.config import FILE, Config
 from trtcal.errors import GateFailed, InputError
@@ -74,9 +67,8 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
     @cached_property
     def config(self) -> Config:
         """The configuration given, or the run's own: in its folder, or where it was then."""
-        return config_here(self.config_path or self._config_of_run()).trusting(
-            self.trust, self.data
-        )
+        config = config_here(self.config_path or self._config_of_run())
+        return config.trusting(self.trust, self.data)
 
     def _config_of_run(self) -> Path | None:
         from trtcal.runs.origin import Origin
@@ -138,13 +130,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.extensions import EXPORTERS, load
 
         flags = {"triton": self.triton, "deepstream": self.deepstream, "docker": self.docker}
-        return [
-            load(EXPORTERS, name, f"bundles for {name}") for name, is_on in flags.items() if is_on
-        ]
+        return [load(EXPORTERS, name, f"bundles for {name}") for name, on in flags.items() if on]
 
 
 def _document(bundle: Bundle) -> Document:
-    """Return a new bundle as JSON."""
     about = bundle.manifest["predicate"]
     return {
         "output": str(bundle.folder),

@@ -175,9 +175,8 @@ def _show(result: Calibration, title: str) -> None:
     else:
         say(title)
     say(_summary(result))
-    doubtful = {
-        name: why for name, row in result.ranges.items() if (why := _doubt(row, result.method))
-    }
+    every = ((name, _doubt(row, result.method)) for name, row in result.ranges.items())
+    doubtful = {name: why for name, why in every if why}
     for name, reason in [*doubtful.items()][: most(NAMES_SHOWN)]:
         say(f"doubtful: {name}: {reason}")
     say_more(len(doubtful), most(NAMES_SHOWN), "doubtful ranges")

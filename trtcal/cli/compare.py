@@ -211,7 +211,12 @@ class Compare(
             with progress("layer by layer", samples * len(others), "samples") as advance:
                 result = with_layers(result, model, others, dataset, advance, samples)
         document = result.write(self.output)
-        self.present(document, lambda: show_all(result), self.output)
+
+        def show_all() -> None:
+            show_details(result)
+            show(result)
+
+        self.present(document, show_all, self.output)
         if self.as_json:
             _say_warnings(result, note)
         by_name = judge_variants(result)
@@ -232,23 +237,17 @@ command = Compare.command()
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
-    from trtcal.evaluate.collectors import read_collect_settings
+    from trtcal.evaluate.collectors import CollectSettings
     from trtcal.evaluate.comparison import CompareSettings
 
     config = options.config.evaluation
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
     options.config.check_trusted(metric)
+    user = (options.simulate, options.chosen_task, options.chosen_outputs)
     return CompareSettings(
         options.batch_of(model),
         options.rounds or config.rounds,
-        read_collect_settings(
-            dataset,
-            slices,
-            metric,
-            options.simulate,
-            options.chosen_task,
-            options.chosen_outputs,
-        ),
+        CollectSettings((), None, *user).reading(dataset, slices, metric),
         options.interval / 100 if options.interval else None,
         _sizes(options.batch_sizes),
     )
@@ -260,12 +259,6 @@ def _sizes(text: str | None) -> list[int]:
     if not all(part.strip().isdecimal() and 0 < int(part) < 2**31 for part in parts):
         raise InputError(f"{text!r} is not a list of batch sizes", "write them like 1,8,32")
     return [int(part) for part in parts]
-
-
-def show_all(comparison: Comparison) -> None:
-    """Print all that was compared: figures beside the means, then the table."""
-    show_details(comparison)
-    show(comparison)
 
 
 def show(comparison: Comparison, with_times: bool = True) -> None:
@@ -296,7 +289,6 @@ OF_TIMES: Columns = {
 
 
 def _show_outputs(comparison: Comparison) -> None:
-    """Show each output's own figures, where there are several."""
     rows = [(row.name, output) for row in comparison.rows[1:] for output in row.outputs]
     if len(rows) <= len(comparison.rows[1:]):
         return
@@ -313,9 +305,9 @@ def _show_outputs(comparison: Comparison) -> None:
 
 
 def _say_warnings(
-    comparison: Comparison, print_line: Callable[[str], None], with_times: bool = True
+    result: Comparison, write: Callable[[str], None], with_times: bool = True
 ) -> None:
     from trtcal.evaluate.comparison import warnings
 
-    for warning in warnings(comparison, with_times):
-        print_line(f"warning: {warning}")
+    for warning in warnings(result, with_times):
+        write(f"warning: {warning}")

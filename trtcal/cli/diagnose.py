@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
 from trtcal.cli.options import JudgingOptions, argument, option
-from trtcal.cli.output import (
-    most,
-    note,
-    print_limits,
-    say,
-    say_more,
-    show_coverage,
-    warning,
-)
+from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage, warning
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 
@@ -110,9 +102,9 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     if options.folder:
         _warn_of_failure(options.folder)
         return check_folder(options.folder, config, options.logs, model)
-    engine = (
-        read_engine(options.layers, options.profile) if options.layers else Engine("no layers", ())
-    )
+    engine = Engine("no layers", ())
+    if options.layers:
+        engine = read_engine(options.layers, options.profile)
     for line in engine.notes:
         note(f"note: {line}")
     return check_engine(engine, config, options.logs, model)

@@ -56,9 +56,7 @@ class ExtendedGroup(MovedGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of its own commands, in their order, then those of extensions."""
         start = f"{ctx.info_name} "
-        names = (
-            name.removeprefix(start) for name in extension_commands() if name.startswith(start)
-        )
+        names = (key.removeprefix(start) for key in extension_commands() if key.startswith(start))
         return [*self.commands, *names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -232,7 +232,6 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
 
 
 def _rows(entries: Iterable[Entry]) -> Iterator[tuple[object, ...]]:
-    """Yield the heading, then a row for each figure."""
     yield ("run", "name", "made_at", "verdict", "variant", "figure", "value")
     for entry in entries:
         head = (entry.number, entry.name, entry.made_at, entry.verdict)

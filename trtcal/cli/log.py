@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.explain import ExplainOptions
-from trtcal.cli.options import argument, option
+from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import (
     StatusLine,
     is_unread,
@@ -27,10 +27,11 @@ from trtcal.errors import INTERRUPTED, GateFailed
 from trtcal.formats import PLANNED, PRECISIONS
 
 if TYPE_CHECKING:
+    from trtcal.evidence.explanations import Explanation
     from trtcal.evidence.log.recognition import UnplacedEvent
     from trtcal.evidence.log.summary import LogWriter
 
-STANDARD_INPUT = "-"
+STANDARD_INPUT, ALL = "-", "all"
 SECONDS = 5.0  # of a calibration, below which it hardly read a data set
 BACKGROUND = ("memory", "timing", "calibration_progress")
 KINDS_SHOWN = 40
@@ -46,7 +47,7 @@ COMPUTED = {PRECISIONS[name].listed: f"in {PRECISIONS[name].label}" for name in 
 NO_RESULT = "the log does not say whether an engine was built"
 
 
-class Log(ExplainOptions, example="trtcal log build.log --json"):
+class Log(JsonOptions, example="trtcal log build.log --json"):
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
     FILE - is standard input. --json prints one object for a FILE, one object on each line for
@@ -55,6 +56,12 @@ class Log(ExplainOptions, example="trtcal log build.log --json"):
     """
 
     files: tuple[str, ...] = argument(metavar="FILE...", required=False)
+    explain: str | None = option(
+        "Explain the message or kind of finding of this name, or list all names.",
+        metavar="[NAME]",
+        is_flag=False,
+        flag_value=ALL,
+    )
     follow: bool = option("Keep reading while FILE grows, until Ctrl-C.")
     output: Path | None = option("JSON file for the result, in addition to the printed text.", "-o")
     exit_zero: bool = option("End with status 0 even if the build failed.")
@@ -62,7 +69,7 @@ class Log(ExplainOptions, example="trtcal log build.log --json"):
     def _run(self) -> None:
         follow, files = self.follow, self.files
         if self.explain is not None:
-            self.show_explanations(self.explain)
+            self._show_explanations(self.explain)
             return
         if not files:
             raise click.UsageError("missing argument 'FILE...'")
@@ -79,8 +86,42 @@ class Log(ExplainOptions, example="trtcal log build.log --json"):
                 raise
             click.get_current_context().exit(INTERRUPTED)
 
+    def _show_explanations(self, name: str) -> None:
+        """Print what a name means and what to do, or a line for each name."""
+        from trtcal.evidence.explanations import explain_name, explanations
+
+        entries = tuple(explanations()) if name == ALL else explain_name(name)
+        show = _list if name == ALL else _explain_all
+        self.present({"explanations": list(map(asdict, entries))}, lambda: show(entries))
+
 
 command = Log.command()
+
+
+def _explain_all(entries: tuple[Explanation, ...]) -> None:
+    for number, entry in enumerate(entries):
+        if number:
+            say("")
+        say(f"{entry.name}: {entry.title}")
+        say_wrapped("  means: ", entry.meaning)
+        say_wrapped("  bad because: ", entry.why)
+        say_wrapped("  do: ", entry.fix)
+        for example in entry.examples:
+            say_wrapped("  line: ", example)
+
+
+def _list(entries: tuple[Explanation, ...]) -> None:
+    """Print a line for each name, those of a category below it."""
+    about = None
+    for entry in entries:
+        if entry.about == "finding" != about:
+            say("")
+            say("Findings of a diagnosis")
+        about = entry.about
+        if about == "category":
+            say("")
+        head = entry.name if about == "category" else f"  {entry.name}"
+        say_wrapped(f"{head}: ", entry.meaning.partition(". ")[0])
 
 
 def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
@@ -178,13 +219,11 @@ def _warn_of_few(file: str, end: dict[str, Any]) -> None:
 
 
 def _facts(document: dict[str, Any]) -> list[str]:
-    """Return the builder, its time and peak memory, and the layers by precision."""
     built_by = [f"TensorRT {document['version']}"] if document["version"] else []
     built_by += [document["gpu"]] if document["gpu"] else []
     parts = [" on ".join(built_by)] if built_by else []
-    parts += (
-        [] if document["build_s"] is None else [f"built in {round(document['build_s'], 2):g} s"]
-    )
+    if document["build_s"] is not None:
+        parts.append(f"built in {round(document['build_s'], 2):g} s")
     peaks = {"CPU": document["peak_cpu_mib"], "GPU": document["peak_gpu_mib"]}
     memory = [f"{where} {size:,} MiB" for where, size in peaks.items() if size is not None]
     parts += [f"peak memory {', '.join(memory)}"] if memory else []
@@ -194,7 +233,6 @@ def _facts(document: dict[str, Any]) -> list[str]:
 
 
 def _figures(document: dict[str, Any]) -> list[str]:
-    """Return how many events there are of the course of the build, and what was left out."""
     counts = document["counts"]
     parts = [f"{counts[name]} {name}" for name in BACKGROUND if name in counts]
     parts += [document["tactics"]] if document["tactics"] else []

@@ -47,17 +47,13 @@ GROUPS = {
         "search": "Find the layers to leave out of INT8.",
         "report": "Write the HTML report of a run.",
     },
-    "Over time": {
-        "history": "Follow accuracy and latency over runs.",
-    },
+    "Over time": {"history": "Follow accuracy and latency over runs."},
     "Ship": {
         "bundle": "Make, sign and verify a bundle of an engine for devices.",
         "verify": "Recompute the digests of reports, documents and runs.",
         "upgrade": "Convert files of an older trtcal to what this one reads.",
     },
-    "Shell": {
-        "completion": "Print the script that completes commands in your shell.",
-    },
+    "Shell": {"completion": "Print the script that completes commands in your shell."},
 }
 """The core's commands with their line in `trtcal --help`, by what they are for."""
 CORE = {name: line for group in GROUPS.values() for name, line in group.items()}
@@ -212,7 +208,6 @@ def _fail(error: TrtcalError) -> int:
 
 
 def _usage(error: click.UsageError) -> tuple[str, str]:
-    """Return click's error as trtcal writes errors, and a hint with the nearest names."""
     text = re.split(r" \(?Did you mean", error.format_message())[0].rstrip(".")
     path = error.ctx.command_path if error.ctx else "trtcal"
     near: Sequence[str] = getattr(error, "possibilities", None) or ()

@@ -45,6 +45,7 @@ from trtcal.documents.streams import shell_word
 from trtcal.documents.trust import trusting
 from trtcal.errors import MODEL, GateFailed, InputError, TrtcalError
 from trtcal.limits import DO_NOT, INCONCLUSIVE
+from trtcal.metrics import COVERAGE, FINDINGS
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
@@ -86,9 +87,8 @@ NAMED = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][a-z-]*")
 def with_own_options(hint: str) -> str:
     """Return a hint with what stands in for options that the command which runs does not have."""
     context = click.get_current_context(silent=True)
-    own = (
-        {name for parameter in context.command.params for name in parameter.opts} if context else ()
-    )
+    parameters = context.command.params if context else ()
+    own = {name for parameter in parameters for name in parameter.opts}
     return NAMED.sub(
         lambda found: found[0] if not own or found[0] in own else ELSEWHERE.get(found[0], found[0]),
         hint,
@@ -183,7 +183,6 @@ def _paths(values: Iterable[object]) -> Iterator[Path]:
 
 
 def _verbosities() -> list[click.Parameter]:
-    """Return the options that every command has."""
     return [
         click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),
         click.Option(
@@ -200,9 +199,8 @@ def add_commands(group: click.Group, *kinds: type[Options]) -> None:
 
 def _parameters(options: Any) -> list[click.Parameter]:
     kinds = get_type_hints(options)
-    ordered = sorted(
-        fields(options), key=lambda item: LAST.index(item.name) if item.name in LAST else -1
-    )
+    places = {name: place for place, name in enumerate(LAST)}
+    ordered = sorted(fields(options), key=lambda item: places.get(item.name, -1))
     parameters = [_parameter(item.name, kinds[item.name], item.metadata) for item in ordered]
     former = {item.metadata["click"].get("formerly"): item.name for item in ordered}
     return parameters + [
@@ -225,7 +223,6 @@ def _former(old: str, parameter: click.Parameter) -> click.Option:
 
 
 def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Parameter:
-    """Return the parameter that a field with this annotation declares."""
     is_optional = NoneType in get_args(kind)
     plain = get_args(kind)[0] if is_optional else kind
     items = get_args(plain) if get_origin(plain) is tuple else (plain,)
@@ -368,9 +365,7 @@ class OutputOptions(Options):
         metavar="[OUTPUT=]TASK",
     )
     outputs: tuple[str, ...] = option(
-        "Outputs to judge; may be repeated.  [default: all]",
-        "--outputs",
-        metavar="NAME[,NAME]",
+        "Outputs to judge; may be repeated.  [default: all]", "--outputs", metavar="NAME[,NAME]"
     )
 
     @property
@@ -415,9 +410,8 @@ class GivenOptions(OutputOptions, MeasureOptions):
         from trtcal.pipeline.guess import Sources, guess_config
 
         data = required(self.data, "the data", "--data")
-        sources = Sources(
-            data, self.test, self.labels, self.targets, output, self.choices(Config())
-        )
+        user = self.choices(Config())
+        sources = Sources(data, self.test, self.labels, self.targets, output, user)
         config, draft = guess_config(load_model(path), sources, folder.absolute())
         for line in draft.guesses:
             note(f"guessed: {line}")
@@ -463,9 +457,8 @@ class PassOptions(Options):
         """Return the configuration with the passes given here, which are trusted."""
         settings = config.prepare
         passes = tuple(dict.fromkeys((*settings.passes, *self.own_passes)))
-        return replace(
-            config.trusting(False, *self.own_passes), prepare=replace(settings, passes=passes)
-        )
+        config = config.trusting(False, *self.own_passes)
+        return replace(config, prepare=replace(settings, passes=passes))
 
 
 class ConfigOptions(JsonOptions):
@@ -508,7 +501,8 @@ class JudgingOptions(ConfigOptions, LimitOptions):
     @property
     def config_of_builds(self) -> Config:
         """The configuration with the limits on builds."""
-        return replace(self.config, limits=self.limits_of(lambda limit: limit.is_of_builds))
+        limits = self.limits_of(lambda limit: limit.about.of in (FINDINGS, COVERAGE))
+        return replace(self.config, limits=limits)
 
 
 class DataOptions(ConfigOptions, TrustOptions):

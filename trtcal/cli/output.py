@@ -159,9 +159,8 @@ def print_table(
 
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(
-            Text(printable(column)), justify="right" if number else "left", overflow="fold"
-        )
+        heading = Text(printable(column))
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
     every = list(things)
     rows = None if shown is None else most(shown)
     for thing in every[:rows]:
@@ -224,6 +223,11 @@ def note(message: str) -> None:
     """Print one line about the work, not its result, on standard error, unless with -q."""
     if not is_quiet():
         _print_line(errors(), message)
+
+
+def remark(message: str) -> None:
+    """Print a note that begins with `note: `, unless with -q."""
+    note(f"note: {message}")
 
 
 def warning(message: str, hint: str | None = None) -> None:
@@ -365,15 +369,13 @@ def show_coverage(coverage: Coverage) -> None:
         say(f"  {line}")
 
 
-def parameters(
-    pairs: Sequence[str], example: str = "percentile=99.9"
-) -> dict[str, int | float | str]:
+def parameters(pairs: Sequence[str]) -> dict[str, int | float | str]:
     """Read `NAME=VALUE` options; numbers become numbers."""
     values: dict[str, int | float | str] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not (name and separator):
-            raise InputError(f"{pair!r} is not NAME=VALUE", f"write it like {example}")
+            raise InputError(f"{pair!r} is not NAME=VALUE", "write it like percentile=99.9")
         values[name] = _number(text)
     return values
 

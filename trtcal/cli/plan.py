@@ -70,9 +70,8 @@ def _show_nodes(nodes: Sequence[Planned], title: str) -> None:
 def _share(own: Sequence[Planned], nodes: Sequence[Planned]) -> str:
     parts = [("weights", [node.weights for node in nodes], [node.weights for node in own])]
     if all(node.macs is not None for node in nodes):
-        parts.append(
-            ("multiply-accumulates", [n.macs or 0 for n in nodes], [n.macs or 0 for n in own])
-        )
+        every, mine = ([n.macs or 0 for n in each] for each in (nodes, own))
+        parts.append(("multiply-accumulates", every, mine))
     shares = [
         f"{100 * sum(of) / sum(all_):.3g} % of {what}" for what, all_, of in parts if sum(all_)
     ]

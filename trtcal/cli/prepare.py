@@ -61,9 +61,8 @@ class Prepare(
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)
         folder = self.checkpoints
-        follower = (
-            Follower(config) if folder is None else find("checkpoints", "checkpoints")(config)
-        )
+        kind_of = Follower if folder is None else find("checkpoints", "checkpoints")
+        follower = kind_of(config)
         loaded = self.load_model()
         path = self.output or Path(f"{Path(str(loaded.path)).stem}-prepared.onnx")
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
@@ -100,7 +99,6 @@ command = Prepare.command()
 
 
 def _list_passes(options: Prepare) -> None:
-    """Print which passes there are, in their order."""
     from trtcal.model.passes import PASSES
 
     passes = [

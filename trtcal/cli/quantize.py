@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,22 +24,10 @@ if TYPE_CHECKING:
     from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs
     from trtcal.ranges import Calibration
 
-
-NAMES_SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Subject:
+    Subject = tuple[Model, Calibration | None, Improved | None]
     """A prepared model with optimizations, its ranges, and the result of `--improve`."""
 
-    model: Model
-    calibration: Calibration | None
-    improved: Improved | None = None
-
-    @property
-    def record(self) -> dict[str, Any] | None:
-        """The record of the optimizations of `--improve`."""
-        return None if self.improved is None else self.improved.optimizations.document
+NAMES_SHOWN = 5
 
 
 def _subject(options: Quantize, plan: Plan) -> Subject:
@@ -51,11 +39,10 @@ def _subject(options: Quantize, plan: Plan) -> Subject:
     if options.improve:
         return _improved(model, prepared, options, plan)
     path = options.chosen_ranges(plan)
-    return Subject(prepared, None if path is None else Calibration.read(path))
+    return prepared, None if path is None else Calibration.read(path), None
 
 
 def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> Subject:
-    """Find optimizations for what the plan quantizes."""
     from trtcal.check.data_check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
@@ -69,13 +56,17 @@ def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> S
     result = improve(prepared, dataset, settings, progress)
     for line in result.warnings:
         warning(line)
-    return Subject(result.optimized, result.calibration if plan.ranged else None, result)
+    return result.optimized, result.calibration if plan.ranged else None, result
+
+
+def files_beside(output: Path) -> tuple[Path, Path, Path]:
+    """Return where optimizations, their record and their ranges stand beside an output."""
+    name = output.with_suffix
+    return name(".optimizations.npz"), name(".optimizations.json"), name(".calibration.json")
 
 
 def _write_improved(result: Improved, options: Quantize) -> None:
-    """Write optimizations, their record and the ranges beside the output."""
-    endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
-    optimizations, record, ranges = (options.output_path.with_suffix(ending) for ending in endings)
+    optimizations, record, ranges = files_beside(options.output_path)
     result.write(optimizations, record, ranges)
     names = [optimizations, record, *([ranges] if result.plan.ranged else [])]
     note(f"wrote {', '.join(map(str, names))}")
@@ -207,7 +198,6 @@ class Quantize(
 
     @property
     def _suited(self) -> tuple[str, ...]:
-        """The targets that the plan must suit."""
         return self.targets or self.config.build.targets
 
     def chosen_ranges(self, plan: Plan) -> Path | None:
@@ -225,13 +215,14 @@ class Quantize(
         if self.float_output and not plan.is_int8:
             raise click.UsageError("--float-output is for plans whose one narrow precision is int8")
         check_precisions(plan.asked, self._suited)
-        subject = _subject(self, plan)
-        quantized = quantize(subject.model, subject.calibration, plan)
+        model, calibration, improved = _subject(self, plan)
+        quantized = quantize(model, calibration, plan)
         with together():
-            if subject.improved:
-                _write_improved(subject.improved, self)
+            if improved:
+                _write_improved(improved, self)
             written = write_quantized(self.output_path, quantized)
-        coverage = asked_coverage(replace(subject.model, proto=quantized.proto))
+        coverage = asked_coverage(replace(model, proto=quantized.proto))
+        record = improved.optimizations.document if improved else None
         document = {
             "coverage": coverage.to_document(),
             "asked": quantized.asked,
@@ -239,21 +230,20 @@ class Quantize(
             "excluded": quantized.excluded,
             "unused": quantized.unused,
             "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
-            "improvement": subject.record,
+            "improvement": record,
         }
         self.present_onnx(
-            self.output_path, written, document, lambda: _show(quantized, coverage, subject.record)
+            self.output_path, written, document, lambda: _show(quantized, coverage, record)
         )
         self._advise(plan)
 
     def _advise(self, plan: Plan) -> None:
         from trtcal.backends.registry import targets_here
 
-        beside = self.output_path.with_suffix
-        ranges = self.chosen_ranges(plan)
+        ranges, optimizations = self.chosen_ranges(plan), self.optimizations
         if self.improve:
-            ranges = beside(".calibration.json") if plan.ranged else None
-        optimizations = beside(".optimizations.npz") if self.improve else self.optimizations
+            optimizations, _, beside = files_beside(self.output_path)
+            ranges = beside if plan.ranged else None
         data = self.data or (self.config.calibration.data if self.improve else None)
         known = {"data": data} if data or ranges is None else recall(ranges)
         sources = {"model": self.model or self.config.model, "data": known.get("data")}
@@ -268,7 +258,6 @@ command = Quantize.command()
 
 
 def _plan(options: Quantize) -> Plan:
-    """Return the plan of a file, with the rules of options before its own."""
     from trtcal.backends.registry import floated
     from trtcal.quantization import Plan, Rule, read_plan
 

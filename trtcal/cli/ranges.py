@@ -82,10 +82,8 @@ def _show(calibration: Calibration, path: Path) -> None:
     print_table([*calibration.ranges.items()], columns, str(path))
     for name, reason in calibration.unranged.items():
         say(f"no range for {name}: {reason}")
-    facts = [
-        calibration.method,
-        *(f"{name} {value}" for name, value in calibration.parameters.items()),
-    ]
+    values = (f"{name} {value}" for name, value in calibration.parameters.items())
+    facts = [calibration.method, *values]
     say(
         f"{len(calibration.ranges)} ranges, {len(calibration.unranged)} without; {', '.join(facts)}"
     )

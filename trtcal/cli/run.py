@@ -18,7 +18,7 @@ from trtcal.cli.options import (
     option,
     tags_of,
 )
-from trtcal.cli.output import note, print_limits, progress, say
+from trtcal.cli.output import note, print_limits, progress, remark, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.documents.streams import command_line
 from trtcal.errors import TrtcalError
@@ -77,45 +77,24 @@ class Run(
             return config, draft.text
         config = self.choices(read_config(self.source))
         config = config.trusting(self.trust, self.data, self.test, self.metric_file)
-        calibration, evaluation = config.calibration, config.evaluation
-        test, labels = self.test or evaluation.data, self.labels
-        is_of_test = labels is not None and test is not None and are_annotations(labels)
-        config = replace(
-            config,
-            output=self.output or config.output,
-            calibration=replace(
-                calibration,
-                data=self.data or calibration.data,
-                labels=calibration.labels if is_of_test else labels or calibration.labels,
-            ),
-            evaluation=replace(
-                evaluation, data=test, labels=labels if is_of_test else evaluation.labels
-            ),
-            build=replace(config.build, targets=self.targets or config.build.targets),
-        )
-        return config, None
+        calibration = replace(config.calibration, data=self.data or config.calibration.data)
+        evaluation = replace(config.evaluation, data=self.test or config.evaluation.data)
+        if self.labels and evaluation.data is not None and are_annotations(self.labels):
+            evaluation = replace(evaluation, labels=self.labels)
+        elif self.labels:
+            calibration = replace(calibration, labels=self.labels)
+        build = replace(config.build, targets=self.targets or config.build.targets)
+        config = replace(config, output=self.output or config.output, build=build)
+        return replace(config, calibration=calibration, evaluation=evaluation), None
 
     @property
     def _command_line(self) -> str:
         """The command as the report shows it, without folders."""
-        data, test, labels = (
-            path and Path(path).name for path in (self.data, self.test, self.labels)
-        )
-        files = {"data": data, "test": test, "labels": labels}
-        metric = self.metric_file and self.metric_file.name
-        return command_line(
-            "run",
-            self.source.name,
-            **files,
-            task=self.task,
-            outputs=self.outputs,
-            limit=self.limits,
-            batch=self.batch,
-            metric_file=metric,
-            target=self.targets,
-            improve=self.improve,
-            tag=self.tags,
-        )
+        places = {name: getattr(self, name) for name in ("data", "test", "labels", "metric_file")}
+        files = {name: path and Path(path).name for name, path in places.items()}
+        judged = {"task": self.task, "outputs": self.outputs, "limit": self.limits}
+        more = {"target": self.targets, "improve": self.improve, "tag": self.tags}
+        return command_line("run", self.source.name, **files, **judged, batch=self.batch, **more)
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import Comparison
@@ -131,7 +110,7 @@ class Run(
             calibration = replace(settings.calibration, improve=self.improve)
             settings = replace(settings, calibration=calibration)
         history = None if self.no_history else _history(settings)
-        result = run(settings, self._command_line, progress, _note, history, warn, guessed)
+        result = run(settings, self._command_line, progress, remark, history, warn, guessed)
         if history is not None:
             _record(history, result, settings.project)
         verdict = result.report["measured"]["verdict"]
@@ -167,10 +146,6 @@ def _say_why(verdict: Document) -> None:
         say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
     for reason in verdict["reasons"]:
         say(f"warning: {reason}")
-
-
-def _note(message: str) -> None:
-    note(f"note: {message}")
 
 
 def _history(config: Config) -> History | None:

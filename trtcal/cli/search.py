@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,23 +25,21 @@ from trtcal.cli.output import (
     note,
     print_table,
     progress,
+    remark,
     say,
     say_written,
     show_coverage,
     warning,
 )
-from trtcal.errors import GateFailed, InputError, TrtcalError, some
+from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
-from trtcal.limits import BROKEN, Limit, parse_limits
+from trtcal.limits import BROKEN, Judgement, Limit, parse_limits
 from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
-    from trtcal.evaluate.search.compiled import Compile
-    from trtcal.evaluate.search.pipeline import SearchOptions
+    from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
-    from trtcal.ptq.improver import Improved
-    from trtcal.ranges import Calibration
 
 
 LAYERS_SHOWN = 4
@@ -92,7 +91,6 @@ def show(document: dict[str, Any], folder: Path) -> None:
 
 
 def _recommended(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the recommended plan, none if none meets the limits."""
     return [plan for plan in document["front"] if plan["recommended"]]
 
 
@@ -162,8 +160,7 @@ class Search(
         metavar="A,B,...|all",
     )
     goal: Literal["fastest", "smallest"] = option(
-        "What to optimize within the limits: the time, or the size of the file.",
-        default="fastest",
+        "What to optimize within the limits: the time, or the size of the file.", default="fastest"
     )
     gpu: str | None = option(
         "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
@@ -201,26 +198,28 @@ class Search(
     )
 
     def _run(self) -> None:
+        from trtcal.cli.quantize import files_beside
         from trtcal.documents import together
         from trtcal.evaluate.search.document import write_search
         from trtcal.evaluate.search.pipeline import cache_beside, find_plans
+        from trtcal.pipeline.improving import improved_for_search
         from trtcal.ranges import Calibration
 
         loaded, prepared, dataset = self.open_all()
         settings = _settings(self, loaded, prepared)
         cache = cache_beside(self.output, loaded, dataset, self.task_reader)
-        table, paths = Calibration.read(self.ranges), (self.ranges, self.optimizations)
-        if improved := self._improved(loaded, (prepared, table), dataset, settings):
+        table, files = Calibration.read(self.ranges), (self.ranges, self.optimizations)
+        more = (partial(self._to_calibrate, loaded), progress, remark)
+        if improved := improved_for_search(prepared, table, dataset, settings, *more):
+            note("note: the search starts from the optimized model")
             prepared, table = improved.optimized, improved.calibration
-            names = ("calibration.json", "optimizations.npz", "optimizations.json")
-            ranges, optimizations, record = (self.output / f"improved.{name}" for name in names)
-            paths = (ranges, optimizations)
+            optimizations, record, ranges = files_beside(self.output / "improved")
+            files = (ranges, optimizations)
             with together():
                 improved.write(optimizations, record, ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
         say_guesses(settings.reader)
         with together():
-            files = (paths[0], table, paths[1])
             document = write_search(self.output, result, settings, loaded, files, dataset)
         self.present(document, lambda: show(document, self.output))
         self._advise(document)
@@ -231,49 +230,14 @@ class Search(
 
     def _advise(self, document: dict[str, Any]) -> None:
         """Advise to apply the recommended plan; where there is none, or it fails, another limit."""
-        broken = {
-            item["limit"]
-            for item in (document["tested"] or {"limits": ()})["limits"]
-            if item["state"] == BROKEN and document["limits"]
-        }
+        tested = document["tested"] if document["limits"] else None
+        judged = tested["limits"] if tested else ()
+        broken = {item["limit"] for item in judged if item["state"] == BROKEN}
         others = changed_limits(parse_limits(self.limits), document["reliefs"], broken)
         if others:
-            changed = tuple(str(limit).removesuffix(f" {limit.unit}") for limit in others)
-            advise(self, *self.again(limits=changed))
+            advise(self, *self.again(limits=tuple(limit.plain for limit in others)))
         for plan in _recommended(document) if not others else ():
             advise(self, *shlex.split(plan["command"])[1:])
-
-    def _improved(
-        self,
-        model: Model,
-        subject: tuple[Model, Calibration],
-        dataset: Dataset,
-        settings: SearchOptions,
-    ) -> Improved | None:
-        """Return the optimized model where the search starts from one; an attempt may fail.
-
-        It is fitted to none of the samples that the recommended plan is tested on.
-        """
-        from trtcal.evaluate.search.pipeline import samples_searched, whole_test
-        from trtcal.ptq.improver import improve
-        from trtcal.ptq.optimizations import ImproveOptions
-
-        if self.optimizations or self.improve == "off" or settings.precisions[0] != "int8":
-            return None
-        searched, is_auto = samples_searched(dataset, settings, model), self.improve == "auto"
-        try:
-            if is_auto and whole_test(*subject, searched, settings).keeps_all:
-                return None
-            effort = "fast" if is_auto else self.improve
-            data = self._to_calibrate(model) or searched
-            improved = improve(subject[0], data, ImproveOptions(effort), progress)
-        except TrtcalError as error:
-            note(f"note: INT8 was not optimized: {error.message}")
-            return None
-        why = "all in INT8 misses a limit or loses more than noise; " * is_auto
-        seconds = sum(attempt.seconds for attempt in improved.tries)
-        note(f"note: {why}the search starts from the optimized model ({seconds:.0f} s)")
-        return improved
 
     def _to_calibrate(self, model: Model) -> Dataset | None:
         """Return the data that the ranges were calibrated on, None where they are not known."""
@@ -306,12 +270,11 @@ def changed_limits(
         whole = math.floor if ">=" in relief["limit"] else math.ceil
         bounds[relief["limit"]] = whole(100 * relief["needed"]) / 100
     return tuple(
-        replace(limit, bound=bounds.get(str(limit), limit.bound)) for limit in limits if bounds
+        replace(each, bound=bounds.get(str(each), each.bound)) for each in limits if bounds
     )
 
 
 def _require(document: dict[str, Any]) -> None:
-    """`GateFailed` if no plan is recommended."""
     from trtcal.evaluate.search.exchange import NONE_HOLDS
 
     if document["recommended"] is None:
@@ -323,17 +286,15 @@ def _require(document: dict[str, Any]) -> None:
 
 def _hint_of(tested: dict[str, Any]) -> str:
     """Return what helps where the A/B test of the recommended plan is not good."""
-    if needed := tested["samples_needed"]:
-        times = math.sqrt(needed / tested["samples"])
-        return (
-            f"about {needed:,} samples held back would settle it, with an interval {times:.2g} times "
-            f"narrower: add {needed - tested['samples']:,} to --data"
-        )
+    from trtcal.reporting.advice import more_samples
+
+    if tested["samples_needed"]:
+        judged = list(map(Judgement.from_document, tested["limits"]))
+        return f"add samples to --data: {more_samples(judged)}"
     return "use a stricter --limit, which leaves a margin, or more samples (--evaluate)"
 
 
 def _show_tested(document: dict[str, Any]) -> None:
-    """Print the A/B test's verdict on the recommended plan, and its samples."""
     tested = document["tested"]
     if tested is not None:
         held_back, samples = tested["held_back"], tested["samples"]
@@ -376,6 +337,7 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
         reader=options.task_reader,
         precisions=_precisions(options),
         goal=options.goal,
+        improve="off" if options.optimizations else options.improve,
     )
 
 
@@ -418,7 +380,7 @@ def _compiler(target: str, model: Model) -> Compile:
     from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
     from trtcal.errors import BackendError
-    from trtcal.evaluate.search.compiled import compiler
+    from trtcal.evaluate.search.pipeline import compiler
 
     backend, chosen = find_backend(None, target)
     available = backend.availability()

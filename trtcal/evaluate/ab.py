@@ -21,15 +21,7 @@ from trtcal.data import Dataset
 from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.errors import __version__
-from trtcal.evaluate.ab_rule import (
-    Figures,
-    Rule,
-    Slices,
-    Verdict,
-    ask,
-    decide,
-    rule_for,
-)
+from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
 from trtcal.evaluate.collectors import check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
@@ -96,18 +88,13 @@ class ABTest:
         """
         verdict = self.verdict
         lower = any(answer.warning for answer in verdict.answers)
-        return not lower and not any(limit.may_improve for limit in verdict.limits)
+        return not lower and not any(limit.may_improve() for limit in verdict.limits)
 
     def to_document(self) -> Document:
         """Return the sealed JSON form; times, and what rests on them, stand under `measured`."""
-        body = {
+        names = ("baseline", "candidate", "dataset", "dataset_name", "samples", "seen")
+        body = {name: getattr(self, name) for name in names} | {
             "trtcal": __version__,
-            "baseline": self.baseline,
-            "candidate": self.candidate,
-            "dataset": self.dataset,
-            "dataset_name": self.dataset_name,
-            "samples": self.samples,
-            "seen": self.seen,
             "task": asdict(self.task),
             "interim": list(self.interim),
             "measured": {
@@ -232,9 +219,8 @@ class InterimAnalyses:
         self.rule, self.samples, self.count = rule, samples, count
         self.slices, self.blocks, self.known = slices or {}, blocks, known
         self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
-        self.levels = sequential_levels(
-            2 * rule.alpha, tuple((i + 1) / count for i in range(count))
-        )
+        looks = tuple((i + 1) / count for i in range(count))
+        self.levels = sequential_levels(2 * rule.alpha, looks)
         self.made: list[dict[str, Any]] = []
         self.verdict: Verdict | None = None
         self.seen = 0
@@ -265,7 +251,6 @@ class InterimAnalyses:
 
 
 def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:
-    """Time both on the first batch, in as many blocks as the wanted width takes."""
     feeds = next(dataset.batches(batch))
     runs = [
         lambda variant=variant: run_session(variant.session, None, feeds)

@@ -15,13 +15,13 @@ from typing import Any, cast
 import numpy as np
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import blind, sqnr_interval
+from trtcal.evaluate.accuracy import contrasted, of_ratio, sqnr_interval
 from trtcal.evaluate.tasks import (
     SUGGESTED,
     Kinds,
+    as_suggestions,
     default_limits,
     no_limit_on,
-    no_usual_limit,
     unlimited,
 )
 from trtcal.limits import (
@@ -93,11 +93,6 @@ class Rule:
     def judges_speed(self) -> bool:
         """Whether times are needed."""
         return any(limit.about.of == TIMES for limit in self.limits)
-
-    @property
-    def judges_slices(self) -> bool:
-        """Whether slices are held to a limit."""
-        return any(limit.in_slices for limit in self.limits)
 
 
 def is_tested(limit: Limit) -> bool:
@@ -174,7 +169,7 @@ class Answer:
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""
         ends = {
-            name: end if math.isfinite(end) else None for name, end in vars(self.difference).items()
+            key: end if math.isfinite(end) else None for key, end in vars(self.difference).items()
         }
         return {**asdict(self), "difference": ends, "is_change": self.is_change}
 
@@ -210,15 +205,13 @@ class Verdict:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "word": self.word,
-            "sentence": self.sentence,
+        names = ("word", "sentence", "samples_needed")
+        return {name: getattr(self, name) for name in names} | {
             "metric": self.rule.metric,
             "alpha": self.rule.alpha,
             "answers": [answer.to_document() for answer in self.answers],
             "limits": [judgement.to_document() for judgement in self.limits],
             "warnings": list(self.warnings),
-            "samples_needed": self.samples_needed,
         }
 
 
@@ -314,9 +307,8 @@ def ask(
     large = {name: where for name, where in slices.items() if final[name] >= LEAST_SLICE}
     data = _Data(rule, figures, large, times, contrast or {})
     names = [name for name in dict.fromkeys((rule.metric, *figures)) if name in figures]
-    answers = [
-        _answer(name, name, data.compared(name, None, data.level)) for name in names if name != SQNR
-    ]
+    known = (name for name in names if name != SQNR)
+    answers = [_answer(name, name, data.compared(name, None, data.level)) for name in known]
     if rule.metric in figures and rule.metric != SQNR:
         for name, where in slices.items():
             if where.any():
@@ -328,16 +320,12 @@ def ask(
         answers.append(Answer(SPEED, TIMES_UNIT, len(times[0]), before, after, ratio, p))
     adjusted = holm([answer.p for answer in answers])
     judgements = [judgement for limit in rule.limits for judgement in _judge(limit, data)]
-    reason = no_usual_limit(rule.without)
-    for limit in rule.suggested:
-        judgements += [
-            replace(judgement, reason=reason, is_suggested=True)
-            for judgement in _judge(limit, data)
-        ]
+    suggestions = (judgement for limit in rule.suggested for judgement in _judge(limit, data))
+    judgements += as_suggestions(suggestions, rule.without)
     return Answers(
         tuple(replace(answer, adjusted_p=p) for answer, p in zip(answers, adjusted, strict=True)),
         tuple(judgements),
-        tuple(sorted(set(slices) - set(large))) if rule.judges_slices else (),
+        tuple(sorted({*slices} - {*large})) if any(each.in_slices for each in rule.limits) else (),
     )
 
 
@@ -377,16 +365,13 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
 
 
 def _contrasted(judgement: Judgement, data: _Data) -> Judgement:
-    """Return a judgement that decides nothing where the outputs for other samples would hold too."""
-    metric = judgement.limit.metric
-    if metric not in data.contrast or judgement.state == BROKEN:
-        return judgement
-    base = 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
-    return replace(judgement, reason=blind(judgement.limit, data.contrast[metric], base))
+    def base_of(metric: str) -> float:
+        return 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
+
+    return contrasted(judgement, data.contrast, base_of)
 
 
 def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
-    """Return B's figure, or its change against A's, in the unit of the limit."""
     if limit.metric == SQNR:
         noise = Moments.of(data.of_each(SQNR, None)[1])
         ends = sqnr_interval(noise, data.level)
@@ -404,21 +389,9 @@ def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
 
 
 def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
-    """Return the speed-up, or the change of the median latency."""
     ratio, _ = ratio_of_blocks(*times, level)
-    before, after = (float(np.median(each)) for each in times)
-    if limit.metric == "speedup":
-        step = 1.0 if limit.is_change else 0.0
-        ends = [end - step for end in (ratio.value, ratio.low, ratio.high)]
-    else:
-        slower = [
-            math.inf if end == 0.0 else 1.0 / end for end in (ratio.value, ratio.high, ratio.low)
-        ]
-        start, scale = float(limit.is_change), 1.0 if limit.is_relative else before
-        ends = [(end - start) * scale for end in slower]
-        ends[0] = ends[0] if limit.is_change else after
-    value, low, high = (100.0 * end if limit.is_relative else end for end in ends)
-    return Figure(value, low, high, len(times[0]), level)
+    ends = of_ratio(limit, ratio, *(float(np.median(each)) for each in times))
+    return Figure(ends.value, ends.low, ends.high, len(times[0]), level)
 
 
 def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdict:
@@ -426,7 +399,10 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
     judgements = answers.judgements
     warnings = (
         *(answer.warning for answer in answers.comparisons if answer.warning),
-        *map(_untested, answers.untested),
+        *(
+            f"slice {name} has fewer than {LEAST_SLICE} samples, so no limit was judged on it"
+            for name in answers.untested
+        ),
         *warnings,
     )
     if rule.without and not rule.suggested:
@@ -447,14 +423,9 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
         total = None if None in needed else max(filter(None, needed))
         return replace(verdict, sentence=_sentence(undecided), samples_needed=total)
     word = WITH_CARE if warnings else SHIP
-    return replace(
-        verdict, word=word, sentence=f"B holds every limit: {'; '.join(map(str, judgements))}."
-    )
+    sentence = f"B holds every limit: {'; '.join(map(str, judgements))}."
+    return replace(verdict, word=word, sentence=sentence)
 
 
 def _sentence(judgements: Sequence[Judgement]) -> str:
     return f"B {', and '.join(judgement.predicate for judgement in judgements)}."
-
-
-def _untested(name: str) -> str:
-    return f"slice {name} has fewer than {LEAST_SLICE} samples, so no limit was judged on it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import Rows, Task
-from trtcal.limits import HOLDS, Limit
+from trtcal.limits import BROKEN, HOLDS, Judgement, Limit
 from trtcal.metrics import metric_of
 from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
 
@@ -32,24 +32,45 @@ def sqnr_db(signal: float, error: float) -> float | None:
     return rounded(10.0 * math.log10(signal / error))
 
 
-def blind(limit: Limit, contrast: float, base: float) -> str:
-    """Return why a limit shows nothing, empty where it shows something.
+def contrasted(
+    judgement: Judgement, contrast: Mapping[str, float], base_of: Callable[[str], float]
+) -> Judgement:
+    """Return a judgement that decides nothing where the outputs for other samples would hold too.
 
-    `contrast` is the figure halfway between the reference's outputs and those for other samples, `base`
-    the reference's own.
+    `contrast` has by metric the figure halfway between the reference's outputs and those for other
+    samples, `base_of` gives the reference's own.
     """
-    factor = limit.about.factor
-    value = contrast * factor
+    limit, metric = judgement.limit, judgement.limit.metric
+    if metric not in contrast or judgement.figure is None or judgement.state == BROKEN:
+        return judgement
+    factor, base = limit.about.factor, base_of(metric)
+    value = contrast[metric] * factor
     if limit.is_change:
         value -= base * factor
         value *= 100.0 / abs(base * factor) if limit.is_relative and base else 1.0
     if limit.state(value, value) != HOLDS:
-        return ""
-    return (
-        "the limit is too weak: FP32's outputs for other samples come nearly as close "
-        f"({value:.4g} {limit.unit}".rstrip()
-        + " halfway to them); use more varied data, or a stricter limit"
+        return judgement
+    near = f"({value:.4g} {limit.unit}".rstrip()
+    reason = (
+        f"the limit is too weak: FP32's outputs for other samples come nearly as close {near} "
+        "halfway to them); use more varied data, or a stricter limit"
     )
+    return replace(judgement, reason=reason)
+
+
+def of_ratio(limit: Limit, ratio: Interval, before: float = 1.0, after: float = 1.0) -> Interval:
+    """Return a speed-up in the unit of a limit on it or on the median latency, or its change.
+
+    The medians, `before` and `after`, in milliseconds, count where the limit is not relative.
+    """
+    if limit.metric == "speedup":
+        ends = [end - float(limit.is_change) for end in (ratio.value, ratio.low, ratio.high)]
+    else:
+        slower = [math.inf if r == 0.0 else 1.0 / r for r in (ratio.value, ratio.high, ratio.low)]
+        scale = 1.0 if limit.is_relative else before
+        ends = [(end - float(limit.is_change)) * scale for end in slower]
+        ends[0] = ends[0] if limit.is_change else after
+    return Interval(*(100.0 * end if limit.is_relative else end for end in ends))
 
 
 @dataclass(frozen=True)
@@ -354,20 +375,12 @@ class AccuracyMeter:
     def result(self) -> Accuracy:
         """Return the figures so far."""
         ratios = [output.sqnr_db for output in self.by_output() if output.sqnr_db is not None]
-        empty: dict[str, Any] = {item.name: None for item in fields(Accuracy)}
-        accuracy = Accuracy(**{**empty, **self.means.of(Accuracy), "samples": self.samples})
-        accuracy = replace(
-            accuracy,
-            sqnr_db=min(ratios, default=None),
-            linf=None if self.largest is None else rounded(self.largest),
-        )
-        if accuracy.top1 is None:
-            return accuracy
-        drop = paired_difference(self.lost, self.won, accuracy.samples).scaled(100.0)
-        return replace(
-            accuracy,
-            top1_drop=rounded(drop.value),
-            top1_drop_interval=(rounded(drop.low), rounded(drop.high)),
-            top1_lost=self.lost,
-            top1_won=self.won,
-        )
+        figures: dict[str, Any] = {item.name: None for item in fields(Accuracy)}
+        figures |= self.means.of(Accuracy) | {"sqnr_db": min(ratios, default=None)}
+        figures |= {"linf": None if self.largest is None else rounded(self.largest)}
+        if figures["top1"] is not None:
+            drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
+            ends = (rounded(drop.low), rounded(drop.high))
+            figures |= {"top1_drop": rounded(drop.value), "top1_drop_interval": ends}
+            figures |= {"top1_lost": self.lost, "top1_won": self.won}
+        return Accuracy(**(figures | {"samples": self.samples}))

@@ -19,9 +19,7 @@ Values = npt.NDArray[np.float64]
 
 SCORE = 0.25  # from which on a box counts; that of the usual deployments
 OVERLAP = 0.5  # intersection over union from which on two boxes are one
-MOST_CANDIDATES = (
-    1000  # candidates of a sample that overlap is removed from, the highest scores first
-)
+MOST_CANDIDATES = 1000  # of a sample that overlap is removed from, the highest scores first
 SUM_TOLERANCE = 1e-2
 CELLS = 1000  # rows from which on they are a detector's, not a short sequence
 VALID = 0.99  # share of rows that must be boxes for all to be
@@ -130,18 +128,16 @@ class Decoder:
         return Boxes(corners, kept[:, at.score], labels)
 
     def _of_parts(self, parts: Mapping[str, Values]) -> Boxes:
-        corners = _corners(
-            parts["boxes"].reshape(-1, parts["boxes"].shape[-1])[:, :4], self.centers
-        )
+        rows = parts["boxes"].reshape(-1, parts["boxes"].shape[-1])
+        corners = _corners(rows[:, :4], self.centers)
         if "selected" in parts:
             return self._selected(corners, parts)
         scores = parts["scores"] if "scores" in parts else parts["boxes"][..., 4]
         if scores.ndim == 2 and 1 not in scores.shape:
             shares = self._shares(_cells_first(scores, len(corners)))
             return suppressed(_best(corners, shares, self.least), self.most)
-        scores = (
-            scores.reshape(-1)[: int(parts["count"].ravel()[0])] if "count" in parts else scores
-        )
+        if "count" in parts:
+            scores = scores.reshape(-1)[: int(parts["count"].ravel()[0])]
         scores = scores.reshape(-1)
         labels = parts["classes"].reshape(-1) if "classes" in parts else np.zeros(len(corners))
         kept = np.flatnonzero(scores >= self.least)
@@ -160,7 +156,6 @@ class Decoder:
         return scores
 
     def _selected(self, corners: Values, parts: Mapping[str, Values]) -> Boxes:
-        """Return the boxes that the rows (sample, class, box) of a NonMaxSuppression select."""
         rows = parts["selected"].astype(np.int64)
         labels, places = rows[:, 1], rows[:, 2]
         scores = parts["scores"][labels, places] if "scores" in parts else np.ones(len(rows))
@@ -206,7 +201,6 @@ def _corners(boxes: Values, centers: bool) -> Values:
 
 
 def _best(corners: Values, scores: Values, least: float) -> Boxes:
-    """Return each cell with its best class, those that score enough."""
     labels = scores.argmax(1)
     best = scores[np.arange(len(scores)), labels]
     kept = np.flatnonzero(best >= least)
@@ -309,7 +303,6 @@ def _are_rows(rows: Values, at: Columns, size: int) -> bool:
 
 
 def _valid(boxes: Values, centers: bool) -> bool:
-    """Tell whether nearly all are boxes, as corners or as centers with sizes."""
     if not len(boxes):
         return False
     sides = boxes[:, 2:] if centers else boxes[:, 2:] - boxes[:, :2]

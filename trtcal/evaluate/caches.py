@@ -21,9 +21,7 @@ class EvaluationCache:
 
     def __init__(self, path: Path | None, of: dict[str, Any]) -> None:
         self.path, self.of = path, of
-        self.known: dict[str, Loss] = (
-            dict(_read(path)) if path is not None and path.exists() else {}
-        )
+        self.known = dict(_read(path)) if path is not None and path.exists() else {}
         self.measured = 0
 
     def knows(self, what: dict[str, Any]) -> bool:

@@ -30,10 +30,6 @@ from trtcal.model.states import stem_of
 
 Array = npt.NDArray[Any]
 
-UNIT = 1e-3  # how far a norm of 1 may be from it
-LONG = 4000  # values of a row from which on it may be a waveform
-SHORTEST = 32  # values of the shortest waveform
-
 
 @dataclass(frozen=True)
 class GraphFacts:
@@ -142,6 +138,10 @@ class OutputFacts:
         sums = (np.exp(values) if is_log else values).sum(axis)
         return bool((np.abs(sums - 1) <= SUM_TOLERANCE).all())
 
+    def shows(self, word: str) -> bool:
+        """Tell whether a word of `SEEN` is true of it, or with `!` is not."""
+        return SEEN[word.removeprefix("!")](self) != word.startswith("!")
+
     def is_called(self, words: str) -> bool:
         """Tell whether its name has a word of `[names]`."""
         return NAMES[words].search(PARTS.sub(" ", self.name)) is not None
@@ -164,17 +164,13 @@ class Clue:
     def sees(self, facts: OutputFacts) -> bool:
         """Tell whether an output is as the row has it."""
         return (
-            all(any(_sees(word, facts) for word in part.split("|")) for part in self.when.split())
+            all(any(map(facts.shows, part.split("|"))) for part in self.when.split())
             and (not self.labels or facts.labelled == self.kind)
             and (not self.named or facts.is_called(self.named))
             and (not self.operator or facts.graph.operators.get(facts.name) in self.operator)
             and (not self.width or facts.width in WIDTHS[self.width])
             and (not self.task or facts.graph.metadata.get("task") in self.task)
         )
-
-
-def _sees(word: str, facts: OutputFacts) -> bool:
-    return not SEEN[word[1:]](facts) if word.startswith("!") else SEEN[word](facts)
 
 
 TABLE = read_toml(Path(__file__).with_suffix(".toml"))
@@ -231,7 +227,6 @@ def _are_cells(facts: OutputFacts) -> bool:
 
 
 def _are_listed(facts: OutputFacts) -> bool:
-    """Tell whether the metadata name as many classes as a row has values."""
     try:
         return len(ast.literal_eval(facts.graph.metadata.get("names", ""))) == facts.width
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -240,17 +235,13 @@ def _are_listed(facts: OutputFacts) -> bool:
 
 def _are_units(facts: OutputFacts) -> bool:
     rows = facts.rows.reshape(-1, facts.width).astype(np.float64)
-    near = np.abs(np.linalg.norm(rows, axis=1) - 1) <= UNIT
-    return bool(near.all()) and not SEEN["share"](facts)
+    near = np.abs(np.linalg.norm(rows, axis=1) - 1) <= 1e-3
+    return bool(facts.inner and near.all()) and not SEEN["share"](facts)
 
 
 def _is_open(facts: OutputFacts) -> bool:
     declared = facts.graph.shapes.get(facts.name, ())
     return len(declared) == facts.rows.ndim and isinstance(declared[facts.inner[-1]], str)
-
-
-def _is_coarse(facts: OutputFacts) -> bool:
-    return any(picture[1] >= 16 * facts.size[0] for picture in pictures_in(facts.inputs))
 
 
 SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
@@ -266,7 +257,7 @@ SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
     "listed": _are_listed,
     "state": _is_state,
     "head": lambda f: f.is_head,
-    "units": lambda f: bool(f.inner) and _are_units(f),
+    "units": _are_units,
     "vector_name": lambda f: f.is_called("vectors"),
     "share": lambda f: bool((f.flat >= 0).all() and (f.flat <= 1).all()),
     "sure": lambda f: bool(((f.flat < 0.1) | (f.flat > 0.9)).mean() > 0.5),
@@ -276,14 +267,14 @@ SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
     "sums_first": lambda f: f.sums_to_one(1),
     "layers": lambda f: f.form == "map" and f.width > 1,
     "channel": lambda f: f.rows.ndim == 3,
-    "lasting": lambda f: f.width >= SHORTEST,
-    "long": lambda f: f.width >= LONG,
+    "lasting": lambda f: f.width >= 32,
+    "long": lambda f: f.width >= 4000,
     "open": _is_open,
     "fed": lambda f: any(given.shape == f.rows.shape[1:] for given in f.inputs),
     "bins": lambda f: bool({*WIDTHS["bins"]} & {*f.rows.shape[1:]}),
     "picture": _fits_picture,
     "paired": lambda f: len(pictures_in(f.inputs)) > 1,
-    "coarse": _is_coarse,
+    "coarse": lambda f: any(p[1] >= 16 * f.size[0] for p in pictures_in(f.inputs)),
     "anchored": lambda f: any(f.width % n == 0 and f.width > 5 * n for n in (3, 5)),
     "cells": _are_cells,
     "reads_tokens": lambda f: any(i.letter in "iu" and len(i.shape) == 1 for i in f.inputs),

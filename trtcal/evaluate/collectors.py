@@ -37,7 +37,7 @@ from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.per_sample import Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
-from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits, find_task
+from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
 from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
@@ -96,10 +96,8 @@ def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int)
 def _probe(run: Run, dataset: Dataset, size: int, reader: TaskReader) -> Task:
     feeds = next(dataset.batches(size))
     first = next(replay(run, (), [feeds], dataset.labels))
-    graph = replace(reader.graph, states=getattr(feeds, "states", {}))
-    user = (reader.name, reader.outputs, graph, first.labels)
-    task = find_task(first.expected, first.size, first.inputs, *user)
-    return task.fitting(task.rows(first.expected, first.size), first.labels)
+    reader.graph = replace(reader.graph, states=getattr(feeds, "states", {}))
+    return reader.find(first.expected, first.size, first.labels, first.inputs)
 
 
 @dataclass
@@ -295,23 +293,12 @@ class CollectSettings:
     task: Tasks = None
     outputs: tuple[str, ...] = ()
 
-
-def read_collect_settings(
-    dataset: Dataset,
-    slices: Path | None = None,
-    metric: Path | None = None,
-    simulate: bool = True,
-    task: Tasks = None,
-    outputs: Sequence[str] = (),
-) -> CollectSettings:
-    """Return what to collect by files: a CSV of slices, and a Python file with a metric."""
-    return CollectSettings(
-        read_attributes(slices, len(dataset), dataset.files) if slices else (),
-        load_metric(metric) if metric else None,
-        simulate,
-        task,
-        tuple(outputs),
-    )
+    def reading(
+        self, dataset: Dataset, slices: Path | None, metric: Path | None
+    ) -> CollectSettings:
+        """Return it with what files say: a CSV of slices, and a Python file with a metric."""
+        attributes = read_attributes(slices, len(dataset), dataset.files) if slices else ()
+        return replace(self, attributes=attributes, own=load_metric(metric) if metric else None)
 
 
 @dataclass(frozen=True)
@@ -358,18 +345,14 @@ class _OfVariant:
         self.own |= {*own}
         self.means.add(reference, figures)
         first = "top1" if "top1" in figures else "agreement"
-        grouped = {
-            name: (reference[name], figures[name]) for name in (first, *own) if name in figures
-        }
+        grouped = {key: (reference[key], figures[key]) for key in (first, *own) if key in figures}
         for accumulator in self.accumulators.values():
             accumulator.add(start, grouped)
 
     def result(self) -> Evaluation:
         """Return what was collected."""
         accuracy, *simulated = [meter.result() for meter in self.meters if meter.samples]
-        groups = [
-            breakdown for by, each in self.accumulators.items() for breakdown in each.result(by)
-        ]
+        groups = [part for by, each in self.accumulators.items() for part in each.result(by)]
         return Evaluation(
             accuracy,
             self.meters[0].by_output(),
@@ -441,10 +424,7 @@ def evaluate(
     for part, rows in replayed.batches(runs, dataset, batch, progress):
         outputs = (part.expected, *part.outputs)
         figures = [collector.measure(part, rows) for collector in collectors]
-        own = [
-            own_figures(question.own, outputs[collector.place], part.labels)
-            for collector in collectors
-        ]
+        own = [own_figures(question.own, outputs[each.place], part.labels) for each in collectors]
         both = [{**a, **b} for a, b in zip(figures, own, strict=True)]
         for collector, each, names_of_own in zip(collectors, both, own, strict=True):
             collector.add(part.start, both[0], each, names_of_own)

@@ -23,11 +23,7 @@ from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
-from trtcal.evaluate.variant_limits import (
-    about_outputs,
-    judge_variants,
-    without_limit,
-)
+from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Crashes, Variant, check_variants
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
@@ -38,6 +34,7 @@ from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage
 
 MEASURED = ("latency", "size_bytes")
+PLAIN = ("dataset", "dataset_name", "samples", "batch")
 
 
 @dataclass(frozen=True)
@@ -139,14 +136,9 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
             for row in self.rows
         }
-        body = {
+        body = {name: getattr(self, name) for name in (*PLAIN, "structure")} | {
             "trtcal": __version__,
-            "dataset": self.dataset,
-            "dataset_name": self.dataset_name,
-            "samples": self.samples,
-            "batch": self.batch,
             "task": dataclasses.asdict(self.task),
-            "structure": self.structure,
             "limits": [str(limit) for limit in self.limits],
             "rows": [row.lasting() for row in self.rows],
             "measured": {
@@ -171,7 +163,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             from_fields(Row, {**item, **measured["variants"][item["name"]]})
             for item in document["rows"]
         )
-        plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
+        plain = {key: document[key] for key in PLAIN}
         limits = parse_limits(document["limits"])
         task = from_fields(TaskRecord, document["task"])
         plain["structure"] = document.get("structure", "")
@@ -256,9 +248,8 @@ def compare(
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
     evaluations, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
-    is_asked = (
-        settings.width or settings.batch_sizes or any(limit.about.of == TIMES for limit in limits)
-    )
+    is_timed = any(limit.about.of == TIMES for limit in limits)
+    is_asked = settings.width or settings.batch_sizes or is_timed
     rounds = settings.rounds or (ROUNDS if is_asked else None)
     latencies = measure(*_runs(everyone, dataset, batch), rounds, settings.width)
     for size in settings.batch_sizes:
@@ -316,7 +307,6 @@ def sample_sizes(feeds: Feeds) -> dict[str, Shape]:
 def _runs(
     everyone: Sequence[Variant], dataset: Dataset, batch: int
 ) -> tuple[Sequence[Callable[[], object]], int]:
-    """Return what runs each one on the first batch, and how many samples that has."""
     feeds = next(dataset.batches(batch))
     runs = [partial(run_session, variant.session, None, feeds) for variant in everyone]
     return runs, len(next(iter(feeds.values())))
@@ -396,9 +386,7 @@ def _of_latency(comparison: Comparison) -> Iterator[str]:
         runs = comparison.rows[0].latency.runs
         rough = f" ({runs} runs each, a rough measure; use --rounds 60)" * comparison.is_rough
         yield f"the times are those of ONNX Runtime on this CPU{rough}; a GPU has other times"
-    disturbed = [
-        (row.name, row.latency.warnings) for row in comparison.rows if row.latency.warnings
-    ]
+    disturbed = [(r.name, r.latency.warnings) for r in comparison.rows if r.latency.warnings]
     if disturbed and not comparison.is_rough:
         names = some((name for name, _ in disturbed), NAMED)
         yield f"latency of {names} was disturbed: {disturbed[0][1][0]}"
@@ -417,7 +405,6 @@ def _simulated(simulation: Simulation, samples: int) -> str:
 
 
 def _dropped(breakdown: Breakdown) -> Iterator[str]:
-    """Yield where it got worse, or else where it may have."""
     worse, suspect = breakdown.ranked(WORSE), breakdown.ranked(SUSPECT)
     if worse:
         yield f"{breakdown.figure} fell more than in the other groups in {_some(worse, breakdown.unit)}"

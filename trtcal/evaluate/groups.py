@@ -100,9 +100,8 @@ class GroupAccumulator:
         for name, (reference, variant) in figures.items():
             sums = self.figures.setdefault(name, _Sums.of(self.attributes))
             lost = reference - variant
-            rows = np.stack(
-                [np.ones_like(lost), reference, variant, lost > 0, lost < 0, lost**2], axis=1
-            )
+            ones = np.ones_like(lost)
+            rows = np.stack([ones, reference, variant, lost > 0, lost < 0, lost**2], axis=1)
             sums.is_binary &= bool(np.isin(rows[:, REFERENCE : CANDIDATE + 1], (0.0, 1.0)).all())
             sums.whole += rows.sum(0)
             for attribute, part in zip(self.attributes, sums.parts, strict=True):
@@ -160,7 +159,6 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
 
 
 def _of_values(row: Values) -> tuple[Interval, float]:
-    """Return the mean difference with Student's interval, and its p-value."""
     count = row[COUNT]
     if count < 2:
         mean = float(row[REFERENCE] - row[CANDIDATE])
@@ -187,7 +185,6 @@ def _beyond(row: Values, whole: Values) -> float:
 
 
 def _moments(row: Values) -> tuple[float, float]:
-    """Return mean and standard deviation of the differences."""
     count = row[COUNT]
     mean = float(row[REFERENCE] - row[CANDIDATE]) / count
     return mean, math.sqrt(max(row[SQUARES] - count * mean**2, 0.0) / (count - 1))
@@ -207,11 +204,8 @@ def _against_others(row: Values, whole: Values) -> tuple[float, Interval, float]
     low = gap - math.hypot(shares[0] - lows[0], highs[1] - shares[1])
     high = gap + math.hypot(highs[0] - shares[0], shares[1] - lows[1])
     table = [[int(part[LOST]), int(part[COUNT] - part[LOST])] for part in (row, others)]
-    return (
-        shares[0],
-        Interval(gap, low, high),
-        float(scipy.stats.fisher_exact(table, "greater").pvalue),
-    )
+    p = float(scipy.stats.fisher_exact(table, "greater").pvalue)
+    return shares[0], Interval(gap, low, high), p
 
 
 def _wilson(row: Values) -> tuple[float, float, float]:
@@ -222,9 +216,7 @@ def _wilson(row: Values) -> tuple[float, float, float]:
 
 def _rounded(group: Group) -> Group:
     fields = vars(group).items()
-    figures: dict[str, Any] = {
-        name: rounded(value) for name, value in fields if isinstance(value, float)
-    }
+    figures: Any = {name: rounded(each) for name, each in fields if isinstance(each, float)}
     low, high = group.interval
     return replace(group, **figures, interval=(rounded(low), rounded(high)))
 

@@ -46,7 +46,6 @@ def find_parts(model: Model) -> list[Part]:
 
 
 def _joined(tensor: gs.Tensor) -> Iterator[tuple[str, str]]:
-    """Yield operator and name of each tensor that is joined in one."""
     node = tensor.inputs[0] if tensor.inputs else None
     if node is not None and is_op(node, "Concat"):
         for part in node.inputs:

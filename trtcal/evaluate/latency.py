@@ -101,9 +101,7 @@ def warm_up(runs: Sequence[Run], most: int = MAX_WARM_UP) -> int:
     for number in range(1, most + 1):
         times.append(sum(map(_time_ms, runs)))
         if number >= 2 * WINDOW:
-            late, early = (
-                np.median(times[a:b]) for a, b in ((-WINDOW, None), (-2 * WINDOW, -WINDOW))
-            )
+            late, early = np.median(times[-WINDOW:]), np.median(times[-2 * WINDOW : -WINDOW])
             if abs(late / early - 1.0) < STEADY:
                 return number
     return most

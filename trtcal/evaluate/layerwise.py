@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -148,17 +148,9 @@ class _Finder:
             self.unknown += 1
             return
         index = list(readers[0].input).index(node.output[0])
-        site = Site(
-            node.input[0],
-            *parameters,
-            _axis(node),
-            is_weight=True,
-            nodes=tuple(reader.name for reader in readers[:NODES_NAMED]),
-            stored=stored,
-            reader=readers[0].output[0],
-            index=index,
-        )
-        self.sites.append(site)
+        names = tuple(reader.name for reader in readers[:NODES_NAMED])
+        site = Site(node.input[0], *parameters, _axis(node), is_weight=True, nodes=names)
+        self.sites.append(replace(site, stored=stored, reader=readers[0].output[0], index=index))
 
     def _parameters(
         self, node: onnx.NodeProto, default: np.dtype[Any], shape: tuple[int, ...] = ()
@@ -304,17 +296,13 @@ def compare_layers(
         for site in sites
     ]
     shared = tensors & _tensors(base.proto)
-    pairs = [
-        (site, site_sums)
-        for site, site_sums in zip(sites, sums, strict=True)
-        if site.tensor in shared
-    ]
-    if pairs:
+    together = list(zip(sites, sums, strict=True))
+    if pairs := [(site, own) for site, own in together if site.tensor in shared]:
         _run((base, quantized), pairs, dataset, progress, seen)
     figures = [
-        _figure(site, site_sums, [sums[place] for place in site.upstream])
-        for site, site_sums in zip(sites, sums, strict=True)
-        if site_sums.values
+        _figure(site, own, [sums[place] for place in site.upstream])
+        for site, own in together
+        if own.values
     ]
     return Layerwise(seen, tuple(figures), unknown + len(sites) - len(figures))
 

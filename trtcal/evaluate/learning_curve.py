@@ -174,9 +174,7 @@ def curve_of(
 
     def enough(end: str) -> int | None:
         """Return the size from which on an end of the intervals is within the tolerance."""
-        above = [
-            number for number, point in enumerate(points) if getattr(point.excess, end) > TOLERANCE
-        ]
+        above = [n for n, point in enumerate(points) if getattr(point.excess, end) > TOLERANCE]
         first = above[-1] + 1 if above else 0
         return points[first].samples if first < len(points) - 1 else None
 

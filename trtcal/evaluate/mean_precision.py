@@ -48,11 +48,8 @@ class Matches(NamedTuple):
 
 def mean_precision(categories: Sequence[Matches], weights: Values) -> Values:
     """Return `PRECISIONS` (0 to 1), each sample counted as often as its weight; NaN without objects."""
-    each = [
-        _of_category(category, weights)
-        for category in categories
-        if float(category.objects @ weights) > 0
-    ]
+    known = (category for category in categories if float(category.objects @ weights) > 0)
+    each = [_of_category(category, weights) for category in known]
     return np.mean(each, axis=0) if each else np.full(len(PRECISIONS), np.nan)
 
 
@@ -60,9 +57,8 @@ def _of_category(matches: Matches, weights: Values) -> Values:
     """Return the mean of the best precisions from each recall on: they change where a box is right."""
     counted = np.append(weights[matches.samples], 0.0)
     right = counted[matches.right].cumsum(1)
-    boxes = (
-        counted[:-1] if not matches.ignored.any() else np.where(matches.ignored, 0.0, counted[:-1])
-    )
+    ignored = matches.ignored
+    boxes = np.where(ignored, 0.0, counted[:-1]) if ignored.any() else counted[:-1]
     boxes = np.broadcast_to(boxes.cumsum(-1), matches.ignored.shape)
     boxes = np.append(boxes, np.full((len(right), 1), np.inf), axis=1)
     precisions = right / np.maximum(np.take_along_axis(boxes, matches.right, 1), EPS)
@@ -129,9 +125,7 @@ class PrecisionCollector:
     def means(self, place: int) -> dict[str, Mean]:
         """Return the figures of a model beside the reference's."""
         corpora = {name: self.corpus(name, (0, place)) for name in PRECISIONS}
-        return {
-            name: Mean(corpus.candidate, corpus.change, 1.0) for name, corpus in corpora.items()
-        }
+        return {name: Mean(each.candidate, each.change, 1.0) for name, each in corpora.items()}
 
     def contrast(self) -> dict[str, float]:
         """Return the reference's figures halfway to those of boxes that are of other samples."""
@@ -151,9 +145,7 @@ class PrecisionCollector:
 
     def _reading(self, labels: Array) -> _Reading:
         """Return how boxes are read: as (y, x) where the reference's fit the annotations better so."""
-        corners = np.concatenate(
-            [sample.corners[:BOXES_COUNTED].ravel() for sample in self.boxes[0]]
-        )
+        corners = np.concatenate([own.corners[:BOXES_COUNTED].ravel() for own in self.boxes[0]])
         in_shares = bool(len(corners)) and float(np.quantile(corners, 0.99)) <= IN_SHARES
         sides = np.ones((len(labels), 2)) if in_shares else labels["size"]
         first = int(self.decoder.background == 0)
@@ -189,7 +181,6 @@ class _Reading:
 
 
 def _best(boxes: Boxes) -> Boxes:
-    """Return the boxes of the highest scores, without what else a decoder gives."""
     order = np.argsort(-boxes.scores, kind="stable")[:BOXES_COUNTED]
     return Boxes(boxes.corners[order], boxes.scores[order], boxes.classes[order])
 
@@ -214,11 +205,8 @@ def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
             }
             api.createIndex()
         run = evaluator(*both, "bbox")
-        run.params.areaRng, run.params.areaRngLbl, run.params.maxDets = (
-            [[0, 1e10]],
-            ["all"],
-            [BOXES_COUNTED],
-        )
+        run.params.areaRng, run.params.areaRngLbl = [[0, 1e10]], ["all"]
+        run.params.maxDets = [BOXES_COUNTED]
         run.evaluate()
     size = len(labels)
     return [_joined(run.evalImgs[n * size : (n + 1) * size]) for n in range(categories)]

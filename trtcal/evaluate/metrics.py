@@ -13,13 +13,7 @@ import numpy as np
 
 from trtcal.errors import InputError
 from trtcal.evaluate.clues import Input
-from trtcal.evaluate.per_sample import (
-    Array,
-    Labels,
-    Values,
-    by_class,
-    compare_rows,
-)
+from trtcal.evaluate.per_sample import Array, Labels, Values, by_class, compare_rows
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.scripts import function_in, running
 
@@ -154,11 +148,8 @@ def task_rows(
     figures = task.compare(both[0], both[1], labels)
     if "error" not in figures:
         figures |= {"error": 1 - figures["agreement"], "signal": np.ones(size)}
-    kept = [
-        name
-        for name in NOISE_FIGURES
-        if name in figures and (name != "kl" or len(task.outputs) == 1)
-    ]
+    left_out = {"kl"} if len(task.outputs) > 1 else set[str]()
+    kept = (name for name in NOISE_FIGURES if name in figures and name not in left_out)
     rows = {name: figures[name] for name in kept}
     if "top1" in figures:
         rows["lost"] = task.compare(both[0], both[0], labels)["top1"] - figures["top1"]

@@ -150,7 +150,10 @@ def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -
 
     `signal` is the sum of the reference's squares, `error` that of the squared differences.
     """
-    expected, actual = (_one_row_each(outputs, size) for outputs in (reference, variant))
+    expected, actual = (
+        np.concatenate([each.astype(np.float64).reshape(size, -1) for each in outputs], axis=1)
+        for outputs in (reference, variant)
+    )
     difference = np.abs(expected - actual)
     squares = np.square(difference).sum(1)
     norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(actual, axis=1)
@@ -167,12 +170,6 @@ def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -
     }
 
 
-def _one_row_each(outputs: Sequence[Array], size: int) -> Values:
-    return np.concatenate(
-        [output.astype(np.float64).reshape(size, -1) for output in outputs], axis=1
-    )
-
-
 def class_scores(output: Array) -> Array | None:
     """Return an output as scores of shape (samples, classes), None if it is not shaped like that."""
     if output.dtype.kind != "f" or output.ndim < 2 or any(size != 1 for size in output.shape[2:]):
@@ -183,11 +180,8 @@ def class_scores(output: Array) -> Array | None:
 def check_outputs(reference: Sequence[Array], variant: Sequence[Array], size: int) -> None:
     """`InputError` unless both have the same shapes, one row a sample, and finite numbers."""
     for before, after in zip(reference, variant, strict=True):
-        if (
-            before.shape != after.shape
-            or before.shape[:1] != (size,)
-            or before.dtype.kind not in "fiub"
-        ):
+        are_alike = before.shape == after.shape and before.shape[:1] == (size,)
+        if not are_alike or before.dtype.kind not in "fiub":
             raise InputError(
                 f"outputs of shapes {before.shape} and {after.shape} can't be compared",
                 "every output needs one row per sample, the same in reference and variant",

@@ -197,10 +197,6 @@ class Recording:
         """Return the reference's outputs for a batch."""
         return self.spill.get("expected", number)
 
-    def all_feeds(self) -> Iterator[Feeds]:
-        """Yield the samples of all batches."""
-        return map(self.feeds, range(len(self)))
-
     def compare(
         self,
         run: Callable[[int], Outputs],
@@ -281,10 +277,8 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
 def _run_through(
     model: Model, dataset: Dataset, states: Mapping[str, str], starts: frozenset[int]
 ) -> dict[str, Array]:
-    session, states_before = (
-        open_session(model.proto),
-        {name: list[Array]() for name in states.values()},
-    )
+    session = open_session(model.proto)
+    states_before = {name: list[Array]() for name in states.values()}
     last: Feeds = {}
     for number, feeds in enumerate(dataset.batches(1)):
         before = {name: feeds[name] for name in states_before} if number in starts else last

@@ -30,16 +30,8 @@ from trtcal.evaluate.clues import (
 )
 from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
 from trtcal.evaluate.per_sample import Labels, by_class, distances
-from trtcal.metrics import (
-    METRICS,
-    OF_OUTPUTS,
-    OUTPUTS,
-    RAW,
-    SQNR,
-    UNJUDGED,
-    WORST,
-    Metric,
-)
+from trtcal.limits import Judgement
+from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST, Metric
 
 Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
@@ -243,7 +235,6 @@ def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
 
 
 def _is_about(metric: Metric, kind: str, is_first: bool) -> bool:
-    """Tell whether a metric is about an output of a kind."""
     return kind in metric.kinds and (is_first or not metric.is_of_first)
 
 
@@ -274,6 +265,12 @@ def no_usual_limit(outputs: Sequence[str]) -> str:
         f"{some(outputs)} {have} no default limit: give one, such as "
         f'--limit "{SUGGESTED}", choose the outputs to judge with --outputs, or give --task'
     )
+
+
+def as_suggestions(judgements: Iterable[Judgement], outputs: Sequence[str]) -> list[Judgement]:
+    """Return judgements of outputs without a default limit as suggestions, which decide nothing."""
+    reason = no_usual_limit(outputs)
+    return [replace(judgement, reason=reason, is_suggested=True) for judgement in judgements]
 
 
 def no_limit_on(outputs: Sequence[str]) -> str:
@@ -327,7 +324,8 @@ def find_task(
     if not judged:
         raise InputError("no output is judged", "give another --task or --outputs")
     name = tasks if isinstance(tasks, str) else _named(judged)
-    return Task(name, judged, bool(tasks or output_names), guesses=tuple(guesses))
+    task = Task(name, judged, bool(tasks or output_names), guesses=tuple(guesses))
+    return task.fitting(task.rows(outputs, size), labels)
 
 
 def _check_given(
@@ -382,7 +380,6 @@ def _sentence(name: str, clues: Sequence[Clue]) -> str:
 
 
 def _can_be(facts: OutputFacts, kind: str) -> bool:
-    """Tell whether an output can be read as a kind."""
     is_float, axes = facts.rows.dtype.kind == "f", facts.rows.ndim
     return {
         "classes": is_float or not facts.inner,
@@ -428,11 +425,19 @@ class TaskReader:
     ) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
         if self.known is None:
-            user = (self.name, self.outputs, self.graph, labels)
-            task = find_task(outputs, size, inputs, *user)
-            self.known = task.fitting(task.rows(outputs, size), labels)
+            self.known = self.find(outputs, size, labels, inputs)
             self.known.check_labels(labels)
         return self.known
+
+    def find(
+        self,
+        outputs: Mapping[str, Array],
+        size: int,
+        labels: Labels | None,
+        inputs: Sequence[Input],
+    ) -> Task:
+        """Return the task of a reference's outputs, as `find_task`."""
+        return find_task(outputs, size, inputs, self.name, self.outputs, self.graph, labels)
 
     @property
     def key(self) -> dict[str, object]:
@@ -454,7 +459,6 @@ def _check(
 
 
 def _named(outputs: Sequence[Output]) -> str:
-    """Return the task of outputs: detection if any are boxes, else the first's."""
     kinds = [output.kind for output in outputs]
     return TASK_OF["boxes" if "boxes" in kinds else kinds[0]]
 
@@ -474,9 +478,7 @@ def _raw_heads(outputs: Mapping[str, Array], inputs: Sequence[Input]) -> frozens
     }
     shapes = [values.shape for values in floats.values()]
     is_scaled = any(_are_scales(a, b) for a in shapes for b in shapes)
-    has_boxes = any(
-        len(values) == 3 and values[-1] == 4 and values[1] >= CELLS for values in shapes
-    )
+    has_boxes = any(len(shape) == 3 and shape[-1] == 4 and shape[1] >= CELLS for shape in shapes)
     cells = [shape[1] for shape in shapes if len(shape) == 3 and shape[1] >= 100]
     is_shared = len({*cells}) < len(cells) and bool(sizes)
     are_heads = is_scaled or ((has_boxes or is_shared) and len(floats) > 1)

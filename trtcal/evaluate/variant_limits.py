@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import Mean, blind, sqnr_interval
-from trtcal.evaluate.tasks import SUGGESTED, default_limits, no_usual_limit, unlimited
+from trtcal.evaluate.accuracy import Mean, contrasted, of_ratio, sqnr_interval
+from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
     HOLDS,
@@ -75,13 +74,12 @@ def judge_variants(comparison: Comparison) -> Judged:
     def judged(index: int, level: float) -> tuple[Judgement, ...]:
         judgements = judge_row(limits, rows[index], reference, level)
         suggestions = judge_row(suggested, rows[index], reference, level)
-        return (
-            *(_contrasted(judgement, comparison) for judgement in judgements),
-            *(
-                replace(judgement, reason=no_usual_limit(undefined), is_suggested=True)
-                for judgement in suggestions
-            ),
-        )
+        held = (contrasted(each, comparison.task.contrast, base_of) for each in judgements)
+        return (*held, *as_suggestions(suggestions, undefined))
+
+    def base_of(metric: str) -> float:
+        mean = reference.means.get(metric)
+        return mean.value.mean if mean else 0.0
 
     asked = [i for i, row in enumerate(rows) if any(limit.is_about(row.name) for limit in outputs)]
     levels = holm_levels(
@@ -101,7 +99,7 @@ def falls_short(comparison: Comparison) -> bool:
     """
     judged = judge_variants(comparison)
     return bool(judged) and all(
-        any(limit.may_improve for limit in judged[row.name]) or _is_lower(row)
+        any(limit.may_improve() for limit in judged[row.name]) or _is_lower(row)
         for row in comparison.candidates
     )
 
@@ -114,17 +112,6 @@ def _is_lower(row: Row) -> bool:
         row.means[metric.name].difference(LEVEL, metric.reach).high < 0
         for metric in means
         if metric.needs_labels
-    )
-
-
-def _contrasted(judgement: Judgement, comparison: Comparison) -> Judgement:
-    """Return a judgement that decides nothing where the outputs for other samples would hold too."""
-    value = comparison.task.contrast.get(judgement.limit.metric)
-    if value is None or judgement.figure is None or judgement.state == BROKEN:
-        return judgement
-    mean = comparison.rows[0].means.get(judgement.limit.metric)
-    return replace(
-        judgement, reason=blind(judgement.limit, value, mean.value.mean if mean else 0.0)
     )
 
 
@@ -155,7 +142,6 @@ def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:
 
 
 def _is_of_pairs(limit: Limit, row: Row) -> bool:
-    """Tell whether a limit is about pairs of right and wrong answers, as an A/B test judges them."""
     if limit.about.drop_of or (limit.is_change and limit.metric in DROPS):
         return True
     mean = row.means.get(limit.metric)
@@ -167,7 +153,6 @@ DROPS = {metric.drop_of for metric in METRICS.values() if metric.drop_of}
 
 
 def _reason(limit: Limit, row: Row) -> str:
-    """Return why a figure is not there."""
     metric = limit.about
     if limit.in_slices:
         return "compare does not judge slices; use `trtcal ab --slices`"
@@ -192,7 +177,6 @@ def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interva
 
 
 def _of_mean(limit: Limit, mean: Mean, level: float) -> Interval | None:
-    """Return a mean over samples or its change, in the limit's unit."""
     metric = limit.about
     if not limit.is_change:
         return mean.interval(level, metric.reach).scaled(metric.factor)
@@ -221,22 +205,11 @@ def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> In
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
     """Return a time or the speed-up; the one that has an interval is the speed-up."""
     if limit.metric != "speedup" and not (limit.metric == "latency_p50" and limit.is_relative):
-        times = (
-            float(getattr(variant.latency, limit.about.timing)) for variant in (row, reference)
-        )
+        times = (float(getattr(each.latency, limit.about.timing)) for each in (row, reference))
         return _plain(limit, *times)
     measured = (row.latency.speedup, *row.latency.speedup_interval)
     ends = Interval(*(math.log(max(ratio, 1e-9)) for ratio in measured)).at_level(level)
-    ratios = Interval(math.exp(ends.value), math.exp(ends.low), math.exp(ends.high))
-    if limit.metric == "latency_p50":
-        value, low, high = (
-            100.0 * (1.0 / ratio - 1.0) for ratio in (ratios.value, ratios.high, ratios.low)
-        )
-        return Interval(value, low, high)
-    start, factor = (1.0 if limit.is_change else 0.0), (100.0 if limit.is_relative else 1.0)
-    return Interval(
-        *(factor * (ratio - start) for ratio in (ratios.value, ratios.low, ratios.high))
-    )
+    return of_ratio(limit, Interval(*map(math.exp, (ends.value, ends.low, ends.high))))
 
 
 def _of_file(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
@@ -253,7 +226,6 @@ def _of_coverage(limit: Limit, row: Row, reference: Row, level: float) -> Interv
 
 
 def _plain(limit: Limit, value: float, base: float) -> Interval | None:
-    """Return a figure without an interval, or its change."""
     if limit.is_change:
         value = 100.0 * (value / base - 1.0) if limit.is_relative and base else value - base
     return None if math.isnan(value) else Interval(value, value, value)

@@ -62,6 +62,7 @@ from trtcal.model import Model, ModelSource, load_model
 from trtcal.model.files import write_onnx
 from trtcal.model.passes import prepare
 from trtcal.pipeline import job
+from trtcal.pipeline.improving import improved_for_search
 from trtcal.pipeline.journal import Say
 from trtcal.ptq.improver import Improved
 from trtcal.ptq.improver import improve as optimize
@@ -465,6 +466,7 @@ def search(
 ) -> Result:
     """Find the layers to leave out of INT8: plans from the fastest to the most accurate.
 
+    They are of the result's `model` and `calibration`, which are optimized where INT8 falls short.
     `limits` are strings like "top1 >= -0.3" or "speedup >= 2"; they take precedence over those of
     `options`, which has the GPU to estimate times for and how much to measure. `tested` of the
     result is the A/B test of the recommended plan against the limits, as `ab_test` makes it. The
@@ -481,14 +483,15 @@ def search(
     with contextlib.ExitStack() as stack:
         folder = output or stack.enter_context(Workplace())
         settings = options or SearchOptions(batch=batch_for(loaded, 1))
-        reader = TaskReader(
-            settings.reader.name, settings.reader.outputs
-        )  # what it reads is of one model
+        reader = TaskReader(settings.reader.name, settings.reader.outputs)  # reads one model
         settings = replace(settings, reader=reader)
         if limits:
             settings = replace(settings, limits=Limits(parse_limits(limits)))
         cache = cache_beside(Path(folder), loaded, dataset, reader)
-        return find_plans(prepare(loaded), table, dataset, settings, cache)
+        prepared = prepare(loaded)
+        if improved := improved_for_search(prepared, table, dataset, settings):
+            prepared, table = improved.optimized, improved.calibration
+        return find_plans(prepared, table, dataset, settings, cache)
 
 
 @dataclass(frozen=True)

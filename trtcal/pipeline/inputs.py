@@ -18,7 +18,7 @@ from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfi
 from trtcal.data import CountedDataset, Dataset, counted, held_back, open_dataset
 from trtcal.data.dataset import batch_for
 from trtcal.errors import InputError
-from trtcal.evaluate.collectors import CollectSettings, read_collect_settings
+from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, checked_task
 from trtcal.evaluate.latency import ROUNDS
 from trtcal.evaluate.replay import carry
@@ -164,7 +164,8 @@ def read_question(config: Config, data: Dataset) -> CollectSettings:
     metric = config.evaluation.metric
     config.check_trusted(metric)
     slices = config.evaluation.slices
-    return read_collect_settings(data, slices, metric, task=config.task, outputs=config.outputs)
+    settings = CollectSettings(task=config.task, outputs=config.outputs)
+    return settings.reading(data, slices, metric)
 
 
 def read_plans(config: Config, prepared: Model) -> dict[str, Plan]:

@@ -37,6 +37,7 @@ from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS, read_build
 from trtcal.metrics import SHARES
 from trtcal.model import Model
+from trtcal.pipeline.improving import where_short
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
 from trtcal.pipeline.journal import Journal
 from trtcal.ptq.improver import Improved, improve, improved_digests, read_improved, write_improved
@@ -173,19 +174,16 @@ def write_improved_variant(inputs: Inputs, name: str, effort: str, journal: Jour
 
 def improve_short(inputs: Inputs, comparison: Comparison, journal: Journal) -> list[Path]:
     """Write INT8 with optimizations if every variant falls short; an attempt that fails ends no run."""
-    if inputs.config.calibration.improve != "auto" or not falls_short(comparison):
-        return []
-    journal.say(
-        "INT8 misses a limit or loses more than noise: trying optimizations (improve = fast)"
+    file = where_short(
+        lambda: inputs.config.calibration.improve == "auto" and falls_short(comparison),
+        lambda: write_improved_variant(inputs, "int8", "fast", journal),
+        journal.say,
     )
-    try:
-        files = [write_improved_variant(inputs, "int8", "fast", journal)]
-    except TrtcalError as error:
-        journal.say(f"INT8 was not optimized: {error.message}")
+    if file is None:
         return []
     seconds = max(step.seconds for step in journal.origin.of_stage("improve"))
     journal.say(f"the optimizations took {seconds:.0f} s")
-    return files
+    return [file]
 
 
 def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journal) -> Improved:

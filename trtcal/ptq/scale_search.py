@@ -57,7 +57,7 @@ def _best_range(rerun: Rerun, scales: Scales, amax: float, measure: str) -> floa
     """Return the range with the least loss, the given one if none helps, and go on with it."""
     best, gain = amax, LEAST_GAIN * rerun.whole().of(measure)
     for tried in (amax * factor for factor in FACTORS):
-        loss = rerun.loss_with_range(scales, tried)
+        loss = rerun.loss_with("int8", rerun.with_range(scales, tried))
         less = rerun.whole(loss.samples).of(measure) - loss.of(measure)
         if less > gain:
             best, gain = tried, less

@@ -17,13 +17,14 @@ from trtcal.documents import Document
 from trtcal.documents.streams import command_line
 from trtcal.evaluate.search.limits import is_searched
 from trtcal.formats import spelled
-from trtcal.limits import DO_NOT, INCONCLUSIVE, UNDECIDED, Judgement, Limit
+from trtcal.limits import DO_NOT, INCONCLUSIVE, UNDECIDED, Judgement
 from trtcal.metrics import TIMES
 from trtcal.ptq.improver import LEAST_SAMPLES
 from trtcal.reporting.engines import CPU, formats_of
 from trtcal.reporting.verdict import COMMAND
 
 CUT = "trtcal prepare "
+IMPROVE, SEARCH = "quantize", "search"
 SEARCHED = 0.5  # of the samples, on which a plan is tested at least
 NARROWER = 2  # times, with more rounds
 
@@ -76,8 +77,8 @@ def _more(
     judged: Sequence[Judgement], document: Document, rounds: tuple[str, ...]
 ) -> NextStep | None:
     """Return how many more samples, or which command with more rounds, would narrow an interval."""
-    if needed := max((judgement.samples_needed or 0 for judgement in judged), default=0):
-        return NextStep(f"Add samples to the test data: {more_samples(needed, judged)}")
+    if any(judgement.samples_needed for judgement in judged):
+        return NextStep(f"Add samples to the test data: {more_samples(judged)}")
     if any(limit.limit.about.of == TIMES and limit.state == UNDECIDED for limit in judged):
         latencies = (of["latency"]["runs"] for of in document["measured"]["variants"].values())
         runs = NARROWER**2 * max(latencies)
@@ -86,8 +87,9 @@ def _more(
     return None
 
 
-def more_samples(needed: int, judged: Iterable[Judgement]) -> str:
+def more_samples(judged: Sequence[Judgement]) -> str:
     """Return how many samples in all would settle limits, and how much narrower intervals get."""
+    needed = max(judgement.samples_needed or 0 for judgement in judged)
     seen = max(limit.figure.samples or 1 for limit in judged if limit.figure)
     times = math.sqrt(needed / seen)
     more = f"about {needed - seen:,} more would settle it, {needed:,} in total"
@@ -148,7 +150,7 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
     if options["--calibration"] not in written:
         return None
     return tuple(
-        word for option, digest in options.items() if digest for word in (option, written[digest])
+        word for name, digest in options.items() if digest for word in (name, written[digest])
     )
 
 
@@ -156,12 +158,11 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     """Return what makes a variant more accurate, if that is what a limit misses."""
     limits = document["measured"]["verdict"]["limits"]
     judged = [Judgement.from_document(limit) for limit in limits]
-    short = [judgement.limit for judgement in judged if judgement.may_improve]
-    ranges = _ranges(document, files)
-    if ranges is None or not short:
+    step, ranges = what_helps(judged, bool(document["optimizations"])), _ranges(document, files)
+    if ranges is None or step is None:
         return None
     formats = formats_of(document)
-    if not document["optimizations"]:
+    if step == IMPROVE:
         if min(table["samples"] for table in document["calibrations"]) < LEAST_SAMPLES:
             return None
         why = (
@@ -172,27 +173,26 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
             return NextStep(why, ("run", files["config"], "--improve", "fast"))
         output = f"{Path(files['model']).stem}-improved.onnx"
         subject = (files["model"], *config_of(files), *plan_of(document, files["folder"]))
-        return NextStep(why, ("quantize", *subject, "--improve", "fast", "-o", output))
-    if not any(judgement.may_hold_on(SEARCHED) for judgement in judged):
-        return None
-    options = searched(short)
+        return NextStep(why, (step, *subject, "--improve", "fast", "-o", output))
     choice = () if formats <= {"int8"} else ("--precisions", ",".join(sorted({"int8", *formats})))
-    words = ("search", *ranges, *config_of(files), *choice, *options, "-o", "search")
+    words = (step, *ranges, *config_of(files), *choice, *searched(judged), "-o", "search")
     return NextStep("Find the few layers to leave in float", words)
 
 
-def searched(limits: Iterable[Limit]) -> list[str]:
-    """Return the options of `trtcal search` for those of some limits that it takes."""
-    return [
-        word
-        for limit in limits
-        if is_searched(limit)
-        for word in ("--limit", str(limit).removesuffix(f" {limit.unit}"))
-    ]
+def what_helps(judged: Iterable[Judgement], is_improved: bool) -> str | None:
+    """Return the command that helps a variant that misses limits: optimizations, then the search."""
+    share = SEARCHED if is_improved else 1.0
+    helps = any(judgement.may_improve(share) for judgement in judged)
+    return (SEARCH if is_improved else IMPROVE) if helps else None
+
+
+def searched(judged: Iterable[Judgement]) -> list[str]:
+    """Return the options of `trtcal search` for those of the limits missed that it takes."""
+    limits = [judgement.limit for judgement in judged if judgement.may_improve()]
+    return [word for limit in limits if is_searched(limit) for word in ("--limit", limit.plain)]
 
 
 def _cut(document: Document, files: Files) -> NextStep | None:
-    """Return the command that cuts off what a target has no implementation of."""
     reference = f"{document['comparison']['rows'][0]['name']} for "
     failed = document["measured"]["failed_builds"].items()
     for why in (why for what, why in failed if what.startswith(reference)):

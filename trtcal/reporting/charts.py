@@ -99,7 +99,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
     def beaten(point: tuple[float, float]) -> bool:
         return any(
-            other[0] <= point[0] and other[1] >= point[1] and other != point for other in points
+            rival[0] <= point[0] and rival[1] >= point[1] and rival != point for rival in points
         )
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
@@ -125,14 +125,11 @@ def accuracy_against_latency(
         _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
         source = saved(figure)
     tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
-    tooltips[f"{layout.prefix}pareto-front"] = (
-        "Pareto front: no other point is both faster and more accurate"
-    )
-    title = f"{measure} against latency"
-    points_drawn = {_gid(point, layout) for point, _ in drawn}
-    description = _description(drawn, front, measure)
-    name = f"{layout.prefix}chart"
-    return tidy(source, title, description, tooltips, name, points_drawn)
+    meaning = "Pareto front: no other point is both faster and more accurate"
+    texts = (f"{measure} against latency", _description(drawn, front, measure))
+    reached, name = {*tooltips}, f"{layout.prefix}chart"
+    tooltips[f"{layout.prefix}pareto-front"] = meaning
+    return tidy(source, *texts, tooltips, name, reached)
 
 
 def tooltip(point: Point, measure: str, unit: str) -> str:
@@ -150,11 +147,9 @@ def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
 def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
     names = ", ".join(visible(drawn[index][0].name) for index in front)
     return (
-        f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the "
-        "horizontal axis "
-        f"the median latency, both with 95 % intervals. On the Pareto front: {names or 'none'}. The "
-        "table "
-        "Variants has the numbers."
+        f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the horizontal "
+        f"axis the median latency, both with 95 % intervals. On the Pareto front: {names or 'none'}. "
+        "The table Variants has the numbers."
     )
 
 
@@ -232,9 +227,8 @@ def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], layout: Layout
         return
     across, up = [point[0] for point in front], [point[1] for point in front]
     edge = axes.get_xlim()[1]
-    (line,) = axes.plot(
-        [*across, edge], [*up, up[-1]], color=ACCENT, linewidth=1.2, drawstyle="steps-post"
-    )
+    ends = [*across, edge], [*up, up[-1]]
+    (line,) = axes.plot(*ends, color=ACCENT, linewidth=1.2, drawstyle="steps-post")
     line.set_dashes((4, 3))
     line.set_gid(f"{layout.prefix}pareto-front")
 
@@ -266,7 +260,6 @@ def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
 
 
 def _draw_bare_reference(axes: Axes, points: Sequence[Point]) -> None:
-    """Draw a reference without accuracy as a line at its latency."""
     for point in points:
         if point.is_reference and point.accuracy is None:
             axes.axvline(point.latency_ms, color=REFERENCE, linewidth=1.2, dashes=(1, 2))
@@ -302,10 +295,7 @@ def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) ->
     x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + _font() * 0.3))
     label = axes.text(x, y, text, color=INK, parse_math=False)
     label.set_gid("label")
-    nearest = (
-        min(max(anchor[0], box.left), box.right),
-        min(max(anchor[1], box.bottom), box.top),
-    )
+    nearest = (min(max(anchor[0], box.left), box.right), min(max(anchor[1], box.bottom), box.top))
     if math.dist(anchor, nearest) > 2.5 * GAP:
         ends = [inverse.transform(anchor), inverse.transform(nearest)]
         axes.plot(*zip(*ends, strict=True), color=MUTED, linewidth=0.7, zorder=1.5)
@@ -317,7 +307,6 @@ def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
 
 
 def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
-    """Return thin boxes where the steps of the front are drawn."""
     corners = [_on_paper(axes, *point) for point in front]
     ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
     boxes = []
@@ -328,7 +317,6 @@ def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
 
 
 def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
-    """Return thin boxes where a point's interval bars are."""
     low, high = point.latency_interval
     left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
     boxes = [Box(left[0], left[1] - 1, right[0], right[1] + 1)]

@@ -66,12 +66,13 @@ class Findings:
         named = (self.run or {}).get("missing_builds")
         if isinstance(named, dict) and named:
             return {str(what): str(why) for what, why in named.items()}
-        causes = {
-            where: failure_of(self.folder / where / manifest.LOG) for where in self.failed_logs
-        }
         return {
-            where: cause.what if cause else "it left a log and no engine"
-            for where, cause in causes.items()
+            where: getattr(
+                failure_of(self.folder / where / manifest.LOG),
+                "what",
+                "it left a log and no engine",
+            )
+            for where in self.failed_logs
         }
 
 
@@ -95,10 +96,19 @@ def collect(folder: Path) -> Findings:
         return read(kind, lambda path: read_document(path, kind))
 
     builds = read(manifest.BUILD_KIND, _build_at)
-    failed_logs = tuple(_failed_logs(folder))
+    comparisons = read(Comparison.kind, Comparison.read)
+    failed_logs = tuple(
+        _relative(log.parent, folder)
+        for log in _files(folder, manifest.LOG)
+        if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists()
+    )
+    if not (comparisons or builds or failed_logs):
+        raise InputError(
+            f"{folder} has neither a comparison nor a build", "run `trtcal compare` into it first"
+        )
     return Findings(
         folder=folder,
-        comparison=_comparison(folder, read(Comparison.kind, Comparison.read), builds, failed_logs),
+        comparison=_at_most_one(folder, comparisons, "comparisons"),
         builds=builds,
         calibrations=read(CALIBRATION, Calibration.read),
         plans=read(PLAN, read_plan),
@@ -106,13 +116,13 @@ def collect(folder: Path) -> Findings:
         failed_logs=failed_logs,
         where={build.digest: _relative(build.folder, folder) for build in builds},
         diagnoses={
-            build.digest: read_document(
-                build.folder / manifest.DIAGNOSIS, DIAGNOSIS, DIAGNOSIS_VERSION
-            )
+            build.digest: read_document(path, DIAGNOSIS, DIAGNOSIS_VERSION)
             for build in builds
-            if (build.folder / manifest.DIAGNOSIS).is_file()
+            if (path := build.folder / manifest.DIAGNOSIS).is_file()
         },
-        observations=tuple(_observations(folder)),
+        observations=tuple(
+            read_observation(path) for path in _files(folder, ".npz") if is_observation(path)
+        ),
         tails=documents(TAILS),
         tests=read(AB, lambda path: read_document(path, AB, 3)),
         models=_models(folder, {build.model for build in builds}),
@@ -136,16 +146,8 @@ def _kind(path: Path) -> str | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
-    known = kind in (
-        Comparison.kind,
-        manifest.BUILD_KIND,
-        CALIBRATION,
-        RUN,
-        TAILS,
-        AB,
-        OPTIMIZATIONS,
-        DATA_CHECK,
-    )
+    others = (CALIBRATION, RUN, TAILS, AB, OPTIMIZATIONS, DATA_CHECK)
+    known = kind in (Comparison.kind, manifest.BUILD_KIND, *others)
     return str(kind) if known and "schema_version" in document else None
 
 
@@ -173,31 +175,11 @@ def _build_at(path: Path) -> Build:
     return read_build(path.parent)
 
 
-def _comparison(
-    folder: Path,
-    comparisons: tuple[Comparison, ...],
-    builds: tuple[Build, ...],
-    failed_logs: tuple[str, ...],
-) -> Comparison | None:
-    if not (comparisons or builds or failed_logs):
-        raise InputError(
-            f"{folder} has neither a comparison nor a build", "run `trtcal compare` into it first"
-        )
-    comparison: Comparison | None = _at_most_one(folder, comparisons, "comparisons")
-    return comparison
-
-
 def _at_most_one(folder: Path, results: tuple[Any, ...], what: str) -> Any:
     if len(results) > 1:
         hint = "give the folder of one run; write what belongs to no run into another one with -o"
         raise InputError(f"{folder} has {len(results)} {what}", hint)
     return results[0] if results else None
-
-
-def _observations(folder: Path) -> Iterator[Observation]:
-    for path in _files(folder, ".npz"):
-        if is_observation(path):
-            yield read_observation(path)
 
 
 def _models(folder: Path, fingerprints: set[str]) -> dict[str, Model]:
@@ -210,12 +192,6 @@ def _models(folder: Path, fingerprints: set[str]) -> dict[str, Model]:
             model = load_model(path)
             models[model.fingerprint] = model
     return {digest: model for digest, model in models.items() if digest in fingerprints}
-
-
-def _failed_logs(folder: Path) -> Iterator[str]:
-    for log in _files(folder, manifest.LOG):
-        if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists():
-            yield _relative(log.parent, folder)
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -235,7 +211,10 @@ def _record(document: Document) -> Document:
         **{key: document[key] for key in OF_RECORD},
         "samples": {key: document["samples"][key] for key in SAMPLES},
         "tries": [_try(attempt) for attempt in document["tries"]],
-        "layers": [_layer(layer) for layer in sorted(layers, key=_by_change)[:LAYERS_KEPT]],
+        "layers": [
+            {key: layer[key] for key in ("name", "weights", "rounded", "bias")}
+            for layer in sorted(layers, key=_by_change)[:LAYERS_KEPT]
+        ],
         "optimized_layers": len(layers),
     }
 
@@ -246,11 +225,6 @@ def _try(item: Document) -> Document:
     return {"name": item["name"], "what": item["what"], "kept": item["kept"], **figures}
 
 
-def _layer(item: Document) -> Document:
-    return {key: item[key] for key in ("name", "weights", "rounded", "bias")}
-
-
 def _by_change(layer: Document) -> tuple[float, float]:
-    """Return a key that puts the largest changes of biases first, then those of weights."""
     share = (layer["rounded"] or 0) / (layer["weights"] or 1)
     return -(layer["bias"] or 0.0), -share

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,11 @@ def assemble(folder: Path) -> Document:
 
 
 def _assembled(findings: Findings) -> Document:
-    builds = sorted(findings.builds, key=_build_order)
-    every = sorted(
-        findings.calibrations, key=lambda calibration: (calibration.method, calibration.digest)
+    builds = sorted(  # no folder's name has a part in the order
+        findings.builds,
+        key=lambda build: (build.model_name, build.backend, build.target, build.digest),
     )
+    every = sorted(findings.calibrations, key=lambda table: (table.method, table.digest))
     models = {_fingerprint(record) for record in findings.optimizations}
     calibrations = [calibration for calibration in every if calibration.model not in models]
     optimized = [calibration for calibration in every if calibration.model in models]
@@ -100,7 +102,7 @@ def _assembled(findings: Findings) -> Document:
         "optimizations": _optimizations(findings, optimized),
         "plans": sorted(
             (_known(plan.to_document(), PLANNED) for plan in findings.plans),
-            key=lambda row: str(row["digest"]),
+            key=itemgetter("digest"),
         ),
         **({"cost": cost} if cost else {}),
         "measured": _measured(findings),
@@ -113,17 +115,15 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list
     """Return each record with the ranges of the optimized model and the variants that have them."""
     rows = findings.comparison.rows if findings.comparison else ()
     records = []
-    for record in sorted(
-        findings.optimizations, key=lambda optimization: str(optimization["digest"])
-    ):
+    for record in sorted(findings.optimizations, key=itemgetter("digest")):
         model = _fingerprint(record)
         own = [_calibration(calibration) for calibration in optimized if calibration.model == model]
         digests = {row["digest"] for row in own}
-        quantizations = {row.name: row.quantization for row in rows}
         names = [
-            name
-            for name, quantization in quantizations.items()
-            if quantization.get("calibration") in digests or quantization.get("model") == model
+            row.name
+            for row in rows
+            if row.quantization.get("calibration") in digests
+            or row.quantization.get("model") == model
         ]
         records.append({**record, "variants": names, "calibrations": own})
     return records
@@ -131,11 +131,6 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list
 
 def _fingerprint(record: Document) -> str:
     return str(optimized_fingerprint(record["model"], record["optimizations"]))
-
-
-def _build_order(build: Build) -> tuple[str, ...]:
-    """Return a sort key that no folder name has a part in."""
-    return (build.model_name, build.backend, build.target, build.digest)
 
 
 def _kept(source: Any, names: Sequence[str]) -> Document:
@@ -178,7 +173,6 @@ def _layer(layer: Layer, target: str) -> Document:
 
 
 def _fusions(model: Model, build: Build) -> list[Document]:
-    """Return each pattern that the model's graph lets expect as one kernel, and what was built."""
     fusions = check_fusions(model, layers=Engine(build.target, build.layers, model=build.model))
     rows = zip(fusions.matches, fusions.seen, fusions.verdicts, strict=True)
     return [
@@ -209,6 +203,7 @@ def _calibration(calibration: Calibration) -> Document:
 def _measured(findings: Findings) -> Document:
     comparison = findings.comparison
     failed = [_failed_log(findings.folder, where) for where in findings.failed_logs]
+    judgements = judge_variants(comparison) if comparison else {}
     if comparison is None:
         verdict = without_comparison(findings.builds, failed)
     else:
@@ -216,13 +211,10 @@ def _measured(findings: Findings) -> Document:
         known = findings.failed_builds, _breaches(findings), [issue["sentence"] for issue in issues]
         verdict = judge(comparison, findings.builds, *known)
     rows = comparison.rows if comparison else ()
-    machine = comparison.machine if comparison else None
+    name = findings.folder.resolve().name  # a hidden one is temporary
     return {
         "verdict": verdict.to_document(),
-        "judgements": {
-            name: overall(judged)
-            for name, judged in (judge_variants(comparison) if comparison else {}).items()
-        },
+        "judgements": {name: overall(judged) for name, judged in judgements.items()},
         "variants": {
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
             for row in rows
@@ -231,10 +223,10 @@ def _measured(findings: Findings) -> Document:
         "builds": {build.digest: _build_measured(build, findings) for build in findings.builds},
         "failed_builds": findings.failed_builds,
         "failed_logs": failed,
-        "machine": machine or _noted(findings.run, "machine"),
+        "machine": (comparison and comparison.machine) or _noted(findings.run, "machine"),
         "packages": _noted(findings.run, "packages"),
         "run": findings.run and _known(findings.run, RAN),
-        "folder": _folder_name(findings.folder),
+        "folder": None if name.startswith(".") else name,
         "made_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
@@ -286,12 +278,6 @@ def _noted(run: Document | None, key: str) -> Document:
     return noted
 
 
-def _folder_name(folder: Path) -> str | None:
-    """Return the run folder's name; None while it still has a hidden, temporary one."""
-    name = folder.resolve().name
-    return None if name.startswith(".") else name
-
-
 def read_log(path: Path) -> dict[str, Any] | None:
     """Return a build log's counts by category and its weightiest events; None if there is no log.
 
@@ -302,17 +288,14 @@ def read_log(path: Path) -> dict[str, Any] | None:
     log = parse_file(path)
     findings = [event for event in log.events if event.is_finding or event.severity in URGENCY]
     counts = Counter(event.category for event in log.events if event.is_finding)
-    kept = sorted(sorted(findings, key=_urgency)[:EVENTS_KEPT], key=lambda event: event.line)
+    urgent = sorted(findings, key=lambda event: (*URGENCY, event.severity).index(event.severity))
+    kept = sorted(urgent[:EVENTS_KEPT], key=lambda event: event.line)
     return {
         "lines": log.lines,
         "counts": counts,
         "findings": len(findings),
         "events": [_event(event) for event in kept],
     }
-
-
-def _urgency(event: Event) -> int:
-    return URGENCY.index(event.severity) if event.severity in URGENCY else len(URGENCY)
 
 
 def _event(event: Event) -> Document:

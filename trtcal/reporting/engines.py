@@ -50,11 +50,7 @@ def builds(document: Document, model: str | None) -> list[View]:
 
 def _build(build: View) -> View:
     requested, met = _counts(build)
-    lost = [
-        outcome
-        for outcome in build["outcomes"]
-        if outcome["got"] not in (outcome["asked"], "unknown")
-    ]
+    lost = [row for row in build["outcomes"] if row["got"] not in (row["asked"], "unknown")]
     unknown = [outcome for outcome in build["outcomes"] if outcome["got"] == "unknown"]
     unmet = [
         {**own[0], "nodes": [row["node"] for row in own]}
@@ -86,9 +82,8 @@ def formats_of(document: Document) -> set[str]:
     rows = [] if comparison is None else comparison["rows"]
     rows = [row for row in rows if row["name"] == chosen] or rows
     if not rows:
-        return {
-            outcome["asked"] for build in document["builds"] for outcome in build["outcomes"]
-        } & {*NARROW}
+        every = (row["asked"] for build in document["builds"] for row in build["outcomes"])
+        return {*every} & {*NARROW}
     counted = (from_fields(Coverage, row["coverage"]) for row in rows if row["coverage"])
     return {name for coverage in counted for name in coverage.formats}
 
@@ -99,12 +94,7 @@ def title_of(build: Mapping[str, Any]) -> str:
 
 
 def _counts(build: View) -> tuple[int, int]:
-    """Return how many nodes were asked in a narrow format, and how many of them got it."""
-    got = [
-        outcome["got"] == outcome["asked"]
-        for outcome in build["outcomes"]
-        if outcome["asked"] in NARROW
-    ]
+    got = [row["got"] == row["asked"] for row in build["outcomes"] if row["asked"] in NARROW]
     return len(got), sum(got)
 
 
@@ -194,7 +184,6 @@ def findings(logs: Sequence[View]) -> View:
 
 
 def _with_builds(logs: Sequence[View], key: str) -> list[View]:
-    """Return the findings of every log with its title and number."""
     return [
         {**entry, "title": log["title"], "log": number}
         for number, log in enumerate(logs)
@@ -205,9 +194,7 @@ def _with_builds(logs: Sequence[View], key: str) -> list[View]:
 def _group(own: Sequence[View]) -> View:
     """Return findings as one: what all of it costs, each counted once, and what is like the first."""
     costs = {finding["what"]: finding["cost"] for finding in reversed(own)}
-    cost = {
-        key: _sum([amount[key] for amount in costs.values()]) for key in ("time_ms", "moved_bytes")
-    }
+    cost = {key: _sum([part[key] for part in costs.values()]) for key in ("time_ms", "moved_bytes")}
     cost["risk"] = max((amount["risk"] for amount in costs.values()), key=RISKS.index)
     proofs = [(finding["log"], proof) for finding in own for proof in finding["evidence"]]
     names = {proof["place"] for _, proof in proofs if proof["source"] != "log"}

@@ -65,9 +65,7 @@ def escaped(value: object, shown: int = TEXT_SHOWN) -> str:
     """Return any text so that it stands there as it is and is nothing else, on one line."""
     plain = text.shorten(text.visible(str(value)), shown)
     joined = REFERENCES.sub(lambda match: match[0] + JOINER, plain)
-    return MARKUP.sub(
-        lambda match: "".join(f"&#{ord(character)};" for character in match[0]), joined
-    )
+    return MARKUP.sub(lambda match: "".join(f"&#{ord(letter)};" for letter in match[0]), joined)
 
 
 def _markup(value: object, shown: int = TEXT_SHOWN) -> Markup:

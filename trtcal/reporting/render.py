@@ -50,7 +50,7 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
             "give a report as `trtcal report` or `trtcal run` wrote it",
         )
     sealed = dict(
-        entry.rpartition(" ")[::2] for entry in seal[1].decode("latin-1").split("; ") if entry
+        part.rpartition(" ")[::2] for part in seal[1].decode("latin-1").split("; ") if part
     )
     actual = digests_of_parts(raw[: seal.start()] + raw[seal.end() :])
     return [part for part in {**sealed, **actual} if sealed.get(part) != actual.get(part)]

@@ -6,6 +6,7 @@ A section is a macro of a template; what it is written with (tables, sentences, 
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections.abc import Callable
@@ -97,7 +98,7 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         between=text.between,
         interval=views.interval_of,
         margin=views.margin_of,
-        pattern=views.pattern_of,
+        pattern=glob.escape,
         toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),
         commands=lambda value: _with_commands(value, finalize),
         digest=lambda value: None if value is None else text.shorten(str(value), 26),

@@ -29,21 +29,13 @@ class Box:
 
     def overlaps(self, other: Box) -> bool:
         """Whether the two share more than an edge."""
-        return (
-            self.left < other.right
-            and other.left < self.right
-            and self.bottom < other.top
-            and other.bottom < self.top
-        )
+        is_beside = self.left >= other.right or other.left >= self.right
+        return not is_beside and self.bottom < other.top and other.bottom < self.top
 
     def holds(self, other: Box) -> bool:
         """Whether the other lies inside."""
-        return (
-            self.left <= other.left
-            and other.right <= self.right
-            and self.bottom <= other.bottom
-            and other.top <= self.top
-        )
+        is_across = self.left <= other.left and other.right <= self.right
+        return is_across and self.bottom <= other.bottom and other.top <= self.top
 
     @classmethod
     def around(cls, x: float, y: float, half: float) -> Box:
@@ -64,18 +56,15 @@ def place(
     covered only where there is no room nearby. The same input gives the same places.
     """
     taken = list(avoid)
+    rings = math.ceil(math.hypot(bounds.right - bounds.left, bounds.top - bounds.bottom) / RING)
     places: list[Box | None] = []
     for anchor, size in zip(anchors, sizes, strict=True):
         box = _free(_tries(anchor, size, 12), bounds, [*taken, *prefer_to_avoid])
-        box = box or _free(_tries(anchor, size, _rings(bounds)), bounds, taken)
+        box = box or _free(_tries(anchor, size, rings), bounds, taken)
         places.append(box)
         if box is not None:
             taken.append(box)
     return places
-
-
-def _rings(bounds: Box) -> int:
-    return math.ceil(math.hypot(bounds.right - bounds.left, bounds.top - bounds.bottom) / RING)
 
 
 def _free(tries: Iterator[Box], bounds: Box, taken: Sequence[Box]) -> Box | None:
@@ -99,6 +88,7 @@ SVG = "http://www.w3.org/2000/svg"
 HREF = "{http://www.w3.org/1999/xlink}href"
 DROPPED = ("metadata", "style")
 FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+FONTS = ("font-family", "font-style", "font-stretch", "font-variant")
 GEOMETRY = {"d", "x", "y", "transform"}
 DECIMALS = re.compile(r"-?\d+\.\d{2,}")
 STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
@@ -196,11 +186,7 @@ def _declarations(style: str) -> list[tuple[str, str]]:
             declarations += [("font-size", size[1])] if size else []
         elif name == "font-size":
             declarations.append((name, value.removesuffix("px")))
-        elif (
-            name
-            and (name, value) not in DEFAULTS
-            and name not in ("font-family", "font-style", "font-stretch", "font-variant")
-        ):
+        elif name and name not in FONTS and (name, value) not in DEFAULTS:
             declarations.append((name, value))
     return declarations
 

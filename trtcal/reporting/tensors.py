@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,9 +90,7 @@ def tensor_facts(
         (tail["tensors"] for tail in tails if (tail["model"], tail["dataset"]) in data), {}
     )
     by_digest = {calibration.digest: calibration for calibration in calibrations}
-    names = dict.fromkeys(
-        [*histograms, *(name for calibration in calibrations for name in calibration.ranges)]
-    )
+    names = dict.fromkeys([*histograms, *(name for table in calibrations for name in table.ranges)])
     return [
         {
             "name": name,
@@ -143,17 +141,19 @@ def drawn_tensors(document: Document, methods: Sequence[str], numbers: Collectio
         str(number): [
             heights(tensor["bars"]),
             _short(tensor["observed"]),
-            [_amax(tensor["ranges"], method) for method in methods],
+            [
+                next(
+                    (_short(row["amax"]) for row in tensor["ranges"] if row["method"] == method),
+                    None,
+                )
+                for method in methods
+            ],
             [tail_words(reach) for reach in tensor["tail"]],
         ]
         for number, tensor in numbered_tensors(document).values()
         if number in numbers
     }
     return {"methods": [text.visible(method) for method in methods], "tensors": drawn}
-
-
-def _amax(ranges: Iterable[View], method: str) -> float | None:
-    return next((_short(entry["amax"]) for entry in ranges if entry["method"] == method), None)
 
 
 def _short(value: float) -> float:

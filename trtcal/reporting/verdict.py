@@ -20,6 +20,7 @@ from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.outcomes import Outcome
+from trtcal.evidence.layers.roofline import datasheet_of, estimate, find_target
 from trtcal.evidence.manifest import Build
 from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.limits import (
@@ -30,6 +31,7 @@ from trtcal.limits import (
     SHIP,
     UNDECIDED,
     WITH_CARE,
+    Figure,
     Judgement,
     overall,
 )
@@ -37,12 +39,22 @@ from trtcal.metrics import OUTPUTS, PERCENT, TIMES, labelled, metric_of
 from trtcal.quantization.weighted_ops import QUANTIZED
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
-from trtcal.reporting.estimates import PAYS, Estimate, estimates
 
 REASON_SHOWN = 200
+PAYS = 1.05  # times as fast: below that INT8 is not worth its loss
 LONGEST = 400  # characters of what was found in data
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How many times as fast as `against` a variant is on a target, by a GPU's datasheet."""
+
+    target: str
+    gpu: str
+    against: str
+    ratio: float
 
 
 @dataclass(frozen=True)
@@ -93,18 +105,15 @@ class _Judged:
     @property
     def shortfall(self) -> float:
         """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
-        missing = (_excess(limit) / max(abs(limit.limit.bound), 1.0) for limit in self.limits)
-        return len(self.breaches) + sum(missing)
-
-
-def _excess(judgement: Judgement) -> float:
-    """Return how far the estimate lies beyond its limit, 0 where it does not."""
-    if judgement.figure is None:
-        return 0.0
-    beyond = judgement.figure.value - judgement.limit.bound
-    if judgement.limit.relation == "==":
-        return abs(beyond)
-    return max(-beyond if judgement.limit.relation == ">=" else beyond, 0.0)
+        estimates = [
+            replace(limit, figure=Figure.exact(limit.figure.value))
+            for limit in self.limits
+            if limit.figure is not None
+        ]
+        missing = (
+            min(each.margin or 0.0, 0.0) / max(abs(each.limit.bound), 1.0) for each in estimates
+        )
+        return len(self.breaches) - sum(missing)
 
 
 def judge(
@@ -122,7 +131,6 @@ def judge(
     calibration data.
     """
     broken = breaches or {}
-    known = (builds, failed_builds, comparison.rows[0].model)
     limits = judge_variants(comparison) if comparison.candidates else {}
     judged = [
         _Judged(row, limits[row.name], tuple(broken.get(row.model, ())))
@@ -135,21 +143,46 @@ def judge(
         return Verdict(word, None, sentence, _rule(comparison))
     holding = [variant for variant in judged if variant.state == HOLDS]
     undecided = [variant for variant in judged if variant.state == UNDECIDED]
-    if not (holding or undecided):
-        best, give = min(judged, key=lambda variant: variant.shortfall), _do_not_ship
-    else:
+    if holding or undecided:
         best = max(holding or undecided, key=_merit(is_holding=bool(holding)))
-        give = _ship if holding else _inconclusive
+    else:
+        best = min(judged, key=lambda variant: variant.shortfall)
     others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
     speed_estimates = estimates(builds, best.row, others)
-    reasons = warnings(best.row, best.judges_speed, *known)
+    reasons = warnings(best.row, best.judges_speed, builds, failed_builds, comparison.rows[0].model)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*_not_paid(comparison, best.row, speed_estimates), *crashes)
     reasons += tuple(
         f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
     )
-    return replace(give(comparison, best, reasons), estimates=speed_estimates)
+    word, sentence = _answer(comparison, best, bool(reasons))
+    known = (_rule(comparison, best), reasons, best.limits, speed_estimates)
+    return Verdict(word, best.row.name, sentence, *known)
+
+
+def estimates(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> tuple[Estimate, ...]:
+    """Return how a variant stands beside others, for each target that both were built for.
+
+    Least times of all layers are added up: bytes and multiply-accumulates at the full rate.
+    """
+    least = {(build.target, build.model): _least_ms(build) for build in builds}
+    targets = dict.fromkeys(target for target, _ in least)
+    return tuple(
+        Estimate(target, datasheet_of(target) or "", other.name, theirs / mine)
+        for target in targets
+        for other in others
+        if (mine := least.get((target, row.model))) and (theirs := least.get((target, other.model)))
+    )
+
+
+def _least_ms(build: Build) -> float | None:
+    """Return the least time of all layers, None where one's or the target's is not known."""
+    gpu = datasheet_of(build.target)
+    if gpu is None:
+        return None
+    times = [estimate(layer, find_target(gpu)).estimated_ms for layer in build.layers]
+    return math.fsum(time for time in times if time is not None) if None not in times else None
 
 
 def _not_paid(
@@ -157,12 +190,12 @@ def _not_paid(
 ) -> Iterator[str]:
     """Yield for which targets a variant is no faster than FP16, as far as datasheets say."""
     other = comparison.alternative
-    for estimate in speed_estimates:
-        if other is not None and estimate.against == other.name and estimate.ratio < PAYS:
+    for each in speed_estimates:
+        if other is not None and each.against == other.name and each.ratio < PAYS:
             yield (
-                f"{row.name} is not worth it on {estimate.target}: it runs at "
-                f"{text.number(estimate.ratio)} times the speed of FP16, "
-                f"estimated from its layers and the datasheet of the {estimate.gpu.upper()}."
+                f"{row.name} is not worth it on {each.target}: it runs at "
+                f"{text.number(each.ratio)} times the speed of FP16, "
+                f"estimated from its layers and the datasheet of the {each.gpu.upper()}."
             )
 
 
@@ -211,11 +244,13 @@ def _merit(is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
     return merit
 
 
-def _ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    sentence = _holding_sentence(comparison.rows[0], best.row, best.judges_speed)
-    word = WITH_CARE if reasons else SHIP
-    rule = _rule(comparison, best)
-    return Verdict(word, best.row.name, sentence, rule, reasons, best.limits)
+def _answer(comparison: Comparison, best: _Judged, has_warnings: bool) -> tuple[str, str]:
+    if best.state == HOLDS:
+        sentence = _holding_sentence(comparison.rows[0], best.row, best.judges_speed)
+        return WITH_CARE if has_warnings else SHIP, sentence
+    if best.state == UNDECIDED:
+        return INCONCLUSIVE, _undecided_sentence(best)
+    return DO_NOT, _broken_sentence(best, is_only=len(comparison.candidates) == 1)
 
 
 def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
@@ -227,9 +262,8 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
             f"FP32 gets {text.number(reference.accuracy.top1)} %"
         )
     elif shares := [metric for metric in labelled().values() if {metric} & PERCENT & {*row.means}]:
-        ours, theirs = (
-            text.number(100 * side.means[shares[0]].value.mean) for side in (row, reference)
-        )
+        means = (side.means[shares[0]].value.mean for side in (row, reference))
+        ours, theirs = (text.number(100 * mean) for mean in means)
         label = metric_of(shares[0]).title
         first = f"reaches {label} {ours} % on {accuracy.samples:,} samples; FP32 reaches {theirs} %"
     elif accuracy.agreement is not None:
@@ -306,7 +340,6 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 
 def _of_evaluation(row: Row) -> list[str]:
-    """Return what is known of the samples and outputs that a variant was judged on."""
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     return [sentence for sentence in (shared, cut) if sentence]
@@ -315,12 +348,8 @@ def _of_evaluation(row: Row) -> list[str]:
 def _larger_engines(
     name: str, own: Sequence[Build], builds: Sequence[Build], reference: str | None
 ) -> list[str]:
-    """Return for which targets the engine is larger than that of the FP32 reference."""
-    plain = {
-        build.target: build.measured.get("engine_bytes")
-        for build in builds
-        if build.model == reference
-    }
+    floats = (build for build in builds if build.model == reference)
+    plain = {build.target: build.measured.get("engine_bytes") for build in floats}
     sentences = []
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
@@ -365,21 +394,13 @@ def _lost(outcomes: Sequence[Outcome], where: str) -> Iterator[str]:
             yield f"{len(lost)} of {total} requested in {formats} {what} on {where}: {some(lost)}."
 
 
-def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    undecided = [limit for limit in best.limits if limit.gate == UNDECIDED]
-    if undecided:
-        sentence = _undecided_sentence(best.row, undecided[0])
-    else:
-        sentence = (
-            f"No limit is on the outputs of {best.row.name}; the table Variants has its figures."
-        )
-    rule = _rule(comparison, best)
-    return Verdict(INCONCLUSIVE, best.row.name, sentence, rule, reasons, best.limits)
-
-
-def _undecided_sentence(row: Row, judgement: Judgement) -> str:
+def _undecided_sentence(best: _Judged) -> str:
     """Return what is not decided, and what would settle it."""
-    figure, sentence = judgement.figure, f"{row.name} {judgement.predicate}."
+    name = best.row.name
+    judgement = next((limit for limit in best.limits if limit.gate == UNDECIDED), None)
+    if judgement is None:
+        return f"No limit is on the outputs of {name}; the table Variants has its figures."
+    figure, sentence = judgement.figure, f"{name} {judgement.predicate}."
     if figure is None or judgement.reason or judgement.samples_needed is not None:
         return sentence
     if judgement.limit.about.of != OUTPUTS:
@@ -389,14 +410,12 @@ def _undecided_sentence(row: Row, judgement: Judgement) -> str:
     return f"{sentence} More samples would settle it."
 
 
-def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    several = len(comparison.candidates) > 1
-    subject = "No variant holds the limits. The closest," if several else "The only variant,"
+def _broken_sentence(best: _Judged, is_only: bool) -> str:
+    subject = "The only variant," if is_only else "No variant holds the limits. The closest,"
     broken = [limit.predicate for limit in best.limits if limit.gate == BROKEN]
     parts = [f"{subject} {best.row.name}, {', and '.join(broken) or 'breaks a limit on builds'}"]
     parts += [f"{breach[0].upper()}{breach[1:]}" for breach in best.breaches]
-    rule = _rule(comparison, best)
-    return Verdict(DO_NOT, best.row.name, f"{'. '.join(parts)}.", rule, reasons, best.limits)
+    return f"{'. '.join(parts)}."
 
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:

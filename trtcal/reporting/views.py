@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import glob
 import math
-import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from trtcal.config import CostConfig
-from trtcal.documents import Document
+from trtcal.documents import Document, from_fields
 from trtcal.documents.streams import command_line
 from trtcal.errors import some
 from trtcal.evaluate.groups import Group
+from trtcal.evaluate.layerwise import Layerwise
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.formats import spelled
 from trtcal.limits import BROKEN
@@ -40,7 +38,6 @@ CLASSES = {"SHIP": "ship", "SHIP WITH CARE": "care", "DO NOT SHIP": "stop", "INC
 GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
-GROWS_DB = 1.0
 RAW_TIMES = {*TIMED} - {"speedup"}  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
@@ -59,15 +56,16 @@ def shown(document: Document) -> View:
     logs = engines.logs(document)
     findings, events = engines.findings(logs), engines.log_events(logs)
     verdict, run = document["measured"]["verdict"], document["measured"]["run"] or {}
+    names = [*(row["name"] for row in rows), *(build["model_name"] for build in document["builds"])]
     return {
         "report": document,
         "comparison": document["comparison"],
         "measured": document["measured"],
         "data_check": document["data_check"],
-        "subject": _subject(document, rows),
+        "subject": str(next(iter(names), document["measured"]["folder"] or "A build")),
         "formats": spelled(engines.formats_of(document) or {"int8"}),
         "rows": rows,
-        "the_task": _task(document),
+        "the_task": (document["comparison"] or {"task": None})["task"],
         "agreement_name": agreement_name(document),
         "has_top1": any(row["accuracy"]["top1"] is not None for row in rows),
         "by_output": _by_output(rows),
@@ -91,8 +89,8 @@ def shown(document: Document) -> View:
         "changes": changes(document),
         "the_tests": tests(document),
         "breakdowns": slices(chosen),
-        "entering": entering(chosen)[:ERRORS_SHOWN],
-        "growing": growing(chosen)[:ERRORS_SHOWN],
+        "entering": layerwise(chosen).enters(ERRORS_SHOWN),
+        "growing": layerwise(chosen).grows(ERRORS_SHOWN),
         "worst": (chosen or {}).get("worst", [])[:WORST_SHOWN],
         "the_optimizations": optimizations(document),
         "found": findings,
@@ -107,7 +105,7 @@ def shown(document: Document) -> View:
         "events": events,
         "lines_shown": {event["row_id"] for event in events},
         "known_tensors": known_tensors(document),
-        "run_command": _run_command(run.get("command")),
+        "run_command": run.get("command"),
         "commands": list(commands(document)),
         "made_by": made_by(document, rows),
         "digests": digests(document),
@@ -116,11 +114,6 @@ def shown(document: Document) -> View:
         "alike_shown": 40,
         "fusions_shown": 60,
     }
-
-
-def _subject(document: Document, rows: Sequence[View]) -> str:
-    names = [row["name"] for row in rows] or [build["model_name"] for build in document["builds"]]
-    return str(names[0] if names else document["measured"]["folder"] or "A build")
 
 
 def variants(document: Document) -> list[View]:
@@ -155,27 +148,17 @@ AGREEMENTS = {
 """Kind of output -> what the share of its decisions is called that are FP32's."""
 
 
-def _task(document: Document) -> View | None:
-    """Return the task that was judged, None where none was or an older comparison does not say."""
-    task = (document["comparison"] or {}).get("task")
-    return None if task is None else dict(task)
-
-
 def agreement_name(document: Document) -> str:
     """Return what agreement is called: of several kinds of outputs by its own name."""
-    kinds = (_task(document) or {"outputs": {}})["outputs"].values()
-    names = {AGREEMENTS[kind] for kind in kinds if kind in AGREEMENTS}
-    return names.pop() if len(names) == 1 else "Agreement"
+    comparison = document["comparison"] or {"task": {"outputs": {}}}
+    names = {AGREEMENTS.get(kind) for kind in comparison["task"]["outputs"].values()} - {None}
+    return str(names.pop()) if len(names) == 1 else "Agreement"
 
 
 def _by_output(rows: Sequence[View]) -> list[View]:
-    """Return each output's figures, where there are several or they are boxes."""
-    outputs = [
-        {**output, "variant": row["name"]} for row in rows[1:] for output in row.get("outputs", ())
-    ]
-    is_plain = len(outputs) <= len(rows[1:]) and all(
-        output["kind"] != "boxes" for output in outputs
-    )
+    every = ((row["name"], each) for row in rows[1:] for each in row.get("outputs", ()))
+    outputs = [{**each, "variant": name} for name, each in every]
+    is_plain = len(outputs) <= len(rows[1:]) and all(row["kind"] != "boxes" for row in outputs)
     return [] if is_plain else outputs
 
 
@@ -209,11 +192,6 @@ def margin_of(judgement: View) -> str:
     return ("" if margin >= 0 else "\u2212") + text.margin(margin)
 
 
-def pattern_of(name: str) -> str:
-    """Return a pattern that matches a name and nothing else."""
-    return glob.escape(name)
-
-
 def first_steps(document: Document, findings: Sequence[View], row: View | None) -> list[View]:
     """Return what to look at first: the costliest findings, and the tensor that loses most.
 
@@ -226,27 +204,14 @@ def first_steps(document: Document, findings: Sequence[View], row: View | None) 
     own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
     findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
     steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
-    worst = [
-        {"tensor": figure, "command": measuring_layers(document)} for figure in entering(row)[:1]
-    ]
+    command = measuring_layers(document)
+    worst = [{"tensor": figure, "command": command} for figure in layerwise(row).enters(1)]
     return [*worst, *steps] if fails else [*steps, *worst]
 
 
-def entering(row: View | None) -> list[View]:
-    """Return a variant's tensors by their own rounding and clipping, the worst first."""
-    known = [figure for figure in _layer_figures(row) if figure["own_db"] is not None]
-    return sorted(known, key=lambda figure: figure["own_db"])
-
-
-def growing(row: View | None) -> list[View]:
-    """Return a variant's tensors before which the error grows, those with the most first."""
-    grown = [figure for figure in _layer_figures(row) if (figure["growth_db"] or 0.0) >= GROWS_DB]
-    return sorted(grown, key=lambda figure: -figure["growth_db"])
-
-
-def _layer_figures(row: View | None) -> list[View]:
-    figures: list[View] = ((row or {}).get("layers") or {"figures": []})["figures"]
-    return figures
+def layerwise(row: View | None) -> Layerwise:
+    """Return the figures of a variant's tensors, none if they are not known."""
+    return from_fields(Layerwise, (row or {}).get("layers") or {"samples": 0, "figures": ()})
 
 
 def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
@@ -391,16 +356,14 @@ def optimizations(document: Document) -> list[View]:
             "tries": _tries(optimization),
             "is_sqnr": optimization["objective"] == "sqnr",
             "layers": [
-                {**layer, "share": _share(layer["rounded"], layer["weights"])}
+                {**layer, "share": 100 * layer["rounded"] / layer["weights"]}
+                if layer["rounded"] is not None and layer["weights"]
+                else {**layer, "share": None}
                 for layer in optimization["layers"][:LAYERS_SHOWN]
             ],
         }
         for optimization in document["optimizations"]
     ]
-
-
-def _share(part: int | None, whole: int | None) -> float | None:
-    return 100 * part / whole if part is not None and whole else None
 
 
 def _gain(record: Document) -> View | None:
@@ -421,7 +384,6 @@ def _sqnr_db(attempt: Document, objective: str) -> float | None:
 
 
 def _tries(record: Document) -> list[View]:
-    """Return each try with its figures, and with those of the best before it."""
     tries, best = [], None
     for attempt in record["tries"]:
         figures = {
@@ -431,9 +393,8 @@ def _tries(record: Document) -> list[View]:
         }
         ranges = "ranges of the tensors, chosen by this method"
         words = ranges if attempt["name"].startswith(RANGES) else WORDS.get(attempt["name"], "")
-        tries.append(
-            {**attempt, "words": words, "before": best or dict.fromkeys(figures), "after": figures}
-        )
+        before = best or dict.fromkeys(figures)
+        tries.append({**attempt, "words": words, "before": before, "after": figures})
         best = figures if attempt["kept"] else best
     return tries
 
@@ -446,9 +407,8 @@ def ranges(document: Document) -> View:
     for tensor in known[:TENSORS_SHOWN]:
         method_rows = {each["method"]: each for each in tensor["ranges"]}
         by_method = [method_rows.get(method) for method in methods]
-        rows.append(
-            {**tensor, "by_method": by_method, "tail": list(map(tail_words, tensor["tail"]))}
-        )
+        tail = list(map(tail_words, tensor["tail"]))
+        rows.append({**tensor, "by_method": by_method, "tail": tail})
     return {
         "methods": methods,
         "heads": [(method, "n") for method in methods],
@@ -476,17 +436,9 @@ def known_tensors(document: Document) -> list[View]:
             groups.setdefault(note, []).append(tensor)
         counts = {"unranged": len(calibration["unranged"]), "notes": len(calibration["notes"])}
         if groups:
-            tables.append(
-                {"method": calibration["method"], **counts, "groups": list(groups.items())}
-            )
+            listed = list(groups.items())
+            tables.append({"method": calibration["method"], **counts, "groups": listed})
     return tables
-
-
-def _run_command(command: Any) -> str | None:
-    """Return the command that made the run, if it was noted."""
-    if isinstance(command, list):
-        return shlex.join(map(str, command))
-    return None if command is None else str(command)
 
 
 def commands(document: Document) -> Iterator[str]:
@@ -537,9 +489,8 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
         if "calibration" in quantization:
             options = dict[str, str]()
             if quantization["calibration"] != NONE:
-                options["calibration"] = outputs.get(
-                    quantization["calibration"], "CALIBRATION.json"
-                )
+                ranges = outputs.get(quantization["calibration"], "CALIBRATION.json")
+                options["calibration"] = ranges
             if name in optimized:
                 options["optimizations"] = outputs.get(optimized[name], "OPTIMIZATIONS.npz")
             plan = quantization.get("plan")

@@ -9,9 +9,8 @@ from tests.evaluate.search.nets import far_net, random_net
 from tests.fixtures.networks import conv_net, linear_classifier, rng, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
-from trtcal.evaluate.search.compiled import Compiled
 from trtcal.evaluate.search.limits import Limits
-from trtcal.evaluate.search.pipeline import SearchOptions, find_plans
+from trtcal.evaluate.search.pipeline import Compiled, SearchOptions, find_plans
 
 
 def find(one, cache=None, **settings):

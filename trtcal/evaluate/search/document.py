@@ -18,9 +18,8 @@ from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
-from trtcal.ranges import Calibration
 
-RESULT = "search.json"
+RESULT, BUILT = "search.json", ("float_heavy", "bytes_moved", "failed")
 
 
 def write_search(
@@ -28,21 +27,20 @@ def write_search(
     result: Result,
     settings: SearchOptions,
     model: Model,
-    calibration: tuple[Path, Calibration, Path | None],
+    files: tuple[Path, Path | None],
     dataset: Dataset,
 ) -> Document:
     """Write the plans of the front and `search.json` into a folder; older plans there are kept.
 
-    `calibration` has the ranges with their file, and that of the optimizations that they belong to.
+    `files` are those of the ranges, and of the optimizations that they belong to.
     """
-    path_of_ranges, table, optimizations = calibration
     rows = []
     for number, point in enumerate(result.found.front, 1):
         row = _point(point, result)
         path = folder / f"plan-{number}.json"
         row["plan"] = path.name
         row["plan_digest"] = write_plan(path, _plan(point, result, settings))["digest"]
-        row["command"] = _command(model.path, path_of_ranges, path, optimizations)
+        row["command"] = _command(model.path, *files, path)
         row["recommended"] = point is result.found.recommended
         rows.append(row)
     findings = result.found
@@ -51,7 +49,7 @@ def write_search(
         "schema_version": 2,
         "trtcal": __version__,
         "model": model.fingerprint,
-        "calibration": table.digest,
+        "calibration": result.calibration.digest,
         "dataset": dataset.fingerprint,
         "samples": {
             "sensitivity": result.sensitivities.whole.samples,
@@ -119,7 +117,7 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "int8_macs": point.int8_macs,
         "cost_ms": point.cost_ms,
         "speedup": point.speedup,
-        "built": None if built is None else vars(built),
+        "built": built and {name: getattr(built, name) for name in BUILT},
     }
 
 
@@ -136,14 +134,13 @@ def _loss(loss: Loss) -> dict[str, Any]:
 
 
 def _tested(result: Result) -> dict[str, Any] | None:
-    """Return the verdict on the recommended plan, and whether its samples had no part in the search."""
     if result.tested is None:
         return None
     verdict = result.tested.verdict.to_document()
     return {"samples": result.tested.samples, "held_back": result.is_held_back, **verdict}
 
 
-def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | None) -> str:
+def _command(model: Path, calibration: Path, optimizations: Path | None, plan: Path) -> str:
     files = {"optimizations": optimizations, "calibration": calibration, "plan": plan}
     return command_line("quantize", model, **files, o=plan.with_suffix(".onnx"))
 

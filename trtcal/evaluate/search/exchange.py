@@ -259,7 +259,6 @@ class Search:
         return f"{among}: {speed}, with {share:.0%} of the loss of all in {narrow} ({self.measure})"
 
     def _no_int8(self) -> str:
-        """Return why the network is better off in float."""
         plain, word = self.points[frozenset()], self.word
         ms = f"the network takes {plain.cost_ms:.4g} ms in {self.costs.precision} without {word}"
         quantized = [point for point in self._fit if point.plan]

@@ -117,9 +117,8 @@ class Limits:
     @property
     def losses(self) -> Limits:
         """The limits on what is lost."""
-        return replace(
-            self, asked=tuple(limit for limit in self.asked if limit.metric not in COSTS)
-        )
+        asked = tuple(limit for limit in self.asked if limit.metric not in COSTS)
+        return replace(self, asked=asked)
 
     @property
     def on_loss(self) -> bool:
@@ -163,9 +162,7 @@ class Limits:
 
     def broken(self, point: Point) -> list[str]:
         """Return the metrics of the limits that a plan does not hold."""
-        return [
-            judgement.limit.metric for judgement in self.judge(point) if judgement.state != HOLDS
-        ]
+        return [each.limit.metric for each in self.judge(point) if each.state != HOLDS]
 
 
 POWERED = 1.645 + 1.282

@@ -53,9 +53,8 @@ class Surrogate:
         weights = 1.0 / (TRUST * np.maximum(np.abs(losses), self.prior.min()))
         # shares = prior * (1 + change), change as near to 0 as the weighted rows allow
         system = np.vstack([rows * self.prior * weights[:, None], np.eye(len(self.units))])
-        targets = np.concatenate(
-            [(losses - rows @ self.prior) * weights, np.zeros(len(self.units))]
-        )
+        rest = (losses - rows @ self.prior) * weights
+        targets = np.concatenate([rest, np.zeros(len(self.units))])
         change = np.linalg.lstsq(system, targets, rcond=None)[0]
         self.shares = self.prior * np.maximum(1.0 + change, 0.01)
 
@@ -107,7 +106,6 @@ class Programme:
         self.size = dict(self._sizes())
 
     def _once(self) -> None:
-        """State that a layer has one precision."""
         units: dict[str, list[Unit]] = {}
         for unit in self.units:
             units.setdefault(split(unit).layer, []).append(unit)
@@ -125,9 +123,7 @@ class Programme:
 
     def _sizes(self) -> Iterator[tuple[Variable, float]]:
         """Yield what each unit spares of the file, in 10^6 bytes."""
-        weights = {
-            kernel.unit: kernel.weights / 1e6 for kernel in self.costs.work.kernels if kernel.unit
-        }
+        weights = {k.unit: k.weights / 1e6 for k in self.costs.work.kernels if k.unit}
         for unit in self.units:
             layer, precision = split(unit)
             spared = FILE_BYTES[precision] - self.costs.float_bytes

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import onnx
 
+from trtcal.backends.base import Backend, build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for, whole_batches
@@ -23,7 +25,6 @@ from trtcal.evaluate.ab_rule import Answer, is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.replay import Reporter, silent
-from trtcal.evaluate.search.compiled import Compile
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
@@ -39,7 +40,7 @@ from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
-from trtcal.quantization import find_layers
+from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.ranges import Calibration
 from trtcal.stats import ALPHA, LEVEL, one_sided, unseen
 
@@ -50,6 +51,40 @@ REMEMBERED = "evaluations.jsonl"
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """What a compiler made of one quantized model, or why it failed.
+
+    `float_heavy` is the number of nodes asked in INT8 that did not get it. `layers` are in order: the
+    nodes that each comes from, and the bytes that it reads and writes.
+    """
+
+    float_heavy: int | None = None
+    layers: tuple[tuple[tuple[str, ...], int], ...] = ()
+    failed: str | None = None
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """What all layers read and write, None where it failed."""
+        return None if self.failed else sum(size_bytes for _, size_bytes in self.layers)
+
+
+Compile = Callable[[QuantizedModel], Compiled]
+
+
+def compiler(backend: Backend, options: BuildOptions, model: Model) -> Compile:
+    """Return what builds a quantized form of a model and lists its layers."""
+
+    def compile_(quantized: QuantizedModel) -> Compiled:
+        with Workplace() as folder:
+            variant = replace(model, proto=quantized.proto)
+            engine = build(variant, backend, options, Path(folder))
+        lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in engine.outcomes)
+        return Compiled(lost, tuple((row.nodes, row.bytes_moved or 0) for row in engine.layers))
+
+    return compile_
+
+
+@dataclass(frozen=True)
 class SearchOptions:
     """How to search: see `trtcal search --help`.
 
@@ -57,7 +92,8 @@ class SearchOptions:
     is the number for sensitivities, `evaluated` that for whole plans, see `searched_on`; `batch` is
     the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
     `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
-    the limits.
+    the limits. `improve` optimizes INT8 first: where it falls short (auto), always (fast, best), or
+    never (off).
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -77,21 +113,14 @@ class SearchOptions:
     reader: TaskReader = field(default_factory=TaskReader)
     precisions: tuple[str, ...] = ("int8",)
     goal: str = FASTEST
-
-
-@dataclass(frozen=True)
-class Built:
-    """A plan that was compiled: heavy layers that did not get INT8, bytes moved, or why it failed."""
-
-    float_heavy: int | None
-    bytes_moved: int | None
-    failed: str | None = None
+    improve: str = "auto"
 
 
 @dataclass(frozen=True)
 class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
+    Plans are of the prepared `model`, optimized where INT8 falls short, with its `calibration`.
     Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
     `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
     `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
@@ -100,11 +129,13 @@ class Result:
     recommended plan beside all in INT8: times as fast by the times here, and the change of accuracy.
     """
 
+    model: Model
+    calibration: Calibration
     sensitivities: Sensitivities
     measure: str
     costs: Costs
     found: Found
-    builds: dict[Plan, Built]
+    builds: dict[Plan, Compiled]
     always: frozenset[str]
     is_held_back: bool
     missing: tuple[str, ...]
@@ -197,7 +228,7 @@ def find_plans(
     seconds = settings.clock() - started
     known = findings, builds, always, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
-    return Result(seen, measure, costs, *known, others, beside)
+    return Result(model, calibration, seen, measure, costs, *known, others, beside)
 
 
 def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) -> Dataset:
@@ -319,11 +350,7 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
 
 def _beside(
-    plans: Plans,
-    pair: tuple[Plan, Point],
-    costs: Costs,
-    dataset: Dataset,
-    settings: SearchOptions,
+    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, settings: SearchOptions
 ) -> tuple[float, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
@@ -360,12 +387,8 @@ def _test(
 
 
 def _missing(
-    seen: Sensitivities,
-    findings: Found,
-    builds: Mapping[Plan, Built],
-    settings: SearchOptions,
+    seen: Sensitivities, findings: Found, builds: Mapping[Plan, Compiled], settings: SearchOptions
 ) -> Iterator[str]:
-    """Yield a phrase for everything that a limit cut short."""
     if seen.missing:
         layers = len(seen.layers) + len(seen.missing)
         yield f"the sensitivities of {len(seen.missing)} of {layers} layers"
@@ -386,30 +409,21 @@ def _measure(seen: Sensitivities, limits: Limits) -> str:
     return seen.measure if limits.bound("sqnr_db") is None else "noise"
 
 
-def _as_built(
-    costs: Costs,
-    plans: Plans,
-    build: Compile,
-    may: Callable[[], bool],
-) -> Costs:
+def _as_built(costs: Costs, plans: Plans, build: Compile, may: Callable[[], bool]) -> Costs:
     """Return the costs of the layers that a compiler makes, of all INT8, all float and all FP32.
 
     Where there is no time to build them, they are those given.
     """
     plans_to_build: dict[str, tuple[Plan, str | None]] = {
-        precision: (
-            frozenset(unit for unit in plans.units if split(unit).precision == precision),
-            None,
-        )
+        precision: (frozenset(u for u in plans.units if split(u).precision == precision), None)
         for precision in costs.precisions
     }
     plans_to_build |= {FLOAT: (frozenset(), None), "fp32": (frozenset(), "fp32")}
     layers: dict[str, Listed] = {}
     for name, (plan, precision) in plans_to_build.items():
         if not may():
-            return replace(
-                costs, source=f"{costs.source}, because the time limit left no time to build"
-            )
+            source = f"{costs.source}, because the time limit left no time to build"
+            return replace(costs, source=source)
         layers[name] = build(plans.quantized(plan, precision)).layers
     plain = layers.pop("fp32")
     slow = replace(costs, precision="fp32")
@@ -425,24 +439,22 @@ def _build_all(
     settings: SearchOptions,
     reporter: Reporter,
     may: Callable[[], bool],
-) -> dict[Plan, Built]:
-    """Build plans of the front while there is time."""
+) -> dict[Plan, Compiled]:
     if settings.build is None:
         return {}
     builds = {}
     with reporter("building the front", len(front)) as advance:
         for point in itertools.takewhile(lambda _: may(), front):
             try:
-                engine = settings.build(plans.quantized(point.plan))
-                builds[point.plan] = Built(engine.float_heavy, engine.bytes_moved)
+                builds[point.plan] = settings.build(plans.quantized(point.plan))
             except BackendError as error:
-                builds[point.plan] = Built(None, None, error.message)
+                builds[point.plan] = Compiled(failed=error.message)
             advance(1)
     return builds
 
 
 def _without_dominated(
-    findings: Found, builds: dict[Plan, Built], measure: str, limits: Limits
+    findings: Found, builds: dict[Plan, Compiled], measure: str, limits: Limits
 ) -> Found:
     """Return the front without plans for which the compiler moves more bytes than for a better one.
 
@@ -463,13 +475,13 @@ def _without_dominated(
     return replace(findings, front=front, recommended=best, reason=reason)
 
 
-def _beats(point: Point, other: Point, builds: dict[Plan, Built], measure: str) -> bool:
+def _beats(point: Point, other: Point, builds: dict[Plan, Compiled], measure: str) -> bool:
     moved = _bytes(builds, point), _bytes(builds, other)
     if point is other or moved[0] is None or moved[1] is None:
         return False
     return point.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
 
 
-def _bytes(builds: dict[Plan, Built], point: Point) -> int | None:
+def _bytes(builds: dict[Plan, Compiled], point: Point) -> int | None:
     built = builds.get(point.plan)
     return None if built is None else built.bytes_moved

@@ -45,9 +45,8 @@ def _reduced(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     for number, name in enumerate(names):
         outputs = [f"{name} magnitude {number}", f"{name} peak {number}"]
         reduced.graph.node.append(helper.make_node("Abs", [name], outputs[:1]))
-        reduced.graph.node.append(
-            helper.make_node("ReduceMax", outputs[:1], outputs[1:], keepdims=0)
-        )
+        node = helper.make_node("ReduceMax", outputs[:1], outputs[1:], keepdims=0)
+        reduced.graph.node.append(node)
         value = helper.make_tensor_value_info(outputs[1], onnx.TensorProto.FLOAT, ())
         reduced.graph.output.append(value)
     return reduced
@@ -70,9 +69,8 @@ class Plans:
 
     def plan(self, chosen: Chosen, precision: str | None = None) -> Plan:
         """Return the plan with these units, other layers in float, of another precision if given."""
-        layers = dict.fromkeys(
-            (split(unit).layer for unit in self.units), precision or self.precision
-        )
+        names = (split(unit).layer for unit in self.units)
+        layers = dict.fromkeys(names, precision or self.precision)
         layers |= dict(map(split, chosen))
         return Plan("int8", {name: form for name, form in layers.items() if form != "int8"})
 
@@ -141,9 +139,7 @@ class Reference:
     def _rows(self, batch: Batch) -> Rows | None:
         """Return the figures of a batch, None where the variant's outputs are not finite."""
         outputs = batch.outputs[0]
-        if any(
-            array.dtype.kind == "f" and not np.isfinite(array).all() for array in outputs.values()
-        ):
+        if any(each.dtype.kind == "f" and not np.isfinite(each).all() for each in outputs.values()):
             return None
         row = (batch.expected, outputs, batch.size)
         return task_rows(self.reader, row, batch.labels, batch.inputs)
@@ -187,6 +183,7 @@ class Evaluator:
         names = quantized.fp16_subgraphs.unknown
         new = sorted(self.made & set(names) - set(self.peaks))
         if new:
-            feeds = self.reference.recording.all_feeds()
+            recording = self.reference.recording
+            feeds = map(recording.feeds, range(len(recording)))
             self.peaks |= find_peaks(self.plans.model.proto, new, feeds)
         return [name for name in names if self.peaks.get(name, 0.0) > fp16.FP16_MAX]

@@ -153,11 +153,8 @@ class _Finder:
     def _epilogue(self, node: gs.Node, head: gs.Node) -> gs.Node | None:
         """Return the light node that alone reads a node's result, if all else is there by then."""
         consumers = [reader for tensor in node.outputs for reader, _ in readers(tensor)]
-        if (
-            len(consumers) != 1
-            or node.outputs[0].name in self.shown
-            or consumers[0].op not in EPILOGUE
-        ):
+        is_shown = node.outputs[0].name in self.shown
+        if len(consumers) != 1 or is_shown or consumers[0].op not in EPILOGUE:
             return None
         producers = [p for t in consumers[0].inputs for p in t.inputs if p is not node]
         ready = all(self.order[producer.name] < self.order[head.name] for producer in producers)
@@ -263,13 +260,11 @@ class Costs:
     def size_mb(self, plan: Collection[Unit]) -> float:
         """Return what the weights of all layers take in the file of a plan, in 10^6 bytes."""
         chosen = dict(map(split, plan))
-        return (
-            sum(
-                kernel.weights * FILE_BYTES.get(chosen.get(kernel.unit or "", ""), self.float_bytes)
-                for kernel in self.work.kernels
-            )
-            / 1e6
+        sizes = (
+            kernel.weights * FILE_BYTES.get(chosen.get(kernel.unit or "", ""), self.float_bytes)
+            for kernel in self.work.kernels
         )
+        return sum(sizes) / 1e6
 
     def cast_ms(self, tensor: str) -> float:
         """Return what a cast takes: it reads the float values; what it writes is stored anyway."""
@@ -314,10 +309,8 @@ class Costs:
     ) -> float:
         if kernel.free:
             return 0.0
-        units = (
-            (precision, ("x", unit_of(kernel.unit or "", precision)))
-            for precision in self.precisions
-        )
+        unit = kernel.unit or ""
+        units = ((precision, ("x", unit_of(unit, precision))) for precision in self.precisions)
         precision = next((form for form, variable in units if variable in stored), FLOAT)
         if kernel.unit in self.times:
             return self.times[str(kernel.unit)][precision]

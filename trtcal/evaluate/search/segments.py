@@ -125,9 +125,8 @@ class PairedGraph:
         """Return nodes as a model, with the constants that they read."""
         read = {name for node in nodes for name in reads(node)}
         graph = onnx.GraphProto(name="segment", node=nodes)
-        graph.initializer.extend(
-            embedded(self.tensors[n]) for n in sorted(read & set(self.tensors))
-        )
+        constants = sorted(read & set(self.tensors))
+        graph.initializer.extend(embedded(self.tensors[name]) for name in constants)
         graph.input.extend(self._value(name) for name in inputs)
         graph.output.extend(self._value(name) for name in outputs)
         like = self.quantized
@@ -149,9 +148,8 @@ class PairedGraph:
             yield dequantize
 
     def _value(self, name: str) -> onnx.ValueInfoProto:
-        return self.types.get(name) or onnx.helper.make_tensor_value_info(
-            name, onnx.TensorProto.FLOAT, None
-        )
+        known = self.types.get(name)
+        return known or onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
@@ -290,10 +288,6 @@ class Rerun:
                 instead[place] = part
         return instead
 
-    def loss_with_range(self, scales: Scales, amax: float) -> Loss:
-        """Return the loss of the INT8 model with another range, from the first segment that has it."""
-        return self.loss_with("int8", self.with_range(scales, amax))
-
     def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
         """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
         return self.loss_with(kind, {place: self.pair.part(self.parts[place], int8)})
@@ -339,7 +333,6 @@ class Rerun:
         return task_rows(self.reader, row, batch.labels, batch.inputs)
 
     def _kept(self, kind: str, number: int) -> Feeds:
-        """Return what the current segment reads in a batch."""
         spill = self.recording.spill
         return spill.get(kind, number) if self.place else self.recording.feeds(number)
 
@@ -357,9 +350,8 @@ class Rerun:
         return values
 
     def _step(self, session: Session, segment: Segment, values: Feeds) -> Feeds:
-        results = run_session(
-            session, segment.outputs, {name: values[name] for name in segment.inputs}
-        )
+        inputs = {name: values[name] for name in segment.inputs}
+        results = run_session(session, segment.outputs, inputs)
         after = {**values, **dict(zip(segment.outputs, results, strict=True))}
         names = self._wanted(segment)
         return {name: value for name, value in after.items() if name in names}

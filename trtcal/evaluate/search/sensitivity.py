@@ -73,9 +73,7 @@ class Sensitivities:
 
     def to_document(self, of: dict[str, Any]) -> Document:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
-        layers = [
-            layer.to_document() | {"share": layer.share(self.measure)} for layer in self.ranked
-        ]
+        layers = [row.to_document() | {"share": row.share(self.measure)} for row in self.ranked]
         return {
             "kind": "sensitivity",
             "schema_version": 1,
@@ -134,9 +132,8 @@ def measure_sensitivities(
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
         of |= {} if precision == "int8" else {"precision": precision}
         for name, alone, left in _measured(rerun, cache, of, settings.may):
-            sensitivities[name] = Sensitivity(
-                name, rerun.ops[name], alone, left, rerun.whole(left.samples)
-            )
+            losses = (alone, left, rerun.whole(left.samples))
+            sensitivities[name] = Sensitivity(name, rerun.ops[name], *losses)
             progress(1)
         whole = rerun.whole()
     missing = tuple(name for name in rerun.ops if name not in sensitivities)
@@ -144,10 +141,7 @@ def measure_sensitivities(
 
 
 def _measured(
-    rerun: Rerun,
-    cache: EvaluationCache,
-    of: dict[str, Any],
-    may: Callable[[], bool],
+    rerun: Rerun, cache: EvaluationCache, of: dict[str, Any], may: Callable[[], bool]
 ) -> Iterator[tuple[str, Loss, Loss]]:
     for place, segment in rerun.segments():
         for name in segment.units:

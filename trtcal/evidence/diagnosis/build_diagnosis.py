@@ -69,7 +69,7 @@ from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, LOG, MANIFEST, Build, read_build
 from trtcal.formats import NARROW, PRECISIONS, RANGED, WEIGHTS_ONLY, spelled
 from trtcal.limits import Judgement, Limit, judge_counts, require
-from trtcal.metrics import check_known
+from trtcal.metrics import FINDINGS, check_known
 from trtcal.model import Model, uniquely_named
 from trtcal.model.files import stand_in
 from trtcal.model.passes.rounding import chains_of
@@ -194,7 +194,7 @@ def suppress(
 def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tuple[Judgement, ...]:
     """Hold the numbers of findings, in all and by kind, to the limits that are about them."""
     kinds = Counter(finding.kind for finding in findings)
-    ours = [limit for limit in limits if limit.is_of_findings]
+    ours = [limit for limit in limits if limit.about.of == FINDINGS]
     counts = {limit.metric: kinds[limit.about.counts] for limit in ours}
     return judge_counts(ours, counts | {"findings": len(findings)})
 

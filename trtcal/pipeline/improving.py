@@ -1,0 +1,57 @@
+"""INT8 that falls short is optimized before layers go to float; an attempt that fails ends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from trtcal.data import Dataset
+from trtcal.errors import TrtcalError
+from trtcal.evaluate.replay import Reporter, silent
+from trtcal.evaluate.search.pipeline import SearchOptions, samples_searched, whole_test
+from trtcal.model import Model
+from trtcal.pipeline.journal import Say
+from trtcal.ptq.improver import Improved, improve
+from trtcal.ptq.optimizations import ImproveOptions
+from trtcal.ranges import Calibration
+
+T = TypeVar("T")
+
+
+def where_short(is_short: Callable[[], bool], work: Callable[[], T], say: Say) -> T | None:
+    """Return what optimizing gives, None where INT8 does not fall short or the attempt fails."""
+    try:
+        if not is_short():
+            return None
+        say("INT8 misses a limit or loses more than noise: trying optimizations (improve = fast)")
+        return work()
+    except TrtcalError as error:
+        say(f"INT8 was not optimized: {error.message}")
+        return None
+
+
+def improved_for_search(
+    model: Model,
+    calibration: Calibration,
+    dataset: Dataset,
+    settings: SearchOptions,
+    data: Callable[[], Dataset | None] = lambda: None,
+    reporter: Reporter = silent,
+    say: Say = lambda line: None,
+) -> Improved | None:
+    """Return the optimized model that a search starts from, None where it starts from plain INT8.
+
+    `data` gives the samples to fit it to, else those that plans are measured on: none of those that the
+    recommended plan is tested on.
+    """
+    if settings.improve == "off" or settings.precisions[0] != "int8":
+        return None
+    searched = samples_searched(dataset, settings, model)
+
+    def optimized(effort: str = "fast") -> Improved:
+        return improve(model, data() or searched, ImproveOptions(effort), reporter)
+
+    if settings.improve != "auto":
+        return optimized(settings.improve)
+    test = (model, calibration, searched, settings)
+    return where_short(lambda: not whole_test(*test).keeps_all, optimized, say)
