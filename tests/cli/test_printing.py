@@ -255,6 +255,7 @@ PRINTERS = {
     "documents/streams.py": "the guard of both streams",
     "cli/output.py": "how a command prints",
     "backends/cuda.py": "a child process answers its parent",
+    "backends/trial.py": "a forked child gives up both streams",
     "backends/onnxruntime_worker.py": "a child process, whose parent writes its log",
     "backends/tensorrt_worker.py": "a child process, whose parent writes its log",
     "extensions.py": "a wing that cannot be loaded is a warning",
