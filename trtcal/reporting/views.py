@@ -211,7 +211,7 @@ def first_steps(document: Document, findings: Sequence[View], row: View | None) 
 
 def layerwise(row: View | None) -> Layerwise:
     """Return the figures of a variant's tensors, none if they are not known."""
-    return from_fields(Layerwise, (row or {}).get("layers") or {"samples": 0, "figures": ()})
+    return from_fields(Layerwise, (row or {}).get("layers") or {"samples": 0, "figures": []})
 
 
 def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
