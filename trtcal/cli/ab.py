@@ -76,7 +76,9 @@ class Ab(
         self.present(document, lambda: show(result), self.output)
         if not advise_on_loss(self, self.baseline, {self.candidate: result.verdict.limits}):
             advise_after_success(self, self.baseline, self.candidate)
-        hint = "keep BASELINE, or run `trtcal search`; docs/statistics.md, Tasks, has the limits"
+        hint = (
+            "keep the baseline, or run `trtcal search`; docs/statistics.md, Tasks, has the limits"
+        )
         self.refuse(result.verdict.word, result.verdict.sentence, hint)
 
 

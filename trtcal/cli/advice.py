@@ -12,11 +12,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from trtcal.documents.streams import command_line
 from trtcal.errors import TrtcalError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtcal.cli.ab import Ab
     from trtcal.cli.compare import Compare
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from trtcal.limits import Judgement
 
 MADE = "made.jsonl"
+CARRIED = ("config_path", "optimizations", "task", "outputs", "metric_file", "limits")
+"""Options without which the next command would be about something else."""
 _next: list[str] = []  # the command worth running next, if there is one
 
 Files = dict[str, str]
@@ -77,7 +81,22 @@ def advise(options: Options, *words: str | Path | None, why: str = "") -> None:
         return
     if why:
         note(f"note: {why}")
-    _next[:] = [command_line(*words)] if words else []
+    _next[:] = [command_line(*words, *_carried(options, words))] if words else []
+
+
+def _carried(options: Options, words: Sequence[str | Path | None]) -> Iterator[str]:
+    """Yield the options of this command that the next one takes as well, and its words lack."""
+    root = click.get_current_context().find_root()
+    group = root.command
+    command = group.get_command(root, str(words[0])) if isinstance(group, click.Group) else None
+    for parameter in command.params if command else ():
+        name, word = str(parameter.name), parameter.opts[-1]
+        value = getattr(options, name, None) if name in CARRIED else None
+        is_limit_of_search = (words[0], name) == ("search", "limits")  # `searched` has its own
+        if value in (None, (), parameter.default) or word in words or is_limit_of_search:
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            yield from (word, str(each))
 
 
 def say_next(*, is_done: bool = True) -> None:

@@ -164,7 +164,7 @@ class Search(
     )
     gpu: str | None = option(
         "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
-        "--target, else t4]",
+        "--target, else of a target in trtcal.toml, else t4]",
         metavar="NAME|FILE",
     )
     times: tuple[Path, Path] | None = option(
@@ -325,7 +325,7 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
 
     return SearchOptions(
         Limits(parse_limits(options.limits)),
-        options.gpu or _gpu_of(options.target),
+        _gpu_of(options),
         options.precision,
         options.samples,
         options.evaluate,
@@ -346,7 +346,7 @@ def _precisions(options: Search) -> tuple[str, ...]:
     from trtcal.backends.capabilities import check_precisions, has
     from trtcal.evidence.layers.roofline import find_target
 
-    gpu = find_target(options.gpu or _gpu_of(options.target)).capability
+    gpu = find_target(_gpu_of(options)).capability
     target = options.target or gpu or ""
     if options.precisions == "all":
         return tuple(name for name in NARROW if has(target, name))
@@ -365,11 +365,13 @@ def _precisions(options: Search) -> tuple[str, ...]:
     return precisions
 
 
-def _gpu_of(target: str | None) -> str:
-    """Return the GPU whose datasheet is that of a build's target; say if none is."""
+def _gpu_of(options: Search) -> str:
+    """Return the GPU given, else that whose datasheet is that of a build's target; say if none is."""
     from trtcal.evidence.layers.roofline import DEFAULT_GPU, datasheet_of
 
-    known = next(filter(None, map(datasheet_of, (target or "").split(","))), None)
+    target = options.target
+    targets = target.split(",") if target else options.config.build.targets
+    known = options.gpu or next(filter(None, map(datasheet_of, targets)), None)
     if target and known is None:
         note(f"note: trtcal knows no datasheet of {target}: times are estimates for {DEFAULT_GPU}")
         note("hint: give --gpu the name of a GPU, or a TOML file of datasheet numbers")

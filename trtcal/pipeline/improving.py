@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from trtcal.data import Dataset
 from trtcal.errors import TrtcalError
+from trtcal.evaluate.ab import ABTest
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.pipeline import SearchOptions, samples_searched, whole_test
 from trtcal.model import Model
@@ -53,5 +54,18 @@ def improved_for_search(
 
     if settings.improve != "auto":
         return optimized(settings.improve)
-    test = (model, calibration, searched, settings)
-    return where_short(lambda: not whole_test(*test).keeps_all, optimized, say)
+    tests = list[ABTest]()
+
+    def is_short() -> bool:
+        tests.append(whole_test(model, calibration, searched, settings))
+        return not tests[0].keeps_all
+
+    improved = where_short(is_short, optimized, say)
+    if improved is None:
+        return None
+    tests.append(whole_test(improved.optimized, improved.calibration, searched, settings))
+    before, after = (test.verdict.answers[0].candidate for test in tests)
+    if after < before:
+        say("the optimized model loses more on the samples of the search, which starts without it")
+        return None
+    return improved

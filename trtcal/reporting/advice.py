@@ -187,8 +187,8 @@ def what_helps(judged: Iterable[Judgement], is_improved: bool) -> str | None:
 
 
 def searched(judged: Iterable[Judgement]) -> list[str]:
-    """Return the options of `trtcal search` for those of the limits missed that it takes."""
-    limits = [judgement.limit for judgement in judged if judgement.may_improve()]
+    """Return the options of `trtcal search` for the limits that it takes, without suggested ones."""
+    limits = [judgement.limit for judgement in judged if not judgement.is_suggested]
     return [word for limit in limits if is_searched(limit) for word in ("--limit", limit.plain)]
 
 
