@@ -436,14 +436,15 @@ def samples_needed(ends: tuple[float, float, float], bound: float, samples: int)
     """Return roughly how many samples put the whole interval on the estimate's side of a bound.
 
     `ends` are value, low and high. The half-width shrinks with the square root of the number of
-    samples. The answer has two significant digits; None where the estimate lies so near the bound that
-    it would be a hundred thousand times the samples or more, or where the interval has no end.
+    samples. The answer has two significant digits and is at least `LEAST_SLICE`; None where the estimate
+    lies so near the bound that it would be a hundred thousand times the samples or more, or where the
+    interval has no end.
     """
     value, low, high = ends
     distance = abs(bound - value)
     half = high - value if value <= bound else value - low
     if distance <= 0 or not math.isfinite(half) or half / distance > HOPELESS:
         return None
-    needed = max(samples * (half / distance) ** 2, samples + 1.0)
+    needed = max(samples * (half / distance) ** 2, samples + 1.0, LEAST_SLICE)
     unit = int(10 ** max(math.floor(math.log10(max(needed, 1.0))) - 1, 0))
     return math.ceil(needed / unit) * unit

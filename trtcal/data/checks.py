@@ -24,8 +24,7 @@ def fitting(where: str, spec: TensorSpec, feed: Mapping[str, Rows]) -> Rows:
         conversions = [line for n in feed if (line := _conversion(where, spec, n, feed[n]))]
         hint = f"; {conversions[0]}" if len(conversions) == 1 else ""
         if not spec.shape:
-            hint = f"; give `{spec.name}` in the data, one value for all samples, or in trtcal.toml"
-            hint += " under [data.constants]"
+            hint = f"; give `{spec.name}` as one more array of the data: one value for all samples"
         raise InputError(
             f"data {where}: no array for the model's input {spec.name!r} (the data have {has})",
             f"the model expects {spec}{hint}",

@@ -184,9 +184,8 @@ class TaskRecord:
     def lines(self) -> list[str]:
         """What is printed of it: the kinds of its outputs, and why each was guessed."""
         kinds = ", ".join(f"{name} ({kind})" for name, kind in self.outputs.items())
-        how = "given" if self.is_given else "guessed"
         return [
-            f"task {self.name}, {how}: {kinds}",
+            f"task {self.name}: {kinds}",
             *(f"guessed: {guess}" for guess in self.guesses),
         ]
 

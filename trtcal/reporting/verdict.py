@@ -35,7 +35,7 @@ from trtcal.limits import (
     Judgement,
     overall,
 )
-from trtcal.metrics import OUTPUTS, PERCENT, TIMES, labelled, metric_of
+from trtcal.metrics import OUTPUTS, PERCENT, PSNR, TIMES, labelled, metric_of
 from trtcal.quantization.weighted_ops import QUANTIZED
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
@@ -268,6 +268,9 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
         first = f"reaches {label} {ours} % on {accuracy.samples:,} samples; FP32 reaches {theirs} %"
     elif accuracy.agreement is not None:
         first = _agreeing(row)
+    elif PSNR in row.means:
+        psnr = text.number(row.means[PSNR].value.mean)
+        first = f"gives pictures with a PSNR of {psnr} dB to FP32's on {accuracy.samples:,} samples"
     else:
         cosine = text.number(accuracy.cosine, 5)
         first = f"gives outputs with a cosine of {cosine} to FP32's on {accuracy.samples:,} samples"
