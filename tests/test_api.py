@@ -35,6 +35,7 @@ FUNCTIONS = (
     "report",
     "run",
     "search",
+    "sensitivity",
     "tvm_checkpoints",
     "tvm_fusions",
 )

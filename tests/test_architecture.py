@@ -34,40 +34,40 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 48_340,
-    "core": 59_310,
+    "core path": 48_880,
+    "core": 59_760,
     "calibrators": 2_090,
-    "__init__": 180,
+    "__init__": 190,
     "errors": 120,
     "formats": 220,
-    "metrics": 280,
+    "metrics": 290,
     "extensions": 130,
-    "documents": 1_460,
-    "stats": 450,
-    "limits": 350,
-    "config": 990,
+    "documents": 1_480,
+    "stats": 460,
+    "limits": 380,
+    "config": 970,
     "scripts": 70,
-    "model": 4_920,
-    "data": 2_760,
+    "model": 5_420,
+    "data": 2_730,
     "ranges": 180,
     "quantization": 2_750,
-    "evidence": 8_000,
-    "backends": 4_150,
-    "calibration": 2_540,
-    "evaluate": 8_610,
-    "check": 1_530,
-    "ptq": 3_150,
-    "reporting": 3_570,
-    "runs": 3_140,
-    "pipeline": 1_690,
-    "cli": 6_030,
+    "evidence": 7_970,
+    "backends": 4_310,
+    "calibration": 2_480,
+    "evaluate": 9_050,
+    "check": 1_670,
+    "ptq": 3_100,
+    "reporting": 3_450,
+    "runs": 3_080,
+    "pipeline": 2_030,
+    "cli": 6_230,
     "wings": 8_460,
 }
-"""Lines of Python, 2 % above what Part 17 reached. Who raises one says why, and lowers another.
+"""Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
-Crashes that are tried first and runs that resume took 190 lines in `backends`, `documents` and
-`pipeline`, which `evidence`, `runs` and `calibration` no longer have.
-Backends got 50 of the report's: a failure that names no node is bisected to it.
+Part 18 took 1,400 lines more than it gave back: forms of models and of Q/DQ (`model`, `backends`), the
+clues to what an output is (`evaluate`), data whose preparation labels decide (`check`, `pipeline`).
+`evidence`, `reporting`, `runs`, `calibration`, `ptq`, `data` and `config` gave 800.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 

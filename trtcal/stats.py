@@ -436,9 +436,9 @@ def samples_needed(ends: tuple[float, float, float], bound: float, samples: int)
     """Return roughly how many samples put the whole interval on the estimate's side of a bound.
 
     `ends` are value, low and high. The half-width shrinks with the square root of the number of
-    samples. The answer has two significant digits and is at least `LEAST_SLICE`; None where the estimate
-    lies so near the bound that it would be a hundred thousand times the samples or more, or where the
-    interval has no end.
+    samples. The answer has two significant digits and is at least `LEAST_SLICE`; None where the
+    estimate lies so near the bound that it would be a hundred thousand times the samples or more, or
+    where the interval has no end.
     """
     value, low, high = ends
     distance = abs(bound - value)
