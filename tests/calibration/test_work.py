@@ -13,12 +13,13 @@ from tests.fixtures.commands import shows
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import slow_but
-from trtcal.calibration import ObserveOptions, observe, unfinished
+from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration import accumulator as accumulator
 from trtcal.calibration import observer as observing
 from trtcal.calibration import scheduler as scheduling
 from trtcal.calibration.scheduler import LocalWorker
 from trtcal.data import open_dataset
+from trtcal.documents import unfinished
 from trtcal.errors import BackendError, InputError, Interrupted, ResourceError
 
 COUNT = 150

@@ -325,7 +325,7 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
 
     return SearchOptions(
         Limits(parse_limits(options.limits)),
-        _gpu_of(options),
+        options.gpu or _gpu_of(options.target, options.config.build.targets),
         options.precision,
         options.samples,
         options.evaluate,
@@ -346,7 +346,8 @@ def _precisions(options: Search) -> tuple[str, ...]:
     from trtcal.backends.capabilities import check_precisions, has
     from trtcal.evidence.layers.roofline import find_target
 
-    gpu = find_target(_gpu_of(options)).capability
+    name = options.gpu or _gpu_of(options.target, options.config.build.targets)
+    gpu = find_target(name).capability
     target = options.target or gpu or ""
     if options.precisions == "all":
         return tuple(name for name in NARROW if has(target, name))
@@ -365,13 +366,12 @@ def _precisions(options: Search) -> tuple[str, ...]:
     return precisions
 
 
-def _gpu_of(options: Search) -> str:
-    """Return the GPU given, else that whose datasheet is that of a build's target; say if none is."""
+def _gpu_of(target: str | None, configured: Sequence[str] = ()) -> str:
+    """Return the GPU whose datasheet is that of a build's target; say if none is."""
     from trtcal.evidence.layers.roofline import DEFAULT_GPU, datasheet_of
 
-    target = options.target
-    targets = target.split(",") if target else options.config.build.targets
-    known = options.gpu or next(filter(None, map(datasheet_of, targets)), None)
+    targets = target.split(",") if target else configured
+    known = next(filter(None, map(datasheet_of, targets)), None)
     if target and known is None:
         note(f"note: trtcal knows no datasheet of {target}: times are estimates for {DEFAULT_GPU}")
         note("hint: give --gpu the name of a GPU, or a TOML file of datasheet numbers")
