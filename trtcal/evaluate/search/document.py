@@ -19,7 +19,7 @@ from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
 
-RESULT, BUILT = "search.json", ("float_heavy", "bytes_moved", "failed")
+RESULT = "search.json"
 
 
 def write_search(
@@ -117,7 +117,12 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "int8_macs": point.int8_macs,
         "cost_ms": point.cost_ms,
         "speedup": point.speedup,
-        "built": built and {name: getattr(built, name) for name in BUILT},
+        "built": built
+        and {
+            "float_heavy": built.float_heavy,
+            "bytes_moved": built.bytes_moved,
+            "failed": built.failed,
+        },
     }
 
 
