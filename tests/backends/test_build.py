@@ -208,6 +208,16 @@ def test_shapes_come_from_the_sizes_of_samples():
         shape_ranges(net.inputs, with_sizes(BuildOptions("sm89"), net).shapes)
 
 
+def test_states_have_the_batches_of_the_input_that_names_them():
+    text = "net (float[n, t] x, float[2, n, 4] h) => (float[n, t] y, float[2, n, 4] g) "
+    text += "{ y = Relu(x) g = Relu(h) }"
+    net = load_model(helper.make_model(onnx.parser.parse_graph(text)))
+    sizes = {"x": ((1, 9), (1, 9), (1, 9)), "h": ((2, 1, 4), (2, 1, 4), (2, 1, 4))}
+    shapes = with_sizes(BuildOptions("sm89"), net, sizes).shapes
+    assert shapes["x"] == ((1, 9), (8, 9), (32, 9))
+    assert shapes["h"] == ((2, 1, 4), (2, 8, 4), (2, 32, 4))
+
+
 @needs_rtx
 def test_axes_that_an_exporter_called_alike_may_differ(tmp_path):
     proto = onnx.load(conv_net(tmp_path / "net.onnx"))

@@ -178,8 +178,10 @@ def with_sizes(
     `quantize` recorded in the model are taken. Shapes that were given stay.
     """
     ranges = _recorded_sizes(model) if sizes is None else sizes
+    firsts = {spec.shape[0] for spec in model.inputs if spec.shape}
+    batches = {name for name in firsts if isinstance(name, str) and name.isidentifier()}
     known = {
-        spec.name: _with_batches(spec, ranges[spec.name])
+        spec.name: _with_batches(spec, ranges[spec.name], batches)
         for spec in model.inputs
         if spec.name in ranges and any(isinstance(size, str) for size in spec.shape[1:])
     }
@@ -197,15 +199,14 @@ def _recorded_sizes(model: Model) -> ShapeRanges:
     }
 
 
-def _with_batches(spec: TensorSpec, sizes: ShapeRange) -> ShapeRange:
-    """Return the shapes of samples, in batches where the first axis counts them."""
-    counts_samples = isinstance(spec.shape[0], str) and {shape[0] for shape in sizes} == {1}
-    low, usual, high = sizes
-    return _in_batches((low[1:], usual[1:], high[1:])) if counts_samples else sizes
-
-
-def _in_batches(sizes: ShapeRange) -> ShapeRange:
-    low, usual, high = ((n, *shape) for n, shape in zip(DEFAULT_BATCHES, sizes, strict=True))
+def _with_batches(spec: TensorSpec, sizes: ShapeRange, batches: Collection[str]) -> ShapeRange:
+    """Return the shapes of samples, in batches where an axis counts them: the first, or of its name."""
+    axes = list(zip(*sizes, strict=True))
+    for axis, name in enumerate(spec.shape):
+        counts_samples = isinstance(name, str) and (axis == 0 or name in batches)
+        if counts_samples and {*axes[axis]} == {1}:
+            axes[axis] = DEFAULT_BATCHES
+    low, usual, high = zip(*axes, strict=True)
     return low, usual, high
 
 
@@ -240,7 +241,8 @@ def _default_shapes(spec: TensorSpec) -> ShapeRange:
             "with your sizes for each ?",
         )
     rest = tuple(int(size) for size in spec.shape[1:])
-    return _in_batches((rest, rest, rest))
+    low, usual, high = ((n, *rest) for n in DEFAULT_BATCHES)
+    return low, usual, high
 
 
 ShapeRange: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
