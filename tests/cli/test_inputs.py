@@ -119,7 +119,7 @@ def test_a_run_takes_constants_and_sizes_by_itself(place, capsys):
         '[calibration]\ndata = "images.npz"\nmethods = ["minmax"]\n'
         '[evaluation]\ndata = "data"\nrounds = 2\n'
     )
-    status, _, err = run(capsys, "run")
+    status, _, err = run(capsys, "run", "--allow-undecided")
     assert status == 0, err
     assert "1x3x8x12:8x3x8x12:32x3x8x12" in err
 
