@@ -133,7 +133,7 @@ def test_bisect_finds_the_pass_in_at_most_six_executions(story, capsys):
     out, err = printed(capsys, f"{bisecting(*both(story))} --trust --json")
     found = json.loads(out)
     assert (found["stage"], found["subsystem"], found["name"]) == ("prepare", "pass", PASS)
-    assert found["number"] == 14
+    assert found["number"] == 18
     assert NODE in found["debug_info"]
     assert found["executions"] <= 6
     assert found["steps"] <= math.ceil(math.log2(found["candidates"])) + 1
@@ -152,7 +152,7 @@ def test_show_and_diff_print_the_chain(story, capsys):
     good, bad = both(story)
     lines = json.loads(printed(capsys, f"trace show {good} --json")[0])
     assert [line["number"] for line in lines] == [*range(1, len(lines) + 1)]
-    assert lines[13]["name"] == PASS
+    assert lines[17]["name"] == PASS
     stages = {line["stage"] for line in lines}
     assert {"prepare", "observe", "calibrate", "quantize", "build", "compare"} <= stages
     printed(capsys, f"trace show {good}")
@@ -169,7 +169,7 @@ def test_a_run_keeps_the_checkpoints_of_the_one_that_it_replaced(story, tmp_path
     (tmp_path / "good.toml").write_text(text)
     assert trtcal(f"run {tmp_path / 'good.toml'} --trust --no-history -q") == 0
     folder = tmp_path / "regression-good"
-    assert Checkpoints.read(folder / "previous").chain[13].name == PASS
+    assert Checkpoints.read(folder / "previous").chain[17].name == PASS
     history = f"--db {tmp_path / 'none.sqlite'}"
     assert trtcal(f"trace verify {folder} {history} --trust") == 1
     assert NODE in capsys.readouterr().err
