@@ -4,6 +4,7 @@ import pytest
 
 from tests.fixtures.outputs import EXPORTS, SIZE
 from tests.fixtures.tables import each
+from trtcal.config import TASKS
 from trtcal.evaluate.clues import CLUES, NAMES, SEEN, WIDTHS
 from trtcal.evaluate.tasks import KINDS, default_limits
 from trtcal.metrics import RAW, UNJUDGED
@@ -45,6 +46,7 @@ def test_forty_and_more_outputs_have_every_kind():
 
 
 def test_every_clue_is_of_a_known_kind_and_of_known_words():
+    assert (*KINDS,) == TASKS
     assert {clue.kind for clue in CLUES} == {*KINDS.values(), RAW} - {"boxes"}
     words = {word for clue in CLUES for part in clue.when.split() for word in part.split("|")}
     assert {word.removeprefix("!") for word in words} == {*SEEN}

@@ -30,6 +30,9 @@ def names_node(finding: Finding, model: Model) -> bool:
     """Whether a finding says at which node, or at the making of which tensor, a build ended."""
     nodes = model.proto.graph.node
     names = {name for node in nodes for name in (node.name, *node.output) if name}
+    if finding.subject in names:
+        return True
+    names = {name for name in names if not name.isdigit()}  # messages have numbers of their own
     text = f"{finding.subject} {finding.what}"
     return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in names)
 

@@ -152,7 +152,8 @@ class _Forms(GraphWriter):
             own = [self._copy(tensor) for tensor in node.inputs]
             self.new_node(node.op, result.name, own, result, node.attrs)
             reader.inputs = [result if tensor is output else tensor for tensor in reader.inputs]
-        node.inputs = [self._copy(t) if len(t.outputs) > 1 else t for t in node.inputs]
+        shared = {id(t) for t in node.inputs if constant(t) is not None and len(t.outputs) > 1}
+        node.inputs = [self._copy(t) if id(t) in shared else t for t in node.inputs]
 
     def _copy(self, tensor: gs.Tensor) -> gs.Constant:
         return self.new_constant(f"{tensor.name}/own", np.asarray(constant(tensor)))

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx.inliner import inline_local_functions
 
 from trtcal.backends.kernel_forms import codes, fold, is_literal, pairs, parameters, settle
 from trtcal.backends.sessions import Array
+from trtcal.errors import InputError
 from trtcal.model.files import all_nodes
 from trtcal.model.graph import (
     GraphWriter,
+    clean,
     clip_bounds,
     constant,
     expanded,
@@ -34,6 +35,8 @@ from trtcal.model.graph import (
     only_consumer,
 )
 from trtcal.model.ops import CONVOLUTIONS, MOVES, MULTIPLIES, QDQ
+from trtcal.model.passes.base import NotApplicable
+from trtcal.model.passes.functions import FUNCTIONS
 
 SHIFT = 128
 MOVED_UP = MOVES | {"Concat", "MaxPool"}
@@ -54,7 +57,14 @@ def lower_with_reasons(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[st
     """
     if not any(node.op_type in QDQ for node in all_nodes(proto)):
         return proto, {}
-    graph = import_graph(inline_local_functions(proto) if proto.functions else proto)
+    graph = import_graph(proto)
+    if graph.functions:
+        try:
+            FUNCTIONS.apply(graph)
+        except NotApplicable as reason:
+            raise InputError(
+                f"its Q/DQ cannot be checked: {reason}", "export the model without functions"
+            ) from None
     fold(graph)
     reasons = settle(graph)
     lowering = _Lowering(graph)
@@ -86,7 +96,7 @@ class _Lowering(GraphWriter):
                 wide = self.wide[narrow.name] = self._variable(narrow, "wide", np.float32)
                 node.outputs = [wide]
                 self._add("Cast", [wide], narrow, {"to": int(onnx.TensorProto.FLOAT16)})
-        self.graph.cleanup(remove_unused_graph_inputs=False).toposort()
+        clean(self.graph).toposort()
 
     def _can_widen(self, node: gs.Node) -> bool:
         quantized = [self._scale(tensor) is not None for tensor in node.inputs]

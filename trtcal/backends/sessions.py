@@ -146,11 +146,12 @@ def open_session(
     try:
         graph = _graph(model)
         with _source(model) as source:
+            half, providers = _has_float16(graph.graph), list(dict.fromkeys([provider, CPU]))
             opening = partial(
-                _opened, graph, source, sess_options=options, providers=[*{provider: 0, CPU: 0}]
+                _opened, graph, half, source, sess_options=options, providers=providers
             )
             if provider == CPU:  # a fork cannot use the parent's GPU
-                parts = parts_of(graph.graph, as_it_is, arena, _has_float16(graph.graph))
+                parts = parts_of(graph.graph, as_it_is, arena, half)
                 _check_survival(
                     name, graph, crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
                 )
@@ -176,8 +177,8 @@ def _graph(model: onnx.ModelProto | bytes | Path) -> onnx.ModelProto:
     return onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
 
 
-def _opened(graph: onnx.ModelProto, *arguments: Any, **options: Any) -> Session:
-    left_out = [QUANTIZES_UNASKED, *([CRASHES_ON_FLOAT16] if _has_float16(graph.graph) else [])]
+def _opened(graph: onnx.ModelProto, half: bool, *arguments: Any, **options: Any) -> Session:
+    left_out = [QUANTIZES_UNASKED, *([CRASHES_ON_FLOAT16] if half else [])]
     try:
         return Session(graph, *arguments, **options, disabled_optimizers=left_out)
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
@@ -191,7 +192,8 @@ def _has_float16(graph: onnx.GraphProto) -> bool:
     kinds = {tensor.data_type for tensor in graph.initializer}
     kinds |= {value.type.tensor_type.elem_type for value in graph.input}
     for node in with_inner(graph.node):
-        kinds |= {item.t.data_type or item.i * (item.name == "to") for item in node.attribute}
+        kinds |= {item.t.data_type for item in node.attribute}
+        kinds |= {item.i for item in node.attribute if item.name == "to"}
     return onnx.TensorProto.FLOAT16 in kinds
 
 

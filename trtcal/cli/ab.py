@@ -62,7 +62,7 @@ class Ab(
         slices, against = self.slices, self.reference
         with progress("testing", len(dataset), "samples") as advance:
             settings = ABOptions(
-                self.batch_of(model),
+                self.test_batch,
                 read_slices(slices, len(dataset), dataset.files) if slices else None,
                 open_variant(against, trust=self.trust, reference=model) if against else None,
                 load_metric(self.metric_file) if self.metric_file else None,
@@ -74,8 +74,10 @@ class Ab(
             result = ab_test(baseline, candidate, dataset, question, settings)
         document = write_document(self.output, result.to_document())
         self.present(document, lambda: show(result), self.output)
-        if not advise_on_loss(self, self.baseline, {self.candidate: result.verdict.limits}):
+        if result.verdict.is_good:
             advise_after_success(self, self.baseline, self.candidate)
+        else:
+            advise_on_loss(self, self.baseline, {self.candidate: result.verdict.limits})
         hint = (
             "keep the baseline, or run `trtcal search`; docs/statistics.md, Tasks, has the limits"
         )

@@ -146,11 +146,13 @@ def advise_on_loss(
 def _advise_samples(options: EvaluationOptions, limits: Sequence[Judgement]) -> None:
     """Say how many more samples decide, or take the suggested limit where none is given."""
     from trtcal.cli.output import remark
+    from trtcal.metrics import TIMES
     from trtcal.reporting.advice import more_samples
 
-    if needed := [limit for limit in limits if limit.samples_needed]:
+    needed = [each for each in limits if each.samples_needed and each.limit.about.of != TIMES]
+    if needed:
         remark(f"undecided: {more_samples(needed)}")
-    elif suggested := [str(limit.limit) for limit in limits if limit.is_suggested][:1]:
+    elif suggested := [limit.limit.plain for limit in limits if limit.is_suggested][:1]:
         why = "no limit decides: the suggested one does where you take it for yours"
         advise(options, *options.again(limits=(*options.limits, *suggested)), why=why)
 

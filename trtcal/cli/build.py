@@ -151,8 +151,9 @@ def _build_one(
         try:
             result = build(model, backend, build_options, folder, examine, limit_s)
         except (BackendError, ResourceError) as error:
-            more = command_line("diagnose", folder, model=options.model)
-            error.hint = f"{(error.hint or '').rstrip('.')}. More: `{more}`".lstrip(". ")
+            if error.__cause__ is not None:  # its log was kept
+                more = command_line("diagnose", folder, model=options.model)
+                error.hint = f"{(error.hint or '').rstrip('.')}. More: `{more}`".lstrip(". ")
             raise
     if why := result.measured.get("unrecorded"):
         note(f"no record of building it here, so `trtcal compare --trust` has to load it: {why}")

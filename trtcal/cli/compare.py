@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
-    from trtcal.model import Model
 
 
 GROUPS_SHOWN = 8
@@ -191,7 +190,7 @@ class Compare(
         from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_candidates, open_variant
-        from trtcal.limits import BROKEN, UNDECIDED, require
+        from trtcal.limits import BROKEN, HOLDS, UNDECIDED, overall, require
         from trtcal.model import load_model
 
         model = load_model(self.reference)
@@ -199,7 +198,7 @@ class Compare(
         first = open_variant(self.reference, trust=self.trust, reference=model)
         paths = (*self.variants, *([self.beside] if self.beside else []))
         others, crashes = open_candidates(paths, self.trust, model)
-        settings = replace(_settings(self, model, dataset), crashes=crashes)
+        settings = replace(_settings(self, dataset), crashes=crashes)
         crashed = {name for name, _ in crashes}
         if self.beside and self.beside.stem not in crashed:
             settings = replace(settings, alternative=others[-1].name)
@@ -223,20 +222,21 @@ class Compare(
         names = (variant.name for variant in others)
         paths = tuple(path for path in self.variants if path.stem not in crashed)
         judged = {path: by_name.get(name, ()) for path, name in zip(paths, names, strict=False)}
+        holding = (path for path, limits in judged.items() if overall(limits) == HOLDS)
         if judged and not advise_on_loss(self, self.reference, judged):
-            advise_after_success(self, self.reference, next(iter(judged)))
+            advise_after_success(self, self.reference, next(holding))
         if result.limits:
             every = [judgement for several in by_name.values() for judgement in several]
             states = (BROKEN,) if self.allow_undecided else (BROKEN, UNDECIDED)
             require(every, "choose another method, or run `trtcal search`", states)
-        for _, crash in crashes:
-            raise crash
+        if crashes:
+            raise crashes[0][1]
 
 
 command = Compare.command()
 
 
-def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
+def _settings(options: Compare, dataset: Dataset) -> CompareSettings:
     from trtcal.evaluate.collectors import CollectSettings
     from trtcal.evaluate.comparison import CompareSettings
 
@@ -245,7 +245,7 @@ def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettin
     options.config.check_trusted(metric)
     user = (options.simulate, options.chosen_task, options.chosen_outputs)
     return CompareSettings(
-        options.batch_of(model),
+        options.test_batch,
         options.rounds or config.rounds,
         CollectSettings((), None, *user).reading(dataset, slices, metric),
         options.interval / 100 if options.interval else None,

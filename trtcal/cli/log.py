@@ -135,22 +135,23 @@ def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
 
 def _explain(options: Log) -> list[tuple[str, str, str]]:
     """Read the files, print what they say, and return those of builds that failed, with the cause."""
-    from trtcal.evidence.diagnosis.failure import summarized
+    from trtcal.evidence.diagnosis.failure import recorded_cause, summarized
     from trtcal.evidence.log.summary import LogWriter
 
     failed = []
     newline = "" if len(options.files) > 1 else "\n"
     for number, file in enumerate(options.files):
         with _writer(options.output, options.as_json) as write:
-            writer = LogWriter(file, write, newline)
+            cause = recorded_cause(file)
+            writer = LogWriter(file, write, newline, cause is not None)
             writer.write(_portions(file))
-        cause = summarized(file, writer.end["summary"])
+        failure = summarized(file, writer.end["summary"], cause)
         if not options.as_json:
             if number:
                 say("")
             show(file, writer)
         _warn_of_few(file, writer.end)
-        failed += [cause] if cause else []
+        failed += [failure] if failure else []
     return failed
 
 

@@ -596,11 +596,10 @@ class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions, MeasureOptions
         """The data to judge on, given here or in trtcal.toml."""
         return self.data or self.config.evaluation.data
 
-    def batch_of(self, model: Model) -> int:
-        """Return the size of a batch, which a model may fix."""
-        from trtcal.data.dataset import batch_for
-
-        return batch_for(model, self.batch or self.config.evaluation.batch)
+    @property
+    def test_batch(self) -> int:
+        """The size of a batch, where the model prescribes none."""
+        return self.batch or self.config.evaluation.batch
 
 
 class ModelOptions(ConfigOptions):

@@ -69,10 +69,11 @@ class Prepare(
         skip, add = [*settings.skip, *self.skipped], [*settings.add, *self.add]
         prepared = prepare_with_record(body, skip, add, passes, follower.see_graph)
         tail = tail_of(metadata_of(prepared.model.proto))
+        before = loaded
         if FLOAT32.name in add:  # nothing here runs what it was before
             others = [stage.name for stage in passes if stage.name != FLOAT32.name]
-            loaded = prepare_with_record(loaded, others, [FLOAT32.name], passes).model
-        equality = self.run_both(loaded, prepared.model, self.config)
+            before = prepare_with_record(loaded, others, [FLOAT32.name], passes).model
+        equality = self.run_both(before, prepared.model, self.config)
         if equality:
             _check(equality)
         written = write_onnx(path, prepared.model.proto)

@@ -206,7 +206,7 @@ class Search(
         from trtcal.ranges import Calibration
 
         loaded, prepared, dataset = self.open_all()
-        settings = _settings(self, loaded, prepared)
+        settings = _settings(self, prepared)
         cache = cache_beside(self.output, loaded, dataset, self.task_reader)
         table, files = Calibration.read(self.ranges), (self.ranges, self.optimizations)
         more = (partial(self._to_calibrate, loaded), progress, remark)
@@ -269,9 +269,9 @@ def changed_limits(
     for relief in reliefs[:1]:
         whole = math.floor if ">=" in relief["limit"] else math.ceil
         bounds[relief["limit"]] = whole(100 * relief["needed"]) / 100
-    return tuple(
-        replace(each, bound=bounds.get(str(each), each.bound)) for each in limits if bounds
-    )
+    if not bounds:
+        return ()
+    return tuple(replace(each, bound=bounds.get(str(each), each.bound)) for each in limits)
 
 
 def _require(document: dict[str, Any]) -> None:
@@ -318,8 +318,7 @@ def _show_tested(document: dict[str, Any]) -> None:
         warning(f"{shared}: new data may lose more")
 
 
-def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
-    from trtcal.data.dataset import batch_for
+def _settings(options: Search, prepared: Model) -> SearchOptions:
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
 
@@ -331,7 +330,7 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
         options.evaluate,
         options.plans,
         math.inf if options.time_limit is None else options.time_limit,
-        batch_for(model, options.batch),
+        options.batch,
         _times(prepared, options.times) if options.times else {},
         _compiler(options.target, prepared) if options.target else None,
         reader=options.task_reader,

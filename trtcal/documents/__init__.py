@@ -214,10 +214,7 @@ def _member(archive: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     return array
 
 
-UNREADABLE = (
-    *(OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
-)
+UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What numpy and zipfile raise about a damaged file."""
 
 

@@ -178,7 +178,7 @@ def clear_places(paths: Iterable[Path]) -> None:
 def unfinished(result: Path) -> Path:
     """Return where a file or folder is before it is whole: beside it."""
     place = result if result.name else result.absolute()
-    return place.with_name(f"{place.name}.unfinished")
+    return place.parent / f"{place.name}.unfinished"
 
 
 def _clear(folder: Path) -> None:

@@ -132,11 +132,16 @@ class OutputFacts:
     def sums_to_one(self, axis: int) -> bool:
         """Tell whether values are shares, or their logarithms, that sum to 1 along an axis."""
         is_log = self.graph.operators.get(self.name) == "LogSoftmax"
-        if not (is_log or SEEN["share"](self)):
+        if not (is_log or self.is_share):
             return False
-        values = self.rows.astype(np.float64)
+        values = self.flat.reshape(self.rows.shape)
         sums = (np.exp(values) if is_log else values).sum(axis)
         return bool((np.abs(sums - 1) <= SUM_TOLERANCE).all())
+
+    @cached_property
+    def is_share(self) -> bool:
+        """Whether all values are within 0..1."""
+        return bool(((self.flat >= 0) & (self.flat <= 1)).all())
 
     def shows(self, word: str) -> bool:
         """Tell whether a word of `SEEN` is true of it, or with `!` is not."""
@@ -164,23 +169,24 @@ class Clue:
     def sees(self, facts: OutputFacts) -> bool:
         """Tell whether an output is as the row has it."""
         return (
-            all(any(map(facts.shows, part.split("|"))) for part in self.when.split())
-            and (not self.labels or facts.labelled == self.kind)
+            (not self.labels or facts.labelled == self.kind)
             and (not self.named or facts.is_called(self.named))
             and (not self.operator or facts.graph.operators.get(facts.name) in self.operator)
             and (not self.width or facts.width in WIDTHS[self.width])
             and (not self.task or facts.graph.metadata.get("task") in self.task)
+            and all(any(map(facts.shows, part.split("|"))) for part in self.when.split())
         )
 
 
 TABLE = read_toml(Path(__file__).with_suffix(".toml"))
-CLUES = tuple(from_fields(Clue, row) for row in TABLE["clue"])
+CLUES = sorted((from_fields(Clue, row) for row in TABLE["clue"]), key=lambda c: -c.strength)
+"""The strongest first; of equal strength as the table has them."""
 WIDTHS: Mapping[str, Sequence[int]] = TABLE["widths"]
 PARTS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)")
 """What stands between the words of a name."""
 NAMES = {
     name: re.compile(
-        r"\b(?:" + re.sub(" ", "|", words).replace("*", r"\w*") + r")\b", re.IGNORECASE
+        r"\b(?:" + words.replace(" ", "|").replace("*", r"\w*") + r")\b", re.IGNORECASE
     )
     for name, words in TABLE["names"].items()
 }
@@ -236,7 +242,7 @@ def _are_listed(facts: OutputFacts) -> bool:
 def _are_units(facts: OutputFacts) -> bool:
     rows = facts.rows.reshape(-1, facts.width).astype(np.float64)
     near = np.abs(np.linalg.norm(rows, axis=1) - 1) <= 1e-3
-    return bool(facts.inner and near.all()) and not SEEN["share"](facts)
+    return bool(facts.inner and near.all()) and not facts.is_share
 
 
 def _is_open(facts: OutputFacts) -> bool:
@@ -259,7 +265,7 @@ SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
     "head": lambda f: f.is_head,
     "units": _are_units,
     "vector_name": lambda f: f.is_called("vectors"),
-    "share": lambda f: bool((f.flat >= 0).all() and (f.flat <= 1).all()),
+    "share": lambda f: f.is_share,
     "sure": lambda f: bool(((f.flat < 0.1) | (f.flat > 0.9)).mean() > 0.5),
     "swings": lambda f: bool(-1 <= f.flat.min(initial=0.0) < 0 < f.flat.max(initial=0.0) <= 1),
     "peaks": lambda f: bool((np.abs(f.flat) < 0.1 * f.flat.max()).mean() > 0.85),
@@ -285,7 +291,7 @@ SEEN: Mapping[str, Callable[[OutputFacts], bool]] = {
 def weigh(facts: OutputFacts) -> list[Clue]:
     """Return the strongest clue for each kind that any sees, the strongest kind first."""
     first: dict[str, Clue] = {}
-    for clue in sorted(CLUES, key=lambda clue: -clue.strength):
+    for clue in CLUES:
         if clue.kind not in first and clue.sees(facts):
             first[clue.kind] = clue
     return [*first.values()]

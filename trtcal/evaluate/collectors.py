@@ -62,7 +62,7 @@ def read_task(
     run = reference.runner([spec.name for spec in reference.outputs])
     reader = TaskReader(name, tuple(outputs), graph=reference.graph)
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
-    return _read(run, dataset, (batch, is_fixed), reader)
+    return _read(run, dataset, (dataset.batch or batch, is_fixed), reader)
 
 
 def _read(

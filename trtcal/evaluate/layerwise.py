@@ -22,7 +22,7 @@ from trtcal.evaluate.accuracy import rounded, sqnr_db
 from trtcal.evaluate.replay import replay
 from trtcal.formats import Precision, by_dtype
 from trtcal.model import Model
-from trtcal.model.files import array_of
+from trtcal.model.files import array_of, attribute_of
 from trtcal.model.model import along
 from trtcal.model.passes import prepare
 from trtcal.model.tensors import constants_of, readers_of
@@ -166,7 +166,7 @@ class _Finder:
             if stored_zero is None:
                 return None
             zero = stored_zero
-        block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
+        block = attribute_of(node, "block_size", 0)
         known = zero.dtype in INTEGERS or zero.dtype in by_dtype()
         if scale is None or not known or scale.dtype.kind != "f":
             return None
@@ -185,7 +185,7 @@ class _Finder:
 
 
 def _axis(node: onnx.NodeProto) -> int:
-    return next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
+    return int(attribute_of(node, "axis", 1))
 
 
 def _value(constants: Mapping[str, onnx.TensorProto], name: str) -> Array | None:

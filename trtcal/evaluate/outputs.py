@@ -160,7 +160,7 @@ def relative_errors(figures: Mapping[str, Values]) -> Values:
 
 def peak_of(rows: Array) -> float:
     """Return the range of a picture's values: of its type, a usual one, or their own."""
-    if rows.dtype.kind != "f":
+    if rows.dtype.kind in "iu":
         return float(np.iinfo(rows.dtype).max) if rows.dtype.itemsize == 1 else 255.0
     low, high = float(rows.min(initial=0.0)), float(rows.max(initial=0.0))
     usual = ((-0.25, 0.0, 1.25, 1.0), (-1.25, 0.0, 1.25, 2.0), (-64.0, 16.0, 320.0, 255.0))

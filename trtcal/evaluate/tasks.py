@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.config import TASKS, Tasks
+from trtcal.config import Tasks
 from trtcal.data.coco import are_boxes
 from trtcal.errors import InputError, some
 from trtcal.evaluate.boxes import CELLS, Boxes, cells_of, find_decoder, names_of
@@ -37,16 +37,18 @@ Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
 """Each output that counts, samples along the first axis."""
 
-KINDS = dict(
-    zip(
-        TASKS,
-        (
-            *("classes", "labels", "boxes", "pixels", "values"),
-            *("vectors", "tokens", "signal", "image", UNJUDGED),
-        ),
-        strict=True,
-    )
-)
+KINDS = {
+    "classification": "classes",
+    "multilabel": "labels",
+    "detection": "boxes",
+    "segmentation": "pixels",
+    "regression": "values",
+    "embedding": "vectors",
+    "tokens": "tokens",
+    "audio": "signal",
+    "image": "image",
+    "none": UNJUDGED,
+}
 """Task -> the kind of its outputs."""
 TASK_OF = {kind: task for task, kind in KINDS.items()} | {RAW: "detection"}
 """Kind -> the task that chooses it."""
@@ -359,13 +361,13 @@ def _labelled(outputs: Mapping[str, Array], size: int, labels: Labels | None) ->
 
 def _read(facts: OutputFacts, task: str | None, is_named: bool) -> tuple[Output, str]:
     """Return an output as the task given for it has it, else as its clues say, with the sentence."""
+    kind = RAW if task == "detection" else KINDS[task] if task else ""
+    if kind and _can_be(facts, kind):
+        return _output(facts, kind), ""
     clues = weigh(facts)
     if is_named:  # who names a state wants it judged
         clues = [clue for clue in clues if clue.kind != UNJUDGED] or clues
-    if task is None:
-        return _output(facts, clues[0].kind), _sentence(facts.name, clues)
-    kind = RAW if task == "detection" else KINDS[task]
-    return _output(facts, kind if _can_be(facts, kind) else clues[0].kind), ""
+    return _output(facts, clues[0].kind), "" if task else _sentence(facts.name, clues)
 
 
 def _sentence(name: str, clues: Sequence[Clue]) -> str:
@@ -391,8 +393,7 @@ def _can_be(facts: OutputFacts, kind: str) -> bool:
 
 def _output(facts: OutputFacts, kind: str) -> Output:
     """Return an output as one of a kind, with threshold, axis of classes and peak of its values."""
-    is_share = bool(((facts.rows >= 0) & (facts.rows <= 1)).all())
-    threshold = 0.5 if is_share or (kind == "classes" and facts.rows[0].size > 1) else 0.0
+    threshold = 0.5 if facts.is_share or (kind == "classes" and facts.rows[0].size > 1) else 0.0
     axis = None
     if kind == "pixels":
         is_first = facts.form == "sequence" and facts.sums_to_one(1)

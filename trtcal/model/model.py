@@ -20,7 +20,15 @@ from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
-from trtcal.model.files import EMBEDDED, all_nodes, load_external, opset_of, stand_in, tensors_of
+from trtcal.model.files import (
+    EMBEDDED,
+    all_nodes,
+    attribute_of,
+    load_external,
+    opset_of,
+    stand_in,
+    tensors_of,
+)
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
@@ -333,7 +341,7 @@ def without_samples(model: Model) -> frozenset[str]:
     nodes = (node for node in model.proto.graph.node if node.op_type in RECURRENT)
     read = set[str]()
     for node in nodes:
-        if not any(item.name == "layout" and item.i for item in node.attribute):  # batches first
+        if not attribute_of(node, "layout", 0):  # batches first
             read.update((*node.input[:1], *node.input[5:7]))
     return frozenset(
         spec.name

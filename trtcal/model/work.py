@@ -209,10 +209,8 @@ class _Counter:
         return max(options, key=lambda option: sum(each.macs or 0 for each in option[1]))
 
     def _loop(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
-        body, carried = (
-            attribute_of(node, "body", onnx.GraphProto()),
-            [replace(tensor, value=None) for tensor in inputs[2:]],
-        )
+        body = attribute_of(node, "body", onnx.GraphProto())
+        carried = [replace(tensor, value=None) for tensor in inputs[2:]]
         goes_on = inputs[1] if len(node.input) > 1 and node.input[1] else TRUE
         start = [Tensor.of(np.array(0)), goes_on, *inputs[2:]]
         trips = _trips(_Condition(body, scope, self.inference), start, inputs[0])

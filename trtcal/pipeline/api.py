@@ -26,7 +26,6 @@ from trtcal.check.issues import DataCheck
 from trtcal.config import Config, DataConfig, ImagesConfig, Tasks, read_config
 from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
-from trtcal.data.dataset import batch_for
 from trtcal.data.opening import Data
 from trtcal.documents import Workplace, write_document
 from trtcal.errors import InputError
@@ -396,7 +395,7 @@ def compare(
         paths, names = [path for path, _ in others], [name for _, name in others]
         candidates, crashes = open_candidates(paths, names=names)
         question = CollectSettings(task=task, outputs=tuple(outputs))
-        options = CompareSettings(batch_for(loaded, batch), rounds, question, crashes=crashes)
+        options = CompareSettings(batch, rounds, question, crashes=crashes)
         return compare_variants(open_variant(*first), candidates, dataset, settings, options)
 
 
@@ -425,7 +424,7 @@ def ab_test(
     loaded = _model(baseline)
     dataset = open_data(data, loaded)
     question = Question(parse_limits(limits), metric)
-    settings = options or ABOptions(batch_for(loaded, 32))
+    settings = options or ABOptions(32)
     settings = replace(settings, task=task or settings.task, outputs=outputs or settings.outputs)
     with _written([("A", baseline), ("B", candidate)]) as (first, second):
         return test(open_variant(*first), open_variant(*second), dataset, question, settings)
@@ -436,7 +435,7 @@ def sensitivity(
     calibration: Calibration | PathLike,
     data: Data,
     samples: int = SAMPLES,
-    task: str | None = None,
+    task: Tasks = None,
     outputs: Sequence[str] = (),
 ) -> Sensitivities:
     """Measure how much each layer of a model loses in INT8, on the first `samples` of the data.
@@ -482,7 +481,7 @@ def search(
     dataset, table = open_data(data, loaded), _calibration(calibration)
     with contextlib.ExitStack() as stack:
         folder = output or stack.enter_context(Workplace())
-        settings = options or SearchOptions(batch=batch_for(loaded, 1))
+        settings = options or SearchOptions()
         reader = TaskReader(settings.reader.name, settings.reader.outputs)  # reads one model
         settings = replace(settings, reader=reader)
         if limits:

@@ -14,7 +14,6 @@ from typing import Any
 
 from trtcal.config import FILE, Config, DataConfig, are_annotations, parse_config
 from trtcal.data import Dataset, open_dataset
-from trtcal.data.dataset import batch_for
 from trtcal.data.images import CSV, find_images, image_labels
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import read_task
@@ -186,7 +185,7 @@ def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> Non
 def _add_task(draft: Draft, model: Model, dataset: Dataset, choices: Config) -> None:
     """Write the task of each output, one for all where they are the same, with why it is guessed."""
     reference, user = open_variant(model.path), (choices.task, choices.outputs)
-    task, _ = read_task(reference, dataset, batch_for(model, BATCH), *user)
+    task, _ = read_task(reference, dataset, BATCH, *user)
     for guess in task.guesses:
         draft.guesses.append(guess)
         draft.lines.append(f"# guessed: {guess}")

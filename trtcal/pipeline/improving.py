@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 from trtcal.data import Dataset
 from trtcal.errors import TrtcalError
-from trtcal.evaluate.ab import ABTest
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.pipeline import SearchOptions, samples_searched, whole_test
 from trtcal.model import Model
@@ -54,18 +54,15 @@ def improved_for_search(
 
     if settings.improve != "auto":
         return optimized(settings.improve)
-    tests = list[ABTest]()
+    plain = cache(lambda: whole_test(model, calibration, searched, settings))
 
-    def is_short() -> bool:
-        tests.append(whole_test(model, calibration, searched, settings))
-        return not tests[0].keeps_all
-
-    improved = where_short(is_short, optimized, say)
-    if improved is None:
-        return None
-    tests.append(whole_test(improved.optimized, improved.calibration, searched, settings))
-    before, after = (test.verdict.answers[0].candidate for test in tests)
-    if after < before:
+    def optimized_if_better() -> Improved | None:
+        improved = optimized()
+        test = whole_test(improved.optimized, improved.calibration, searched, settings)
+        figures = [of.candidate for tested in (plain(), test) for of in tested.verdict.answers[:1]]
+        if figures == sorted(figures):
+            return improved
         say("the optimized model loses more on the samples of the search, which starts without it")
         return None
-    return improved
+
+    return where_short(lambda: not plain().keeps_all, optimized_if_better, say)

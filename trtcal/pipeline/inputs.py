@@ -67,10 +67,9 @@ class Inputs:
         settings, config = self.config.evaluation, self.config
         is_priced = (config.report.price_per_hour or config.cost.instance) is not None
         rounds = settings.rounds or (ROUNDS if is_priced else None)
-        batch = batch_for(self.model, settings.batch)
         limits = tuple(filter(is_compared, self.config.limits))
         other = FP16_VARIANT if self.config.build.compares_fp16 else None
-        return limits, CompareSettings(batch, rounds, self.question, alternative=other)
+        return limits, CompareSettings(settings.batch, rounds, self.question, alternative=other)
 
 
 def open_inputs(

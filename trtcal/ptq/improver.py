@@ -291,7 +291,7 @@ def _files(file: str) -> tuple[str, str, str]:
 
 
 def write_improved(folder: Path, file: str, improved: Improved) -> None:
-    """Write optimizations to a file, the last, and their record and ranges beside it."""
+    """Write optimizations to a file, and their record and ranges beside it."""
     improved.write(*(folder / file for file in _files(file)))
 
 

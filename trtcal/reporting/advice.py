@@ -89,10 +89,10 @@ def _more(
 
 def more_samples(judged: Sequence[Judgement]) -> str:
     """Return how many samples in all would settle limits, and how much narrower intervals get."""
-    needed = max(judgement.samples_needed or 0 for judgement in judged)
-    seen = max(limit.figure.samples or 1 for limit in judged if limit.figure)
+    last = max(judged, key=lambda judgement: judgement.samples_needed or 0)
+    needed, seen = last.samples_needed or 0, (last.figure and last.figure.samples) or 1
     times = math.sqrt(needed / seen)
-    more = f"about {needed - seen:,} more would settle it, {needed:,} in total"
+    more = f"about {needed - seen:,} more samples would settle it, {needed:,} in total"
     return f"{more}, with an interval {times:.2g} times narrower"
 
 

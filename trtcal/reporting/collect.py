@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,16 @@ class Findings:
     optimizations: tuple[Document, ...] = ()
     data_check: Document | None = None
 
-    @property
+    @cached_property
     def failed_builds(self) -> dict[str, str]:
         """What could not be built, and why: as the run says, else logs without a build."""
         named = (self.run or {}).get("missing_builds")
         if isinstance(named, dict) and named:
             return {str(what): str(why) for what, why in named.items()}
-        return {
-            where: getattr(
-                failure_of(self.folder / where / manifest.LOG),
-                "what",
-                "it left a log and no engine",
-            )
-            for where in self.failed_logs
-        }
+        places = {where: self.folder / where / manifest.LOG for where in self.failed_logs}
+        causes = {where: failure_of(log) for where, log in places.items()}
+        unknown = "it left a log and no engine"
+        return {where: cause.what if cause else unknown for where, cause in causes.items()}
 
 
 def collect(folder: Path) -> Findings:

@@ -459,7 +459,8 @@ def commands(document: Document) -> Iterator[str]:
         if not chosen or methods[method] == quantization.get("calibration"):
             chosen = output
     ranges = None if quantization.get("calibration") == NONE else chosen  # None: weights alone
-    words = (*(calibration if files or optimized else ()), *plan_of(document, folder))
+    plan = plan_of(document, folder) if files else ()
+    words = (*(calibration if files or optimized else ()), *plan)
     options = {"improve": optimized["effort"]} if optimized else {"calibration": ranges}
     is_int8 = engines.formats_of(document) <= {"int8"}
     output = "int8.onnx" if is_int8 else "quantized.onnx"

@@ -55,6 +55,8 @@ NONE = {
     "rounded outputs": "a = Round(x) y = Clip(a, none, most)",
     "other factors": "a = Div(x, s) b = Round(a) c = Clip(b, lo, hi) y = Mul(c, two)",
     "half a step": "a = Div(x, s) b = Add(a, half) c = Round(b) d = Clip(c, lo, hi) y = Mul(d, s)",
+    "limits that are no constants": "a = Div(x, s) b = Round(a) c = Min(b, hi, x) "
+    "d = Max(c, lo, narrow) y = Mul(d, s)",
     "read inside": "a = Div(x, s) b = Round(a) c = Clip(b, lo, hi) d = Mul(c, s) y = Add(d, b)",
 }
 FEEDS = {"x": (rng(3).standard_normal((4, 6, 5, 5)) * 3).astype(np.float32)}

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -217,7 +218,8 @@ def find_plans(
     whole = frozenset(unit for unit in shares if split(unit).precision == costs.precisions[0])
     if not settings.limits.asked and settings.goal == FASTEST:
         searched = samples_searched(dataset, settings, model)
-        findings = _with_all(findings, whole, whole_test(model, calibration, searched, settings))
+        test = partial(hold, plans, whole, searched, settings)
+        findings = _with_all(findings, whole, costs.precisions[0], test)
     tested = beside = None
     if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
@@ -240,11 +242,13 @@ def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) ->
 def searched_on(samples: int, settings: SearchOptions, model: Model) -> int:
     """Return on how many samples plans are measured: 512 or half, or all where half are too few.
 
-    Fewer where the others can then decide the limit in points, of one point where none is given.
+    Fewer where the others can then decide the limit in points, of one point where none is given, of
+    half for a goal that has it.
     """
     half, asked = samples // 2, settings.limits.losses.asked
     bounds = [-limit.bound for limit in asked if limit.is_change and -100 < limit.bound < 0]
-    left = samples - math.ceil(math.log(ALPHA) / math.log1p(-min(bounds, default=1.0) / 100))
+    least = min(bounds, default=1.0 if asked or settings.goal == FASTEST else 0.5)  # as `_limits`
+    left = samples - math.ceil(math.log(ALPHA) / math.log1p(-least / 100))
     usual = min(MOST, half, left if left >= LEFT else half) if half >= FEWEST else samples
     return whole_batches(settings.evaluated or usual, model)
 
@@ -256,14 +260,19 @@ def whole_test(
     return hold(Plans(model, calibration), frozenset(), searched, settings)
 
 
-def _with_all(findings: Found, whole: Plan, test: ABTest) -> Found:
-    """Return what was found, with all layers in INT8 recommended where that is good enough."""
+def _with_all(findings: Found, whole: Plan, precision: str, test: Callable[[], ABTest]) -> Found:
+    """Return what was found, with all layers in a precision recommended where that is good enough."""
     point = next((point for point in findings.measured if point.plan == whole), None)
-    if point is None or not (findings.int8_pays and test.keeps_all and test.verdict.is_good):
+    if point is None or not (findings.int8_pays and point.loss.is_fit):
         return findings
-    reason = f"no layer has to be left in float: with all in INT8, {test.verdict.sentence}"
-    front = findings.front if point in findings.front else (point, *findings.front)
-    return replace(findings, front=front, recommended=point, reason=reason.rstrip("."))
+    with crashes_as_warnings():
+        tested = test()
+        if tested.keeps_all and tested.verdict.is_good:
+            why = f"with all in {precision.upper()}, {tested.verdict.sentence}".rstrip(".")
+            reason = f"no layer has to be left in float: {why}"
+            front = findings.front if point in findings.front else (point, *findings.front)
+            return replace(findings, front=front, recommended=point, reason=reason)
+    return findings
 
 
 def _sensitivities(
@@ -378,7 +387,7 @@ def _test(
         known = [spec.name for spec in baseline.outputs]  # others are those of a body
         outputs = tuple(name for name in reader.outputs if name in known)
         options = ABOptions(
-            batch_for(model, BATCH),
+            BATCH,
             reference=next(iter(others), None),
             task=reader.name,
             outputs=outputs,

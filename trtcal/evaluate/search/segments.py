@@ -241,9 +241,9 @@ class Rerun:
         feeds = dataset.batches(self.batch, 0, self.samples)
         run, threads = partial(self._through, "float", 0), os.cpu_count() or 1
         self.recording = Recording(run, feeds, dataset.labels, threads=threads)
-        first = self.recording.first  # read here: batches are measured in several threads
-        outputs = {name: first.expected[name] for name in self.pair.outputs}
         try:
+            first = self.recording.first  # read here: batches are measured in several threads
+            outputs = {name: first.expected[name] for name in self.pair.outputs}
             self.reader.read(outputs, first.size, first.labels, first.inputs)
             self.rows = joined(self.recording.rerun(partial(self._through, "int8", 0), self._rows))
         except BaseException:

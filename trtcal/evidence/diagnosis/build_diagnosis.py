@@ -395,7 +395,7 @@ def check_failure(
     log: Path, model: Model, has_parser: bool, own: Iterable[Finding] = ()
 ) -> Diagnosis:
     """Diagnose a build that gave no engine: by its log, and by the Q/DQ where TensorRT parses them."""
-    further = [*own, *(_faults(find_faults(uniquely_named(model).proto)) if has_parser else ())]
+    further = [*own, *(_faults(find_faults(model.proto)) if has_parser else ())]
     return diagnose(Case(events=_events([log]), is_built=False), further=further)
 
 

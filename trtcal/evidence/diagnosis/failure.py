@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,16 @@ def failure_of(log: Path, events: Iterable[Event] | None = None) -> Finding | No
     return next(filter(ends_build, findings), None)
 
 
-def summarized(file: str, summary: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Return a failed build's log, why it failed, and what helps: as recorded, else by its summary.
+def recorded_cause(file: str) -> Finding | None:
+    """Return why the build of a log failed as `trtcal build` recorded it, None for other logs."""
+    return next(filter(ends_build, recorded(Path(file))), None)
 
-    The summary's result becomes that of the record: a crash leaves no word of it in the log.
-    """
-    if cause := next(filter(ends_build, recorded(Path(file))), None):
-        summary["result"] = "failed"
+
+def summarized(
+    file: str, summary: Mapping[str, Any], cause: Finding | None
+) -> tuple[str, str, str] | None:
+    """Return the log of a failed build, why it failed, and what helps: as recorded, else by the log."""
+    if cause is not None:
         return file, cause.what, cause.fix
     if not summary["is_failed"]:
         return None

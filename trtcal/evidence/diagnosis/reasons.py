@@ -17,6 +17,7 @@ from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.formats import RANGED, WEIGHTS_ONLY
+from trtcal.model.files import attribute_of
 from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import asked_precisions
@@ -153,9 +154,7 @@ def _axis_faults(
 ) -> Iterator[Fault]:
     """Yield a fault if the scales of a weight lie on another axis than its output channels."""
     channel_axis = _output_axis(node, index, len(shape))
-    axis = next(
-        (attribute.i for attribute in dequantizer.attribute if attribute.name == "axis"), 1
-    ) % len(shape)
+    axis = attribute_of(dequantizer, "axis", 1) % len(shape)
     if channel_axis is not None and axis != channel_axis:
         yield Fault(
             "wrong_axis",
@@ -168,7 +167,7 @@ def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     """Return the axis of a weight that TensorRT wants scales on, None where no rule is known."""
     if node.op_type == "Einsum" or (node.op_type == "MatMul" and index == 0):
         return None
-    transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+    transposed = bool(attribute_of(node, "transB", 0))
     return output_axis(node.op_type, transposed) % rank
 
 

@@ -23,6 +23,7 @@ from trtcal.evidence.fusion.patterns import (
     Term,
     Variable,
 )
+from trtcal.model.files import attribute_of
 from trtcal.model.ops import COMMUTES
 from trtcal.model.passes.redundant import FLOATS, HOLDING
 from trtcal.model.tensors import View
@@ -126,7 +127,7 @@ def _transposes(view: View, number: int) -> tuple[int, ...]:
 
 
 def _axes(transpose: onnx.NodeProto) -> list[int] | None:
-    axes = next((list(item.ints) for item in transpose.attribute if item.name == "perm"), None)
+    axes = attribute_of(transpose, "perm")
     return axes if axes and sorted(axes) == list(range(len(axes))) else None
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trtcal.evidence.layers.layer import (
     FLOATS,
@@ -194,18 +195,22 @@ def narrow_formats(layers: Sequence[Layer]) -> set[str]:
 EXPANDED = "weights_expanded"
 
 
-Loss = tuple[str, ...]
-"""Why a precision was lost, what to try, and the reason in one stable word where it has one."""
+class Loss(NamedTuple):
+    """Why a precision was lost, what to try, and the reason in one stable word where it has one."""
+
+    reason: str
+    hint: str
+    cause: str | None = None
 
 
 def loss_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
     """Return why a layer among `layers` computes a node in another precision than `asked`."""
     reason = f"its {layer.kind} layer runs in {layer.precision}"
     if layer.precision not in FLOATS:
-        return (reason, "remove the Q/DQ from the inputs of the node and build again")
+        return Loss(reason, "remove the Q/DQ from the inputs of the node and build again")
     if precision in FLOATS:
         hint = f"cast the inputs of the node to {precision}, or allow {precision} in the build"
-        return (reason, hint)
+        return Loss(reason, hint)
     expander = None if precision == "int8" else expander_of(precision, layer, layers)
     if precision in WEIGHTS_ONLY:
         return _of_weights(reason, precision, layer, expander)
@@ -229,7 +234,7 @@ def expander_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Layer 
 def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | None) -> Loss:
     if expander is None:
         hint = "check in the layer list that the weights have Q/DQ: `trtcal layers show`"
-        return (f"{reason}: no kernel before it reads {precision.upper()} weights", hint)
+        return Loss(f"{reason}: no kernel before it reads {precision.upper()} weights", hint)
     what = (
         f"{reason}: a kernel of its own expands its {precision.upper()} weights first. "
         "They are stored in 4 bits: the file is smaller and needs less memory at rest, "
@@ -237,10 +242,10 @@ def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | Non
     )
     if FORMATS[precision].named_by_weights and any(map(_is_one_block, expander.constants)):
         hint = "give the matrix two blocks or more: a block size below its summed axis"
-        return (f"{what}. The matrix has one block a column", hint, EXPANDED)
+        return Loss(f"{what}. The matrix has one block a column", hint, EXPANDED)
     faster = " or ".join(reversed(RANGED))
     hint = f"for a faster product ask for {faster}; keep it where the size of the file counts"
-    return (what, hint, EXPANDED)
+    return Loss(what, hint, EXPANDED)
 
 
 def _is_one_block(tensor: TensorInfo) -> bool:
@@ -248,7 +253,7 @@ def _is_one_block(tensor: TensorInfo) -> bool:
 
 
 def _of_expanded(reason: str, precision: str) -> Loss:
-    return (
+    return Loss(
         f"{reason}: a kernel of its own expands its {precision.upper()} weights first, "
         "and the Q/DQ of its input only round",
         f"leave the node in float: this builder has no {precision.upper()} kernel for it",
@@ -260,16 +265,16 @@ def _of_operands(reason: str, precision: str, layer: Layer) -> Loss:
     first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
     said = precision.upper()
     if first == precision:
-        return (
+        return Loss(
             f"{reason}: it converts the {said} operands to float first",
             "put the weight scales on the output channel axis, or use one scale for all weights",
         )
     if any(operand.dtype == precision for operand in (*layer.inputs[1:], *layer.constants)):
-        return (
+        return Loss(
             f"{reason}: only its weights are {said}",
             "quantize the input too: put Q/DQ on both operands, directly before the node",
         )
-    return (
+    return Loss(
         f"{reason}: its input arrives as {first}",
         "check that Q/DQ comes directly before both operands and that weight scales are on the axis "
         f"of the output channels; this backend may have no {said} kernel for the node",

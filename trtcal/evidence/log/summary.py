@@ -217,16 +217,22 @@ def log_document(path: Path) -> Document:
 class LogWriter:
     """Writes one log's document through `write`, in pieces, while it reads.
 
-    `newline` separates the events: nothing makes one line of it all. `layers` counts the layers, and
-    `end` holds the last part of the document.
+    `newline` separates the events: nothing makes one line of it all. `has_failed` says what the log may
+    not: a crash leaves no word in it. `layers` counts the layers, `end` holds the document's last part.
     """
 
-    def __init__(self, source: str, write: Callable[[bytes], object], newline: str = "\n") -> None:
+    def __init__(
+        self,
+        source: str,
+        write: Callable[[bytes], object],
+        newline: str = "\n",
+        has_failed: bool = False,
+    ) -> None:
         self.reader = Reader(Listing())
         self.summary = Summary()
         self.layers = 0
         self.end: Document = {}
-        self._source, self._write = source, write
+        self._source, self._write, self._has_failed = source, write, has_failed
         self._head = f',{newline}{{"line":'
         self._repeats = Repeats()
         self._digest = hashlib.sha256(b"[[")
@@ -252,6 +258,8 @@ class LogWriter:
         self.layers = number
         summary = self.summary.to_document()
         summary["left_out"]["layers"] = self.reader.listing.left_out
+        if self._has_failed:
+            summary |= {"result": "failed", "is_failed": True}
         self.end = {
             "lines": self.reader.number,
             "recognised": self.reader.recognised,

@@ -207,10 +207,10 @@ def _operand(node: gs.Node) -> gs.Tensor | None:
     """Return the input of a chain's node that is not constant, None if it can't be of a chain."""
     if not is_op(node, *SPELLED):
         return None
-    if len(node.inputs) != 2 or node.op not in COMMUTES | SELECTS:
+    if node.op not in COMMUTES | SELECTS:
         return node.inputs[0]
     others = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant)]
-    return others[0] if len(others) == 1 else None
+    return others[0] if len(others) == 1 and len(node.inputs) == 2 else None
 
 
 def _straight_through(tensor: gs.Tensor) -> gs.Tensor:
