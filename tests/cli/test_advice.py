@@ -2,7 +2,10 @@
 
 import shlex
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from tests.fixtures.networks import conv_net, samples
 from trtcal.backends.registry import targets_here
@@ -74,3 +77,19 @@ def test_what_is_written_has_a_name_without_o(place, capsys):
     assert run(capsys, ["build", "a net-int8.onnx", "--target", "cpu", "-q"])[0] == 0
     written = ("a net-prepared.onnx", "a net-int8.onnx", "builds/cpu/build.json")
     assert all((place / name).is_file() for name in written)
+
+
+def test_what_holds_its_limits_is_tested_next_with_the_same_configuration(place, capsys):
+    model = onnx.load(place / "a net.onnx")
+    onnx.save(model, "same.onnx")
+    weight = next(item for item in model.graph.initializer if item.name == "w2")
+    weight.CopyFrom(numpy_helper.from_array(-2 * numpy_helper.to_array(weight), "w2"))
+    onnx.save(model, "other.onnx")
+    np.savez(place / "x.npz", x=np.load(place / "data.npz")["x"])
+    (place / "own.toml").write_text('[evaluation]\ndata = "x.npz"\n')
+    limit = ("--limit", "sqnr_db >= 30", "--task", "regression")
+    words = ["compare", "a net.onnx", "other.onnx", "same.onnx", "--config", "own.toml", *limit]
+    status, following = run(capsys, [*words, "--rounds", "2"])
+    assert (status, following[:4]) == (1, ["trtcal", "ab", "a net.onnx", "same.onnx"])
+    assert {"--config", "own.toml", *limit} <= {*following}
+    assert run_command(following[1:]) == 0

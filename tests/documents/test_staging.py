@@ -22,6 +22,7 @@ from trtcal.documents import (
     removing,
     replacing_entries,
     together,
+    unfinished,
     write_json,
     write_text,
 )
@@ -217,3 +218,8 @@ def test_a_full_disk_leaves_the_old_files(tmp_path):
 
     assert forked(write) == 0
     assert tree(tmp_path) == before
+
+
+def test_the_root_is_a_folder_like_others():
+    assert unfinished(Path("/")) == Path("/.unfinished")
+    clear_places([Path("/"), Path()])

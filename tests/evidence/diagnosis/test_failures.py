@@ -154,3 +154,13 @@ def test_a_failed_build_beside_an_older_engine_is_reported(here, capsys):
     onnx.save(whole().proto(), "model.onnx")
     succeed(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")
     assert not list((here / "built").glob("failed-*"))
+
+
+@needs_rtx
+def test_a_log_without_a_word_of_it_has_the_recorded_failure_in_its_json_too(here, capsys):
+    onnx.save(zero_point(), "model.onnx")
+    assert run(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")[0] == 3
+    (here / "built" / "build.log").write_text("[I] parsing\n")  # as a crash leaves it
+    status, out, _ = run(capsys, "log", "--json", "built/build.log")
+    summary = json.loads(out)["summary"]
+    assert (status, summary["result"], summary["is_failed"]) == (1, "failed", True)
