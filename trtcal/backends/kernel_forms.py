@@ -100,7 +100,7 @@ class _Forms(GraphWriter):
         for node in list(self.graph.nodes):
             if node.op in QDQ and id(node) not in known:
                 self._settle_node(node)
-        clean(self.graph).toposort()
+        clean(self.graph).toposort(mode="nodes")
 
     def _settle_node(self, node: gs.Node) -> None:
         if is_literal(node):

@@ -100,7 +100,7 @@ def restored(small: onnx.ModelProto, weights: Mapping[str, TensorProto | Weight]
     for tensor in _constants(graph):
         if isinstance(tensor._values, LazyValues) and tensor.name in kept:
             tensor.values = kept[tensor.name]
-    return graph.toposort()
+    return in_order(graph)
 
 
 def small_export(graph: gs.Graph) -> tuple[onnx.ModelProto, dict[str, Weight]]:
@@ -168,7 +168,7 @@ def parts_of(graph: gs.Graph) -> tuple[gs.Graph, ...]:
 
 def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph as a model with the metadata of the model that it came from."""
-    clean(graph).toposort()
+    in_order(clean(graph))
     weights = _detached(graph)
     proto = _exported(graph, weights)
     for tensor in proto.graph.initializer:
@@ -179,6 +179,11 @@ def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
     proto.producer_name, proto.producer_version = like.producer_name, like.producer_version
     proto.metadata_props.extend(like.metadata_props)
     return proto
+
+
+def in_order(graph: gs.Graph) -> gs.Graph:
+    """Sort the nodes; graphsurgeon never returns from sorting functions beside an `If`."""
+    return graph.toposort(mode="nodes")
 
 
 def clean(graph: gs.Graph) -> gs.Graph:

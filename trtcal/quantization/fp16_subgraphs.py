@@ -57,14 +57,14 @@ def make_fp16_subgraphs(
     `quantized` are the nodes in INT8, `observed` the largest magnitudes seen of tensors. What nothing
     decides on runs in `floats` (fp16 or fp32), or in the other one where that saves casts.
     """
-    survey = Survey(graph.toposort(), decisions, quantized, observed, floats)
+    survey = Survey(graph.toposort(mode="nodes"), decisions, quantized, observed, floats)
     nodes = survey.split(floats)
     unknown = survey.unbounded(nodes, bounds(graph, observed))
     writer = _Writer(graph)
     for node in nodes:
         writer.convert(node, survey.places[id(node)])
     writer.meet_casts()
-    graph.cleanup(remove_unused_graph_inputs=False).toposort()
+    graph.cleanup(remove_unused_graph_inputs=False).toposort(mode="nodes")
     casts = sum(node.name in writer.casts for node in graph.nodes)
     names = tuple(node.name for node in nodes)
     return Fp16Subgraphs(names, casts, survey.skipped, writer.subnormal, unknown)

@@ -351,6 +351,19 @@ def test_functions_are_put_in_the_place_of_their_calls():
     assert changes(prepared)["functions"] == 2
 
 
+@pytest.mark.parametrize("skip", [[], ["functions"]])
+def test_functions_may_stand_beside_branches_that_call_them(skip):
+    sides = {
+        f"{side}_branch": branch(side, [node(op, ["x"], [side], f"call {op}", domain="own")], side)
+        for side, op in (("then", "Twice"), ("else", "Leak"))
+    }
+    nodes = [*as_nodes("[cast] c = Cast<to = 9>(s)"), node("If", ["c"], ["y"], "if", **sides)]
+    inputs = {"x": ["n", 3], "s": []}
+    model = make(nodes, {}, inputs, {"y": ["n", 3]}, domains=["own"], functions=NESTED)
+    prepared = prepare_with_record(model, skip=skip)
+    assert bool(prepared.model.proto.functions) == bool(skip)
+
+
 def test_functions_are_kept_on_request():
     prepared = prepare_with_record(calling(CALLS, NESTED), skip=["functions"])
     assert ops(prepared) == ["Twice", "Leak"]

@@ -154,7 +154,7 @@ def take_branches(graph: gs.Graph) -> int:
         _unfold(node, graph)
         count += 1
     if count:
-        fold_constants(clean(graph).toposort())
+        fold_constants(clean(graph).toposort(mode="nodes"))
     return count
 
 

@@ -148,7 +148,7 @@ def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassReco
         if fingerprint(graph) != before:
             raise _broken(stage, "it reported a skip and changed the graph") from reason
         return PassRecord(stage.name, before, before, 0, str(reason))
-    graph.toposort()
+    graph.toposort(mode="nodes")
     after = fingerprint(graph)
     if interface(graph) != seen and not stage.retypes:
         raise _broken(stage, "an input or output of the graph changed")
