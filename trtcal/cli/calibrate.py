@@ -17,6 +17,7 @@ from trtcal.cli.output import (
     parameters,
     print_table,
     progress,
+    reasons,
     say,
     say_more,
     size_in_bytes,
@@ -77,12 +78,16 @@ class Calibrate(
         "Keep the histograms in this .npz file; if they fit the model and data, nothing is run."
     )
     output: Path | None = option("JSON file for the ranges.  [default: calibration.json]", "-o")
+    all_tensors: bool = option(
+        "Also observe what TensorRT's calibration cache lists beside the tensors of Q/DQ."
+    )
     how_many: bool = option(
         "Choose no ranges: estimate how many samples this model needs, with an interval."
     )
 
     def _run(self) -> None:
         from trtcal.calibration import cached, create_calibrator, observe
+        from trtcal.calibration.cache_tensors import cache_tensors
         from trtcal.calibration.profile import Phases
         from trtcal.check.data_check import check_data
         from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
@@ -101,6 +106,8 @@ class Calibrate(
         prepared = self.prepare(loaded)
         phases.lap("model")
         tensors = tensors_to_observe(find_layers(prepared))
+        listed = cache_tensors(loaded) if self.all_tensors else None
+        more = listed.beyond(tensors) if listed else []
         dataset = self.open_data(loaded, settings)
         if dataset.unused:
             note(f"note: arrays of the data that are not used: {some(dataset.unused, NAMES_SHOWN)}")
@@ -113,20 +120,26 @@ class Calibrate(
 
         checks: list[DataCheck] = []
 
+        def count(network: Model, names: list[str]) -> Observation:
+            how = _observe_options(self, unfinished(self.histograms or output))
+            with progress(f"observing {len(names)} tensors", len(observed), "samples") as advance:
+                return observe(
+                    network, observed, names, how, advance, lambda text: note(f"note: {text}")
+                )
+
         def make() -> Observation:
             checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
             warn(checks[0])
             phases.lap("data check")
-            how = _observe_options(self, unfinished(self.histograms or output))
-            with progress(f"observing {len(tensors)} tensors", len(observed), "samples") as advance:
-                return observe(
-                    prepared, observed, tensors, how, advance, lambda text: note(f"note: {text}")
-                )
+            seen = count(prepared, tensors)
+            rest = count(loaded, more).histograms if more else {}  # the float model has their names
+            return replace(seen, histograms=seen.histograms | rest)
 
-        observation = cached(self.histograms, loaded, observed, tensors, make)
+        observation = cached(self.histograms, loaded, observed, [*tensors, *more], make)
         phases.lap("observation")
         result = choose(self, prepared, observation, select, chosen, values)
         result = replace(result, sizes=size_ranges(loaded, dataset))
+        result = listed.complete(result) if listed else result
         phases.lap("ranges")
         title = f"{result.method} over {result.samples} samples of {observed.name}"
         note(f"note: {result.samples:,} samples in {sum(phases.seconds.values()):.1f} s")
@@ -180,8 +193,8 @@ def _show(result: Calibration, title: str) -> None:
     for name, reason in [*doubtful.items()][: most(NAMES_SHOWN)]:
         say(f"doubtful: {name}: {reason}")
     say_more(len(doubtful), most(NAMES_SHOWN), "doubtful ranges")
-    for name, reason in result.unranged.items():
-        say(f"no range for {name}: {reason}")
+    for names, reason in reasons(result.unranged):
+        say(f"no range for {names}: {reason}")
 
 
 def _summary(result: Calibration) -> str:

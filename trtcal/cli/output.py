@@ -29,7 +29,7 @@ from trtcal.documents.streams import (
     visible,
     visible_cell,
 )
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,6 +80,13 @@ def say_more(total: int, shown: int | None, what: str = "") -> None:
     """Say how many more there are than were shown, if there are any."""
     if shown is not None and total > shown:
         say(f"… and {' '.join(filter(None, (f'{total - shown} more', what)))}: use -v")
+
+
+def reasons(of: Mapping[str, str], shown: int = 3) -> Iterator[tuple[str, str]]:
+    """Yield every reason, after the first names that have it: all of them with -v."""
+    for reason in dict.fromkeys(of.values()):
+        names = [name for name, why in of.items() if why == reason]
+        yield some(names, len(names) if is_verbose() else shown), reason
 
 
 def printable(text: object) -> str:

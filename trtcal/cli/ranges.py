@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trtcal.cli.advice import recall, remember
 from trtcal.cli.options import (
     DataOptions,
     JsonOptions,
@@ -17,8 +18,7 @@ from trtcal.cli.options import (
     option,
     prepare,
 )
-from trtcal.cli.output import Columns, is_verbose, note, print_table, progress, say
-from trtcal.errors import some
+from trtcal.cli.output import Columns, note, print_table, progress, reasons, say
 
 if TYPE_CHECKING:
     from trtcal.ranges import Calibration, CalibrationDiff
@@ -34,7 +34,6 @@ ENDINGS = {
     "aimet-1": "encodings",
     "aimet-fp8": "encodings",
 }
-NAMED = 3
 FORMATS = """\b
 tensorrt-cache  TensorRT's calibration cache
 onnxruntime     the flatbuffers that ONNX Runtime's TensorRT provider reads
@@ -80,8 +79,8 @@ def _show(calibration: Calibration, path: Path) -> None:
         columns |= {"FP8 scale": lambda item: f"{item[1].fp8_scale:.6g}"}
     columns |= {"note": "{1.note}"}
     print_table([*calibration.ranges.items()], columns, str(path))
-    for name, reason in calibration.unranged.items():
-        say(f"no range for {name}: {reason}")
+    for names, reason in reasons(calibration.unranged):
+        say(f"no range for {names}: {reason}")
     values = (f"{name} {value}" for name, value in calibration.parameters.items())
     facts = [calibration.method, *values]
     say(
@@ -105,10 +104,8 @@ def _show_diff(result: CalibrationDiff, options: Diff) -> None:
     columns |= {"moved": "{percent:+.3g} %", "dB": "{db:+.3f}"}
     print_table(result.moved, columns, options.title)
     for path, only in ((options.a, result.only_before), (options.b, result.only_after)):
-        for reason in dict.fromkeys(only.values()):
-            names = [name for name, why in only.items() if why == reason]
-            shown = some(names, len(names) if is_verbose() else NAMED)
-            say(f"only in {path}: {shown}: {reason}")
+        for names, reason in reasons(only):
+            say(f"only in {path}: {names}: {reason}")
     say(f"{len(result.moved)} ranges moved, {result.same} are the same")
 
 
@@ -129,6 +126,10 @@ class Export(
         default="EntropyCalibration2",
     )
     tensors: tuple[str, ...] = option("Write only this tensor; may be repeated.", "--tensor")
+    model: Path | None = option(
+        "The float model, to check that a cache covers it.  [default: the one that was calibrated]"
+    )
+    partial: bool = option("Write a cache that lacks ranges which TensorRT wants.")
     output: Path | None = option(
         "File for the table.  [default: ranges with the ending of the format, such as ranges.cache]",
         "-o",
@@ -140,14 +141,28 @@ class Export(
 
         calibration, tensors = read_ranges(self.file), self.tensors
         output = self.output or Path(f"ranges.{ENDINGS[self.form]}")
+        if self.form == "tensorrt-cache" and not (tensors or self.partial):
+            self._check(calibration)
         export_calibration(
             output, calibration, self.form, tensors or None, self.tensorrt, self.algorithm
         )
-        for name, reason in calibration.unranged.items():
-            note(f"note: {name} has no range and is not written: {reason}")
+        for names, reason in reasons(calibration.unranged):
+            note(f"note: not written, for want of a range: {names}: {reason}")
         count, digest = len(set(tensors)) or len(calibration.ranges), digest_file(output)
         document = {"output": str(output), "digest": digest, "format": self.form, "ranges": count}
         self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
+
+    def _check(self, calibration: Calibration) -> None:
+        from trtcal.calibration.formats.convert import check_covers
+        from trtcal.model import load_model
+
+        files = recall(self.file)
+        if model := self.model or files.get("model"):
+            check_covers(calibration, load_model(Path(model)), self.file, files.get("data", "DATA"))
+        else:
+            note(
+                "note: whether these are all ranges that TensorRT wants is not known without --model"
+            )
 
 
 class Import(TableOptions, example="trtcal ranges import model.cache --model model.onnx"):
@@ -167,6 +182,7 @@ class Import(TableOptions, example="trtcal ranges import model.cache --model mod
         dataset = open_dataset(self.data, model).fingerprint if self.data else "unknown"
         calibration = import_calibration(self.file, model, self.form, dataset, self.partial)
         document = calibration.write(self.output)
+        remember(self.output, model=self.model, data=self.data)
         self.present(document, lambda: _show(calibration, self.file), self.output)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trtcal.calibration.cache_tensors import cache_tensors
 from trtcal.calibration.formats.aimet import (
     AIMET,
     AIMET_1,
@@ -26,9 +27,16 @@ from trtcal.calibration.formats.onnxruntime_table import (
 )
 from trtcal.calibration.formats.qdq import read_qdq
 from trtcal.calibration.formats.table import IMPORTED, UNKNOWN
-from trtcal.calibration.formats.tensorrt_cache import FORM, cache_of, is_unnamed, read_cache
+from trtcal.calibration.formats.tensorrt_cache import (
+    FORM,
+    OF_LAYER,
+    cache_of,
+    is_unnamed,
+    read_cache,
+)
 from trtcal.documents import read_json, write_bytes
 from trtcal.documents.bounds import read_bytes
+from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.formats import FORMATS
 from trtcal.model import Model, load_model
@@ -167,7 +175,14 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     known = tensor_names(model)
     needed = _tensors_to_quantize(prepare(model))
     others = (name for name in names if name not in known and not is_unnamed(name))
-    foreign = [name for name in others if name.removesuffix(" copy") not in known]
+    layers = known.union(
+        node.name or f"node_of_{node.output[0]}" for node in model.proto.graph.node
+    )
+    foreign = [
+        name
+        for name in others
+        if name.removesuffix(" copy") not in known and OF_LAYER.sub("", name) not in layers
+    ]
     there = set(names)
     missing = tuple(name for name in needed if name not in there)
     return Fit(tuple(foreign), missing, len(needed))
@@ -185,6 +200,19 @@ def _fitting(calibration: Calibration, fit: Fit, path: Path) -> Calibration:
     absent = dict.fromkeys(fit.missing, f"{path.name} has no range for it")
     kept = {name: why for name, why in calibration.unranged.items() if name not in fit.unknown}
     return replace(calibration, ranges=ranges, unranged={**kept, **absent})
+
+
+def check_covers(calibration: Calibration, model: Model, path: Path, data: str = "DATA") -> None:
+    """Raise `InputError` if TensorRT wants a range that a calibration, read from a file, lacks."""
+    _same(path, "model", calibration.model, model.fingerprint)
+    listed = cache_tensors(model)
+    if missing := listed.missing(calibration):
+        command = ("calibrate", str(model.path), "--data", data, "--all-tensors", "-o", str(path))
+        raise InputError(
+            f"{path} has no range for {len(missing)} of the {len(listed.origins)} tensors that "
+            f"TensorRT wants one for ({some(missing, NAMES_SHOWN)}): what reads them runs in float",
+            f"`{command_line(*command)}` observes them; --partial writes the others",
+        )
 
 
 def export_calibration(

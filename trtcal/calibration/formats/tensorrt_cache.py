@@ -1,6 +1,7 @@
 """TensorRT's calibration cache (up to TensorRT 10), whose text `calibrators.tensorrt_cache` describes.
 
-Names are ONNX's, or `(Unnamed Layer* N) [Type]_output` where TensorRT's parser added a layer.
+Names are ONNX's, or where TensorRT's parser added a layer, `(Unnamed Layer* N) [Type]_output`; from
+TensorRT 10 on `ONNXTRT_Broadcast_N_output`, and `NAME_output` for a constant or a part of a node.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ HEADER = re.compile(rf"TRT-([0-9X]+)-({'|'.join(ALGORITHMS)})")
 LEGACY = re.compile(r"0 [0-9a-f]{1,16} [0-9a-f]{1,16}")
 """What 8.6.0 begins a legacy calibrator's cache with: bits of its regression cutoff and quantile."""
 ENTRY = re.compile(r"(.+): ([0-9a-fA-F]{1,8})", re.DOTALL)  # so it is the last ": " that divides
-UNNAMED = re.compile(r"\(Unnamed Layer\* \d+\) \[.+\]_output(_\d+)?( copy)?", re.DOTALL)
+UNNAMED = re.compile(
+    r"(\(Unnamed Layer\* \d+\) \[.+\]|ONNXTRT_.+)_output(_\d+)?( copy)?", re.DOTALL
+)
+OF_LAYER = re.compile(r"(_\d+)?_output(_\d+)?$")
+"""What TensorRT 10 adds to a layer's name, an ONNX node's or constant's, for a tensor of no other."""
 
 
 def cache_of(
