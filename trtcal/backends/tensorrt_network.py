@@ -17,7 +17,7 @@ import numpy as np
 
 from calibrators.device_memory import DeviceError, DeviceMemoryError
 from calibrators.feeder import Feeds
-from calibrators.range import problem, scale_of, single
+from calibrators.range import FLOOR, LARGEST_AMAX, problem, scale_of, single
 from calibrators.tensorrt_builder import (
     KINDS,
     BuilderCalibrator,
@@ -25,6 +25,7 @@ from calibrators.tensorrt_builder import (
     cache_object,
     calibrator_object,
 )
+from calibrators.tensorrt_cache import cache_of_ranges
 from trtcal.backends.options import CACHE
 from trtcal.config import ImagesConfig
 from trtcal.data import open_dataset
@@ -138,6 +139,37 @@ def _wrong(name: str, amax: object) -> str | None:
 
 def _is_rounded(amax: float) -> bool:
     return bool(scale_of(float(single(amax))) != scale_of(amax))
+
+
+MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
+"""Layers whose output has the values of their input, by TensorRT's names."""
+
+
+def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> dict[str, float]:
+    """Return ranges with those of the tensors that TensorRT's parser made, where they follow.
+
+    A constant has its largest magnitude. What is moved has the range that it has before or after.
+    A product that a bias is added to has the sum's, because both are one kernel.
+    """
+    known, links, products = dict(ranges), list[tuple[str, str]](), set[str]()
+    floats = float_tensors(trt, network)
+    for layer in layers_of(network):
+        kind, tensor = str(layer.type).rpartition(".")[2], layer.get_output(0)
+        if kind == "CONSTANT" and tensor.name in floats:
+            constant = layer
+            constant.__class__ = trt.IConstantLayer  # the bindings' own way
+            peaks = np.abs(np.asarray(constant.weights, np.float64))
+            peak = np.max(peaks, initial=FLOOR, where=np.isfinite(peaks))
+            known.setdefault(tensor.name, min(float(peak), LARGEST_AMAX))
+        elif kind in MOVING or (kind == "ELEMENTWISE" and _first_input(layer) in products):
+            links.append((_first_input(layer) or "", tensor.name))
+        elif kind == "MATRIX_MULTIPLY":
+            products.add(tensor.name)
+    for source, target in links:
+        known.update({target: known[source]} if source in known and target not in known else {})
+    for source, target in reversed(links):
+        known.update({source: known[target]} if target in known and source not in known else {})
+    return known
 
 
 def set_dynamic_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
@@ -262,12 +294,18 @@ def routed(
     features = api(trt)
     features.check(request["route"], request["kind"])
     settings = {"int8": True, **_constrain(trt, network, request, features, say)}
+    if request["route"] != "calibrator":
+        match_ranges(trt, network, request["ranges"])  # refuses those that are none
+        request = {**request, "ranges": with_parser_tensors(trt, network, request["ranges"])}
     if request["route"] == "dynamic-ranges":
         _report(set_dynamic_ranges(trt, network, request["ranges"]), network, request, say)
         yield settings
         return
     if request["route"] == "cache":
         _report(match_ranges(trt, network, request["ranges"]), network, request, say)
+        Path(CACHE).write_bytes(
+            cache_of_ranges(features.version, request["kind"], request["ranges"])
+        )
     calibrator = calibrator_for(trt, request)
     with _calibrating(calibrator):
         yield {**settings, "calibrator": calibrator}
