@@ -7,12 +7,13 @@ then does what it should needs a GPU.
 import numpy as np
 import pytest
 
+from calibrators.range import FLOOR, scale_of
 from tests.calibrators.bindings import CACHE, Builder, HostMemory, calls
 from tests.fixtures.commands import shows
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
-from tests.tensorrt.stand_in import Layer, Network, Tensor, chain, module, ranges_of
+from tests.tensorrt.stand_in import Layer, LayerOfWeights, Network, Tensor, chain, module, ranges_of
 from trtcal.backends.options import ROUTES, Route
 from trtcal.backends.tensorrt_network import (
     api,
@@ -21,6 +22,7 @@ from trtcal.backends.tensorrt_network import (
     routed,
     set_dynamic_ranges,
     set_layer_precisions,
+    with_parser_tensors,
 )
 from trtcal.errors import BackendError, InputError
 from trtcal.model import TensorSpec, load_model
@@ -84,7 +86,7 @@ def test_every_tensor_gets_its_range_in_float32():
 def test_what_has_no_range_is_named_and_counted():
     network = chain("x", UNNAMED, "a", "y")
     found = match_ranges(TRT, network, {"x": 1.0, "a": 1.0, "old": 1.0})
-    assert (found.missing, found.unnamed, found.foreign) == ((UNNAMED, "y"), 1, ("old",))
+    assert (found.missing, found.foreign) == ((UNNAMED, "y"), ("old",))
     assert ranges_of(network) == {}
 
 
@@ -147,7 +149,10 @@ def test_unnamed_layers_and_unknown_precisions_are_refused(layer, precision):
 
 @each("version", OLD)
 @each("kind", ["entropy2", "minmax", "entropy"])
-def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(version, kind):
+def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(
+    version, kind, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     trt = module(version)
     asked = request("cache", ranges={"x": 1.0, "y": 255 * 2048.5 / 2048}, kind=kind)
     made, _ = run(chain("x", "y"), asked, trt)
@@ -155,10 +160,53 @@ def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(version
     names = {"entropy2": "EntropyCalibration2", "minmax": "MinMaxCalibration"}
     text = f"TRT-{header}-{names.get(kind, 'EntropyCalibration')}\nx: 3c010204\ny: 4000890a\n"
     assert calls(made["calibrator"]).read_calibration_cache() == text.encode()
+    assert (tmp_path / "calibration.cache").read_text() == text  # for trtexec
     assert made["int8"]
 
 
-def test_a_cache_that_tensorrt_does_not_take_is_an_error_not_an_empty_calibration():
+WEIGHTS = np.float32([0.5, -2.0, -np.inf])
+
+
+def parsed():
+    """Return a network as TensorRT's parser makes it of a Gemm and a Softmax: two named tensors."""
+    names = ("x", "w", "product", "b", "b rows", "y", "softmax", "p", "loop")
+    x, w, product, b, rows, y, softmax, p, loop = (Tensor(name) for name in names)
+    ids = Tensor("ids", "DataType.INT64")
+    layers = [
+        LayerOfWeights("w", [], [w], type="LayerType.CONSTANT", weights=WEIGHTS),
+        Layer("gemm", [x, w], [product], type="LayerType.MATRIX_MULTIPLY"),
+        LayerOfWeights("b", [], [b], type="LayerType.CONSTANT", weights=np.zeros(3, np.float32)),
+        LayerOfWeights("ids", [], [ids], type="LayerType.CONSTANT", weights=np.ones(3)),
+        Layer("b rows", [b], [rows], type="LayerType.SHUFFLE"),
+        Layer("sum", [product, rows], [y], type="LayerType.ELEMENTWISE"),
+        Layer("softmax", [y], [softmax], type="LayerType.SOFTMAX"),
+        Layer("back", [softmax], [p], type="LayerType.SHUFFLE"),
+        Layer("loop", [p], [loop], type="LayerType.RECURRENCE"),
+    ]
+    return Network([x], layers)
+
+
+def test_what_the_parser_made_has_the_range_that_follows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trt, ours = module("10.16"), {"x": 1.0, "y": 3.0, "p": 0.5}
+    trt.IConstantLayer = LayerOfWeights
+    assert with_parser_tensors(trt, parsed(), ours) == {
+        **ours, "w": 2.0, "product": 3.0, "b": FLOOR, "b rows": FLOOR, "softmax": 0.5,
+    }  # fmt: skip
+    _, said = run(parsed(), request("cache", ranges=ours), trt)
+    assert said[:2] == ["I 8 tensors have the given range", "W 1 float tensors have no range: loop"]
+    lines = (tmp_path / "calibration.cache").read_text().splitlines()
+    assert len(lines) == 9
+    assert f"w: {scale_of(2.0).view(np.uint32):x}" in lines
+    network = parsed()
+    run(network, request("dynamic-ranges", ranges=ours), trt)
+    assert ranges_of(network)["softmax"] == (-0.5, 0.5)
+
+
+def test_a_cache_that_tensorrt_does_not_take_is_an_error_not_an_empty_calibration(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     route = routed(TRT, chain("x"), request("cache", ranges={"x": 1.0}), print)
     with fails(BackendError, "x"), route as made:
         Builder({"x": 4}, refuses=True).build(made["calibrator"])

@@ -23,6 +23,8 @@ TOUCHED = {
     "EngineInspector.get_engine_information": EVERYWHERE,
     "IBuilderConfig": EVERYWHERE,
     "IBuilderConfig.builder_optimization_level": EVERYWHERE,
+    "IConstantLayer": EVERYWHERE,
+    "IConstantLayer.weights": EVERYWHERE,
     "ICudaEngine.create_engine_inspector": EVERYWHERE,
     "IInt8EntropyCalibrator": TO_10,
     "IInt8EntropyCalibrator2": TO_10,

@@ -55,6 +55,7 @@ class Layer:
     inputs: list
     outputs: list
     precision: str | None = None
+    type: str = "LayerType.ACTIVATION"
 
     @property
     def num_outputs(self):
@@ -65,6 +66,13 @@ class Layer:
 
     def get_input(self, number):
         return self.inputs[number] if self.inputs else None
+
+
+@dataclass
+class LayerOfWeights(Layer):
+    """What becomes an `IConstantLayer`."""
+
+    weights: np.ndarray | None = None
 
 
 @dataclass

@@ -14,6 +14,7 @@ from pathlib import Path
 OBJECTS = {
     "builder": "Builder",
     "config": "IBuilderConfig",
+    "constant": "IConstantLayer",
     "engine": "ICudaEngine",
     "inspector": "EngineInspector",
     "layer": "ILayer",

@@ -62,20 +62,14 @@ class Features:
 class Ranged:
     """How ranges and a network's tensors agree; names in the network's order, then the ranges'.
 
-    `given` have a range, `missing` are float tensors without one (`unnamed` of them have no name of
-    ONNX's), `foreign` are ranges of no tensor, `rounded` those whose scale TensorRT gets one step of
-    float32 off, because it takes them as float32.
+    `given` have a range, `missing` are float tensors without one, `foreign` are ranges of no tensor,
+    `rounded` those whose scale TensorRT gets one step of float32 off: it takes them as float32.
     """
 
     given: tuple[str, ...]
     missing: tuple[str, ...]
     foreign: tuple[str, ...]
     rounded: tuple[str, ...]
-
-    @property
-    def unnamed(self) -> int:
-        """How many tensors without a range TensorRT's parser made."""
-        return sum(name.startswith("(Unnamed Layer") for name in self.missing)
 
 
 def api(trt: Any) -> Features:
@@ -126,7 +120,7 @@ def match_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
         )
     missing = tuple(name for name in tensors if name not in ranges)
     foreign = tuple(name for name in ranges if name not in tensors)
-    rounded = tuple(name for name in ranged if _is_rounded(ranges[name]))
+    rounded = tuple(n for n in ranged if scale_of(float(single(ranges[n]))) != scale_of(ranges[n]))
     return Ranged(ranged, missing, foreign, rounded)
 
 
@@ -135,10 +129,6 @@ def _wrong(name: str, amax: object) -> str | None:
         return "it has no name"
     number = isinstance(amax, (int, float)) and not isinstance(amax, bool)
     return problem(amax) if number else "it is not a number"  # type: ignore[arg-type]
-
-
-def _is_rounded(amax: float) -> bool:
-    return bool(scale_of(float(single(amax))) != scale_of(amax))
 
 
 MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
@@ -165,10 +155,9 @@ def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> 
             links.append((_first_input(layer) or "", tensor.name))
         elif kind == "MATRIX_MULTIPLY":
             products.add(tensor.name)
-    for source, target in links:
-        known.update({target: known[source]} if source in known and target not in known else {})
-    for source, target in reversed(links):
-        known.update({source: known[target]} if target in known and source not in known else {})
+    for source, target in (*links, *((after, before) for before, after in reversed(links))):
+        if source in known:
+            known.setdefault(target, known[source])
     return known
 
 
@@ -348,8 +337,7 @@ def _constrain(
 def _report(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say) -> None:
     """Write to the log what has no range; `InputError` if obeying the plan needs one of them."""
     say("I", f"{len(matched.given)} tensors have the given range")
-    unnamed = f" ({matched.unnamed} of them made by TensorRT's parser)" if matched.unnamed else ""
-    _warn(say, matched.missing, f"float tensors have no range{unnamed}")
+    _warn(say, matched.missing, "float tensors have no range")
     _warn(say, matched.foreign, "ranges belong to no tensor of TensorRT's network")
     if request["route"] == "dynamic-ranges":
         _warn(say, matched.rounded, "ranges are not float32 values: their scales are rounded")

@@ -2,15 +2,15 @@
 
 They are the float tensors of the network that its ONNX parser makes: inputs, outputs, and all between
 layers, under their names in ONNX. A layer with a tensor that has none runs in float. Sources: NVIDIA's
-onnx-tensorrt (`registerTensor` in `ImporterContext.cpp`), and caches that TensorRT 7 to 10 wrote.
+onnx-tensorrt (`registerTensor` in `ImporterContext.cpp`), and caches that TensorRT 6 to 10 wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from onnx import GraphProto, TensorProto
+from onnx import TensorProto
 
 from trtcal.model import Model
 from trtcal.model.files import subgraphs_of, with_inner
@@ -18,9 +18,9 @@ from trtcal.model.ops import MOVES
 from trtcal.model.tensors import constants_of, producers_of, value_types
 from trtcal.ranges import Calibration, TensorRange
 
-FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 SAME_RANGE = MOVES | {"Dropout", "MaxPool"}
-"""Their output has its input's range: TensorRT's caches give both the same scale."""
+"""Their output has its input's range: TensorRT gives both one scale."""
 
 
 @dataclass(frozen=True)
@@ -38,52 +38,43 @@ class CacheTensors:
         known = {self.origins[name] for name in observed if name in self.origins}
         return [name for name in dict.fromkeys(self.origins.values()) if name not in known]
 
-    def missing(self, calibration: Calibration) -> list[str]:
-        """Return the tensors for which a calibration has neither a range nor a reason for none."""
-        known = {*calibration.ranges, *calibration.unranged}
-        return [name for name in self.origins if name not in known]
-
-    def complete(self, calibration: Calibration) -> Calibration:
-        """Return a calibration in graph order, with the ranges that follow from others."""
-        ranges, shared = dict(calibration.ranges), dict[str, TensorRange]()
+    def follow(self, ranges: Mapping[str, TensorRange]) -> dict[str, TensorRange]:
+        """Return ranges in graph order, with those that follow from others."""
+        shared = dict[str, TensorRange]()
         for name in filter(ranges.__contains__, self.origins):
             shared.setdefault(self.origins[name], ranges[name])
-        given = {name: shared[end] for name, end in self.origins.items() if end in shared}
+        return {name: shared[end] for name, end in self.origins.items() if end in shared} | ranges
+
+    def complete(self, calibration: Calibration) -> Calibration:
+        """Return a calibration with all ranges, and the reasons why others are not there."""
+        ranges, reasons = self.follow(calibration.ranges), self.left_out | calibration.unranged
         lacking = {
-            name: f"{end!r} has none" for name, end in self.origins.items() if end not in shared
+            name: f"{end!r} has none" for name, end in self.origins.items() if name not in ranges
         }
-        unranged = lacking | self.left_out | calibration.unranged
-        return replace(calibration, ranges=given | ranges, unranged=unranged)
+        return replace(calibration, ranges=ranges, unranged=lacking | reasons)
 
 
 def cache_tensors(model: Model) -> CacheTensors:
     """Return the tensors of a float model as it is given to TensorRT, not prepared."""
     graph, known = model.proto.graph, value_types(model.proto)
     producers, constants = producers_of(graph), constants_of(graph)
-    origins: dict[str, str] = {}
-    left_out = dict(_inside(graph))
+    origins, left_out = dict[str, str](), dict[str, str]()
     for name in dict.fromkeys([*(value.name for value in graph.input), *producers]):
-        kind = known[name].type.tensor_type.elem_type if name in known else TensorProto.UNDEFINED
+        kind = TensorProto.DataType.Name(
+            known[name].type.tensor_type.elem_type if name in known else 0
+        )
         node = producers.get(name)
-        if not name or name in constants:
+        if name in ("", *constants):
             continue
         if kind not in FLOATS:
-            left_out[name] = _why(kind)
+            what = "is unknown" if kind == "UNDEFINED" else f"is {kind.lower()}, and not a float's"
+            left_out[name] = f"its type {what}"
         elif node is not None and node.op_type in SAME_RANGE and node.input[0] in origins:
             origins[name] = origins[node.input[0]]
         else:
             origins[name] = name
-    return CacheTensors(origins, left_out)
-
-
-def _inside(graph: GraphProto) -> Iterator[tuple[str, str]]:
     for node in graph.node:
         for part in (part for holder in with_inner([node]) for part in subgraphs_of(holder)):
-            reason = f"it is inside {node.op_type} {node.name!r}"
-            yield from ((name, reason) for inner in part.node for name in inner.output if name)
-
-
-def _why(kind: int) -> str:
-    if kind == TensorProto.UNDEFINED:
-        return "its type is not known"
-    return f"TensorRT wants ranges of floats, and it is {TensorProto.DataType.Name(kind).lower()}"
+            inner = (name for each in part.node for name in each.output if name)
+            left_out |= dict.fromkeys(inner, f"it is inside {node.op_type} {node.name!r}")
+    return CacheTensors(origins, left_out)

@@ -136,33 +136,26 @@ class Export(
     )
 
     def _run(self) -> None:
-        from trtcal.calibration.formats.convert import export_calibration, read_ranges
+        from trtcal.calibration.formats.convert import check_covers, export_calibration, read_ranges
         from trtcal.documents import digest_file
+        from trtcal.model import load_model
 
         calibration, tensors = read_ranges(self.file), self.tensors
         output = self.output or Path(f"ranges.{ENDINGS[self.form]}")
-        if self.form == "tensorrt-cache" and not (tensors or self.partial):
-            self._check(calibration)
+        files, is_whole = recall(self.file), not (tensors or self.partial)
+        model, is_cache = self.model or files.get("model"), self.form == "tensorrt-cache"
+        if is_cache and is_whole and model:
+            check_covers(calibration, load_model(Path(model)), self.file, files.get("data", "DATA"))
         export_calibration(
             output, calibration, self.form, tensors or None, self.tensorrt, self.algorithm
         )
+        if is_cache and not model:
+            note("note: give --model to know whether TensorRT wants ranges that are not there")
         for names, reason in reasons(calibration.unranged):
             note(f"note: not written, for want of a range: {names}: {reason}")
         count, digest = len(set(tensors)) or len(calibration.ranges), digest_file(output)
         document = {"output": str(output), "digest": digest, "format": self.form, "ranges": count}
         self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
-
-    def _check(self, calibration: Calibration) -> None:
-        from trtcal.calibration.formats.convert import check_covers
-        from trtcal.model import load_model
-
-        files = recall(self.file)
-        if model := self.model or files.get("model"):
-            check_covers(calibration, load_model(Path(model)), self.file, files.get("data", "DATA"))
-        else:
-            note(
-                "note: whether these are all ranges that TensorRT wants is not known without --model"
-            )
 
 
 class Import(TableOptions, example="trtcal ranges import model.cache --model model.onnx"):

@@ -129,7 +129,7 @@ def test_a_reshaped_tensor_takes_the_range_of_the_one_before_it(tmp_path):
     values = {**weights, "s": np.float32(0.5), "z": np.int8(0)}
     model_of(tmp_path / "int8.onnx", [nodes[0], *pair, nodes[2]], values)
     found = import_calibration(tmp_path / "int8.onnx", model).ranges["moved"]
-    assert (found.amax, found.note) == (63.5, "it has the values of 'r'")
+    assert (found.amax, found.note) == (63.5, "it has the range of 'r'")
 
 
 def test_weights_quantized_in_the_graph_are_no_activations(tmp_path):

@@ -40,7 +40,6 @@ from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.formats import FORMATS
 from trtcal.model import Model, load_model
-from trtcal.model.tensors import sources
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
 from trtcal.ranges import CALIBRATION_KIND, Calibration, TensorRange, scales_of
 
@@ -141,20 +140,16 @@ def import_calibration(
 
 
 def _followed(calibration: Calibration, model: Model) -> Calibration:
-    """Return ranges with those of wanted tensors that hold the values of one that has a range."""
-    prepared = prepare(model)
-    names = [name for name in _tensors_to_quantize(prepared) if name not in calibration.ranges]
-    moved = {
-        name: replace(calibration.ranges[source], note=_note(calibration.ranges[source], source))
-        for name, (source, *others) in sources(prepared.proto, names).items()
-        if source in calibration.ranges and not others
-    }
-    unranged = {name: why for name, why in calibration.unranged.items() if name not in moved}
-    return replace(calibration, ranges={**calibration.ranges, **moved}, unranged=unranged)
-
-
-def _note(entry: TensorRange, source: str) -> str:
-    return "; ".join(filter(None, [entry.note, f"it has the values of {source!r}"]))
+    """Return ranges with those of wanted tensors that follow from others."""
+    prepared, ranges = prepare(model), dict(calibration.ranges)
+    listed = cache_tensors(prepared)
+    every = listed.follow(calibration.ranges)
+    for name in _tensors_to_quantize(prepared):
+        if name in every and name not in ranges:
+            notes = [every[name].note, f"it has the range of {listed.origins[name]!r}"]
+            ranges[name] = replace(every[name], note="; ".join(filter(None, notes)))
+    unranged = {name: why for name, why in calibration.unranged.items() if name not in ranges}
+    return replace(calibration, ranges=ranges, unranged=unranged)
 
 
 def _tensors_to_quantize(prepared: Model) -> list[str]:
@@ -205,11 +200,11 @@ def _fitting(calibration: Calibration, fit: Fit, path: Path) -> Calibration:
 def check_covers(calibration: Calibration, model: Model, path: Path, data: str = "DATA") -> None:
     """Raise `InputError` if TensorRT wants a range that a calibration, read from a file, lacks."""
     _same(path, "model", calibration.model, model.fingerprint)
-    listed = cache_tensors(model)
-    if missing := listed.missing(calibration):
+    origins, known = cache_tensors(model).origins, {**calibration.ranges, **calibration.unranged}
+    if missing := [name for name in origins if name not in known]:
         command = ("calibrate", str(model.path), "--data", data, "--all-tensors", "-o", str(path))
         raise InputError(
-            f"{path} has no range for {len(missing)} of the {len(listed.origins)} tensors that "
+            f"{path} has no range for {len(missing)} of the {len(origins)} tensors that "
             f"TensorRT wants one for ({some(missing, NAMES_SHOWN)}): what reads them runs in float",
             f"`{command_line(*command)}` observes them; --partial writes the others",
         )

@@ -19,7 +19,7 @@ from trtcal.calibration.formats.table import UNKNOWN, foreign, imported
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
-from trtcal.model.files import quantized_type
+from trtcal.model.files import quantized_type, subgraphs_of
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import quantization_record
 from trtcal.ranges import Calibration, TensorRange
@@ -67,7 +67,7 @@ class _Graph:
         constant = set(self.values)
         for node in graph.node:  # sorted, as ONNX wants it
             inputs = [name for name in node.input if name]
-            if inputs and constant.issuperset(inputs) and not _has_subgraph(node):
+            if inputs and constant.issuperset(inputs) and not any(subgraphs_of(node)):
                 constant.update(node.output)
         quantizers = [node for node in graph.node if node.op_type == "QuantizeLinear"]
         self.quantizers = [node for node in quantizers if node.input[0] not in constant]
@@ -142,12 +142,6 @@ def _larger(first: TensorRange | None, second: TensorRange) -> TensorRange:
     wide, narrow = (first, second) if first.amax > second.amax else (second, first)
     note = f"also quantized with amax {narrow.amax:.6g}"
     return imported(wide.amax, "; ".join(filter(None, [wide.note, note])))
-
-
-def _has_subgraph(node: onnx.NodeProto) -> bool:
-    """Tell whether a node holds a graph, which may read tensors that are not among its inputs."""
-    kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return any(item.type in kinds for item in node.attribute)
 
 
 def _array(tensor: Any) -> npt.NDArray[np.float64]:
