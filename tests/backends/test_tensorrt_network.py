@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from calibrators.range import FLOOR, scale_of
+from tests.calibration.formats.tables import calibration
 from tests.calibrators.bindings import CACHE, Builder, HostMemory, calls
 from tests.fixtures.commands import shows
 from tests.fixtures.fails import fails
@@ -24,6 +25,7 @@ from trtcal.backends.tensorrt_network import (
     set_layer_precisions,
     with_parser_tensors,
 )
+from trtcal.calibration.formats.tensorrt_cache import cache_of
 from trtcal.errors import BackendError, InputError
 from trtcal.model import TensorSpec, load_model
 
@@ -169,8 +171,8 @@ WEIGHTS = np.float32([0.5, -2.0, -np.inf])
 
 def parsed():
     """Return a network as TensorRT's parser makes it of a Gemm and a Softmax: two named tensors."""
-    names = ("x", "w", "product", "b", "b rows", "y", "softmax", "p", "loop")
-    x, w, product, b, rows, y, softmax, p, loop = (Tensor(name) for name in names)
+    names = ("x", "w", "product", "b", "b rows", "y", "softmax", "p", "best", "loop")
+    x, w, product, b, rows, y, softmax, p, best, loop = (Tensor(name) for name in names)
     ids = Tensor("ids", "DataType.INT64")
     layers = [
         LayerOfWeights("w", [], [w], type="LayerType.CONSTANT", weights=WEIGHTS),
@@ -181,7 +183,10 @@ def parsed():
         Layer("sum", [product, rows], [y], type="LayerType.ELEMENTWISE"),
         Layer("softmax", [y], [softmax], type="LayerType.SOFTMAX"),
         Layer("back", [softmax], [p], type="LayerType.SHUFFLE"),
+        Layer("best", [p], [best, ids], type="LayerType.TOPK"),
         Layer("loop", [p], [loop], type="LayerType.RECURRENCE"),
+        Layer("row", [loop], [Tensor("row")], type="LayerType.SLICE"),
+        Layer("cast", [p], [Tensor("whole", "DataType.INT32")], type="LayerType.CAST"),
     ]
     return Network([x], layers)
 
@@ -191,13 +196,16 @@ def test_what_the_parser_made_has_the_range_that_follows(tmp_path, monkeypatch):
     trt, ours = module("10.16"), {"x": 1.0, "y": 3.0, "p": 0.5}
     trt.IConstantLayer = LayerOfWeights
     assert with_parser_tensors(trt, parsed(), ours) == {
-        **ours, "w": 2.0, "product": 3.0, "b": FLOOR, "b rows": FLOOR, "softmax": 0.5,
+        **ours, "w": 2.0, "product": 3.0, "b": FLOOR, "b rows": FLOOR, "softmax": 0.5, "best": 0.5,
     }  # fmt: skip
     _, said = run(parsed(), request("cache", ranges=ours), trt)
-    assert said[:2] == ["I 8 tensors have the given range", "W 1 float tensors have no range: loop"]
+    known = "I 9 tensors have the given range"
+    assert said[:2] == [known, "W 2 float tensors have no range: loop, row"]
     lines = (tmp_path / "calibration.cache").read_text().splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     assert f"w: {scale_of(2.0).view(np.uint32):x}" in lines
+    exported = cache_of(calibration(ours), "10.16.1").decode().splitlines()
+    assert set(exported) <= set(lines)
     network = parsed()
     run(network, request("dynamic-ranges", ranges=ours), trt)
     assert ranges_of(network)["softmax"] == (-0.5, 0.5)

@@ -133,16 +133,18 @@ def _wrong(name: str, amax: object) -> str | None:
 
 MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
 """Layers whose output has the values of their input, by TensorRT's names."""
+PARTS = {"GATHER", "SLICE", "TOPK"}
+"""Layers whose first output has a part of these values."""
 
 
 def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> dict[str, float]:
     """Return ranges with those of the tensors that TensorRT's parser made, where they follow.
 
-    A constant has its largest magnitude. What is moved has the range that it has before or after.
-    A product that a bias is added to has the sum's, because both are one kernel.
+    A constant has its largest magnitude. What is moved has the range that it has before or after,
+    a part that of the whole. A product has that of its sum with a bias: both are one kernel.
     """
-    known, links, products = dict(ranges), list[tuple[str, str]](), set[str]()
-    floats = float_tensors(trt, network)
+    after, before, products = list[tuple[str, str]](), list[tuple[str, str]](), set[str]()
+    known, floats = dict(ranges), float_tensors(trt, network)
     for layer in layers_of(network):
         kind, tensor = str(layer.type).rpartition(".")[2], layer.get_output(0)
         if kind == "CONSTANT" and tensor.name in floats:
@@ -151,12 +153,14 @@ def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> 
             peaks = np.abs(np.asarray(constant.weights, np.float64))
             peak = np.max(peaks, initial=FLOOR, where=np.isfinite(peaks))
             known.setdefault(tensor.name, min(float(peak), LARGEST_AMAX))
-        elif kind in MOVING or (kind == "ELEMENTWISE" and _first_input(layer) in products):
-            links.append((_first_input(layer) or "", tensor.name))
         elif kind == "MATRIX_MULTIPLY":
             products.add(tensor.name)
-    for source, target in (*links, *((after, before) for before, after in reversed(links))):
-        if source in known:
+        elif source := _first_input(layer):
+            after += [(source, tensor.name)] if kind in MOVING | PARTS else []
+            is_sum = kind == "ELEMENTWISE" and source in products
+            before += [(tensor.name, source)] if kind in MOVING or is_sum else []
+    for source, target in (*after, *reversed(before)):
+        if source in known and target in floats:
             known.setdefault(target, known[source])
     return known
 
