@@ -259,7 +259,7 @@ class _Buffers:
         batches = int(max(1, min(MOST_BATCHES, room // max(batch_bytes, 1))))
         self.arrays = {n: np.empty((batches, *shape), kind) for n, (shape, kind) in forms.items()}
         self.bindings = [
-            _binding(session, {name: array[i] for name, array in self.arrays.items()})
+            _binding(session, {name: array[i, ...] for name, array in self.arrays.items()})
             for i in range(batches)
         ]
         self.filled = 0

@@ -75,6 +75,6 @@ def cache_tensors(model: Model) -> CacheTensors:
             origins[name] = name
     for node in graph.node:
         for part in (part for holder in with_inner([node]) for part in subgraphs_of(holder)):
-            inner = (name for each in part.node for name in each.output if name)
-            left_out |= dict.fromkeys(inner, f"it is inside {node.op_type} {node.name!r}")
+            inner = {*(value.name for value in part.input), *producers_of(part)} - {""}
+            left_out |= dict.fromkeys(sorted(inner), f"it is inside {node.op_type} {node.name!r}")
     return CacheTensors(origins, left_out)

@@ -29,9 +29,9 @@ from trtcal.calibration.formats.qdq import read_qdq
 from trtcal.calibration.formats.table import IMPORTED, UNKNOWN
 from trtcal.calibration.formats.tensorrt_cache import (
     FORM,
-    OF_LAYER,
     cache_of,
     is_unnamed,
+    layers_of,
     read_cache,
 )
 from trtcal.documents import read_json, write_bytes
@@ -167,7 +167,7 @@ def _same(path: Path, what: str, stored: str, expected: str) -> None:
 def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     """Return how a file's tensors and a model's agree; names that TensorRT made up do not count."""
     names = list(ranges)
-    known = tensor_names(model)
+    known = tensor_names(model).union(cache_tensors(model).left_out)
     needed = _tensors_to_quantize(prepare(model))
     others = (name for name in names if name not in known and not is_unnamed(name))
     layers = known.union(
@@ -176,7 +176,7 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     foreign = [
         name
         for name in others
-        if name.removesuffix(" copy") not in known and OF_LAYER.sub("", name) not in layers
+        if name.removesuffix(" copy") not in known and layers.isdisjoint(layers_of(name))
     ]
     there = set(names)
     missing = tuple(name for name in needed if name not in there)

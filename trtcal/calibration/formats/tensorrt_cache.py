@@ -27,8 +27,8 @@ ENTRY = re.compile(r"(.+): ([0-9a-fA-F]{1,8})", re.DOTALL)  # so it is the last 
 UNNAMED = re.compile(
     r"(\(Unnamed Layer\* \d+\) \[.+\]|ONNXTRT_.+)_output(_\d+)?( copy)?", re.DOTALL
 )
-OF_LAYER = re.compile(r"(_\d+)?_output(_\d+)?$")
-"""What TensorRT 10 adds to a layer's name, an ONNX node's or constant's, for a tensor of no other."""
+OF_LAYER = re.compile(r"(.+?)(?:_InputLayer)?(_\d+)?_output(_\d+)?", re.DOTALL)
+"""A layer's name, which is an ONNX node's or constant's, with what TensorRT 10 adds for a tensor."""
 
 
 def cache_of(
@@ -95,3 +95,9 @@ def _entry(line: str, where: str) -> tuple[str, float]:
 def is_unnamed(tensor: str) -> bool:
     """Tell whether TensorRT made a tensor's name up, so that no ONNX model has it."""
     return UNNAMED.fullmatch(tensor) is not None
+
+
+def layers_of(tensor: str) -> set[str]:
+    """Return the names that the layer may have after which TensorRT 10 called a tensor."""
+    match = OF_LAYER.fullmatch(tensor)
+    return {match[1], f"{match[1]}{match[2]}"} if match else set()
