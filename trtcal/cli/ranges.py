@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 Writable = Literal["tensorrt-cache", "onnxruntime", "json", "text", "aimet", "aimet-1", "aimet-fp8"]
 Readable = Literal["calibration", Writable, "qdq"]
-ENDINGS = {
-    "tensorrt-cache": "cache",
-    "onnxruntime": "flatbuffers",
-    "json": "json",
-    "text": "txt",
-    "aimet": "encodings",
-    "aimet-1": "encodings",
-    "aimet-fp8": "encodings",
-}
+ENDINGS = {"tensorrt-cache": "cache", "onnxruntime": "flatbuffers", "json": "json", "text": "txt"}
 FORMATS = """\b
 tensorrt-cache  TensorRT's calibration cache
 onnxruntime     the flatbuffers that ONNX Runtime's TensorRT provider reads
@@ -141,7 +133,7 @@ class Export(
         from trtcal.model import load_model
 
         calibration, tensors = read_ranges(self.file), self.tensors
-        output = self.output or Path(f"ranges.{ENDINGS[self.form]}")
+        output = self.output or Path(f"ranges.{ENDINGS.get(self.form, 'encodings')}")
         files, is_whole = recall(self.file), not (tensors or self.partial)
         model, is_cache = self.model or files.get("model"), self.form == "tensorrt-cache"
         if is_cache and is_whole and model:
