@@ -58,6 +58,7 @@ def place(tmp_path_factory):
         patch.chdir(folder)
         for name in ("net", "other", "large"):
             _run(f"trtcal calibrate {name}.onnx --data data.npz -o {name}.json -q")
+        _run("trtcal calibrate net.onnx --data data.npz --all-tensors -o every.json -q")
         _run("trtcal quantize net.onnx --calibration net.json -o int8.onnx -q")
         model = onnx.load("int8.onnx")
         scales = {one.name: 40 for one in model.graph.initializer if one.name.endswith("/scale")}

@@ -14,7 +14,7 @@ from trtcal.model import Model, TensorSpec
 from trtcal.quantization.coverage import recorded_sizes
 from trtcal.quantization.qdq import quantization_record
 
-CACHE = "calibration.cache"  # what TensorRT's own algorithm chose from our data
+CACHE = "calibration.cache"  # what TensorRT was given, or chose from our data
 QDQ = "qdq"
 ROUTES = (QDQ, "cache", "dynamic-ranges", "calibrator")
 CONSTRAINTS = ("obey", "prefer")
