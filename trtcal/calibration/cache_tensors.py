@@ -7,7 +7,7 @@ onnx-tensorrt (`registerTensor` in `ImporterContext.cpp`), and caches that Tenso
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from onnx import TensorProto
@@ -38,7 +38,7 @@ class CacheTensors:
         known = {self.origins[name] for name in observed if name in self.origins}
         return [name for name in dict.fromkeys(self.origins.values()) if name not in known]
 
-    def follow(self, ranges: Mapping[str, TensorRange]) -> dict[str, TensorRange]:
+    def follow(self, ranges: dict[str, TensorRange]) -> dict[str, TensorRange]:
         """Return ranges in graph order, with those that follow from others."""
         shared = dict[str, TensorRange]()
         for name in filter(ranges.__contains__, self.origins):
@@ -56,19 +56,18 @@ class CacheTensors:
 
 def cache_tensors(model: Model) -> CacheTensors:
     """Return the tensors of a float model as it is given to TensorRT, not prepared."""
-    graph, known = model.proto.graph, value_types(model.proto)
+    graph, types = model.proto.graph, value_types(model.proto)
     producers, constants = producers_of(graph), constants_of(graph)
+    kinds = {
+        name: TensorProto.DataType.Name(t.type.tensor_type.elem_type) for name, t in types.items()
+    }
     origins, left_out = dict[str, str](), dict[str, str]()
     for name in dict.fromkeys([*(value.name for value in graph.input), *producers]):
-        kind = TensorProto.DataType.Name(
-            known[name].type.tensor_type.elem_type if name in known else 0
-        )
-        node = producers.get(name)
+        kind, node = kinds.get(name, "unknown"), producers.get(name)
         if name in ("", *constants):
             continue
         if kind not in FLOATS:
-            what = "is unknown" if kind == "UNDEFINED" else f"is {kind.lower()}, and not a float's"
-            left_out[name] = f"its type {what}"
+            left_out[name] = f"its type is {kind.lower()}, not one of floats"
         elif node is not None and node.op_type in SAME_RANGE and node.input[0] in origins:
             origins[name] = origins[node.input[0]]
         else:

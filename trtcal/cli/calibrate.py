@@ -38,7 +38,7 @@ CLIPPED = 0.01
 STRETCHED = 0.1
 """Part of the largest value below which a range is doubtful."""
 
-ALONE = ("batch", "workers", "cluster", "profile", "max_memory", "histograms")
+ALONE = ("batch", "workers", "cluster", "profile", "max_memory", "histograms", "all_tensors")
 """The options that do not go with --how-many."""
 
 

@@ -121,7 +121,7 @@ class Export(
     model: Path | None = option(
         "The float model, to check that a cache covers it.  [default: the one that was calibrated]"
     )
-    partial: bool = option("Write a cache that lacks ranges which TensorRT wants.")
+    partial: bool = option("Write a cache that lacks ranges which TensorRT needs.")
     output: Path | None = option(
         "File for the table.  [default: ranges with the ending of the format, such as ranges.cache]",
         "-o",
@@ -142,7 +142,7 @@ class Export(
             output, calibration, self.form, tensors or None, self.tensorrt, self.algorithm
         )
         if is_cache and not model:
-            note("note: give --model to know whether TensorRT wants ranges that are not there")
+            note("note: give --model to know whether TensorRT needs ranges that are not there")
         for names, reason in reasons(calibration.unranged):
             note(f"note: not written, for want of a range: {names}: {reason}")
         count, digest = len(set(tensors)) or len(calibration.ranges), digest_file(output)

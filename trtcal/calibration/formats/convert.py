@@ -205,7 +205,7 @@ def check_covers(calibration: Calibration, model: Model, path: Path, data: str =
         command = ("calibrate", str(model.path), "--data", data, "--all-tensors", "-o", str(path))
         raise InputError(
             f"{path} has no range for {len(missing)} of the {len(origins)} tensors that "
-            f"TensorRT wants one for ({some(missing, NAMES_SHOWN)}): what reads them runs in float",
+            f"TensorRT needs one for ({some(missing, NAMES_SHOWN)}): what reads them runs in float",
             f"`{command_line(*command)}` observes them; --partial writes the others",
         )
 
