@@ -141,7 +141,7 @@ COMMANDS = (
     "calibrate digits.onnx --data data.npz --histograms histograms.npz -o calibration.json",
     "quantize digits.onnx --calibration calibration.json -o quantized.onnx",
     "build quantized.onnx --target cpu -o build",
-    "ranges export calibration.json --format tensorrt-cache --tensorrt 8.6.1 -o t.cache",
+    "ranges export calibration.json --format tensorrt-cache --tensorrt 8.6.1 --partial -o t.cache",
     "ranges export calibration.json --format onnxruntime -o table.onnxruntime",
     "ranges export calibration.json --format json -o table.json",
     "ranges export calibration.json --format text -o table.text",

@@ -120,8 +120,10 @@ class Calibrate(
 
         checks: list[DataCheck] = []
 
-        def count(network: Model, names: list[str]) -> Observation:
-            how = _observe_options(self, unfinished(self.histograms or output))
+        kept = self.histograms or output
+
+        def count(network: Model, names: list[str], place: Path) -> Observation:
+            how = _observe_options(self, unfinished(place))
             with progress(f"observing {len(names)} tensors", len(observed), "samples") as advance:
                 return observe(
                     network, observed, names, how, advance, lambda text: note(f"note: {text}")
@@ -131,9 +133,11 @@ class Calibrate(
             checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
             warn(checks[0])
             phases.lap("data check")
-            seen = count(prepared, tensors)
-            rest = count(loaded, more).histograms if more else {}  # the float model has their names
-            return replace(seen, histograms=seen.histograms | rest)
+            seen = count(prepared, tensors, kept)
+            if not more:
+                return seen
+            rest = count(loaded, more, kept.with_stem(f"{kept.stem}-rest"))  # it has their names
+            return replace(seen, histograms=seen.histograms | rest.histograms)
 
         observation = cached(self.histograms, loaded, observed, [*tensors, *more], make)
         phases.lap("observation")
