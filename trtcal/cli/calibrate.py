@@ -87,7 +87,7 @@ class Calibrate(
 
     def _run(self) -> None:
         from trtcal.calibration import cached, create_calibrator, observe
-        from trtcal.calibration.cache_tensors import cache_tensors
+        from trtcal.calibration.cache_tensors import CacheTensors, cache_tensors
         from trtcal.calibration.profile import Phases
         from trtcal.check.data_check import check_data
         from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
@@ -106,8 +106,8 @@ class Calibrate(
         prepared = self.prepare(loaded)
         phases.lap("model")
         tensors = tensors_to_observe(find_layers(prepared))
-        listed = cache_tensors(loaded) if self.all_tensors else None
-        more = listed.beyond(tensors) if listed else []
+        listed = cache_tensors(loaded) if self.all_tensors else CacheTensors({}, {})
+        more = listed.beyond(tensors)
         dataset = self.open_data(loaded, settings)
         if dataset.unused:
             note(f"note: arrays of the data that are not used: {some(dataset.unused, NAMES_SHOWN)}")
@@ -134,16 +134,14 @@ class Calibrate(
             warn(checks[0])
             phases.lap("data check")
             seen = count(prepared, tensors, kept)
-            if not more:
-                return seen
-            rest = count(loaded, more, kept.with_stem(f"{kept.stem}-rest"))  # it has their names
-            return replace(seen, histograms=seen.histograms | rest.histograms)
+            rest = kept.with_stem(f"{kept.stem}-rest")  # of the float model, which has their names
+            further = count(loaded, more, rest).histograms if more else {}
+            return replace(seen, histograms=seen.histograms | further)
 
         observation = cached(self.histograms, loaded, observed, [*tensors, *more], make)
         phases.lap("observation")
         result = choose(self, prepared, observation, select, chosen, values)
-        result = replace(result, sizes=size_ranges(loaded, dataset))
-        result = listed.complete(result) if listed else result
+        result = listed.complete(replace(result, sizes=size_ranges(loaded, dataset)))
         phases.lap("ranges")
         title = f"{result.method} over {result.samples} samples of {observed.name}"
         note(f"note: {result.samples:,} samples in {sum(phases.seconds.values()):.1f} s")
