@@ -25,7 +25,7 @@ LEGACY = re.compile(r"0 [0-9a-f]{1,16} [0-9a-f]{1,16}")
 """What 8.6.0 begins a legacy calibrator's cache with: bits of its regression cutoff and quantile."""
 ENTRY = re.compile(r"(.+): ([0-9a-fA-F]{1,8})", re.DOTALL)  # so it is the last ": " that divides
 UNNAMED = re.compile(
-    r"(\(Unnamed Layer\* \d+\) \[.+\]|ONNXTRT_.+)_output(_\d+)?( copy)?", re.DOTALL
+    r"(\(Unnamed Layer\* \d+\) \[.+\]|ONNXTRT_.+|tmp_weight\w*)_output(_\d+)?( copy)?", re.DOTALL
 )
 OF_LAYER = re.compile(r"(.+?)(?:_InputLayer)?(_\d+)?_output(_\d+)?", re.DOTALL)
 """A layer's name, which is an ONNX node's or constant's, with what TensorRT 10 adds for a tensor."""
