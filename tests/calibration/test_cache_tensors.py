@@ -17,6 +17,7 @@ from tests.fixtures.slow import SLOW
 from tests.fixtures.zoo import ZOO
 from trtcal.calibration.cache_tensors import cache_tensors
 from trtcal.calibration.formats.convert import compare_names
+from trtcal.calibration.formats.table import imported
 from trtcal.model import load_model
 from trtcal.ranges import Calibration
 
@@ -86,6 +87,17 @@ def test_every_float_tensor_has_a_range_and_the_rest_a_reason(place, capsys):
     nodes = onnx.load("net.onnx").graph.node
     made = [name for node in nodes for name in node.output]
     assert [name for name in every.ranges if name != "x"] == [n for n in made if n in every.ranges]
+
+
+def test_a_pooling_gives_its_input_no_range(tmp_path):
+    model = load_model(NET.save(tmp_path / "net.onnx"))
+    listed = cache_tensors(model)
+    ranges = {"p": imported(1.0), "f": imported(2.0)}
+    assert {"c", "k"} <= {*listed.beyond(ranges)}
+    assert listed.beyond(["c", "f"]) == [n for n in OBSERVED if n not in ("c", "m")]
+    assert {name: each.amax for name, each in listed.follow(ranges).items()} == {
+        **dict.fromkeys("pdtu", 1.0), "m": 2.0, "f": 2.0,
+    }  # fmt: skip
 
 
 def test_the_ranges_of_qdq_and_the_model_stay(place, capsys):

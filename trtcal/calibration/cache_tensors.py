@@ -19,23 +19,24 @@ from trtcal.model.tensors import constants_of, producers_of, value_types
 from trtcal.ranges import Calibration, TensorRange
 
 FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
-SAME_RANGE = MOVES | {"Dropout", "MaxPool"}
-"""Their output has its input's range: TensorRT gives both one scale."""
+SAME_VALUES = MOVES | {"Dropout"}
 
 
 @dataclass(frozen=True)
 class CacheTensors:
-    """`origins` names, in graph order, the tensor whose range each tensor has, mostly itself.
+    """`origins` names, in graph order, the tensor whose values each tensor has, mostly itself.
 
-    `left_out` says why TensorRT asks for no range of the others, or none can be observed.
+    `pools` has for the output of a MaxPool the origin of its input, because TensorRT gives both one
+    scale. `left_out` says why TensorRT asks for no range of the others, or none can be observed.
     """
 
     origins: dict[str, str]
+    pools: dict[str, str]
     left_out: dict[str, str]
 
     def beyond(self, observed: Collection[str]) -> list[str]:
         """Return what must be observed beside the tensors that a plan quantizes."""
-        known = {self.origins[name] for name in observed if name in self.origins}
+        known = {self.origins[name] for name in observed if name in self.origins} | {*self.pools}
         return [name for name in dict.fromkeys(self.origins.values()) if name not in known]
 
     def follow(self, ranges: dict[str, TensorRange]) -> dict[str, TensorRange]:
@@ -43,6 +44,9 @@ class CacheTensors:
         shared = dict[str, TensorRange]()
         for name in filter(ranges.__contains__, self.origins):
             shared.setdefault(self.origins[name], ranges[name])
+        for pooled, whole in self.pools.items():
+            if whole in shared:
+                shared.setdefault(pooled, shared[whole])
         return {name: shared[end] for name, end in self.origins.items() if end in shared} | ranges
 
     def complete(self, calibration: Calibration) -> Calibration:
@@ -61,19 +65,21 @@ def cache_tensors(model: Model) -> CacheTensors:
     kinds = {
         name: TensorProto.DataType.Name(t.type.tensor_type.elem_type) for name, t in types.items()
     }
-    origins, left_out = dict[str, str](), dict[str, str]()
+    origins, pools, left_out = dict[str, str](), dict[str, str](), dict[str, str]()
     for name in dict.fromkeys([*(value.name for value in graph.input), *producers]):
         kind, node = kinds.get(name, "unknown"), producers.get(name)
+        source = origins.get(next(iter(node.input), "")) if node else None
         if name in ("", *constants):
             continue
         if kind not in FLOATS:
             left_out[name] = f"its type is {kind.lower()}, not one of floats"
-        elif node is not None and node.op_type in SAME_RANGE and node.input[0] in origins:
-            origins[name] = origins[node.input[0]]
+        elif node and source and node.op_type in SAME_VALUES:
+            origins[name] = source
         else:
             origins[name] = name
+            pools |= {name: source} if node and source and node.op_type == "MaxPool" else {}
     for node in graph.node:
         for part in (part for holder in with_inner([node]) for part in subgraphs_of(holder)):
             inner = {*(value.name for value in part.input), *producers_of(part)} - {""}
             left_out |= dict.fromkeys(sorted(inner), f"it is inside {node.op_type} {node.name!r}")
-    return CacheTensors(origins, left_out)
+    return CacheTensors(origins, pools, left_out)

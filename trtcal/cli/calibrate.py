@@ -106,7 +106,7 @@ class Calibrate(
         prepared = self.prepare(loaded)
         phases.lap("model")
         tensors = tensors_to_observe(find_layers(prepared))
-        listed = cache_tensors(loaded) if self.all_tensors else CacheTensors({}, {})
+        listed = cache_tensors(loaded) if self.all_tensors else CacheTensors({}, {}, {})
         more = listed.beyond(tensors)
         dataset = self.open_data(loaded, settings)
         if dataset.unused:

@@ -146,7 +146,9 @@ def _followed(calibration: Calibration, model: Model) -> Calibration:
     every = listed.follow(calibration.ranges)
     for name in _tensors_to_quantize(prepared):
         if name in every and name not in ranges:
-            notes = [every[name].note, f"it has the range of {listed.origins[name]!r}"]
+            origin = listed.origins[name]
+            source = listed.pools.get(origin, origin)
+            notes = [every[name].note, f"it has the range of {source!r}"]
             ranges[name] = replace(every[name], note="; ".join(filter(None, notes)))
     unranged = {name: why for name, why in calibration.unranged.items() if name not in ranges}
     return replace(calibration, ranges=ranges, unranged=unranged)
