@@ -5,6 +5,8 @@ its process holds locked. It becomes `.trtcal-commit` once it is whole: from the
 the new ones, and `changes.json` in it lists the renames that are left. Whoever next uses the folder
 makes these renames, and deletes staging folders whose process is gone. All names are of entries of
 the folder itself, so that a list from elsewhere reaches nothing outside of it.
+
+Where a run's folder has a record of its files, what is written there, or deeper, is recorded too.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from trtcal.documents.bounds import parse_json, read_bytes
+from trtcal.documents.digests import FILES, Digests, digest_file, read_record, record_of
 from trtcal.errors import InputError, ResourceError
 
 PREFIX = ".trtcal-"
@@ -147,6 +150,25 @@ def _try_lock(handle: int) -> bool | None:
 def is_staging(name: str) -> bool:
     """Tell whether an entry of a folder is not there yet, or no more."""
     return name.startswith(PREFIX)
+
+
+def files_in(folder: Path) -> Iterator[str]:
+    """Yield the regular files in a folder, relative to it, in order; links are not followed."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not is_staging(name))
+        for path in (Path(place, name) for name in sorted(names)):
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix()
+
+
+def recorded_folder(path: Path) -> Path | None:
+    """Return the folder with a record of its files that `path`, an absolute one, is or is in."""
+    for folder in (path, *path.parents[:DEPTH]):
+        if is_staging(folder.name) or (folder / KEY).exists():  # it is not there yet
+            return None
+        if os.path.lexists(folder / FILES):
+            return folder
+    return None
 
 
 def recover(path: Path) -> None:
@@ -283,17 +305,49 @@ class Changes:
         self.root, self.workplace = root, Workplace(root)
         self.new = self.workplace.path
         self.names, self.gone = dict[str, None](), dict[str, None]()
+        self.recorded = dict[str, Digests]()
+        self.is_run = False
+
+    def files(self, prefix: Path) -> Iterator[tuple[str, Digests]]:
+        """Yield each entry that changes, below `prefix`, and the digests of the files it will have."""
+        yield from (((prefix / name).as_posix(), {}) for name in self.gone)
+        for name in (name for name in self.names if name != FILES):
+            entry, place = self.new / name, prefix / name
+            files = [Path(file) for file in files_in(entry)] if entry.is_dir() else [Path()]
+            digests = {(place / file).as_posix(): digest_file(entry / file) for file in files}
+            yield place.as_posix(), digests
+
+    def _record(self) -> None:
+        """Stage the record of files as it is after the changes; one that others changed stays."""
+        try:
+            before = read_record(self.root) or {}
+        except InputError:
+            if not self.is_run:
+                return
+            before = {}
+        files = {file: digest for file, digest in before.items() if self._stays(file)}
+        for digests in self.recorded.values():
+            files |= digests
+        (self.new / FILES).write_bytes(record_of(files))
+        self.names[FILES] = None
+
+    def _stays(self, file: str) -> bool:
+        """Whether a recorded file is none of those that change, or that were deleted before a run."""
+        is_changed = {file, *map(str, Path(file).parents)} & self.recorded.keys()
+        return not is_changed and not (self.is_run and not (self.root / file).is_file())
 
     def commit(self) -> None:
         """Let the entries of `names` and `gone` change, all or none."""
-        names, gone = [*self.names], [name for name in self.gone if name not in self.names]
-        if not names and not gone:
+        if not self.names and not self.gone and not self.recorded:
             return
         place = self.workplace.staging
         (place / OLD).mkdir()
-        (place / CHANGES).write_bytes(json.dumps({NEW: names, "gone": gone}).encode())
         with _locked(self.root):
             _settle(self.root)
+            if self.recorded:
+                self._record()
+            names, gone = [*self.names], [name for name in self.gone if name not in self.names]
+            (place / CHANGES).write_bytes(json.dumps({NEW: names, "gone": gone}).encode())
             if not gone and len(names) == 1 and not (self.root / names[0]).is_dir():
                 (self.new / names[0]).replace(self.root / names[0])
                 return
@@ -315,10 +369,15 @@ class Batch:
         return self.folders[key]
 
     def commit(self) -> None:
-        """Let everything change; files of several folders change folder by folder."""
-        for changes in self.folders.values():
-            with unwritable_errors(changes.root):
-                changes.commit()
+        """Let everything change, folder by folder, that of a run after those in it."""
+        for folder, changes in [*self.folders.items()]:
+            run = folder if changes.is_run else recorded_folder(folder)
+            if run is not None and (changes.is_run or FILES not in changes.gone):
+                with unwritable_errors(run):
+                    self.of(run).recorded |= dict(changes.files(folder.relative_to(run)))
+        for folder in sorted(self.folders, key=lambda folder: -len(folder.parts)):
+            with unwritable_errors(folder):
+                self.folders[folder].commit()
 
     def close(self) -> None:
         """Delete the staging folders."""
@@ -387,8 +446,9 @@ def removing(path: Path) -> None:
 def resuming_entries(folder: Path, owned: Iterable[str], key: str) -> Iterator[Path]:
     """Yield `FOLDER.unfinished`; if the block succeeds, its entries replace those `owned` of `folder`.
 
-    If it fails or is killed, the next block with the same key finds them there, unless it wrote no
-    `STEPS`. `ResourceError` if another process is in such a block, `InputError` if others wrote there.
+    They are recorded as a run's. If it fails or is killed, the next block with the same key finds
+    them there, unless it wrote no `STEPS`. `ResourceError` if another process is in such a block,
+    `InputError` if others wrote there.
     """
     place = unfinished(folder)
     handle = _claim(place)
@@ -398,7 +458,7 @@ def resuming_entries(folder: Path, owned: Iterable[str], key: str) -> Iterator[P
             os.ftruncate(handle, 0)
             os.pwrite(handle, key.encode(), 0)
         yield place
-        with replacing_entries(folder, owned) as new:
+        with replacing_entries(folder, owned, is_run=True) as new:
             for entry in _work(place):
                 entry.rename(new / entry.name)
         (place / STEPS).unlink()
@@ -435,18 +495,19 @@ def _clear_work(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing_entries(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
+def replacing_entries(folder: Path, owned: Iterable[str], is_run: bool = False) -> Iterator[Path]:
     """Yield an empty folder; if the block succeeds, its entries take the place of those `owned`.
 
-    Other entries of `folder` stay as they are.
+    Other entries of `folder` stay as they are. The folder of a run gets a record of its files.
     """
+    batch = Batch()
     with unwritable_errors(folder):
-        changes = Changes(folder)
+        changes = batch.of(folder)
     try:
         yield changes.new
         changes.names = dict.fromkeys(sorted(os.listdir(changes.new)))
         changes.gone = dict.fromkeys(name for name in owned if os.path.lexists(folder / name))
-        with unwritable_errors(folder):
-            changes.commit()
+        changes.is_run = is_run
+        batch.commit()
     finally:
-        changes.workplace.cleanup()
+        batch.close()
