@@ -54,9 +54,6 @@ class Check:
         return self.problem is None
 
 
-UNSIGNED = Check("run", None, OF_SIGNATURE, "a run has no signature; a bundle can have one")
-
-
 def verify(path: Path, public_key: Path | None = None) -> list[Check]:
     """Return every check of a page, a document, a run or a bundle; `InputError` if there is nothing.
 
@@ -73,7 +70,8 @@ def verify(path: Path, public_key: Path | None = None) -> list[Check]:
             f"{path} has no digest of trtcal",
             "give a report, a JSON document of trtcal or the folder of a run",
         )
-    return [*content, *files, UNSIGNED]
+    name = Path(os.path.abspath(path)).name
+    return [*content, *files, Check(name, None, OF_SIGNATURE, "only bundles are signed")]
 
 
 def check_whole(run: Path) -> None:
