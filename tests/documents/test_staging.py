@@ -59,7 +59,7 @@ def model(folder, state):
 def entries(folder, state):
     """Write what a run would, with a file that only the old one has."""
     owned = ["builds", "run.json", "tails.json", FILES]
-    with replacing_entries(folder, owned, is_run=True) as place:
+    with replacing_entries(folder, owned) as place:
         write_text(place / "builds" / state / "build.json", state)
         write_text(place / "run.json", state)
         if state == "old":
@@ -109,7 +109,7 @@ def test_the_record_of_a_run_has_what_is_written_and_removed_in_its_folder(tmp_p
 
 
 @each("change", [lambda data: data + b" ", lambda data: data.replace(b"run.json", b"ran.json")])
-def test_a_record_that_was_changed_is_told_and_mended_by_no_command(tmp_path, change):
+def test_a_record_that_was_changed_is_an_error_that_only_a_new_run_ends(tmp_path, change):
     entries(tmp_path, "new")
     record = tmp_path / FILES
     record.write_bytes(change(record.read_bytes()))

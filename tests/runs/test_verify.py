@@ -232,7 +232,7 @@ def flip(path):
     path.write_bytes(data)
 
 
-def test_of_a_forged_record_the_content_tells_or_else_only_a_signature(whole, request_of, tmp_path):
+def test_a_forged_record_is_found_by_the_content_where_that_changed(whole, request_of, tmp_path):
     model, document = whole / "models" / f"{VARIANT}.onnx", whole / "comparison.json"
     for path, change in ((model, flip), (document, lambda path: forge(path, '"samples": ', "1"))):
         before = path.read_bytes()
@@ -252,7 +252,7 @@ def forge(path, before, after):
     path.write_text(path.read_text().replace(before, f"{before}{after}", 1))
 
 
-def test_a_bundle_that_was_forged_as_a_whole_is_told_by_its_signature_alone(bundle, keys):
+def test_only_its_signature_shows_that_a_whole_bundle_was_forged(bundle, keys):
     forge(bundle / "report.json", '"word": ', '"SHIP", "was": ')
     statement = json.loads((bundle / MANIFEST).read_text())
     subject = next(one for one in statement["subject"] if one["name"] == "report.json")

@@ -21,12 +21,12 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 from trtcal.documents.bounds import parse_json, read_bytes
-from trtcal.documents.digests import FILES, Digests, digest_file, read_record, record_of
+from trtcal.documents.digests import FILES, digest_file, read_record, record_of
 from trtcal.errors import InputError, ResourceError
 
 PREFIX = ".trtcal-"
@@ -152,13 +152,15 @@ def is_staging(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def files_in(folder: Path) -> Iterator[str]:
-    """Yield the regular files in a folder, relative to it, in order; links are not followed."""
-    for place, folders, names in os.walk(folder):
+def files_in(place: Path) -> Iterator[str]:
+    """Yield the regular files in a folder, relative to it, in order, or "." of a file; no links."""
+    if place.is_file():
+        yield "."
+    for folder, folders, names in os.walk(place):
         folders[:] = sorted(name for name in folders if not is_staging(name))
-        for path in (Path(place, name) for name in sorted(names)):
+        for path in (Path(folder, name) for name in sorted(names)):
             if path.is_file() and not path.is_symlink():
-                yield path.relative_to(folder).as_posix()
+                yield path.relative_to(place).as_posix()
 
 
 def recorded_folder(path: Path) -> Path | None:
@@ -305,36 +307,33 @@ class Changes:
         self.root, self.workplace = root, Workplace(root)
         self.new = self.workplace.path
         self.names, self.gone = dict[str, None](), dict[str, None]()
-        self.recorded = dict[str, Digests]()
+        self.recorded = dict[str, str | None]()
         self.is_run = False
 
-    def files(self, prefix: Path) -> Iterator[tuple[str, Digests]]:
-        """Yield each entry that changes, below `prefix`, and the digests of the files it will have."""
-        yield from (((prefix / name).as_posix(), {}) for name in self.gone)
+    def files(self, prefix: Path) -> dict[str, str | None]:
+        """Return the digests of the files to come below `prefix`, None of entries that change."""
+        files = dict.fromkeys((prefix / name).as_posix() for name in (*self.gone, *self.names))
         for name in (name for name in self.names if name != FILES):
-            entry, place = self.new / name, prefix / name
-            files = [Path(file) for file in files_in(entry)] if entry.is_dir() else [Path()]
-            digests = {(place / file).as_posix(): digest_file(entry / file) for file in files}
-            yield place.as_posix(), digests
+            for file in files_in(self.new / name):
+                files[(prefix / name / file).as_posix()] = digest_file(self.new / name / file)
+        return files
 
     def _record(self) -> None:
-        """Stage the record of files as it is after the changes; one that others changed stays."""
+        """Stage the record as it is after the changes; only a new run replaces a damaged one."""
         try:
             before = read_record(self.root) or {}
         except InputError:
             if not self.is_run:
                 return
             before = {}
-        files = {file: digest for file, digest in before.items() if self._stays(file)}
-        for digests in self.recorded.values():
-            files |= digests
-        (self.new / FILES).write_bytes(record_of(files))
+        after = {file: digest for file, digest in before.items() if self._stays(file)}
+        after |= {file: digest for file, digest in self.recorded.items() if digest}
+        (self.new / FILES).write_bytes(record_of(after))
         self.names[FILES] = None
 
     def _stays(self, file: str) -> bool:
-        """Whether a recorded file is none of those that change, or that were deleted before a run."""
         is_changed = {file, *map(str, Path(file).parents)} & self.recorded.keys()
-        return not is_changed and not (self.is_run and not (self.root / file).is_file())
+        return not is_changed and (not self.is_run or (self.root / file).is_file())
 
     def commit(self) -> None:
         """Let the entries of `names` and `gone` change, all or none."""
@@ -372,9 +371,9 @@ class Batch:
         """Let everything change, folder by folder, that of a run after those in it."""
         for folder, changes in [*self.folders.items()]:
             run = folder if changes.is_run else recorded_folder(folder)
-            if run is not None and (changes.is_run or FILES not in changes.gone):
+            if run is not None:
                 with unwritable_errors(run):
-                    self.of(run).recorded |= dict(changes.files(folder.relative_to(run)))
+                    self.of(run).recorded |= changes.files(folder.relative_to(run))
         for folder in sorted(self.folders, key=lambda folder: -len(folder.parts)):
             with unwritable_errors(folder):
                 self.folders[folder].commit()
@@ -443,12 +442,11 @@ def removing(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def resuming_entries(folder: Path, owned: Iterable[str], key: str) -> Iterator[Path]:
+def resuming_entries(folder: Path, owned: Collection[str], key: str) -> Iterator[Path]:
     """Yield `FOLDER.unfinished`; if the block succeeds, its entries replace those `owned` of `folder`.
 
-    They are recorded as a run's. If it fails or is killed, the next block with the same key finds
-    them there, unless it wrote no `STEPS`. `ResourceError` if another process is in such a block,
-    `InputError` if others wrote there.
+    If it fails or is killed, the next block with the same key finds them there, unless it wrote no
+    `STEPS`. `ResourceError` if another process is in such a block, `InputError` if others wrote there.
     """
     place = unfinished(folder)
     handle = _claim(place)
@@ -458,7 +456,7 @@ def resuming_entries(folder: Path, owned: Iterable[str], key: str) -> Iterator[P
             os.ftruncate(handle, 0)
             os.pwrite(handle, key.encode(), 0)
         yield place
-        with replacing_entries(folder, owned, is_run=True) as new:
+        with replacing_entries(folder, owned) as new:
             for entry in _work(place):
                 entry.rename(new / entry.name)
         (place / STEPS).unlink()
@@ -495,10 +493,10 @@ def _clear_work(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing_entries(folder: Path, owned: Iterable[str], is_run: bool = False) -> Iterator[Path]:
+def replacing_entries(folder: Path, owned: Collection[str]) -> Iterator[Path]:
     """Yield an empty folder; if the block succeeds, its entries take the place of those `owned`.
 
-    Other entries of `folder` stay as they are. The folder of a run gets a record of its files.
+    Other entries of `folder` stay as they are. If `owned` has `FILES`, all files are recorded there.
     """
     batch = Batch()
     with unwritable_errors(folder):
@@ -507,7 +505,7 @@ def replacing_entries(folder: Path, owned: Iterable[str], is_run: bool = False) 
         yield changes.new
         changes.names = dict.fromkeys(sorted(os.listdir(changes.new)))
         changes.gone = dict.fromkeys(name for name in owned if os.path.lexists(folder / name))
-        changes.is_run = is_run
+        changes.is_run = FILES in owned
         batch.commit()
     finally:
         batch.close()

@@ -8,7 +8,6 @@ record beside them or a bundle's manifest), and the signature (who made a bundle
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ from trtcal.runs.origin import RUN, RUN_FILE
 
 BUILD, LOG = "build", "build.log"
 OF_CONTENT, OF_FILES, OF_SIGNATURE = "content", "files", "signature"
-WEIGHTS = re.compile(r"weights-([0-9a-f]{32})\.bin")
 CHANGED = "changed: its digest differs"
+STATES = REFUSED, UNCHECKED
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,9 @@ def verify(path: Path, public_key: Path | None = None) -> list[Check]:
         return [*_of_documents(path, files_in(path)), *_of_bundle(path, public_key)]
     files = list(_of_record(path))
     recorded = {check.what for check in files if check.unchecked is None} - {FILES}
-    names = (name for name in files_in(path) if name in recorded or not (recorded or _hides(name)))
-    content = list(_of_documents(path, names, beside=True) if path.is_dir() else _of_file(path))
+    visible = (name for name in files_in(path) if "/." not in f"/{name}")
+    names = sorted(recorded.intersection(files_in(path))) if recorded else visible
+    content = list(_of_documents(path, names, True) if path.is_dir() else _of_file(path))
     if not content and not recorded:
         raise InputError(
             f"{path} has no digest of trtcal",
@@ -78,15 +78,8 @@ def check_whole(run: Path) -> None:
     """`InputError` if anything in the folder of a run is not as it was written."""
     for check in verify(run):
         if not check.holds:
-            again = command_line("verify", run)
-            raise InputError(
-                f"{run}: {check.what}: {check.problem}",
-                f"run again; `{again}` names all changed files",
-            )
-
-
-def _hides(name: str) -> bool:
-    return "/." in f"/{name}"
+            hint = f"run again; `{command_line('verify', run)}` names all changed files"
+            raise InputError(f"{run}: {check.what}: {check.problem}", hint)
 
 
 def _of_bundle(path: Path, public_key: Path | None) -> Iterator[Check]:
@@ -94,19 +87,15 @@ def _of_bundle(path: Path, public_key: Path | None) -> Iterator[Check]:
     result = verify_bundle(path, Options(public_key, public_key is None, self_test=False))
     part = OF_SIGNATURE
     for check in result.checks:
-        if check.state == REFUSED:
-            yield Check(path.name, check.found, part)
-        elif check.what == "signature":
-            yield Check(path.name, None, part, check.found if check.state == UNCHECKED else None)
-        elif check.what == "files":
-            yield from (
-                Check(name, None, OF_FILES) for name in (MANIFEST, *result.manifest["sizes"])
-            )
+        problem, why = (check.found if check.state == state else None for state in STATES)
+        files = (MANIFEST, *result.manifest["sizes"]) if check.what == "files" else (path.name,)
+        if problem or check.what in ("signature", "files"):
+            yield from (Check(name, problem, part, why) for name in files)
         part = OF_FILES
 
 
 def _of_record(path: Path) -> Iterator[Check]:
-    """Yield a check of each file that trtcal wrote to a path in a run's folder; others are named."""
+    """Yield a check of each file of a run, or of a part of it; files of others are not checked."""
     place = Path(os.path.abspath(path))
     folder, base = recorded_folder(place), place if path.is_dir() else place.parent
     if folder is None:
@@ -145,15 +134,13 @@ def _of_documents(folder: Path, names: Iterable[str], beside: bool = False) -> I
 
 
 def _of_file(path: Path, name: str = "", beside: bool = True) -> Iterator[Check]:
-    """Yield the checks of a file by digests in it, in its name, or that a follower of runs has."""
+    """Yield the checks of a file by digests in it, or that a follower of runs has."""
     name = name or path.name
     if path.suffix == ".html":
         parts = changed_parts(read_bytes(path), str(path))
         yield Check(name, f"changed: {', '.join(parts)}" if parts else None)
     elif path.suffix == ".json":
         yield from _of_document(path, name, beside)
-    elif weights := WEIGHTS.fullmatch(path.name):
-        yield Check(name, None if f":{weights[1]}" in digest_file(path) else CHANGED)
     elif not (path.parent / RUN_FILE).is_file():
         yield from _of_follower(path, name)
 

@@ -39,7 +39,6 @@ MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:trtcal:bundle:v1"
 PAYLOAD = "application/vnd.in-toto+json"
-ENVELOPE = {"payload", "payloadType", "signatures"}
 PRIVATE = "is a private key, and the public key is needed"
 NO_KEY = "the bundle is signed, but no public key is given to check the signature"
 KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
@@ -183,18 +182,15 @@ def open_bundle(folder: Path, options: Options, checks: list[Check]) -> tuple[Ma
 
 
 def _envelope(data: bytes) -> Manifest:
-    """Return the signed envelope; `RefusedError` if a byte differs from what its digest says.
+    """Return the signed envelope; one with a digest has exactly the bytes that follow from it.
 
-    Without a digest it is that of an older trtcal or of other tools, with DSSE's own fields alone.
+    Older ones, and those of other tools, have DSSE's own fields alone.
     """
     envelope = _json(data, SIGNATURE)
-    bare = {key: value for key, value in envelope.items() if key != "digest"}
-    options: Any = {"ensure_ascii": False}
-    if len(bare) < len(envelope):
-        plain = json.dumps(bare, sort_keys=True, separators=(",", ":"), **options)
-        digest = hashlib.sha256(plain.encode()).hexdigest()
-        text = json.dumps({**bare, "digest": f"sha256:{digest}"}, indent=2, **options) + "\n"
-    if set(bare) - ENVELOPE or (len(bare) < len(envelope) and text.encode() != data):
+    body = {key: envelope.get(key) for key in ("payloadType", "payload", "signatures")}
+    plain = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    sealed = {**body, "digest": f"sha256:{hashlib.sha256(plain).hexdigest()}"}
+    if len(envelope) > len(body) and data != json.dumps(sealed, indent=2).encode() + b"\n":
         raise RefusedError(f"{SIGNATURE} was changed: its digest differs")
     return envelope
 

@@ -134,21 +134,11 @@ def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None
     return record
 
 
-def files_of(folder: Path, owned: Iterable[str]) -> Iterator[str]:
-    """Yield the files in entries `owned`, in order; `InputError` if one is a link.
-
-    Hidden ones, and what others put into the folder, are left out.
-    """
+def files_of(folder: Path, owned: Iterable[str]) -> list[str]:
+    """Return the files in entries `owned`, in order; hidden ones and those of others are left out."""
     record = read_record(folder)
-    for top in owned if record is None else ():
-        for path in (folder / top, *(folder / top).rglob("*")):
-            if path.is_symlink():
-                hint = "a store takes only files: replace the link with its file"
-                raise InputError(f"{path} is a link", hint)
-    for name in files_in(folder):
-        is_ours = record is None or name == FILES or name in record
-        if name.partition("/")[0] in owned and is_ours and "/." not in name:
-            yield name
+    names = (name for name in files_in(folder) if name.split("/")[0] in owned and "/." not in name)
+    return [name for name in names if record is None or name in (FILES, *record)]
 
 
 def _record(
