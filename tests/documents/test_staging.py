@@ -98,10 +98,15 @@ def test_the_record_of_a_run_has_what_is_written_and_removed_in_its_folder(tmp_p
     with replacing_entries(run / "bundle", []) as place:
         write_text(place / "deep" / "a", "a")
         assert "bundle/deep/a" not in read_record(run)
+    (tmp_path / "link").symlink_to(run / "builds")
+    write_text(tmp_path / "link" / "new" / "a.json", "linked")
+    write_text(run / "builds" / ".." / ".." / "beside.json", "no file of the run")
     texts = {"ab.json": "kept", "run.json": "again", "bundle/deep/a": "a"}
+    texts |= {"builds/new/a.json": "linked"}
     texts |= {"builds/new/build.json": "new", "builds/new/build.log": "log"}
     assert read_record(run) == {name: digest_bytes(text.encode()) for name, text in texts.items()}
-    removing(run / "builds" / "new" / "build.log")
+    for name in ("build.log", "a.json"):
+        removing(run / "builds" / "new" / name)
     (run / "ab.json").unlink()
     entries(run, "new")
     assert set(read_record(run)) == {"run.json", "builds/new/build.json", "bundle/deep/a"}

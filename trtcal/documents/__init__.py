@@ -47,7 +47,6 @@ from trtcal.documents.bounds import (
 )
 from trtcal.documents.digests import (
     FILES,
-    Digests,
     Document,
     canonical_json,
     digest_bytes,
@@ -63,7 +62,7 @@ from trtcal.documents.staging import (
     clear_places,
     files_in,
     is_staging,
-    recorded_folder,
+    place_in_run,
     recover,
     removing,
     replacing,
@@ -133,15 +132,15 @@ def append_line(path: Path, line: str) -> None:
 
 def checked_digest(path: Path) -> str:
     """Return a file's digest; `InputError` if it is in a run's folder, and not as trtcal wrote it."""
-    digest, place = digest_file(path), Path(os.path.abspath(path))
-    folder = recorded_folder(place.parent)
-    record = (read_record(folder) if folder else None) or {}
-    if folder and record.get(place.relative_to(folder).as_posix(), digest) != digest:
-        again = command_line("verify", folder)
-        raise InputError(
-            f"{path} was changed after trtcal wrote it (its digest does not match {FILES})",
-            f"restore the original file, or run again; `{again}` names all changed files",
-        )
+    digest = digest_file(path)
+    if run := place_in_run(path):
+        folder, name = run
+        if (read_record(folder) or {}).get(name.as_posix(), digest) != digest:
+            again = command_line("verify", folder)
+            raise InputError(
+                f"{path} was changed after trtcal wrote it (its digest does not match {FILES})",
+                f"restore the original file, or run again; `{again}` names all changed files",
+            )
     return digest
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -73,9 +74,9 @@ def read_record(folder: Path) -> Digests | None:
     `InputError` if any byte of the record was changed.
     """
     path = folder / FILES
-    if not path.is_symlink() and not path.exists():
+    if not os.path.lexists(path):
         return None
-    raw = b"" if path.is_symlink() else read_bytes(path)
+    raw = read_bytes(path) if path.is_file() and not path.is_symlink() else b""
     with suppress(ValueError, LookupError, TypeError, AttributeError):
         files: Digests = parse_json(raw)["files"]
         if raw == record_of(files):

@@ -163,13 +163,18 @@ def files_in(place: Path) -> Iterator[str]:
                 yield path.relative_to(place).as_posix()
 
 
-def recorded_folder(path: Path) -> Path | None:
-    """Return the folder with a record of its files that `path`, an absolute one, is or is in."""
-    for folder in (path, *path.parents[:DEPTH]):
+def place_in_run(path: Path) -> tuple[Path, Path] | None:
+    """Return the folder of a run with a record of its files, and a path's place in it, if it has one.
+
+    A link is at its own place, and not where it leads, unless it leads to a folder.
+    """
+    name = "" if path.is_dir() else path.name
+    place = Path(os.path.realpath(path.parent if name else path), name)
+    for folder in (place, *place.parents[:DEPTH]):
         if is_staging(folder.name) or (folder / KEY).exists():  # it is not there yet
             return None
         if os.path.lexists(folder / FILES):
-            return folder
+            return folder, place.relative_to(folder)
     return None
 
 
@@ -370,10 +375,12 @@ class Batch:
     def commit(self) -> None:
         """Let everything change, folder by folder, that of a run after those in it."""
         for folder, changes in [*self.folders.items()]:
-            run = folder if changes.is_run else recorded_folder(folder)
+            run, prefix = (
+                (folder, Path()) if changes.is_run else place_in_run(folder) or (None, Path())
+            )
             if run is not None:
                 with unwritable_errors(run):
-                    self.of(run).recorded |= changes.files(folder.relative_to(run))
+                    self.of(run).recorded |= changes.files(prefix)
         for folder in sorted(self.folders, key=lambda folder: -len(folder.parts)):
             with unwritable_errors(folder):
                 self.folders[folder].commit()

@@ -19,9 +19,9 @@ from trtcal.documents import (
     digest_document,
     digest_file,
     files_in,
+    place_in_run,
     read_json,
     read_record,
-    recorded_folder,
 )
 from trtcal.documents.bounds import read_bytes
 from trtcal.documents.streams import command_line
@@ -96,11 +96,12 @@ def _of_bundle(path: Path, public_key: Path | None) -> Iterator[Check]:
 
 def _of_record(path: Path) -> Iterator[Check]:
     """Yield a check of each file of a run, or of a part of it; files of others are not checked."""
-    place = Path(os.path.abspath(path))
-    folder, base = recorded_folder(place), place if path.is_dir() else place.parent
-    if folder is None:
+    run = place_in_run(path)
+    if run is None:
         yield Check(path.name, None, OF_FILES, "its files were not recorded")
         return
+    folder, place = run[0], run[0] / run[1]
+    base = place if place.is_dir() else place.parent
     try:
         record = read_record(folder) or {}
     except InputError as error:

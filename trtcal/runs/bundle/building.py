@@ -25,6 +25,7 @@ from trtcal.documents import (
     is_staging,
     parsing,
     read_json,
+    read_record,
     recover,
     replacing_entries,
     to_fields,
@@ -163,6 +164,8 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
                 f"the new bundle fails its own verification: {result.verdict}", "run it again"
             )
     about = _verdict_note(contents.verdict, request.variant)
+    if read_record(request.run) is None:
+        about.append("the files of this run were not recorded: only its content was checked")
     return Bundle(folder, digest_bytes(payload), statement, result, (*about, *notes))
 
 

@@ -204,7 +204,7 @@ def _verdict(verdict: Manifest) -> Iterator[Check]:
 
 def is_for_shipping(verdict: Manifest) -> bool:
     """Whether a run's verdict is to ship, and no limit is broken for the variant of a bundle."""
-    return verdict["word"].startswith("SHIP") and verdict["limits_of_this"] != "broken"
+    return bool(verdict["word"].startswith("SHIP") and verdict["limits_of_this"] != "broken")
 
 
 def pae(kind: str, payload: bytes) -> bytes:
