@@ -208,6 +208,7 @@ def test_a_folder_or_file_inside_a_run_is_checked_by_the_record_of_the_run(whole
     word = json.loads(text)["measured"]["verdict"]["word"]
     report.write_text(text.replace(f'"{word}"', '"SHIP"', 1))
     assert problems(report) == {(OF_FILES, "report.json"): "changed: its digest differs"}
+    assert problems(whole.parent) == {(OF_FILES, "run/report.json"): "changed: its digest differs"}
     build = whole / "builds" / f"{VARIANT}-cpu"
     assert problems(build) == {}
     cut(build / "events.json", None)

@@ -32,8 +32,9 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
     def _run(self) -> None:
         from trtcal.runs.verify import verify
 
-        key = self.public_key or os.environ.get(KEY_VARIABLE)
-        checks = [check for path in self.paths for check in verify(path, key and Path(key))]
+        named = os.environ.get(KEY_VARIABLE)
+        key = self.public_key or (Path(named) if named else None)
+        checks = [check for path in self.paths for check in verify(path, key)]
         broken = [check for check in checks if not check.holds]
 
         def show() -> None:

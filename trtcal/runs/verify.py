@@ -62,8 +62,8 @@ def verify(path: Path, public_key: Path | None = None) -> list[Check]:
         return [*_of_documents(path, files_in(path)), *_of_bundle(path, public_key)]
     files = list(_of_record(path))
     recorded = {check.what for check in files if check.unchecked is None} - {FILES}
-    visible = (name for name in files_in(path) if "/." not in f"/{name}")
-    names = sorted(recorded.intersection(files_in(path))) if recorded else visible
+    others = {check.what for check in files} | {n for n in files_in(path) if "/." in f"/{n}"}
+    names = (name for name in files_in(path) if name in recorded or name not in others)
     content = list(_of_documents(path, names, True) if path.is_dir() else _of_file(path))
     if not content and not recorded:
         raise InputError(
@@ -94,14 +94,21 @@ def _of_bundle(path: Path, public_key: Path | None) -> Iterator[Check]:
         part = OF_FILES
 
 
-def _of_record(path: Path) -> Iterator[Check]:
-    """Yield a check of each file of a run, or of a part of it; files of others are not checked."""
+def _of_record(path: Path, base: Path | None = None) -> Iterator[Check]:
+    """Yield a check of each file of a run, of a part of it, or of all runs in a folder.
+
+    Files of others are not checked. Names begin at `base`, or else at the path.
+    """
     run = place_in_run(path)
     if run is None:
-        yield Check(path.name, None, OF_FILES, "its files were not recorded")
+        runs = [path / name for name in files_in(path) if Path(name).name == FILES]
+        for record in runs:
+            yield from _of_record(record.parent, Path(os.path.realpath(path)))
+        if not runs:
+            yield Check(path.name, None, OF_FILES, "its files were not recorded")
         return
     folder, place = run[0], run[0] / run[1]
-    base = place if place.is_dir() else place.parent
+    base = base or (place if place.is_dir() else place.parent)
     try:
         record = read_record(folder) or {}
     except InputError as error:
