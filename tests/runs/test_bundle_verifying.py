@@ -237,6 +237,17 @@ def test_a_pipe_is_refused_and_not_waited_for(bundle, wanted):
     assert verify(bundle, wanted).status == 2
 
 
+@each(
+    "fields",
+    [{"word": "DO NOT SHIP"}, {"word": "INCONCLUSIVE"}, {"limits_of_this": "broken"}],
+)
+def test_a_bundle_against_the_verdict_says_so(bundle, wanted, keys, fields):
+    rewrite(bundle, keys, lambda statement: statement["predicate"]["verdict"].update(fields))
+    verdict = verify(bundle, replace(wanted, self_test=True)).verdict
+    assert verdict.startswith("READY, but it was made despite the verdict")
+    assert fields.get("word", "") in verdict
+
+
 NOT_INSIDE = [
     *("../outside", "/etc/hostname", "a/../../b", "a//b", "./golden.npz", "", "a\\b", "a\nb"),
 ]

@@ -101,9 +101,9 @@ def _of_record(path: Path, base: Path | None = None) -> Iterator[Check]:
     """
     run = place_in_run(path)
     if run is None:
-        runs = [path / name for name in files_in(path) if Path(name).name == FILES]
-        for record in runs:
-            yield from _of_record(record.parent, Path(os.path.realpath(path)))
+        runs = [Path(name).parent for name in files_in(path) if Path(name).name == FILES]
+        for inner in runs:
+            yield from _of_record(path / inner, Path(os.path.realpath(path)))
         if not runs:
             yield Check(path.name, None, OF_FILES, "its files were not recorded")
         return
