@@ -81,6 +81,6 @@ def test_sentences_are_those_that_a_user_meets(tmp_path):
     module = PACKAGE / "cli" / "verify.py"
     texts = [one.text for one in in_code(module)]
     assert any(text.startswith("Recompute the digests") for text in texts)  # help
-    assert "N of N digests match" in texts  # a line that is printed
+    assert "N: N of N digests match" in texts  # a line that is printed
     assert not any("`trtcal verify`" in text for text in texts)  # the module's docstring
     assert without_marks("<p>{{ name }} runs</p>{# a comment #}").split() == ["runs"]

@@ -14,11 +14,15 @@ from onnx import numpy_helper
 from tests.fixtures.fails import fails
 from tests.fixtures.killing import forked, killed_at, tree
 from tests.fixtures.networks import conv_net
+from tests.fixtures.tables import each
 from tests.runs.runs import report
 from trtcal.documents import (
+    FILES,
     Workplace,
     clear_places,
+    digest_bytes,
     read_json,
+    read_record,
     removing,
     replacing_entries,
     together,
@@ -54,7 +58,8 @@ def model(folder, state):
 
 def entries(folder, state):
     """Write what a run would, with a file that only the old one has."""
-    with replacing_entries(folder, ["builds", "run.json", "tails.json"]) as place:
+    owned = ["builds", "run.json", "tails.json", FILES]
+    with replacing_entries(folder, owned) as place:
         write_text(place / "builds" / state / "build.json", state)
         write_text(place / "run.json", state)
         if state == "old":
@@ -80,6 +85,46 @@ def test_a_kill_at_any_change_leaves_the_old_files_or_the_new(tmp_path, write):
     assert all(end in (before, after) for end in ends)
     assert ends[0] == before
     assert before in ends[1:]
+
+
+def test_the_record_of_a_run_has_what_is_written_and_removed_in_its_folder(tmp_path):
+    run = tmp_path / "out"
+    entries(run, "old")
+    write_text(run / "ab.json", "kept")
+    entries(run, "new")
+    with together():
+        write_text(run / "run.json", "again")
+        write_text(run / "builds" / "new" / "build.log", "log")
+    with replacing_entries(run / "bundle", []) as place:
+        write_text(place / "deep" / "a", "a")
+        assert "bundle/deep/a" not in read_record(run)
+    (tmp_path / "link").symlink_to(run / "builds")
+    write_text(tmp_path / "link" / "new" / "a.json", "linked")
+    write_text(run / "builds" / ".." / ".." / "beside.json", "no file of the run")
+    texts = {"ab.json": "kept", "run.json": "again", "bundle/deep/a": "a"}
+    texts |= {"builds/new/a.json": "linked"}
+    texts |= {"builds/new/build.json": "new", "builds/new/build.log": "log"}
+    assert read_record(run) == {name: digest_bytes(text.encode()) for name, text in texts.items()}
+    for name in ("build.log", "a.json"):
+        removing(run / "builds" / "new" / name)
+    (run / "ab.json").unlink()
+    entries(run, "new")
+    assert set(read_record(run)) == {"run.json", "builds/new/build.json", "bundle/deep/a"}
+    assert not (tmp_path / FILES).exists()
+
+
+@each("change", [lambda data: data + b" ", lambda data: data.replace(b"run.json", b"ran.json")])
+def test_a_record_that_was_changed_is_an_error_that_only_a_new_run_ends(tmp_path, change):
+    entries(tmp_path, "new")
+    record = tmp_path / FILES
+    record.write_bytes(change(record.read_bytes()))
+    before = record.read_bytes()
+    write_text(tmp_path / "a", "a")
+    assert record.read_bytes() == before
+    with fails(InputError, FILES):
+        read_record(tmp_path)
+    entries(tmp_path, "new")
+    assert set(read_record(tmp_path)) == {"run.json", "builds/new/build.json"}
 
 
 def test_a_reader_completes_what_a_killed_command_had_decided(tmp_path):

@@ -25,6 +25,7 @@ from trtcal.pipeline import run, stages
 from trtcal.pipeline.api import compare
 from trtcal.quantization import Plan, quantize
 from trtcal.reporting.verdict import judge
+from trtcal.runs.verify import verify
 
 CONFIG = """
 model = "net.onnx"
@@ -178,6 +179,8 @@ def test_a_run_whose_process_is_killed_goes_on_after_its_last_stage(place, monke
     assert finished.items() <= {one["output"]: one["digest"] for one in after["stages"]}.items()
     reads = {read["purpose"]: read["samples"] for read in after["data_reads"]}
     assert list(reads.items()) == list(lines[-1]["reads"].items())
+    left_out = [check.what for check in verify(place / "out") if check.problem or check.unchecked]
+    assert left_out == ["out"]  # which has no signature
 
 
 @SLOW

@@ -19,6 +19,8 @@ from tests.fixtures.shared import made_once
 from trtcal.backends.registry import BACKENDS
 from trtcal.config import parse_config
 from trtcal.data import open_dataset
+from trtcal.documents import FILES, digest_file, files_in
+from trtcal.documents.digests import record_of
 from trtcal.model import load_model
 from trtcal.pipeline import run
 from trtcal.runs.bundle.building import Request, make_bundle
@@ -62,6 +64,12 @@ def write_keys(folder: Path, curve=None, passphrase: bytes | None = None) -> Key
     keys.private.write_bytes(private)
     keys.public.write_bytes(public)
     return keys
+
+
+def forge_record(folder: Path) -> None:
+    """Record the files of a run as they are now, as somebody who can write there would."""
+    files = {name: digest_file(folder / name) for name in files_in(folder) if name != FILES}
+    (folder / FILES).write_bytes(record_of(files))
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from tests.fixtures.tables import each
 from tests.fixtures.zoo_net import Entry
 from tests.fixtures.zoo_products import tokens
 from tests.fixtures.zoo_scene import scene
-from tests.runs.conftest import TARGETS, VARIANT, write_keys
+from tests.runs.conftest import TARGETS, VARIANT, forge_record, write_keys
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.documents import digest_file, read_npz, seal
@@ -161,6 +161,7 @@ def reseal(path, change):
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(seal(document)))
+    forge_record(path.parent)
 
 
 def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, copied, tmp_path):
@@ -178,6 +179,7 @@ def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, c
     (copied / "run.json").write_text(before)
     (copied / "report.html").unlink()
     (copied / "report.html").symlink_to(secret)
+    forge_record(copied)
     with pytest.raises(InputError):
         make_bundle(request_of(run=copied), tmp_path / "bundle")
 
@@ -288,9 +290,16 @@ def test_bundles_are_made_signed_and_verified_from_the_command_line(
     monkeypatch.chdir(held_back)
     bundle = tmp_path / "bundle"
     asked = ("out", "--variant", "int8-minmax", "-o", bundle)
+    assert "INCONCLUSIVE" in refused(capsys, "bundle", *asked, status=1)
+    assert not bundle.exists()
+    asked = (*asked, "--despite-verdict")
     assert "READY, but it is not signed" in succeed(capsys, "bundle", *asked)
     verified = ("bundle", "verify", bundle)
-    succeed(capsys, *verified)
+    assert "verdict: warning: it was made despite the verdict INCONCLUSIVE" in succeed(
+        capsys, *verified
+    )
+    statement = json.loads((bundle / MANIFEST).read_text())
+    assert statement["predicate"]["verdict"]["despite_verdict"] is True
     out = succeed(capsys, "bundle", "make", *asked, "--key", keys.private)
     assert ("READY" in out, "not checked" in out) == (True, False)
     status, out, err = run(capsys, *verified)
@@ -308,7 +317,7 @@ def test_a_broken_bundle_is_one_error_with_its_status(other, capsys, keys):
 
 def test_the_options_may_stand_before_the_run(held_back, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(held_back)
-    arguments = ("--variant", "int8-minmax", "-o", tmp_path / "bundle", "out")
+    arguments = ("--variant", "int8-minmax", "-o", tmp_path / "bundle", "--despite-verdict", "out")
     assert run(capsys, "bundle", *arguments)[0] == 0
     assert run(capsys, "bundle", "--help")[0] == 0
     assert run(capsys, "bundle", "out")[0] == 2

@@ -22,7 +22,7 @@ from tests.cuda.stand_in import build as build_driver
 from tests.fixtures.commands import refused
 from tests.fixtures.tables import each
 from tests.runs.conftest import TARGETS, write_keys
-from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
+from trtcal.documents import canonical_json, digest_file, read_npz, seal, write_json, write_npz
 from trtcal.errors import InputError
 from trtcal.evidence.layers.roofline import find_target
 from trtcal.runs.bundle import verifying
@@ -88,7 +88,7 @@ def sign(folder, payload, keys=None):
     """Put a manifest and its signature into a bundle."""
     (folder / MANIFEST).write_bytes(payload)
     signer = keys and read_signer(keys.private)
-    (folder / SIGNATURE).write_text(json.dumps(envelope(payload, signer)))
+    write_json(folder / SIGNATURE, envelope(payload, signer))
 
 
 def rewrite_engine(folder, keys, number=0, **fields):
@@ -155,7 +155,7 @@ def test_a_signature_that_was_changed_or_is_of_somebody_else_is_refused(bundle, 
     raw = bytearray(base64.b64decode(found["signatures"][0]["sig"]))
     raw[-1] ^= 1
     found["signatures"][0]["sig"] = base64.b64encode(raw).decode()
-    (bundle / SIGNATURE).write_text(json.dumps(found))
+    write_json(bundle / SIGNATURE, seal(found))
     assert "public key" in refusal(bundle, wanted)
     rewrite(bundle, write_keys(tmp_path / "other"), lambda statement: None)
     assert "no signature of the bundle matches" in refusal(bundle, wanted)
@@ -164,7 +164,7 @@ def test_a_signature_that_was_changed_or_is_of_somebody_else_is_refused(bundle, 
 def test_a_signature_and_a_key_need_each_other(bundle, wanted):
     assert "no public key is given" in refusal(bundle, Options())
     assert verify(bundle, Options(allow_unsigned=True)).status == 0
-    (bundle / SIGNATURE).write_text(json.dumps({**signed(bundle), "signatures": []}))
+    write_json(bundle / SIGNATURE, seal({**signed(bundle), "signatures": []}))
     assert "not signed" in refusal(bundle, wanted)
     assert verify(bundle).verdict.startswith("READY, but it is not signed")
 
@@ -235,6 +235,17 @@ def test_a_pipe_is_refused_and_not_waited_for(bundle, wanted):
     (bundle / MANIFEST).unlink()
     os.mkfifo(bundle / MANIFEST)
     assert verify(bundle, wanted).status == 2
+
+
+@each(
+    "fields",
+    [{"word": "DO NOT SHIP"}, {"word": "INCONCLUSIVE"}, {"limits_of_this": "broken"}],
+)
+def test_a_bundle_against_the_verdict_says_so(bundle, wanted, keys, fields):
+    rewrite(bundle, keys, lambda statement: statement["predicate"]["verdict"].update(fields))
+    verdict = verify(bundle, replace(wanted, self_test=True)).verdict
+    assert verdict.startswith("READY, but it was made despite the verdict")
+    assert fields.get("word", "") in verdict
 
 
 NOT_INSIDE = [

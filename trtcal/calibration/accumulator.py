@@ -16,7 +16,7 @@ from trtcal.calibration.job import joined
 from trtcal.calibration.observation import pack, unpack
 from trtcal.data import Dataset
 from trtcal.data.dataset import Span
-from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, write_npz
+from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, removing, write_npz
 from trtcal.errors import InputError
 
 SPACING_S = 2.0  # at least, between two checkpoints
@@ -128,7 +128,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Delete the file: the work is done."""
-        self.path.unlink(missing_ok=True)
+        removing(self.path)
 
 
 def resumed(

@@ -13,6 +13,7 @@ from trtcal.cli.advice import advise
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import DataOptions, JsonOptions, add_commands, argument, config_here, option
 from trtcal.cli.output import Columns, note, print_table, say, say_written
+from trtcal.cli.verify import KEY_VARIABLE
 from trtcal.config import FILE, Config
 from trtcal.errors import GateFailed, InputError
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from trtcal.documents import Document
     from trtcal.runs.bundle.building import Bundle, Request
     from trtcal.runs.bundle.verifying import Result
-
-KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
 
 @click.group(
@@ -63,6 +62,9 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
     triton: bool = option("Add a model repository for Triton.")
     deepstream: bool = option("Add a configuration for DeepStream's nvinfer.")
     docker: bool = option("Add a Dockerfile whose container verifies the bundle before it serves.")
+    despite_verdict: bool = option(
+        "Bundle a variant whose verdict is not SHIP or SHIP WITH CARE; the bundle records it."
+    )
 
     @cached_property
     def config(self) -> Config:
@@ -114,6 +116,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
             config.images,
             self._names(),
             tuple(self._exports()),
+            self.despite_verdict,
         )
 
     def _names(self) -> tuple[str, ...]:

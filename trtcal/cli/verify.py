@@ -2,39 +2,66 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trtcal.cli.options import JsonOptions, argument
+from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import say
 from trtcal.errors import GateFailed
 
+if TYPE_CHECKING:
+    from trtcal.runs.verify import Check
 
-class Verify(JsonOptions, example="trtcal verify reports/digits/report.html"):
-    """Recompute the digests in reports (HTML or JSON), documents or run folders.
+KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
-    Each digest that does not match is named, and the status is 1.
+
+class Verify(JsonOptions, example="trtcal verify reports/digits"):
+    """Recompute the digests of runs, bundles, reports (HTML or JSON) and documents.
+
+    It says for content, files and signature which digests were checked, names each that does not
+    match and each file that trtcal did not write. The status is 1 if a digest does not match.
     """
 
     paths: tuple[Path, ...] = argument()
+    public_key: Path | None = option(
+        f"Public key of a bundle's signer, a PEM file.  [default: ${KEY_VARIABLE}]"
+    )
 
     def _run(self) -> None:
         from trtcal.runs.verify import verify
 
-        checks = [check for path in self.paths for check in verify(path)]
+        named = os.environ.get(KEY_VARIABLE)
+        key = self.public_key or (Path(named) if named else None)
+        checks = [check for path in self.paths for check in verify(path, key)]
         broken = [check for check in checks if not check.holds]
-        problems = [f"{check.what}: {check.problem}" for check in broken]
-        lines = [*problems, f"{len(checks) - len(broken)} of {len(checks)} digests match"]
 
         def show() -> None:
-            for line in lines:
+            for check in broken:
+                say(f"{check.part}: {check.what}: {check.problem}")
+            for line in _summary(checks):
                 say(line)
 
         self.present([vars(check) for check in checks], show)
         if broken:
+            checked = sum(check.unchecked is None for check in checks)
             raise GateFailed(
-                f"{len(broken)} of {len(checks)} digests do not match",
+                f"{len(broken)} of {checked} digests do not match",
                 "make the file again with the command that wrote it, or get the original",
             )
+
+
+def _summary(checks: Sequence[Check]) -> Iterator[str]:
+    """Yield for content, files and signature how many digests match, and what is not checked."""
+    for part in dict.fromkeys(check.part for check in checks):
+        group = [check for check in checks if check.part == part]
+        checked = [check.holds for check in group if check.unchecked is None]
+        if checked:
+            yield f"{part}: {sum(checked)} of {len(checked)} digests match"
+        for reason in dict.fromkeys(check.unchecked for check in group if check.unchecked):
+            names = ", ".join(check.what for check in group if check.unchecked == reason)
+            yield f"{part}: {names} not checked: {reason}"
 
 
 command = Verify.command()

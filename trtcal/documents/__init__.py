@@ -16,8 +16,6 @@ A frozen dataclass becomes a document by its base class:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import zipfile
 import zlib
@@ -47,11 +45,24 @@ from trtcal.documents.bounds import (
     parse_json,
     read_bytes,
 )
+from trtcal.documents.digests import (
+    FILES,
+    Document,
+    canonical_json,
+    digest_bytes,
+    digest_document,
+    digest_file,
+    read_record,
+    seal,
+    to_json,
+)
 from trtcal.documents.schema import is_convertible
 from trtcal.documents.staging import (
     Workplace,
     clear_places,
+    files_in,
     is_staging,
+    place_in_run,
     recover,
     removing,
     replacing,
@@ -67,46 +78,11 @@ from trtcal.errors import InputError, ResourceError, __version__
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-Document = dict[str, Any]
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound="Sealed")
 FILE_HINT = "give the file that the previous stage wrote"
 CACHE_HINT = "import a calibration cache first: `trtcal ranges import FILE --model MODEL`"
-UNSEALED = ("digest", "measured")
 LOCK_S = 10.0
-
-
-def canonical_json(value: object) -> bytes:
-    """Return the one byte form of a JSON value: sorted keys, no spaces, UTF-8, no NaN."""
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return text.encode("utf-8", "surrogatepass")
-
-
-def digest_bytes(data: bytes | memoryview) -> str:
-    """Return `sha256:` and the hexadecimal SHA-256 of `data`."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def digest_file(path: Path) -> str:
-    """Return the digest of a file's bytes, read in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return "sha256:" + digest.hexdigest()
-
-
-def digest_document(document: Document) -> str:
-    """Return the digest of a document's lasting part (all but `digest` and `measured`)."""
-    lasting = {key: value for key, value in document.items() if key not in UNSEALED}
-    return digest_bytes(canonical_json(lasting))
-
-
-def seal(document: Document) -> Document:
-    """Return the document with its digest."""
-    return {**document, "digest": digest_document(document)}
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -154,16 +130,25 @@ def append_line(path: Path, line: str) -> None:
         raise unwritable(path, error) from error
 
 
+def checked_digest(path: Path) -> str:
+    """Return a file's digest; `InputError` if it is in a run's folder, and not as trtcal wrote it."""
+    digest = digest_file(path)
+    if run := place_in_run(path):
+        folder, name = run
+        if (read_record(folder) or {}).get(name.as_posix(), digest) != digest:
+            again = command_line("verify", folder)
+            raise InputError(
+                f"{path} was changed after trtcal wrote it (its digest does not match {FILES})",
+                f"restore the original file, or run again; `{again}` names all changed files",
+            )
+    return digest
+
+
 def write_document(path: Path, document: Document) -> Document:
     """Seal a document, write it to `path` and return it sealed."""
     sealed = seal(document)
     write_json(path, sealed)
     return sealed
-
-
-def to_json(value: object) -> str:
-    """Return JSON for people and programs: indented, UTF-8, no NaN."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, value: object) -> None:

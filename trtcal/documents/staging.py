@@ -5,6 +5,8 @@ its process holds locked. It becomes `.trtcal-commit` once it is whole: from the
 the new ones, and `changes.json` in it lists the renames that are left. Whoever next uses the folder
 makes these renames, and deletes staging folders whose process is gone. All names are of entries of
 the folder itself, so that a list from elsewhere reaches nothing outside of it.
+
+Where a run's folder has a record of its files, what is written there, or deeper, is recorded too.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 from trtcal.documents.bounds import parse_json, read_bytes
+from trtcal.documents.digests import FILES, digest_file, read_record, record_of
 from trtcal.errors import InputError, ResourceError
 
 PREFIX = ".trtcal-"
@@ -147,6 +150,32 @@ def _try_lock(handle: int) -> bool | None:
 def is_staging(name: str) -> bool:
     """Tell whether an entry of a folder is not there yet, or no more."""
     return name.startswith(PREFIX)
+
+
+def files_in(place: Path) -> Iterator[str]:
+    """Yield the regular files in a folder, relative to it, in order, or "." of a file; no links."""
+    if place.is_file():
+        yield "."
+    for folder, folders, names in os.walk(place):
+        folders[:] = sorted(name for name in folders if not is_staging(name))
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(place).as_posix()
+
+
+def place_in_run(path: Path) -> tuple[Path, Path] | None:
+    """Return the folder of a run with a record of its files, and a path's place in it, if it has one.
+
+    A link is at its own place, and not where it leads, unless it leads to a folder.
+    """
+    name = "" if path.is_dir() else path.name
+    place = Path(os.path.realpath(path.parent if name else path), name)
+    for folder in (place, *place.parents[:DEPTH]):
+        if is_staging(folder.name) or (folder / KEY).exists():  # it is not there yet
+            return None
+        if os.path.lexists(folder / FILES):
+            return folder, place.relative_to(folder)
+    return None
 
 
 def recover(path: Path) -> None:
@@ -283,17 +312,46 @@ class Changes:
         self.root, self.workplace = root, Workplace(root)
         self.new = self.workplace.path
         self.names, self.gone = dict[str, None](), dict[str, None]()
+        self.recorded = dict[str, str | None]()
+        self.is_run = False
+
+    def files(self, prefix: Path) -> dict[str, str | None]:
+        """Return the digests of the files to come below `prefix`, None of entries that change."""
+        files = dict.fromkeys((prefix / name).as_posix() for name in (*self.gone, *self.names))
+        for name in (name for name in self.names if name != FILES):
+            for file in files_in(self.new / name):
+                files[(prefix / name / file).as_posix()] = digest_file(self.new / name / file)
+        return files
+
+    def _record(self) -> None:
+        """Stage the record as it is after the changes; only a new run replaces a damaged one."""
+        try:
+            before = read_record(self.root) or {}
+        except InputError:
+            if not self.is_run:
+                return
+            before = {}
+        after = {file: digest for file, digest in before.items() if self._stays(file)}
+        after |= {file: digest for file, digest in self.recorded.items() if digest}
+        (self.new / FILES).write_bytes(record_of(after))
+        self.names[FILES] = None
+
+    def _stays(self, file: str) -> bool:
+        is_changed = {file, *map(str, Path(file).parents)} & self.recorded.keys()
+        return not is_changed and (not self.is_run or (self.root / file).is_file())
 
     def commit(self) -> None:
         """Let the entries of `names` and `gone` change, all or none."""
-        names, gone = [*self.names], [name for name in self.gone if name not in self.names]
-        if not names and not gone:
+        if not self.names and not self.gone and not self.recorded:
             return
         place = self.workplace.staging
         (place / OLD).mkdir()
-        (place / CHANGES).write_bytes(json.dumps({NEW: names, "gone": gone}).encode())
         with _locked(self.root):
             _settle(self.root)
+            if self.recorded:
+                self._record()
+            names, gone = [*self.names], [name for name in self.gone if name not in self.names]
+            (place / CHANGES).write_bytes(json.dumps({NEW: names, "gone": gone}).encode())
             if not gone and len(names) == 1 and not (self.root / names[0]).is_dir():
                 (self.new / names[0]).replace(self.root / names[0])
                 return
@@ -315,10 +373,17 @@ class Batch:
         return self.folders[key]
 
     def commit(self) -> None:
-        """Let everything change; files of several folders change folder by folder."""
-        for changes in self.folders.values():
-            with unwritable_errors(changes.root):
-                changes.commit()
+        """Let everything change, folder by folder, that of a run after those in it."""
+        for folder, changes in [*self.folders.items()]:
+            run, prefix = (
+                (folder, Path()) if changes.is_run else place_in_run(folder) or (None, Path())
+            )
+            if run is not None:
+                with unwritable_errors(run):
+                    self.of(run).recorded |= changes.files(prefix)
+        for folder in sorted(self.folders, key=lambda folder: -len(folder.parts)):
+            with unwritable_errors(folder):
+                self.folders[folder].commit()
 
     def close(self) -> None:
         """Delete the staging folders."""
@@ -384,7 +449,7 @@ def removing(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def resuming_entries(folder: Path, owned: Iterable[str], key: str) -> Iterator[Path]:
+def resuming_entries(folder: Path, owned: Collection[str], key: str) -> Iterator[Path]:
     """Yield `FOLDER.unfinished`; if the block succeeds, its entries replace those `owned` of `folder`.
 
     If it fails or is killed, the next block with the same key finds them there, unless it wrote no
@@ -435,18 +500,19 @@ def _clear_work(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing_entries(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
+def replacing_entries(folder: Path, owned: Collection[str]) -> Iterator[Path]:
     """Yield an empty folder; if the block succeeds, its entries take the place of those `owned`.
 
-    Other entries of `folder` stay as they are.
+    Other entries of `folder` stay as they are. If `owned` has `FILES`, all files are recorded there.
     """
+    batch = Batch()
     with unwritable_errors(folder):
-        changes = Changes(folder)
+        changes = batch.of(folder)
     try:
         yield changes.new
         changes.names = dict.fromkeys(sorted(os.listdir(changes.new)))
         changes.gone = dict.fromkeys(name for name in owned if os.path.lexists(folder / name))
-        with unwritable_errors(folder):
-            changes.commit()
+        changes.is_run = FILES in owned
+        batch.commit()
     finally:
-        changes.workplace.cleanup()
+        batch.close()

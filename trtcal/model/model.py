@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from trtcal.documents import digest_bytes, digest_file, recover
+from trtcal.documents import checked_digest, digest_bytes, recover
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
@@ -244,8 +244,9 @@ def _of_file(path: Path, embedded: int) -> Model:
         if not path.is_file():
             raise InputError(*_absence(path))
         check_file(path, MODEL_BYTES)
+        digest = checked_digest(path)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
-        fingerprint = _fingerprint(path, proto)
+        fingerprint = _combined([digest, *map(checked_digest, _external(path, proto))])
         load_external(proto, path.parent, embedded)
         check_sizes(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -350,11 +351,11 @@ def without_samples(model: Model) -> frozenset[str]:
     )
 
 
-def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
+def _external(path: Path, proto: onnx.ModelProto) -> list[Path]:
+    """Return the files of a model's external data."""
     outside = filter(uses_external_data, tensors_of(proto))
-    external = {ExternalDataInfo(tensor).location for tensor in outside}
-    files = [path, *(_inside(path.parent, name) for name in sorted(external))]
-    return _combined(map(digest_file, files))
+    names = {ExternalDataInfo(tensor).location for tensor in outside}
+    return [_inside(path.parent, name) for name in sorted(names)]
 
 
 def _combined(digests: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
 from trtcal.documents import (
+    FILES,
     Document,
     canonical_json,
     digest_bytes,
@@ -51,7 +52,7 @@ from trtcal.runs.settings import SCRIPTS, SETTINGS, to_table, write_settings
 OUTPUTS = (
     *("builds", "calibrations", "models", "plans", "optimizations", SCRIPTS),
     *(COMPARISON, DATA_CHECK, "histograms.npz", "tails.json", "run.json", SETTINGS, FILE),
-    *("report.html", "report.json"),
+    *("report.html", "report.json", FILES),
 )
 """Everything that a run writes at the top of its folder, besides what its followers write."""
 

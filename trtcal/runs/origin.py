@@ -17,6 +17,7 @@ from typing import Any
 from trtcal.backends.targets import machine, packages
 from trtcal.config import read_tags
 from trtcal.documents import (
+    FILES,
     Document,
     digest_bytes,
     from_fields,
@@ -179,7 +180,7 @@ class Origin:
             "command": command,
             **body,
             "stages": steps,
-            "measured": {**to_fields(self.measured), "seconds": seconds},
+            "measured": {**to_fields(self.measured), "seconds": seconds, "record": FILES},
         }
         return write_document(folder / RUN_FILE, seal(document))
 

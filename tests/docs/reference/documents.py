@@ -16,7 +16,8 @@ HEAD = {
     "trtcal": "Version of trtcal that wrote it.",
     "digest": "`sha256:` and the SHA-256 of everything but `digest` and `measured`, as JSON with "
     "sorted keys and without spaces.",
-    "measured": "What differs from run to run: times, sizes, machines. No digest covers it.",
+    "measured": "What differs from run to run: times, sizes, machines. `digest` does not cover it; in "
+    "the folder of a run the record of its files does.",
 }
 PAGE = """\
 # JSON documents

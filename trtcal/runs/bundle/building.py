@@ -25,6 +25,7 @@ from trtcal.documents import (
     is_staging,
     parsing,
     read_json,
+    read_record,
     recover,
     replacing_entries,
     to_fields,
@@ -32,7 +33,7 @@ from trtcal.documents import (
     write_json,
     write_text,
 )
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, GateFailed, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
 from trtcal.formats import NARROW, spelled
@@ -41,7 +42,14 @@ from trtcal.runs.bundle.golden import MOST_SAMPLES, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope
 from trtcal.runs.bundle.source import copy, find_builds, find_model, read_report, read_run
-from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Options, Result, verify
+from trtcal.runs.bundle.verifying import (
+    MANIFEST,
+    SIGNATURE,
+    Options,
+    Result,
+    is_for_shipping,
+    verify,
+)
 from trtcal.runs.origin import Origin
 from trtcal.runs.statement import BUNDLE
 
@@ -61,7 +69,8 @@ class Request:
     """What a bundle is made of, and how: `targets` are those of the run to take, all if there are none.
 
     `data` are those that the run was judged on, `class_names` the names of classes in their order,
-    `exports` are exporters, each of which gets the bundle's `Draft`.
+    `exports` are exporters, each of which gets the bundle's `Draft`. `despite_verdict` is for a variant
+    that the run's verdict does not ship.
     """
 
     run: Path
@@ -73,6 +82,7 @@ class Request:
     images: ImagesConfig | None = None
     class_names: tuple[str, ...] = ()
     exports: tuple[Callable[[Draft], Sequence[str]], ...] = ()
+    despite_verdict: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,8 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
     """Make a bundle, verify it, and put it into `folder` in place of an older bundle.
 
     `InputError` if the run was changed or lacks the variant or a target, the data are not those that it
-    was judged on, or the folder holds something else; `BackendError` if the outputs are not repeated.
+    was judged on, or the folder holds something else; `GateFailed` if the verdict is not to ship it;
+    `BackendError` if the outputs are not repeated.
     """
     check_place(folder)
     run = read_run(request.run)
@@ -153,6 +164,8 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
                 f"the new bundle fails its own verification: {result.verdict}", "run it again"
             )
     about = _verdict_note(contents.verdict, request.variant)
+    if read_record(request.run) is None:
+        about.append("the files of this run were not recorded: only its content was checked")
     return Bundle(folder, digest_bytes(payload), statement, result, (*about, *notes))
 
 
@@ -190,12 +203,12 @@ def is_bundle(folder: Path) -> bool:
 def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Contents]:
     """Put everything but exports, manifest and signature into the bundle."""
     report = read_report(request.run)
+    verdict, task = parsing(
+        request.run / "report.json", lambda: (_verdict(report, request), _task(report))
+    )
     model, onnx = _copy_model(request, run, place)
     engines = tuple(
         _copy_engine(request, build, run, place) for build in _builds(request, run, model)
-    )
-    verdict, task = parsing(
-        request.run / "report.json", lambda: (_verdict(report, request.variant), _task(report))
     )
     golden = make_golden(model, request.data, request.samples)
     golden.write(place / GOLDEN)
@@ -279,17 +292,25 @@ def _task(report: Document) -> Document | None:
     return task
 
 
-def _verdict(report: Document, variant: str) -> Document:
+def _verdict(report: Document, request: Request) -> Document:
     """Return the run's verdict, and whether the limits hold for the variant that is bundled."""
     measured: dict[str, Any] = report["measured"]
     verdict = {key: measured["verdict"][key] for key in ("word", "variant", "sentence")}
-    return {**verdict, "limits_of_this": measured["judgements"].get(variant)}
+    verdict["limits_of_this"] = limits = measured["judgements"].get(request.variant)
+    if is_for_shipping(verdict):
+        return verdict
+    if not request.despite_verdict:
+        why = f"the verdict of {request.run} is {verdict['word']}: {verdict['sentence']}"
+        if verdict["word"].startswith("SHIP"):
+            why = f"the limits of {request.variant} are {limits}"
+        hint = "ship another variant, or record in the bundle that it ships with --despite-verdict"
+        raise GateFailed(why, hint)
+    return {**verdict, "despite_verdict": True}
 
 
 def _verdict_note(verdict: Document, variant: str) -> list[str]:
     if verdict["variant"] == variant:
-        is_fine = verdict["word"].startswith("SHIP")
-        return [] if is_fine else [f"the verdict of the run on {variant} is {verdict['word']}"]
+        return []
     limits = verdict["limits_of_this"] or "not judged"
     return [f"the verdict of the run is on {verdict['variant']}; the limits of {variant}: {limits}"]
 

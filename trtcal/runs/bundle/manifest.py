@@ -11,7 +11,7 @@ from typing import Any
 
 from trtcal.backends.options import shape_ranges
 from trtcal.backends.targets import CAPABILITY, PORTABLE, parse_target, runs_on
-from trtcal.documents import Document, digest_file, to_fields
+from trtcal.documents import Document, digest_file, files_in, to_fields
 from trtcal.errors import __version__
 from trtcal.evidence.layers.roofline import GPUS
 from trtcal.evidence.manifest import Build
@@ -49,13 +49,12 @@ class Contents:
 
 def manifest_of(folder: Path, contents: Contents) -> Document:
     """Return the in-toto Statement of everything in a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = {path.relative_to(folder).as_posix(): path for path in files}
-    subjects = {name: digest_file(path) for name, path in names.items() if name not in _OUTSIDE}
+    names = (name for name in files_in(folder) if name not in _OUTSIDE)
+    subjects = {name: digest_file(folder / name) for name in names}
     predicate = {
         **{key: value for key, value in vars(contents).items() if key != "materials"},
         "trtcal": __version__,
-        "sizes": {name: names[name].stat().st_size for name in subjects},
+        "sizes": {name: (folder / name).stat().st_size for name in subjects},
     }
     return statement(subjects, contents.materials, BUNDLE, predicate)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.documents import Document
+from trtcal.documents import Document, seal
 from trtcal.documents.bounds import MB, read_bytes
 from trtcal.errors import InputError
 from trtcal.runs.bundle.verifying import PAYLOAD, pae
@@ -81,9 +81,13 @@ def _key_id(key: EllipticCurvePrivateKey) -> str:
 
 
 def envelope(payload: bytes, signer: Signer | None) -> Document:
-    """Return the DSSE envelope of a payload, without a signature if there is no key."""
-    return {
+    """Return the DSSE envelope of a payload, without a signature if there is no key.
+
+    Its digest, a field that DSSE does not know, finds changes where no public key is at hand.
+    """
+    body = {
         "payloadType": PAYLOAD,
         "payload": base64.b64encode(payload).decode(),
         "signatures": [signer.sign(payload)] if signer else [],
     }
+    return seal(body)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trtcal.documents import Document, digest_file, read_document
+from trtcal.documents import Document, read_document
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
 from trtcal.reporting.document import REPORT_KIND as REPORT
 from trtcal.reporting.document import VERSION as REPORT_VERSION
 from trtcal.runs.origin import Origin
-from trtcal.runs.verify import verify as check_digests
+from trtcal.runs.verify import check_whole
 
 AGAIN = "run it again: `trtcal run`"
 
@@ -20,9 +20,7 @@ AGAIN = "run it again: `trtcal run`"
 def read_run(folder: Path) -> Origin:
     """Return a run's origin once every digest in its folder holds; else `InputError`."""
     origin = Origin.read(folder)
-    broken = next((check for check in check_digests(folder) if not check.holds), None)
-    if broken is not None:
-        raise InputError(f"{folder}: {broken.what}: {broken.problem}", AGAIN)
+    check_whole(folder)
     return origin
 
 
@@ -47,7 +45,7 @@ def copy(folder: Path, name: str, destination: Path) -> None:
 def find_model(folder: Path, run: Origin, variant: str) -> tuple[Model, list[str]]:
     """Return a variant's quantized model and its files, the ONNX file first.
 
-    `InputError` if the run has no such variant, or the file is not the one that it made.
+    `InputError` if the run has no such variant.
     """
     steps = {Path(step.output).stem: step for step in run.of_stage("quantize")}
     step = steps.get(variant)
@@ -57,8 +55,6 @@ def find_model(folder: Path, run: Origin, variant: str) -> tuple[Model, list[str
         )
     path = inside(folder, step.output)
     model = load_model(path)
-    if digest_file(path) != step.digest:
-        raise InputError(f"{path} is not the file that the run wrote", AGAIN)
     beside = Path(step.output).parent
     return model, [step.output, *(f"{beside}/{name}" for name in _weights_of(path))]
 

@@ -49,6 +49,7 @@ BLOCK = 1 << 20
 PROBE_S, SELF_TEST_S = 30.0, 600.0
 
 HOLDS, UNCHECKED, REBUILD, REFUSED = "holds", "not checked", "rebuild", "refused"
+WARNED = "warning"
 VERDICTS = {HOLDS: "READY", REBUILD: "REBUILD RECOMMENDED", REFUSED: "REFUSED"}
 STATUSES = {HOLDS: 0, REBUILD: 1, REFUSED: 2}
 Manifest = Mapping[str, Any]
@@ -114,10 +115,10 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """READY, REBUILD RECOMMENDED or REFUSED, with what was not checked and the reason."""
+        """READY, REBUILD RECOMMENDED or REFUSED, with warnings, what was not checked, the reason."""
         word = VERDICTS[self.state]
         if self.state == HOLDS:
-            left = [check.found for check in self.checks if check.state == UNCHECKED]
+            left = [check.found for check in self.checks if check.state in (UNCHECKED, WARNED)]
             return f"{word}, but {'; '.join(left)}" if left else word
         return f"{word}: {next(check.found for check in self.checks if check.state == self.state)}"
 
@@ -142,6 +143,7 @@ def verify(folder: Path, options: Options | None = None) -> Result:
     manifest: Manifest = {}
     try:
         manifest, digests = open_bundle(folder, options, checks)
+        checks += _verdict(manifest["verdict"])
         checks += [_header(folder, engine) for engine in manifest["engines"]]
         checks += _run(folder, manifest, digests, options)
     except RefusedError as error:
@@ -162,7 +164,7 @@ def open_bundle(folder: Path, options: Options, checks: list[Check]) -> tuple[Ma
     """
     if not folder.is_dir():
         raise RefusedError(f"{folder} is not a folder")
-    envelope = _json(_read(folder / SIGNATURE, JSON_BYTES), SIGNATURE)
+    envelope = _envelope(_read(folder / SIGNATURE, JSON_BYTES))
     payload = _decoded(envelope["payload"], "payload")
     if envelope["payloadType"] != PAYLOAD:
         raise RefusedError(f"{SIGNATURE} signs something other than an in-toto Statement")
@@ -177,6 +179,32 @@ def open_bundle(folder: Path, options: Options, checks: list[Check]) -> tuple[Ma
     digests = {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]}
     _check_named(manifest, digests)
     return manifest, {**digests, MANIFEST: hashlib.sha256(payload).hexdigest()}
+
+
+def _envelope(data: bytes) -> Manifest:
+    """Return the signed envelope; one with a digest has exactly the bytes that follow from it.
+
+    Older ones, and those of other tools, have DSSE's own fields alone.
+    """
+    envelope = _json(data, SIGNATURE)
+    body = {key: envelope.get(key) for key in ("payloadType", "payload", "signatures")}
+    plain = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    sealed = {**body, "digest": f"sha256:{hashlib.sha256(plain).hexdigest()}"}
+    if len(envelope) > len(body) and data != json.dumps(sealed, indent=2).encode() + b"\n":
+        raise RefusedError(f"{SIGNATURE} was changed: its digest differs")
+    return envelope
+
+
+def _verdict(verdict: Manifest) -> Iterator[Check]:
+    """Yield a warning if the run's verdict, or a limit on this variant, was against shipping it."""
+    if not is_for_shipping(verdict):
+        what = f"{verdict['word']}, on {verdict['variant']}: {verdict['sentence']}"
+        yield Check("verdict", WARNED, f"it was made despite the verdict {shown(what)}")
+
+
+def is_for_shipping(verdict: Manifest) -> bool:
+    """Whether a run's verdict is to ship, and no limit is broken for the variant of a bundle."""
+    return bool(verdict["word"].startswith("SHIP") and verdict["limits_of_this"] != "broken")
 
 
 def pae(kind: str, payload: bytes) -> bytes:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from trtcal.documents import replacing_entries
+from trtcal.documents import FILES, replacing_entries
 from trtcal.documents.bounds import MB
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.origin import check_replaceable
@@ -35,7 +35,8 @@ def pull(
     digests = dict.fromkeys(record.subjects.values())
     objects = {stored.digest: stored for stored in parallel(store.objects.required, digests)}
     total = sum(objects[digest].size for digest in record.subjects.values())
-    with replacing_entries(folder, owned) as place:
+    changing = [name for name in owned if name != FILES or name in record.subjects]
+    with replacing_entries(folder, changing) as place:
         _check_room(place, total)
 
         def fetch(subject: tuple[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,21 +10,23 @@ from functools import partial
 from pathlib import Path
 
 from trtcal.documents import (
+    FILES,
     Document,
     canonical_json,
     digest_bytes,
     digest_file,
+    files_in,
     parsing,
+    read_record,
     to_fields,
 )
-from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.errors import InputError, ResourceError
 from trtcal.evidence.manifest import MANIFEST, read_build
 from trtcal.reporting.document import read_report
 from trtcal.runs.history import entry_of
 from trtcal.runs.origin import REPORT_FILE, RUN_FILE, Origin
 from trtcal.runs.statement import RUN, statement
-from trtcal.runs.verify import verify
+from trtcal.runs.verify import check_whole
 from trtcal.wings.fleet.store.objects import DIGEST
 from trtcal.wings.fleet.store.record import (
     BuiltEngine,
@@ -118,10 +119,8 @@ def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None
     of `trtcal run`, is not as that left it, or changes while it is read.
     """
     run = Origin.read(folder)
-    subjects = {
-        path.relative_to(folder).as_posix(): digest_file(path) for path in files_of(folder, owned)
-    }
-    _check(folder)
+    subjects = {name: digest_file(folder / name) for name in files_of(folder, owned)}
+    check_whole(folder)
     try:
         check_names(subjects)
     except ValueError as error:
@@ -135,37 +134,11 @@ def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None
     return record
 
 
-def _check(folder: Path) -> None:
-    for check in verify(folder):
-        if not check.holds:
-            raise InputError(
-                f"{folder}: {check.what}: {check.problem}",
-                "run it again; `trtcal verify` shows all changed files",
-            )
-
-
-def files_of(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
-    """Yield the files in entries `owned`, in order; `InputError` if one is a link or a device.
-
-    Hidden ones, and what others put into the folder, are left out.
-    """
-    for top in sorted(owned):
-        if os.path.lexists(folder / top):
-            yield from _files(folder / top)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_symlink():
-        raise InputError(
-            f"{path} is a link", "a store takes only files: replace the link with its file"
-        )
-    if not path.is_dir():
-        check_file(path, ARRAYS_BYTES)
-        yield path
-        return
-    for name in sorted(os.listdir(path)):
-        if not name.startswith("."):
-            yield from _files(path / name)
+def files_of(folder: Path, owned: Iterable[str]) -> list[str]:
+    """Return the files in entries `owned`, in order; hidden ones and those of others are left out."""
+    record = read_record(folder)
+    names = (name for name in files_in(folder) if name.split("/")[0] in owned and "/." not in name)
+    return [name for name in names if record is None or name in (FILES, *record)]
 
 
 def _record(
