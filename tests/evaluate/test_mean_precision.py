@@ -133,7 +133,8 @@ def collected(place, *heads, batch=64, labels="instances.json"):
     found = PrecisionCollector.of(task)
     for start in range(0, IMAGES, batch):
         parts = [{"y": one[start : start + batch]} for one in heads]
-        found.add(parts, len(parts[0]["y"]), data.labels[start : start + batch])
+        size = len(parts[0]["y"])
+        found.add(parts, size, data.labels[start : start + batch], np.ones(size, bool))
     return found
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtcal.backends.options import BuildOptions, with_sizes, write_range
-from trtcal.check.issues import DataCheck, DataIssue
+from trtcal.check.issues import DataCheck
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
+from trtcal.data.issues import DataIssue
 from trtcal.documents import (
     Document,
     canonical_json,

@@ -23,6 +23,7 @@ from trtcal.calibration import (
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
+from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges
@@ -301,7 +302,8 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> C
         reference = open_variant(inputs.model.path)
         others, crashes = open_candidates(variants)
         limits, how = inputs.comparing
-        how = replace(how, crashes=crashes)
+        checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
+        how = replace(how, crashes=crashes, wanted=replace(how.wanted, checker=checker))
         with journal.progress("comparing", len(data)) as advance:
             comparison = compare(reference, others, data, limits, how, advance)
         samples = min(settings.layer_samples, len(data))

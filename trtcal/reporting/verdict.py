@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trtcal.data.issues import ERROR, DataIssue
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
@@ -121,7 +122,7 @@ def judge(
     builds: Sequence[Build] = (),
     failed_builds: Mapping[str, str] | None = None,
     breaches: Mapping[str, Sequence[str]] | None = None,
-    issues: Sequence[str] = (),
+    issues: Sequence[DataIssue] = (),
 ) -> Verdict:
     """Return the verdict on the best variant.
 
@@ -153,12 +154,20 @@ def judge(
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*_not_paid(comparison, best.row, speed_estimates), *crashes)
-    reasons += tuple(
-        f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
-    )
+    reasons += tuple(_of_data("calibration", issue) for issue in issues)
+    reasons += tuple(_of_data("evaluation", issue) for issue in comparison.issues)
     word, sentence = _answer(comparison, best, bool(reasons))
+    about_inputs = (issue for issue in issues if issue.subject != "labels")
+    error = DataIssue.error_of((*comparison.issues, *about_inputs))
+    if error is not None and not best.breaches:
+        word, sentence = INCONCLUSIVE, f"{error.sentence}. Next: {error.fix}."
     known = (_rule(comparison, best), reasons, best.limits, speed_estimates)
     return Verdict(word, best.row.name, sentence, *known)
+
+
+def _of_data(which: str, issue: DataIssue) -> str:
+    start = f"The {which} data look wrong" if issue.severity == ERROR else f"The {which} data"
+    return f"{start}: {text.shorten(issue.sentence, LONGEST)}."
 
 
 def estimates(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> tuple[Estimate, ...]:
