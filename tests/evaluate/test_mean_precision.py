@@ -203,7 +203,7 @@ def test_boxes_as_y_and_x_in_shares_are_read_too(place):
     turned = np.concatenate([turned[:, :4] / sides, turned[:, 4:]], axis=1)
     found, (task,) = collected(place, heads), find_task({"y": heads}, IMAGES).outputs
     other = PrecisionCollector(task.decoder)
-    other.add([{"y": turned}], IMAGES, np.concatenate(found.labels))
+    other.add([{"y": turned}], IMAGES, np.concatenate(found.labels), np.ones(IMAGES, bool))
     for name in ("map", "map50"):
         expected = found.corpus(name, (0, 0)).values[0, 0]
         assert other.corpus(name, (0, 0)).values[0, 0] == pytest.approx(expected, abs=1e-3)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.check.data_check import BATCH, SAMPLES, ImageChecks, Tried, Way, in_doubt
-from trtcal.check.evidence import Evidence, check_label_numbers, check_labels
+from trtcal.check.evidence import Evidence, LabelEvidence, check_label_numbers, check_labels
 from trtcal.check.preprocessing import Change
 from trtcal.check.probe import ModelProbe, Response, plain_response
 from trtcal.check.ranking import NO_CLASS
@@ -100,6 +100,16 @@ class _Proved(ImageChecks):
         if way is not None or samples.labels is None:
             return super()._answered(samples, way)
         return self.classes[samples.numbers], samples.labels
+
+    def _proof(self, samples: Samples, ways: Sequence[Way]) -> Tried | None:
+        """Return what labels prove, where they are more than one answer for all would get."""
+        proof = super()._proof(samples, ways)
+        evidence = proof and proof[1]
+        if not isinstance(evidence, LabelEvidence):
+            return proof
+        classes, counts = np.unique(evidence.labels, return_counts=True)
+        constant = np.full_like(evidence.labels, classes[counts.argmax()])
+        return proof if replace(evidence, given=constant).is_better else None
 
     def _clearest(self, samples: Samples, ways: Sequence[Change]) -> Tried:
         return None, None

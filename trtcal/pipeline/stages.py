@@ -53,7 +53,7 @@ from trtcal.quantization import (
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.runs.diff import against_last
+from trtcal.runs.diff import against_last, warn_of_fall
 from trtcal.runs.follower import completed
 from trtcal.runs.history import History
 from trtcal.runs.origin import Step
@@ -344,7 +344,9 @@ def report_document(journal: Journal, config: Config, history: History | None) -
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:
-            document["measured"]["against"] = against_last(history, document, config.project)
+            against = against_last(history, document, config.project)
+            document["measured"]["against"] = against
+            warn_of_fall(document["measured"]["verdict"], against, document["comparison"])
         except TrtcalError as error:
             journal.say(f"not compared with the last run: {error.message}")
     return document

@@ -212,7 +212,7 @@ def _measured(findings: Findings) -> Document:
         issues = (findings.data_check or {"issues": ()})["issues"]
         calibration_issues = [from_fields(DataIssue, issue) for issue in issues]
         known = findings.failed_builds, _breaches(findings), calibration_issues
-        verdict = judge(comparison, findings.builds, *known)
+        verdict = judge(comparison, findings.builds, *known, findings.tails)
     rows = comparison.rows if comparison else ()
     name = findings.folder.resolve().name  # a hidden one is temporary
     return {
