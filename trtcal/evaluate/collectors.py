@@ -119,11 +119,14 @@ class Contrast:
     powers: dict[str, Values] = field(default_factory=lambda: defaultdict(lambda: np.zeros(2)))
     batches: int = 0
     first: Rows | None = None
+    boxless: Values = field(default_factory=lambda: np.zeros(2))  # samples without boxes, and all
 
     def add(self, rows: Rows) -> None:
         """Take in a batch of the reference's rows."""
         number, size = self.batches, len(rows[0])
         self.batches += 1
+        boxes = [len(sample.scores) for each in rows if isinstance(each, list) for sample in each]
+        self.boxless += [boxes.count(0), len(boxes)]
         if not _is_due(number):
             return
         if self.first is None:
@@ -154,6 +157,9 @@ class Contrast:
         ratios = [sqnr_db(signal, error / 2) for signal, error in self.powers.values()]
         known = [ratio for ratio in ratios if ratio is not None]
         halfway |= {SQNR: min(known)} if known else {}
+        if self.boxless[1]:  # who finds nothing agrees where there is nothing
+            alike = (1 + self.boxless[0] / self.boxless[1]) / 2
+            halfway["agreement"] = max(halfway["agreement"], float(alike))
         return {name: rounded(value) for name, value in halfway.items()}
 
 
@@ -231,10 +237,11 @@ class TaskReplay:
     def _marked(self, batches: Iterable[Feeds]) -> Iterator[Feeds]:
         """Yield batches, each after it is known which of its samples are no copies of others."""
         for feeds in batches:
-            digests = [digest.tobytes() for digest in digests_of(feeds)]
-            are_new = [not (one in self.known or self.known.add(one)) for one in digests]
-            is_carried = isinstance(feeds, CarriedFeeds)  # what follows depends on copies too
-            self.is_new = np.array(are_new) | is_carried
+            self.is_new = np.ones(len(next(iter(feeds.values()))), bool)
+            if not isinstance(feeds, CarriedFeeds):  # there, what follows depends on copies too
+                for row, digest in enumerate(digests_of(feeds)):
+                    self.is_new[row] = digest.tobytes() not in self.known
+                    self.known.add(digest.tobytes())
             yield feeds
 
     def _add(self, batch: Batch, rows: Rows) -> None:

@@ -64,9 +64,8 @@ class Batch:
             {name: rows[where] if len(rows) == self.size else rows for name, rows in each.items()}
             for each in (self.expected, *self.outputs)
         )
-        labels = None if self.labels is None else self.labels[where]
-        some = {"expected": expected, "outputs": tuple(outputs), "labels": labels}
-        return replace(self, numbers=self.numbers[where], size=int(where.sum()), **some)
+        labels, numbers = None if self.labels is None else self.labels[where], self.numbers[where]
+        return Batch(numbers, len(numbers), labels, expected, tuple(outputs), self.inputs)
 
 
 def runner(session: Session, names: Sequence[str]) -> Run:

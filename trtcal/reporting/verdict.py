@@ -147,8 +147,7 @@ def judge(
     holding = [variant for variant in judged if variant.state == HOLDS]
     undecided = [variant for variant in judged if variant.state == UNDECIDED]
     if holding or undecided:
-        known = holding or undecided
-        best = max(known, key=_merit(known, is_holding=bool(holding)))
+        best = max(holding or undecided, key=_merit(holding or undecided, bool(holding)))
     else:
         best = min(judged, key=lambda variant: variant.shortfall)
     others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
