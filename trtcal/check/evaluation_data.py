@@ -127,14 +127,13 @@ def prepared_otherwise(calibration: Samples, evaluation: Samples) -> list[DataIs
 
 
 def _otherwise(name: str, first: Array, second: Array) -> DataIssue | None:
-    (means, scales), (other_means, other_scales) = map(_moments, (first, second))
-    scale, other = float(np.median(scales)), float(np.median(other_scales))
-    is_scaled = max(scale, other) > RATIO * min(scale, other) and _are_apart(scales, other_scales)
-    shift = abs(float(np.median(means) - np.median(other_means)))
-    is_moved = shift > SHIFT * max(scale, other) and _are_apart(means, other_means)
+    both = [array.reshape(len(array), -1).astype(np.float64) for array in (first, second)]
+    means, scales = ([rows.mean(1) for rows in both], [rows.std(1) for rows in both])
+    (mean, other_mean), (scale, other) = (map(float, map(np.median, of)) for of in (means, scales))
+    is_scaled = max(scale, other) > RATIO * min(scale, other) and _are_apart(*scales)
+    is_moved = abs(mean - other_mean) > SHIFT * max(scale, other) and _are_apart(*means)
     if not (is_scaled or is_moved):
         return None
-    mean, other_mean = float(np.median(means)), float(np.median(other_means))
     return DataIssue(
         "prepared_otherwise",
         name,
@@ -144,11 +143,6 @@ def _otherwise(name: str, first: Array, second: Array) -> DataIssue | None:
         {"mean": mean, "std": scale, "evaluation_mean": other_mean, "evaluation_std": other},
         "prepare both as in training: the same scale, mean, layout and type",
     )
-
-
-def _moments(array: Array) -> tuple[Values, Values]:
-    rows = array.reshape(len(array), -1).astype(np.float64)
-    return rows.mean(1), rows.std(1)
 
 
 def _are_apart(first: Values, second: Values) -> bool:

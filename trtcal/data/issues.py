@@ -35,6 +35,11 @@ class DataIssue:
     def __str__(self) -> str:
         return f"{self.kind}: {self.sentence}; {self.fix}"
 
+    @property
+    def answer(self) -> str:
+        """What a verdict says that does not ship for it."""
+        return f"{self.sentence}. Next: {self.fix}."
+
     @classmethod
     def error_of(cls, issues: Iterable[DataIssue]) -> DataIssue | None:
         """Return the first error of several issues, None without one."""

@@ -424,7 +424,7 @@ def decide(
     broken = [judgement for judgement in judgements if judgement.gate == BROKEN]
     undecided = [judgement for judgement in judgements if judgement.gate == UNDECIDED]
     if error is not None:
-        return replace(verdict, sentence=f"{error.sentence}. Next: {error.fix}.")
+        return replace(verdict, sentence=error.answer)
     if broken:
         return replace(verdict, word=DO_NOT, sentence=_sentence(broken))
     if not any(limit.metric == rule.metric for limit in (*rule.limits, *rule.suggested)):

@@ -202,7 +202,7 @@ class TaskReplay:
     def __init__(self, task: Task, judged: int, checker: DataChecker | None = None) -> None:
         self.task, self.judged, self.contrast = task, judged, Contrast(task)
         self.precision, self.checker = PrecisionCollector.of(task), checker
-        self.constant: ConstantAnswers | None = None
+        self.constant = ConstantAnswers({})
         self.known, self.is_new = set[bytes](), np.zeros(0, bool)
         self.samples, self.distinct = 0, 0
 
@@ -231,7 +231,10 @@ class TaskReplay:
                 batch = batch.at(self.is_new)
             self.distinct += batch.size
             if batch.size:
-                self._add(batch, rows[0])
+                self.contrast.add(rows[0])
+            if batch.size and batch.labels is not None:
+                own = self.task.of_labels(rows[0], rows[0], batch.labels)
+                self.constant.add(own, batch.labels)
             yield batch, rows
 
     def _marked(self, batches: Iterable[Feeds]) -> Iterator[Feeds]:
@@ -244,27 +247,17 @@ class TaskReplay:
                     self.known.add(digest.tobytes())
             yield feeds
 
-    def _add(self, batch: Batch, rows: Rows) -> None:
-        self.contrast.add(rows)
-        if self.constant is not None and batch.labels is not None:
-            figures = self.task.of_labels(rows, rows, batch.labels)
-            self.constant.add(figures, batch.labels)
-
     def contrasts(self) -> dict[str, float]:
         """Return the figures of what shows nothing, so far."""
-        constant = self.constant.halfway() if self.constant else {}
         precision = self.precision.contrast() if self.precision else {}
-        return self.contrast.result() | constant | precision
+        return self.contrast.result() | self.constant.halfway() | precision
 
     def issues(self) -> tuple[DataIssue, ...]:
         """Return what is wrong with the data, so far."""
-        has_copies = self.distinct < self.samples
-        return (
-            *(self.checker.issues() if self.checker else ()),
-            *(self.constant.issues() if self.constant else ()),
-            *(self.precision.issues() if self.precision else ()),
-            *([_copies(self.samples, self.distinct)] if has_copies else []),
-        )
+        copies = (_copies(self.samples, self.distinct),) * (self.distinct < self.samples)
+        checked = self.checker.issues() if self.checker else ()
+        boxes = self.precision.issues() if self.precision else ()
+        return (*checked, *self.constant.issues(), *boxes, *copies)
 
 
 def _taken(values: Any, where: Mask) -> Any:

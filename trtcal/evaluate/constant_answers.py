@@ -115,9 +115,8 @@ class ConstantAnswers:
         share = mean.value.mean - mean.change.mean
         if is_better:
             return (_unbalanced(share, self.samples),) * (name == "top1" and share >= UNBALANCED)
-        return (
-            no_better(metric, mean.value.mean, share, self.samples, "the best constant answer"),
-        )
+        figures = (mean.value.mean, share, self.samples)
+        return (no_better(metric, *figures, "the best constant answer"),)
 
 
 def no_better(metric: Metric, own: float, other: float, samples: int, what: str) -> DataIssue:
@@ -128,7 +127,7 @@ def no_better(metric: Metric, own: float, other: float, samples: int, what: str)
         "no_better_than_constant",
         "labels",
         f"FP32 reaches a {metric.title} of {ours} on {samples:,} samples, not clearly better than the "
-        f"{theirs} of {what}: are the labels right?",
+        f"{theirs} of {what} (are the labels right?)",
         {"fp32": own, "constant": other, "samples": float(samples)},
         CHECK,
     )

@@ -163,7 +163,7 @@ def judge(
     about_inputs = (issue for issue in issues if issue.subject != "labels")
     error = DataIssue.error_of((*comparison.issues, *about_inputs))
     if error is not None and not best.breaches:
-        word, sentence = INCONCLUSIVE, f"{error.sentence}. Next: {error.fix}."
+        word, sentence = INCONCLUSIVE, error.answer
     known = (_rule(comparison, best), reasons, best.limits, speed_estimates)
     return Verdict(word, best.row.name, sentence, *known)
 
