@@ -87,9 +87,21 @@ def test_calibration_data_that_do_not_work_forbid_to_ship(issue, word):
     assert (issue.sentence in verdict.sentence) == (word == INCONCLUSIVE)
 
 
-def test_a_broken_limit_on_data_that_do_not_work_shows_nothing():
-    verdict = judge(replace(comparison(row("a", BAD)), issues=(WRONG,)))
-    assert (verdict.word, WRONG.sentence in verdict.sentence) == (INCONCLUSIVE, True)
+@each(
+    "issue, limit, word",
+    [
+        (WRONG, "top1 >= -1.0", INCONCLUSIVE),
+        (WRONG, "agreement >= -1.0", INCONCLUSIVE),
+        (replace(WRONG, subject="labels"), "top1 >= -1.0", INCONCLUSIVE),
+        (replace(WRONG, subject="labels"), "agreement >= -1.0", DO_NOT),
+    ],
+)
+def test_a_broken_limit_on_data_that_do_not_work_shows_nothing_unless_it_needs_none(
+    issue, limit, word
+):
+    compared = comparison(row("a", accuracy(134, 10, agreement=90.0)), limits=(limit,))
+    verdict = judge(replace(compared, issues=(issue,)))
+    assert (verdict.word, issue.sentence in verdict.sentence) == (word, word == INCONCLUSIVE)
 
 
 @each("dead, samples, is_said", [(20, 64, True), (4, 64, False), (20, 8, False)])

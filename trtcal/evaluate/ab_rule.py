@@ -423,10 +423,10 @@ def decide(
     verdict = Verdict(INCONCLUSIVE, "", rule, answers.comparisons, judgements, warnings)
     broken = [judgement for judgement in judgements if judgement.gate == BROKEN]
     undecided = [judgement for judgement in judgements if judgement.gate == UNDECIDED]
-    if error is not None:
-        return replace(verdict, sentence=error.answer)
     if broken:
         return replace(verdict, word=DO_NOT, sentence=_sentence(broken))
+    if error is not None:
+        return replace(verdict, sentence=error.answer)
     if not any(limit.metric == rule.metric for limit in (*rule.limits, *rule.suggested)):
         sentence = (
             f"{rule.metric!r} decides the test but has no limit. Give one in its unit, such as "

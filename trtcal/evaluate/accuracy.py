@@ -66,9 +66,14 @@ def contrasted(
 
 
 def doubted(judgement: Judgement, issues: Iterable[DataIssue]) -> Judgement:
-    """Return a judgement on outputs that decides nothing where an issue of the data is an error."""
-    error = DataIssue.error_of(issues)
-    if error is None or judgement.limit.about.of != OUTPUTS:
+    """Return a judgement on outputs that decides nothing where an issue of the data is an error.
+
+    What is lost without labels is lost whatever they are.
+    """
+    error, metric = DataIssue.error_of(issues), judgement.limit.about
+    if error is None or metric.of != OUTPUTS:
+        return judgement
+    if error.subject == "labels" and judgement.state == BROKEN and not metric.needs_labels:
         return judgement
     return replace(judgement, reason=str(error))
 

@@ -162,7 +162,7 @@ def judge(
     word, sentence = _answer(comparison, best, bool(reasons))
     about_inputs = (issue for issue in issues if issue.subject != "labels")
     error = DataIssue.error_of((*comparison.issues, *about_inputs))
-    if error is not None and not best.breaches:
+    if error is not None and best.state != BROKEN:
         word, sentence = INCONCLUSIVE, error.answer
     known = (_rule(comparison, best), reasons, best.limits, speed_estimates)
     return Verdict(word, best.row.name, sentence, *known)
