@@ -109,7 +109,7 @@ IN_INPUTS = {
     "infinite": (of_inputs(lambda x, rng: spoiled(x, np.inf)), "infinite"),
     "one class": (lambda c, x, y, rng: (c, x[y == 3], y[y == 3]), UNRELATED),
     "sorted, the first few": (
-        lambda c, x, y, rng: (c, x[np.argsort(y)][:50], np.sort(y)[:50]), UNRELATED,
+        lambda c, x, y, rng: (c, x[np.argsort(y)][:24], np.sort(y)[:24]), UNRELATED,
     ),
     "a dozen": (lambda c, x, y, rng: (c, x[:12], y[:12]), "samples"),
 }  # fmt: skip

@@ -7,6 +7,7 @@ data, prepared alike, were asked already.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from trtcal.check.samples import (
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
 from trtcal.data.issues import ERROR, DataIssue, Question
+from trtcal.errors import BackendError
 from trtcal.evaluate.per_sample import Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch
 from trtcal.model import Model
@@ -86,7 +88,9 @@ class EvaluationCheck:
         if image is None:
             return []
         probe, more = ModelProbe(self.model, BATCH), in_doubt(self.model, self.dataset, samples)
-        return _Proved(probe, image, more, classes=self.classes).run(samples)
+        with suppress(BackendError):  # it may take no other batch than that of the evaluation
+            return _Proved(probe, image, more, classes=self.classes).run(samples)
+        return []
 
 
 class _Proved(ImageChecks):
