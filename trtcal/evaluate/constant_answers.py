@@ -115,8 +115,8 @@ class ConstantAnswers:
         share = mean.value.mean - mean.change.mean
         if is_better:
             return (_unbalanced(share, self.samples),) * (name == "top1" and share >= UNBALANCED)
-        figures = (mean.value.mean, share, self.samples)
-        return (no_better(metric, *figures, "the best constant answer"),)
+        own = mean.value.mean
+        return (no_better(metric, own, share, self.samples, "the best constant answer"),)
 
 
 def no_better(metric: Metric, own: float, other: float, samples: int, what: str) -> DataIssue:

@@ -263,7 +263,7 @@ class _Sums:
     powers: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     values: int = 0
     clipped: int = 0
-    ends: list[Array] = field(default_factory=list)
+    ends: tuple[Array, Array] | None = None  # the least and the largest value of each channel
 
     def add(self, site: Site, reference: Array, quantized: Array) -> None:
         expected, clipped = site.requantized(reference)
@@ -274,20 +274,15 @@ class _Sums:
         self.clipped += clipped
         if reference.ndim > 1 and reference.size:
             axes = (0, *range(2, reference.ndim))
-            self._widen(reference.min(axes), reference.max(axes))
-
-    def _widen(self, low: Array, high: Array) -> None:
-        """Take in the least and the largest value of each channel."""
-        if not self.ends or self.ends[0].shape != low.shape:
-            self.ends = [low, high]
-        self.ends = [np.minimum(self.ends[0], low), np.maximum(self.ends[1], high)]
+            low, high = reference.min(axes), reference.max(axes)
+            before = self.ends if self.ends and self.ends[0].shape == low.shape else (low, high)
+            self.ends = np.minimum(before[0], low), np.maximum(before[1], high)
 
     @property
     def dead(self) -> tuple[int, int]:
         """How many channels have one value everywhere, and of how many."""
-        return (
-            (int((self.ends[0] == self.ends[1]).sum()), len(self.ends[0])) if self.ends else (0, 0)
-        )
+        low, high = self.ends or (np.zeros(0), np.zeros(0))
+        return int((low == high).sum()), len(low)
 
 
 def compare_layers(
