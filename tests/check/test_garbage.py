@@ -12,8 +12,11 @@ from trtcal.config import parse_config
 from trtcal.data import open_dataset
 from trtcal.errors import TrtcalError
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
-from trtcal.evaluate.collectors import CollectSettings
+from trtcal.evaluate.boxes import Boxes
+from trtcal.evaluate.collectors import CollectSettings, Contrast
 from trtcal.evaluate.comparison import CompareSettings, compare
+from trtcal.evaluate.outputs import Output
+from trtcal.evaluate.tasks import Task
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import HOLDS, SHIP, WITH_CARE, overall, parse_limits
@@ -239,3 +242,26 @@ def test_good_data_of_all_kinds_of_networks_raise_no_alarm(tmp_path):
         (tmp_path / str(number)).mkdir()
         found[name] = alarms(kind, tmp_path / str(number))
     assert not {name: issues for name, issues in found.items() if issues}
+
+
+@pytest.mark.parametrize("share", [0.01, 0.005])
+def test_a_model_that_finds_nothing_does_not_ship_where_there_is_nearly_nothing(tmp_path, share):
+    x, _ = trained.scenes(np.random.default_rng(5), 200, share)
+    paths = [
+        trained.segmenter(tmp_path / f"{name}.onnx", threshold)
+        for name, threshold in (("some", float(np.quantile(x, 1 - share))), ("nothing", 2.0))
+    ]
+    model, variants = load_model(paths[0]), [open_variant(path) for path in paths]
+    for command in ("compare", "ab"):
+        dataset = open_dataset({"x": x}, model)
+        ships, text = COMMANDS[command](model, variants, dataset, (), None)
+        assert not ships, text
+
+
+def test_agreement_of_a_detector_shows_nothing_where_nearly_no_sample_has_a_box():
+    contrast = Contrast(Task("detection", (Output("boxes", "boxes"),)))
+    one, none = (Boxes(np.ones((n, 4)), np.ones(n), np.zeros(n)) for n in (1, 0))
+    contrast.add([[one] * 4])
+    for _ in range(99):
+        contrast.add([[none] * 4])
+    assert contrast.result()["agreement"] >= 0.99
