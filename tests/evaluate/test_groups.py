@@ -25,7 +25,7 @@ def broken_down(attributes, reference, variant, figure="top1", split=7):
     accumulator, start = GroupAccumulator(attributes), 0
     pieces = (np.array_split(one.astype(float), split) for one in (reference, variant))
     for a, b in zip(*pieces, strict=True):
-        accumulator.add(start, {figure: (a, b)})
+        accumulator.add(start + np.arange(len(a)), {figure: (a, b)})
         start += len(a)
     return accumulator.result("slices")[0]
 
@@ -151,7 +151,8 @@ def test_what_is_kept_does_not_grow_with_the_samples():
         for number in range(batches):
             expected, made = rng.standard_normal((2, 16, 8))
             found = meter.update([expected], [made], rng.integers(0, 8, 16))
-            accumulator.add(16 * number, {"top1": (found["top1"], found["agreement"])})
-            worst.add(16 * number, found, ([expected], [made]), None)
+            numbers = 16 * number + np.arange(16)
+            accumulator.add(numbers, {"top1": (found["top1"], found["agreement"])})
+            worst.add(numbers, found, ([expected], [made]), None)
         sizes.append(len(pickle.dumps((accumulator, meter, worst))))
     assert sizes[1] <= 1.05 * sizes[0]

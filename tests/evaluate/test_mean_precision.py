@@ -133,7 +133,8 @@ def collected(place, *heads, batch=64, labels="instances.json"):
     found = PrecisionCollector.of(task)
     for start in range(0, IMAGES, batch):
         parts = [{"y": one[start : start + batch]} for one in heads]
-        found.add(parts, len(parts[0]["y"]), data.labels[start : start + batch])
+        size = len(parts[0]["y"])
+        found.add(parts, size, data.labels[start : start + batch], np.ones(size, bool))
     return found
 
 
@@ -202,7 +203,7 @@ def test_boxes_as_y_and_x_in_shares_are_read_too(place):
     turned = np.concatenate([turned[:, :4] / sides, turned[:, 4:]], axis=1)
     found, (task,) = collected(place, heads), find_task({"y": heads}, IMAGES).outputs
     other = PrecisionCollector(task.decoder)
-    other.add([{"y": turned}], IMAGES, np.concatenate(found.labels))
+    other.add([{"y": turned}], IMAGES, np.concatenate(found.labels), np.ones(IMAGES, bool))
     for name in ("map", "map50"):
         expected = found.corpus(name, (0, 0)).values[0, 0]
         assert other.corpus(name, (0, 0)).values[0, 0] == pytest.approx(expected, abs=1e-3)

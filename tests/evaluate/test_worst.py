@@ -15,7 +15,7 @@ def test_the_worst_are_those_of_a_full_sort_whatever_the_batches(seed, split, co
     pieces = (np.array_split(one, split) for one in (reference, variant))
     for a, b in zip(*pieces, strict=True):
         if len(a):
-            worst.add(start, compare_rows([a], [b]), ([a], [b]), None)
+            worst.add(start + np.arange(len(a)), compare_rows([a], [b]), ([a], [b]), None)
         start += len(a)
     errors = np.round(np.linalg.norm(reference - variant, axis=1), 9)
     wanted = sorted(np.flatnonzero(errors), key=lambda i: (-errors[i], i))[:WORST_KEPT]
@@ -29,7 +29,7 @@ def test_classes_and_labels_are_reported():
     reference, variant = np.eye(3), np.roll(np.eye(3), 1, 1)
     worst = Worst(None)
     found = compare_rows([reference], [variant])
-    worst.add(5, found, ([reference], [variant]), np.array([0, 1, 1]))
+    worst.add(np.arange(5, 8), found, ([reference], [variant]), np.array([0, 1, 1]))
     first = worst.result()[0]
     assert (first.index, first.name, first.label) == (5, None, 0)
     assert (first.reference, first.variant) == (0, 1)

@@ -4,6 +4,8 @@ import pytest
 
 from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, latency, row, unlabelled
+from trtcal.data.issues import WARNING, DataIssue
+from trtcal.evaluate.layerwise import LayerFigure, Layerwise
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.limits import Figure, Judgement, parse_limit
 from trtcal.model.work import NodeWork, Work
@@ -57,6 +59,66 @@ def test_sqnr_decides_between_equal_drops():
     assert judge(comparison(*rows)).variant == "b"
     exact = row("c", accuracy(5, 1, sqnr_db=None))
     assert judge(comparison(*rows, exact)).variant == "c"
+
+
+def test_one_sample_does_not_choose_between_variants():
+    lucky = row("lucky", accuracy(4, 1, agreement=99.0))
+    close = row("close", accuracy(5, 1, agreement=99.6))
+    assert judge(comparison(lucky, close)).variant == "close"
+    worse = row("worse", accuracy(40, 1, agreement=99.9))
+    assert judge(comparison(worse, lucky, limits=("top1 >= -5.0",))).variant == "lucky"
+
+
+WRONG = DataIssue("zero_samples", "samples", "9 of 64 samples have nothing but zeros", {}, "look")
+
+
+@each(
+    "issue, word",
+    [
+        (WRONG, INCONCLUSIVE),
+        (replace(WRONG, subject="labels"), WITH_CARE),  # no range is chosen by labels
+        (replace(WRONG, severity=WARNING), WITH_CARE),
+    ],
+)
+def test_calibration_data_that_do_not_work_forbid_to_ship(issue, word):
+    verdict = judge(comparison(row("a", GOOD)), issues=[issue])
+    assert verdict.word == word
+    assert any(issue.sentence in reason for reason in verdict.reasons)
+    assert (issue.sentence in verdict.sentence) == (word == INCONCLUSIVE)
+
+
+@each(
+    "issue, limit, word",
+    [
+        (WRONG, "top1 >= -1.0", INCONCLUSIVE),
+        (WRONG, "agreement >= -1.0", INCONCLUSIVE),
+        (replace(WRONG, subject="labels"), "top1 >= -1.0", INCONCLUSIVE),
+        (replace(WRONG, subject="labels"), "agreement >= -1.0", DO_NOT),
+    ],
+)
+def test_a_broken_limit_on_data_that_do_not_work_shows_nothing_unless_it_needs_none(
+    issue, limit, word
+):
+    compared = comparison(row("a", accuracy(134, 10, agreement=90.0)), limits=(limit,))
+    verdict = judge(replace(compared, issues=(issue,)))
+    assert (verdict.word, issue.sentence in verdict.sentence) == (word, word == INCONCLUSIVE)
+
+
+@each("dead, samples, is_said", [(20, 64, True), (4, 64, False), (20, 8, False)])
+def test_dead_channels_are_said(dead, samples, is_said):
+    figure = LayerFigure("relu1", False, (), 30.0, 30.0, 30.0, 1.0, 0.0, dead, 32)
+    layers = Layerwise(samples, (figure,))
+    verdict = judge(comparison(replace(row("a", GOOD), layers=layers)))
+    assert any("20 of 32 channels of relu1" in reason for reason in verdict.reasons) == is_said
+
+
+@each("method, far, is_said", [("minmax", 50, True), ("minmax", 12, False), ("mse", 50, False)])
+def test_a_sample_that_stretches_the_ranges_of_minmax_is_said(method, far, is_said):
+    reaches = [{"value": value, "index": 7, "name": None} for value in (far, 10.0)]
+    tails = [{"tensors": {"a": reaches, "b": reaches}}]
+    variant = replace(row("a", GOOD), quantization={"method": method})
+    verdict = judge(comparison(variant), tails=tails)
+    assert any("sample 7 stretches" in reason for reason in verdict.reasons) == is_said
 
 
 def test_one_that_holds_outweighs_any_that_fail():

@@ -6,9 +6,11 @@ import json
 import pytest
 
 from tests.fixtures.fails import fails
+from tests.fixtures.tables import each
 from tests.runs.runs import report
 from trtcal.errors import InputError
-from trtcal.runs.diff import against_last
+from trtcal.limits import SHIP, WITH_CARE
+from trtcal.runs.diff import against_last, warn_of_fall
 from trtcal.runs.history import History
 
 
@@ -54,6 +56,19 @@ def test_a_time_within_5_percent_is_neither_better_nor_worse(history):
     found = against_last(history, dated(2, p50=1.04))
     assert {one["figure"] for one in found["figures"]} >= {"latency_p50", "speedup"}
     assert all(one["better"] is None for one in found["figures"])
+
+
+@each("now, is_said", [(95.0, True), (97.5, False), (99.0, False)])
+def test_a_fall_of_fp32_itself_is_said_beside_the_verdict(tmp_path, now, is_said):
+    history = History(tmp_path / f"{now}.sqlite")
+    first, later = dated(1), dated(2)
+    for document, top1 in ((first, 98.0), (later, now)):
+        document["comparison"]["rows"][0]["accuracy"]["top1"] = top1
+    history.record(first)
+    verdict = {"word": SHIP, "reasons": []}
+    warn_of_fall(verdict, against_last(history, later), later["comparison"])
+    assert verdict["word"] == (WITH_CARE if is_said else SHIP)
+    assert any("FP32 itself fell since run 1" in reason for reason in verdict["reasons"]) == is_said
 
 
 def test_the_last_one_before_counts_whatever_the_order_they_were_recorded_in(history):

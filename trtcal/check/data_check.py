@@ -18,7 +18,7 @@ from trtcal.check.evidence import (
     like_shuffled,
     weigh,
 )
-from trtcal.check.issues import DataCheck, DataIssue, Question
+from trtcal.check.issues import DataCheck
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.ranking import Trial, answered, rank
@@ -35,6 +35,7 @@ from trtcal.check.samples import (
 )
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
+from trtcal.data.issues import DataIssue, Question
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 
@@ -85,7 +86,7 @@ def _check_with_model(
     image = find_image_input(model)
     if image is not None:
         more = in_doubt(model, dataset, samples)
-        issues += _ImageChecks(probe, image, more).run(samples)
+        issues += ImageChecks(probe, image, more).run(samples)
     elif samples.labels is None:
         probe.run(samples.first(1))  # that the model runs at all is part of the answer
     if samples.labels is not None and all(isinstance(issue, Question) for issue in issues):
@@ -112,7 +113,7 @@ def exchanged(planes: Array) -> Array:
     return planes[:, ::-1]
 
 
-class _ImageChecks:
+class ImageChecks:
     """Checks of an image input; each is made on samples corrected for the faults before it."""
 
     def __init__(
@@ -124,7 +125,7 @@ class _ImageChecks:
     def run(self, samples: Samples) -> list[DataIssue]:
         """Return the issues of layout, values and channel order; noise has neither of the latter."""
         issues, corrected = list[DataIssue](), samples
-        for check in (self.layout, self.noise, self.values, self.channel_order):
+        for check in (self._layout, self._noise, self._values, self._channel_order):
             self.driven = None
             issue, corrected = check(corrected)
             issues += [issue] if issue else []
@@ -132,12 +133,12 @@ class _ImageChecks:
                 break
         return issues
 
-    def layout(self, samples: Samples) -> Checked:
+    def _layout(self, samples: Samples) -> Checked:
         array = samples.feeds[self.image.name]
         issue = check_layout(self.image, array)
         return issue, self._with(samples, transposed(self.image, array)) if issue else samples
 
-    def noise(self, samples: Samples) -> Checked:
+    def _noise(self, samples: Samples) -> Checked:
         noise = check_noise(self.image, samples.feeds[self.image.name])
         if noise is None:
             return None, samples
@@ -146,7 +147,7 @@ class _ImageChecks:
             return _question(noise, classes is not None), samples
         return noise if like_shuffled(classes, samples.labels) else None, samples
 
-    def values(self, samples: Samples) -> Checked:
+    def _values(self, samples: Samples) -> Checked:
         array = samples.feeds[self.image.name]
         if array.dtype.kind != "f":
             return None, samples
@@ -165,7 +166,7 @@ class _ImageChecks:
 
         def answer(way: Way, count: int) -> tuple[Labels, Labels]:
             some = (samples if count < len(samples) else enough()).first(count)
-            return answered(self.probe, self._changed(some, way))
+            return self._answered(some, way)
 
         best, *others = rank([None, *ways], answer)
         if not best.decides:
@@ -174,6 +175,9 @@ class _ImageChecks:
         again = Trial(best.way, *answer(best.way, len(given.labels)))
         evidence = again.over(Trial(None, *answer(None, len(given.labels))))
         return (best.way, evidence) if evidence.is_better else (None, None)
+
+    def _answered(self, samples: Samples, way: Way) -> tuple[Labels, Labels]:
+        return answered(self.probe, self._changed(samples, way))
 
     def _clearest(self, samples: Samples, ways: Sequence[Change]) -> Tried:
         """Return the change for which the model's answers speak clearly, if there is one."""
@@ -239,7 +243,7 @@ class _ImageChecks:
         )
         return _stated(issue, evidence)
 
-    def channel_order(self, samples: Samples) -> Checked:
+    def _channel_order(self, samples: Samples) -> Checked:
         proof = self._proof(samples, (exchanged,))
         _, evidence = proof or (None, self._clear_order(samples))
         if evidence is None:

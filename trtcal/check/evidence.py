@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trtcal.check.issues import DataIssue
 from trtcal.check.probe import Response
+from trtcal.data.issues import DataIssue
 from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.stats import mcnemar, paired_difference, proportion
 

@@ -6,39 +6,10 @@ answers little where nothing that it knows is in the samples. That is a question
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from trtcal.data.issues import DataIssue, Question
 from trtcal.documents import Sealed
-
-
-@dataclass(frozen=True)
-class DataIssue:
-    """One thing that is wrong with data for a model.
-
-    `kind` is a stable word, `subject` the input, "samples" or "labels", `sentence` the
-    measurement, `evidence` its figures by name, `fix` what to do. `settings` are the keys of
-    [images] that correct it for image files, if there are any.
-
-    >>> import numpy as np
-    >>> check = check_data("samples/digits/digits.onnx", np.zeros((64, 1, 8, 8), np.float32))
-    >>> check.issues[0].kind, check.issues[0].subject
-    ('zero_samples', 'samples')
-    """
-
-    kind: str
-    subject: str
-    sentence: str
-    evidence: dict[str, float]
-    fix: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.sentence}; {self.fix}"
-
-
-class Question(DataIssue):
-    """What would be an issue if labels, or who trained the model, confirmed it; `fix` says how."""
 
 
 @dataclass(frozen=True)

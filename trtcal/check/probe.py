@@ -191,6 +191,12 @@ def _scores(outputs: list[Array], samples: int) -> tuple[Array, bool] | None:
     return next((scores for scores in (*plain, *dense) if len(scores[0]) == samples), None)
 
 
+def plain_response(outputs: list[Array], samples: int) -> Response | None:
+    """Return the response that a model's outputs are, None without plain class scores."""
+    scores = _scores(outputs, samples)
+    return None if scores is None or scores[1] else _response_of(scores[0], None)
+
+
 def _highest(output: Array) -> Array | None:
     """Return the highest value of each class anywhere, None if it is not like classes."""
     if output.dtype.kind != "f" or output.ndim < 3 or 0 in output.shape:

@@ -8,13 +8,13 @@ each other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trtcal.check.issues import DataIssue
 from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.data.dataset import Array
+from trtcal.data.issues import WARNING, DataIssue
 from trtcal.evaluate.per_sample import Labels, class_labels
 from trtcal.model import Model
 
@@ -24,12 +24,13 @@ CHANNELS = (1, 3)
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples of a dataset with `total`: feeds with all of them, and their labels."""
+    """Some samples of a dataset with `total`: feeds with all of them, labels, places in the data."""
 
     feeds: Feeds
     labels: Labels | None
     total: int
     batch: int
+    numbers: Array
 
     def __len__(self) -> int:
         return len(next(iter(self.feeds.values())))
@@ -54,7 +55,7 @@ class Samples:
         """Return the samples at some places."""
         feeds = {name: array[rows] for name, array in self.feeds.items()}
         labels = None if self.labels is None else self.labels[rows]
-        return Samples(feeds, labels, self.total, self.batch)
+        return Samples(feeds, labels, self.total, self.batch, self.numbers[rows])
 
 
 def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
@@ -70,7 +71,7 @@ def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
     feeds, rows = _of_one_size(dataset, spans)
     classes = class_labels(dataset.labels)
     labels = None if classes is None else classes[rows]
-    return Samples(feeds, labels, total, batch)
+    return Samples(feeds, labels, total, batch, rows)
 
 
 def _of_one_size(dataset: Dataset, spans: Sequence[tuple[int, int]]) -> tuple[Feeds, Array]:
@@ -128,7 +129,8 @@ def check_samples(samples: Samples) -> list[DataIssue]:
             "will see"
         )
         figures = {"samples": float(samples.total)}
-        issues.append(DataIssue("too_few_samples", "samples", text, figures, fix))
+        few = DataIssue("too_few_samples", "samples", text, figures, fix, severity=WARNING)
+        issues.append(few)
     zeros, constant = _zero_and_constant(samples.feeds)
     if constant.mean() > SHARE and constant.sum() > 1:
         issues.append(_constant_issue(zeros, constant))
@@ -137,7 +139,8 @@ def check_samples(samples: Samples) -> list[DataIssue]:
     if repeated.mean() > SHARE and repeated.sum() > 1:
         what = "are exact copies of others among them"
         fix = "remove the copies: they make ranges narrower than the data"
-        issues.append(_share_issue("repeated_samples", repeated, what, fix))
+        repeats = _share_issue("repeated_samples", repeated, what, fix)
+        issues.append(replace(repeats, severity=WARNING))
     return issues
 
 
@@ -160,13 +163,14 @@ def _share_issue(kind: str, concerned: Array, predicate: str, fix: str) -> DataI
 
 
 def _zero_and_constant(feeds: Feeds) -> tuple[Array, Array]:
-    """Return for each sample whether all its float inputs are zero, and whether they are constant."""
+    """Return for each sample whether all its inputs are zero, and whether they are constant."""
     size = len(next(iter(feeds.values())))
-    float_inputs = [a for a in feeds.values() if a.dtype.kind == "f" and a[0].size >= SMALLEST]
-    if not float_inputs:
+    large = [array for array in feeds.values() if array[0].size >= SMALLEST]
+    inputs = [array for array in large if array.dtype.kind == "f"] or large  # else tokens
+    if not inputs:
         return np.zeros(size, bool), np.zeros(size, bool)
-    zeros = np.logical_and.reduce([(a == 0).reshape(size, -1).all(1) for a in float_inputs])
-    constant = np.logical_and.reduce([_constant_rows(a) for a in float_inputs])
+    zeros = np.logical_and.reduce([(a == 0).reshape(size, -1).all(1) for a in inputs])
+    constant = np.logical_and.reduce([_constant_rows(a) for a in inputs])
     return zeros, constant
 
 

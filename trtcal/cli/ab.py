@@ -44,6 +44,7 @@ class Ab(
     output: Path = option("JSON file for the test.", "-o", default=Path("ab.json"))
 
     def _run(self) -> None:
+        from trtcal.check.evaluation_data import EvaluationCheck
         from trtcal.data.slices import read_slices
         from trtcal.documents import write_document
         from trtcal.evaluate.ab import ABOptions, Question, ab_test
@@ -60,6 +61,7 @@ class Ab(
             for letter, path in (("A", self.baseline), ("B", self.candidate))
         )
         slices, against = self.slices, self.reference
+        reference_model = load_model(against) if against else model
         with progress("testing", len(dataset), "samples") as advance:
             settings = ABOptions(
                 self.test_batch,
@@ -70,6 +72,7 @@ class Ab(
                 advance,
                 self.chosen_task,
                 self.chosen_outputs,
+                EvaluationCheck(reference_model, dataset),
             )
             result = ab_test(baseline, candidate, dataset, question, settings)
         document = write_document(self.output, result.to_document())

@@ -187,6 +187,7 @@ class Compare(
     output: Path = option("JSON file for the comparison.", "-o", default=Path("comparison.json"))
 
     def _run(self) -> None:
+        from trtcal.check.evaluation_data import EvaluationCheck
         from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_candidates, open_variant
@@ -198,7 +199,9 @@ class Compare(
         first = open_variant(self.reference, trust=self.trust, reference=model)
         paths = (*self.variants, *([self.beside] if self.beside else []))
         others, crashes = open_candidates(paths, self.trust, model)
-        settings = replace(_settings(self, dataset), crashes=crashes)
+        settings = _settings(self, dataset)
+        wanted = replace(settings.wanted, checker=EvaluationCheck(model, dataset))
+        settings = replace(settings, wanted=wanted, crashes=crashes)
         crashed = {name for name, _ in crashes}
         if self.beside and self.beside.stem not in crashed:
             settings = replace(settings, alternative=others[-1].name)

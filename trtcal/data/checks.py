@@ -219,7 +219,7 @@ def check_finite(where: str, name: str, array: Array, before: int = 0) -> None:
             sample = before + start + int(np.argmax(bad))
             raise InputError(
                 f"data {where}: {name!r} has NaN or infinite values (first in sample {sample})",
-                "correct or remove those samples: they give no range",
+                "correct or remove those samples",
             )
 
 
@@ -242,5 +242,6 @@ def labels_in(
             "height, width)",
         )
     rows = labels[:].reshape(samples) if labels.shape[1:] == (1,) else labels[:]
+    check_finite(where, LABELS, rows)
     is_whole = rows.dtype.kind != "f" or bool((rows == np.rint(rows)).all())
     return rows.astype(np.int64 if is_whole else np.float64)

@@ -18,13 +18,15 @@ import numpy.typing as npt
 from trtcal.backends.sessions import run_session
 from trtcal.config import Tasks
 from trtcal.data import Dataset
+from trtcal.data.issues import DataIssue
 from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.errors import __version__
 from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
-from trtcal.evaluate.collectors import check_question, read_task, sample_figures
+from trtcal.evaluate.collectors import DataChecker, check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
+from trtcal.evaluate.per_sample import Labels
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import INCONCLUSIVE, Limit
@@ -110,7 +112,7 @@ class ABOptions:
     """How a test runs: batch size, slices, the model to measure agreement against, own metrics.
 
     `sequential` judges at five interim analyses and stops as soon as the limits are decided.
-    Without `task` and `outputs` they are guessed from the outputs.
+    Without `task` and `outputs` they are guessed from the outputs. `checker` checks the data.
 
     >>> ABOptions(batch=64, sequential=True).sequential
     True
@@ -124,6 +126,7 @@ class ABOptions:
     progress: Callable[[int], None] = lambda done: None
     task: Tasks = None
     outputs: Sequence[str] = ()
+    checker: DataChecker | None = None
 
 
 @dataclass(frozen=True)
@@ -166,14 +169,15 @@ def ab_test(
         timing.blocks if timing else None,
         lambda samples: tuple(_known((baseline, candidate), dataset, samples)),
     )
-    figures = sample_figures(
-        (baseline, candidate), dataset, batch, task, reference, options.own, options.progress
-    )
+    how = (reference, options.own, options.progress, options.checker)
+    figures = sample_figures((baseline, candidate), dataset, batch, task, *how)
     for seen in figures:
-        if not analyses.is_due(seen.samples):
+        if not analyses.is_due(seen.replay.samples):
             continue
-        contrast = seen.replay.contrasts()
-        if analyses.judge(seen.samples, seen.whole(), contrast) != INCONCLUSIVE:
+        contrast, issues = seen.replay.contrasts(), seen.replay.issues()
+        numbers = np.concatenate(seen.numbers)
+        seen_so_far = (seen.replay.samples, seen.whole(), contrast, issues, numbers)
+        if analyses.judge(*seen_so_far) != INCONCLUSIVE:
             break
     if analyses.verdict is None:
         raise AssertionError("give a dataset with samples")
@@ -230,20 +234,26 @@ class InterimAnalyses:
         return samples >= math.ceil(self.samples * (len(self.made) + 1) / self.count)
 
     def judge(
-        self, samples: int, figures: Figures, contrast: Mapping[str, float] | None = None
+        self,
+        samples: int,
+        figures: Figures,
+        contrast: Mapping[str, float] | None = None,
+        issues: tuple[DataIssue, ...] = (),
+        numbers: Labels | None = None,
     ) -> str:
-        """Judge the figures of the first samples; return the verdict's word.
+        """Judge the first samples, or those with `numbers`; return the verdict's word.
 
         A batch that passes several analyses at once is judged as the last of them.
         """
         due = samples * self.count // self.samples
         alpha = (1 - self.levels[max(due, 1) - 1]) / 2 if self.count > 1 else self.rule.alpha
-        here = {name: where[:samples] for name, where in self.slices.items()}
+        seen = np.arange(samples) if numbers is None else numbers
+        here = {name: where[seen] for name, where in self.slices.items()}
         times = (self.blocks.baseline, self.blocks.candidate) if self.blocks else None
         rule = replace(self.rule, alpha=alpha)
-        answers = ask(rule, figures, here, times, self.sizes, contrast)
+        answers = ask(rule, figures, here, times, self.sizes, contrast, issues)
         warnings = self.blocks.warnings if self.blocks else ()
-        decided = decide(self.rule, answers, (*self.known(samples), *warnings))
+        decided = decide(self.rule, answers, (*self.known(samples), *warnings), issues)
         self.verdict = replace(decided, rule=self.rule)
         self.seen = samples
         self.made.append({"samples": samples, "alpha": alpha, "word": self.verdict.word})

@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from trtcal.data.issues import DataIssue
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import contrasted, of_ratio, sqnr_interval
+from trtcal.evaluate.accuracy import contrasted, doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.tasks import (
     SUGGESTED,
     Kinds,
@@ -224,6 +225,7 @@ class _Data:
     slices: Slices
     times: tuple[Values, Values] | None
     contrast: Mapping[str, float] = field(default_factory=dict)
+    issues: tuple[DataIssue, ...] = ()
 
     @property
     def level(self) -> float:
@@ -294,18 +296,20 @@ def ask(
     times: tuple[Values, Values] | None = None,
     sizes: Mapping[str, int] | None = None,
     contrast: Mapping[str, float] | None = None,
+    issues: tuple[DataIssue, ...] = (),
 ) -> Answers:
     """Return the comparisons (the deciding metric first, then the others, slices, speed) and limits.
 
     `slices` gives which samples are in each, `sizes` how many that will be at the end, where not all
     were seen; `times` are the blocks' times of both, `contrast` the figures of what shows nothing, see
-    `trtcal.evaluate.collectors.Contrast`. `InputError` if a limit is about no figure.
+    `trtcal.evaluate.collectors.Contrast`, `issues` are those of the data. `InputError` if a limit is
+    about no figure.
     """
     _check_figures(rule, figures)
     slices = slices or {}
     final = sizes or {name: int(where.sum()) for name, where in slices.items()}
     large = {name: where for name, where in slices.items() if final[name] >= LEAST_SLICE}
-    data = _Data(rule, figures, large, times, contrast or {})
+    data = _Data(rule, figures, large, times, contrast or {}, issues)
     names = [name for name in dict.fromkeys((rule.metric, *figures)) if name in figures]
     known = (name for name in names if name != SQNR)
     answers = [_answer(name, name, data.compared(name, None, data.level)) for name in known]
@@ -368,7 +372,7 @@ def _contrasted(judgement: Judgement, data: _Data) -> Judgement:
     def base_of(metric: str) -> float:
         return 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
 
-    return contrasted(judgement, data.contrast, base_of)
+    return doubted(contrasted(judgement, data.contrast, base_of), data.issues)
 
 
 def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
@@ -394,9 +398,17 @@ def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
     return Figure(ends.value, ends.low, ends.high, len(times[0]), level)
 
 
-def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdict:
-    """Return the verdict that follows from the limits; `warnings` make it one with care."""
-    judgements = answers.judgements
+def decide(
+    rule: Rule,
+    answers: Answers,
+    warnings: Sequence[str] = (),
+    issues: Sequence[DataIssue] = (),
+) -> Verdict:
+    """Return the verdict that follows from the limits; `warnings` make it one with care.
+
+    So do `issues` of the data; with one that is an error nothing is decided.
+    """
+    judgements, error = answers.judgements, DataIssue.error_of(issues)
     warnings = (
         *(answer.warning for answer in answers.comparisons if answer.warning),
         *(
@@ -404,6 +416,7 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
             for name in answers.untested
         ),
         *warnings,
+        *map(str, issues),
     )
     if rule.without and not rule.suggested:
         warnings = (*warnings, no_limit_on(rule.without))
@@ -412,6 +425,8 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
     undecided = [judgement for judgement in judgements if judgement.gate == UNDECIDED]
     if broken:
         return replace(verdict, word=DO_NOT, sentence=_sentence(broken))
+    if error is not None:
+        return replace(verdict, sentence=error.answer)
     if not any(limit.metric == rule.metric for limit in (*rule.limits, *rule.suggested)):
         sentence = (
             f"{rule.metric!r} decides the test but has no limit. Give one in its unit, such as "

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
+from trtcal.data.issues import DataIssue
 from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.evaluate.tasks import Rows, Task
+from trtcal.evaluate.tasks import PRECISIONS, Rows, Task
 from trtcal.limits import BROKEN, HOLDS, Judgement, Limit
-from trtcal.metrics import metric_of
+from trtcal.metrics import OUTPUTS, metric_of
 from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
 
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
@@ -38,24 +39,43 @@ def contrasted(
     """Return a judgement that decides nothing where the outputs for other samples would hold too.
 
     `contrast` has by metric the figure halfway between the reference's outputs and those for other
-    samples, `base_of` gives the reference's own.
+    samples, or the best that are the same for all; `base_of` gives the reference's own.
     """
-    limit, metric = judgement.limit, judgement.limit.metric
+    limit = judgement.limit
+    metric = limit.about.drop_of or limit.metric
     if metric not in contrast or judgement.figure is None or judgement.state == BROKEN:
         return judgement
-    factor, base = limit.about.factor, base_of(metric)
+    factor, base = metric_of(metric).factor, base_of(metric)
     value = contrast[metric] * factor
-    if limit.is_change:
+    if limit.about.drop_of:
+        value = base * factor - value
+    elif limit.is_change:
         value -= base * factor
         value *= 100.0 / abs(base * factor) if limit.is_relative and base else 1.0
     if limit.state(value, value) != HOLDS:
         return judgement
     near = f"({value:.4g} {limit.unit}".rstrip()
+    others = "FP32's outputs for other samples come"
+    if metric_of(metric).needs_labels and metric not in PRECISIONS:
+        others = "an answer that is the same for all samples comes"
     reason = (
-        f"the limit is too weak: FP32's outputs for other samples come nearly as close {near} "
-        "halfway to them); use more varied data, or a stricter limit"
+        f"the limit is too weak: {others} nearly as close {near} halfway to it); use more varied data, "
+        "or a stricter limit"
     )
     return replace(judgement, reason=reason)
+
+
+def doubted(judgement: Judgement, issues: Iterable[DataIssue]) -> Judgement:
+    """Return a judgement on outputs that decides nothing where an issue of the data is an error.
+
+    What is lost without labels is lost whatever they are.
+    """
+    error, metric = DataIssue.error_of(issues), judgement.limit.about
+    if error is None or metric.of != OUTPUTS:
+        return judgement
+    if error.subject == "labels" and judgement.state == BROKEN and not metric.needs_labels:
+        return judgement
+    return replace(judgement, reason=str(error))
 
 
 def of_ratio(limit: Limit, ratio: Interval, before: float = 1.0, after: float = 1.0) -> Interval:

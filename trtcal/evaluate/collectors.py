@@ -6,17 +6,20 @@ Nothing grows with samples, but for an A/B test, which keeps a few figures of ea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from trtcal.backends.sessions import open_session
 from trtcal.config import Tasks
-from trtcal.data import Dataset, batch_for
+from trtcal.data import Dataset, Feeds, batch_for
+from trtcal.data.dataset import CarriedFeeds, digests_of
+from trtcal.data.issues import WARNING, DataIssue
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import (
@@ -30,6 +33,7 @@ from trtcal.evaluate.accuracy import (
     sqnr_db,
 )
 from trtcal.evaluate.clues import GraphFacts
+from trtcal.evaluate.constant_answers import ConstantAnswers, constant_answers
 from trtcal.evaluate.equality import Simulation, hold_against
 from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst
 from trtcal.evaluate.mean_precision import PrecisionCollector
@@ -41,7 +45,7 @@ from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limi
 from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
-from trtcal.stats import OfMany
+from trtcal.stats import Mask, OfMany
 
 CLASSES, SLICES = "classes", "slices"
 PROBED = 8  # samples that a task is read from
@@ -115,11 +119,14 @@ class Contrast:
     powers: dict[str, Values] = field(default_factory=lambda: defaultdict(lambda: np.zeros(2)))
     batches: int = 0
     first: Rows | None = None
+    boxless: Values = field(default_factory=lambda: np.zeros(2))  # samples without boxes, and all
 
     def add(self, rows: Rows) -> None:
         """Take in a batch of the reference's rows."""
         number, size = self.batches, len(rows[0])
         self.batches += 1
+        boxes = [len(sample.scores) for each in rows if isinstance(each, list) for sample in each]
+        self.boxless += [boxes.count(0), len(boxes)]
         if not _is_due(number):
             return
         if self.first is None:
@@ -150,6 +157,9 @@ class Contrast:
         ratios = [sqnr_db(signal, error / 2) for signal, error in self.powers.values()]
         known = [ratio for ratio in ratios if ratio is not None]
         halfway |= {SQNR: min(known)} if known else {}
+        if self.boxless[1]:  # who finds nothing agrees where there is nothing
+            alike = (1 + self.boxless[0] / self.boxless[1]) / 2
+            halfway["agreement"] = max(halfway["agreement"], float(alike))
         return {name: rounded(value) for name, value in halfway.items()}
 
 
@@ -171,16 +181,30 @@ def _are_alike(rows: Any, others: Any) -> bool:
     return bool(rows.shape == others.shape)
 
 
+class DataChecker(Protocol):
+    """Checks the data of an evaluation by what the reference makes of them (`trtcal.check`)."""
+
+    def see(self, batch: Batch) -> None:
+        """Take in a batch, copies of other samples among it."""
+
+    def issues(self) -> tuple[DataIssue, ...]:
+        """Return what is wrong with the data, after the samples seen so far."""
+
+
 class TaskReplay:
-    """A replay of which every output is read as the rows of a task.
+    """A replay of which every output is read as the rows of a task, copies of samples left out.
 
     What is of the reference alone, or of all samples together, is collected here: the contrast of its
-    outputs, and the boxes of the last `judged` models where labels are annotations.
+    outputs, the figures of constant answers, and the boxes of the last `judged` models where labels are
+    annotations. `checker` sees the reference's outputs.
     """
 
-    def __init__(self, task: Task, judged: int) -> None:
+    def __init__(self, task: Task, judged: int, checker: DataChecker | None = None) -> None:
         self.task, self.judged, self.contrast = task, judged, Contrast(task)
-        self.precision = PrecisionCollector.of(task)
+        self.precision, self.checker = PrecisionCollector.of(task), checker
+        self.constant = ConstantAnswers({})
+        self.known, self.is_new = set[bytes](), np.zeros(0, bool)
+        self.samples, self.distinct = 0, 0
 
     def batches(
         self,
@@ -189,19 +213,67 @@ class TaskReplay:
         size: int,
         progress: Callable[[int], None] = lambda done: None,
     ) -> Iterator[tuple[Batch, list[Rows]]]:
-        """Yield each batch, and everybody's rows, the reference's first."""
-        for batch in replay(runs[0], runs[1:], dataset.batches(size), dataset.labels, progress):
+        """Yield each batch, and everybody's rows, the reference's first; a batch of copies is empty."""
+        labels, read = dataset.labels, self._marked(dataset.batches(size))
+        if labels is not None:
+            self.constant = ConstantAnswers(constant_answers(self.task.labelled, labels))
+        for batch in replay(runs[0], runs[1:], read, labels, progress):
+            if self.checker is not None:
+                self.checker.see(batch)
+            self.samples += batch.size
             outputs = (batch.expected, *batch.outputs)
-            rows = [self.task.rows(values, batch.size) for values in outputs]
-            self.contrast.add(rows[0])
             if self.precision is not None and batch.labels is not None:
                 judged = outputs[: self.judged] if self.judged > 0 else outputs[self.judged :]
-                self.precision.add(judged, batch.size, batch.labels)
+                self.precision.add(judged, batch.size, batch.labels, self.is_new)
+            rows = [self.task.rows(values, batch.size) for values in outputs]
+            if not self.is_new.all():
+                rows = [[_taken(values, self.is_new) for values in each] for each in rows]
+                batch = batch.at(self.is_new)
+            self.distinct += batch.size
+            if batch.size:
+                self.contrast.add(rows[0])
+            if batch.size and batch.labels is not None:
+                own = self.task.of_labels(rows[0], rows[0], batch.labels)
+                self.constant.add(own, batch.labels)
             yield batch, rows
+
+    def _marked(self, batches: Iterable[Feeds]) -> Iterator[Feeds]:
+        """Yield batches, each after it is known which of its samples are no copies of others."""
+        for feeds in batches:
+            self.is_new = np.ones(len(next(iter(feeds.values()))), bool)
+            if not isinstance(feeds, CarriedFeeds):  # there, what follows depends on copies too
+                for row, digest in enumerate(digests_of(feeds)):
+                    self.is_new[row] = digest.tobytes() not in self.known
+                    self.known.add(digest.tobytes())
+            yield feeds
 
     def contrasts(self) -> dict[str, float]:
         """Return the figures of what shows nothing, so far."""
-        return self.contrast.result() | (self.precision.contrast() if self.precision else {})
+        precision = self.precision.contrast() if self.precision else {}
+        return self.contrast.result() | self.constant.halfway() | precision
+
+    def issues(self) -> tuple[DataIssue, ...]:
+        """Return what is wrong with the data, so far."""
+        copies = (_copies(self.samples, self.distinct),) * (self.distinct < self.samples)
+        checked = self.checker.issues() if self.checker else ()
+        boxes = self.precision.issues() if self.precision else ()
+        return (*checked, *self.constant.issues(), *boxes, *copies)
+
+
+def _taken(values: Any, where: Mask) -> Any:
+    """Return the rows of some samples, arrays or a list."""
+    return [*compress(values, where)] if isinstance(values, list) else values[where]
+
+
+def _copies(samples: int, distinct: int) -> DataIssue:
+    return DataIssue(
+        "repeated_samples",
+        "samples",
+        f"{samples:,} samples, {distinct:,} distinct: copies are left out of all figures and intervals",
+        {"samples": float(samples), "distinct": float(distinct)},
+        "remove the copies, and give more samples",
+        severity=WARNING,
+    )
 
 
 @dataclass
@@ -212,7 +284,7 @@ class SampleFigures:
     own: OwnMetric | None = None
     parts: dict[str, list[tuple[Values, Values]]] = field(default_factory=lambda: defaultdict(list))
     powers: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
-    samples: int = 0
+    numbers: list[Labels] = field(default_factory=list)
 
     def add(self, batch: Batch, rows: Sequence[Rows]) -> None:
         """Take in a batch, whose last two outputs are those of A and B."""
@@ -234,7 +306,7 @@ class SampleFigures:
             if "error" in figures:
                 errors = (figures["signal"], by_output[0][name]["error"], figures["error"])
                 self.powers[name].append(np.stack(errors))
-        self.samples += batch.size
+        self.numbers.append(batch.numbers)
 
     def whole(self) -> dict[str, tuple[Values, Values] | OfMany]:
         """Return each figure that every sample has, both of shape (samples,), and those of all samples.
@@ -244,7 +316,7 @@ class SampleFigures:
         figures: dict[str, tuple[Values, Values] | OfMany] = {}
         for name, pairs in self.parts.items():
             a, b = (np.concatenate(values) for values in zip(*pairs, strict=True))
-            figures |= {name: (a, b)} if len(a) == self.samples else {}
+            figures |= {name: (a, b)} if len(a) == self.replay.distinct else {}
         if self.replay.precision is not None:
             corpus = self.replay.precision.corpus
             figures |= {name: partial(corpus, name, (0, 1)) for name in PRECISIONS}
@@ -266,6 +338,7 @@ def sample_figures(
     reference: Variant | None = None,
     own: OwnMetric | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    checker: DataChecker | None = None,
 ) -> Iterator[SampleFigures]:
     """Yield the figures so far, after every batch.
 
@@ -274,9 +347,10 @@ def sample_figures(
     """
     names = [spec.name for spec in both[0].outputs]
     runs = [variant.runner(names) for variant in ((reference, *both) if reference else both)]
-    figures = SampleFigures(TaskReplay(task, -2), own)
+    figures = SampleFigures(TaskReplay(task, -2, checker), own)
     for part, rows in figures.replay.batches(runs, dataset, batch, progress):
-        figures.add(part, rows)
+        if part.size:
+            figures.add(part, rows)
         yield figures
 
 
@@ -284,7 +358,8 @@ def sample_figures(
 class CollectSettings:
     """What to collect: by slices, by the user's own metric, in float simulation, of which task.
 
-    `task` and `outputs` are the user's, else they are read from the reference's outputs.
+    `task` and `outputs` are the user's, else they are read from the reference's outputs. `checker`
+    checks the data.
     """
 
     attributes: tuple[Attribute, ...] = ()
@@ -292,6 +367,7 @@ class CollectSettings:
     simulate: bool = True
     task: Tasks = None
     outputs: tuple[str, ...] = ()
+    checker: DataChecker | None = None
 
     def reading(
         self, dataset: Dataset, slices: Path | None, metric: Path | None
@@ -334,20 +410,22 @@ class _OfVariant:
         """Take in a batch, the reference's rows first, and return the variant's figures."""
         meter, literal, to_literal = self.meters
         figures = meter.update(rows[0], rows[self.place], batch.labels)
-        self.worst.add(batch.start, figures, (rows[0], rows[self.place]), batch.labels)
+        self.worst.add(batch.numbers, figures, (rows[0], rows[self.place]), batch.labels)
         if self.simulated is not None:
             literal.update(rows[0], rows[self.simulated], batch.labels)
             to_literal.update(rows[self.simulated], rows[self.place], batch.labels)
         return figures
 
-    def add(self, start: int, reference: Figures, figures: Figures, own: Collection[str]) -> None:
+    def add(
+        self, numbers: Labels, reference: Figures, figures: Figures, own: Collection[str]
+    ) -> None:
         """Take in a batch's figures, `own` ones among them, beside the reference's."""
         self.own |= {*own}
         self.means.add(reference, figures)
         first = "top1" if "top1" in figures else "agreement"
         grouped = {key: (reference[key], figures[key]) for key in (first, *own) if key in figures}
         for accumulator in self.accumulators.values():
-            accumulator.add(start, grouped)
+            accumulator.add(numbers, grouped)
 
     def result(self) -> Evaluation:
         """Return what was collected."""
@@ -405,8 +483,8 @@ def evaluate(
     task: Task,
     question: CollectSettings,
     progress: Callable[[int], None] = lambda done: None,
-) -> tuple[list[Evaluation], dict[str, float]]:
-    """Return what everyone's outputs show, the first being the reference, and its contrast."""
+) -> tuple[list[Evaluation], TaskReplay]:
+    """Return what everyone's outputs show, the first being the reference, and their replay."""
     names = [spec.name for spec in everyone[0].outputs]
     runs = [variant.runner(names) for variant in everyone]
     labels, collectors = class_labels(dataset.labels), list[_OfVariant]()
@@ -420,18 +498,20 @@ def evaluate(
         meters = (AccuracyMeter(task), AccuracyMeter(task), AccuracyMeter(task))
         worst = Worst(dataset.files)
         collectors.append(_OfVariant(place, simulated, accumulators, worst, meters))
-    replayed = TaskReplay(task, len(everyone))
+    replayed = TaskReplay(task, len(everyone), question.checker)
     for part, rows in replayed.batches(runs, dataset, batch, progress):
+        if not part.size:
+            continue
         outputs = (part.expected, *part.outputs)
         figures = [collector.measure(part, rows) for collector in collectors]
         own = [own_figures(question.own, outputs[each.place], part.labels) for each in collectors]
         both = [{**a, **b} for a, b in zip(figures, own, strict=True)]
         for collector, each, names_of_own in zip(collectors, both, own, strict=True):
-            collector.add(part.start, both[0], each, names_of_own)
+            collector.add(part.numbers, both[0], each, names_of_own)
     evaluations = [collector.result() for collector in collectors]
     if (precision := replayed.precision) is not None:
         evaluations = [
             replace(evaluation, means=evaluation.means | precision.means(n))
             for n, evaluation in enumerate(evaluations)
         ]
-    return evaluations, replayed.contrasts()
+    return evaluations, replayed

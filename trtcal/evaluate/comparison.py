@@ -13,6 +13,7 @@ from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, Feeds
+from trtcal.data.issues import DataIssue
 from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError, __version__, some
@@ -95,7 +96,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
 
     `structure` is the result of `structure_of` for the reference, without weights; empty if
     unknown. `crashes` has `variant`, `kind` ("native_crash"), `signal`, `ops` and `why` of each variant
-    that could not be opened.
+    that could not be opened, `issues` what is wrong with the data.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
@@ -114,6 +115,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     machine: dict[str, Any] = field(default_factory=dict)
     structure: str = ""
     crashes: tuple[Document, ...] = ()
+    issues: tuple[DataIssue, ...] = ()
 
     @property
     def candidates(self) -> tuple[Row, ...]:
@@ -153,6 +155,8 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         }
         if self.crashes:
             body["crashes"] = list(self.crashes)
+        if self.issues:
+            body["issues"] = [vars(issue) for issue in self.issues]
         return seal({"kind": self.kind, "schema_version": self.schema_version, **body})
 
     @classmethod
@@ -168,6 +172,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         task = from_fields(TaskRecord, document["task"])
         plain["structure"] = document.get("structure", "")
         plain["crashes"] = tuple(document.get("crashes", ()))
+        plain["issues"] = tuple(from_fields(DataIssue, it) for it in document.get("issues", ()))
         return cls(limits=limits, rows=rows, machine=measured["machine"], task=task, **plain)
 
     def joined(self, later: Comparison) -> Comparison:
@@ -247,7 +252,7 @@ def compare(
     check_variants(everyone)
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
-    evaluations, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
+    evaluations, replayed = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
     is_timed = any(limit.about.of == TIMES for limit in limits)
     is_asked = settings.width or settings.batch_sizes or is_timed
     rounds = settings.rounds or (ROUNDS if is_asked else None)
@@ -277,7 +282,7 @@ def compare(
     data = (dataset.fingerprint, dataset.name, len(dataset))
     providers = {variant.session.get_providers()[0] for variant in everyone}
     where = {**machine(), "timed_on": "CPU" if CPU in providers else "GPU"}
-    record = task.record(contrast)
+    record = task.record(replayed.contrasts())
     source = reference.source
     structure = "" if source is None else structure_of(weightless(source).proto)
     crashes = tuple(
@@ -285,7 +290,8 @@ def compare(
         | {"why": crash.message}
         for name, crash in settings.crashes
     )
-    return Comparison(*data, batch, record, limits, rows, where, structure, crashes)
+    issues = replayed.issues()
+    return Comparison(*data, batch, record, limits, rows, where, structure, crashes, issues)
 
 
 def checked_task(
@@ -360,7 +366,8 @@ def warnings(comparison: Comparison, with_times: bool = True) -> tuple[str, ...]
     crashes = (
         f"{crash['variant']} is not compared: {crash['why']}" for crash in comparison.crashes
     )
-    return (*crashes, *unjudged(comparison), *accuracy, *times)
+    issues = map(str, comparison.issues)
+    return (*crashes, *issues, *unjudged(comparison), *accuracy, *times)
 
 
 def unjudged(comparison: Comparison) -> tuple[str, ...]:

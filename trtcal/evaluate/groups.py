@@ -95,8 +95,8 @@ class GroupAccumulator:
     attributes: Sequence[Attribute]
     figures: dict[str, _Sums] = field(default_factory=dict)
 
-    def add(self, start: int, figures: Mapping[str, tuple[Values, Values]]) -> None:
-        """Take in a batch from sample `start` on: the reference's and the variant's figures."""
+    def add(self, numbers: Labels, figures: Mapping[str, tuple[Values, Values]]) -> None:
+        """Take in a batch of samples with these numbers: the reference's and the variant's figures."""
         for name, (reference, variant) in figures.items():
             sums = self.figures.setdefault(name, _Sums.of(self.attributes))
             lost = reference - variant
@@ -105,7 +105,7 @@ class GroupAccumulator:
             sums.is_binary &= bool(np.isin(rows[:, REFERENCE : CANDIDATE + 1], (0.0, 1.0)).all())
             sums.whole += rows.sum(0)
             for attribute, part in zip(self.attributes, sums.parts, strict=True):
-                np.add.at(part, attribute.codes[start : start + len(rows)], rows)
+                np.add.at(part, attribute.codes[numbers], rows)
 
     def whole(self, figure: str) -> Group:
         """Return a figure over all samples, as a group of that name."""
@@ -252,12 +252,12 @@ class Worst:
 
     def add(
         self,
-        start: int,
+        numbers: Labels,
         figures: Mapping[str, Values],
         outputs: tuple[Sequence[Any], Sequence[Any]],
         labels: Labels | None,
     ) -> None:
-        """Take in a batch from sample `start` on: its figures and the outputs of both."""
+        """Take in a batch of samples with these numbers: its figures and the outputs of both."""
         labels = class_labels(labels)
         is_found = "score_error" in figures or "l2" not in figures
         errors = 1 - figures["agreement"] if is_found else figures["l2"]
@@ -267,7 +267,7 @@ class Worst:
             if errors[row] <= max(limit, 0.0):
                 break
             classes = [None if each is None else int(each[row].argmax()) for each in scores]
-            index, label = start + row, None if labels is None else int(labels[row])
+            index, label = int(numbers[row]), None if labels is None else int(labels[row])
             name = self.files[index] if self.files else None
             l2, cosine, agreement = (
                 rounded(float(figures[key][row])) if key in figures else None

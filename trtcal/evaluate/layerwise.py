@@ -222,7 +222,7 @@ class LayerFigure:
     by how much the error that arrives is larger, relative to the signal, than the largest that left a
     quantized tensor before it. None where there is no error or nothing before; a weight has `own_db`
     alone. `clipped` is the percentage of the reference's values that the range cuts off; `nodes` read
-    the tensor, the first three.
+    the tensor, the first three. `dead_channels` of its `channels` have one value in all samples.
     """
 
     tensor: str
@@ -233,6 +233,8 @@ class LayerFigure:
     leaves_db: float | None
     growth_db: float | None
     clipped: float
+    dead_channels: int = 0
+    channels: int = 0
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,7 @@ class _Sums:
     powers: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     values: int = 0
     clipped: int = 0
+    ends: tuple[Array, Array] | None = None  # the least and the largest value of each channel
 
     def add(self, site: Site, reference: Array, quantized: Array) -> None:
         expected, clipped = site.requantized(reference)
@@ -269,6 +272,17 @@ class _Sums:
         self.powers += [_power(error) for error in errors]
         self.values += reference.size
         self.clipped += clipped
+        if reference.ndim > 1 and reference.size:
+            axes = (0, *range(2, reference.ndim))
+            low, high = reference.min(axes), reference.max(axes)
+            before = self.ends if self.ends and self.ends[0].shape == low.shape else (low, high)
+            self.ends = np.minimum(before[0], low), np.maximum(before[1], high)
+
+    @property
+    def dead(self) -> tuple[int, int]:
+        """How many channels have one value everywhere, and of how many."""
+        low, high = self.ends or (np.zeros(0), np.zeros(0))
+        return int((low == high).sum()), len(low)
 
 
 def compare_layers(
@@ -391,4 +405,5 @@ def _figure(site: Site, sums: _Sums, upstream: Sequence[_Sums]) -> LayerFigure:
         sqnr_db(signal, leaves),
         growth,
         rounded(100.0 * sums.clipped / sums.values),
+        *(sums.dead if upstream else (0, 0)),  # inputs may well have constant ones
     )

@@ -11,18 +11,22 @@ import contextlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators.imports import MATPLOTLIB, without_file
+from trtcal.data.issues import DataIssue
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import Mean
 from trtcal.evaluate.boxes import SELECTED, Boxes, Decoder
+from trtcal.evaluate.constant_answers import no_better
 from trtcal.evaluate.per_sample import Array, Values
 from trtcal.evaluate.tasks import PRECISIONS, Task
-from trtcal.stats import Corpus, Mask, bootstrap
+from trtcal.metrics import metric_of
+from trtcal.stats import LEVEL, Corpus, Mask, bootstrap, one_sided
 
 LEAST_SCORE = 0.001  # from which on a box counts for the precision
 BOXES_COUNTED = 100  # boxes of a sample, those of the highest scores, as in COCO's rules
@@ -93,12 +97,14 @@ class PrecisionCollector:
                 "make the boxes an output too, or leave --labels out",
             )
 
-    def add(self, outputs: Sequence[Mapping[str, Array]], size: int, labels: Array) -> None:
-        """Take in a batch: everybody's outputs, and the annotations of its `size` samples."""
+    def add(
+        self, outputs: Sequence[Mapping[str, Array]], size: int, labels: Array, where: Mask
+    ) -> None:
+        """Take in some of a batch of `size`: everybody's outputs, and the annotations."""
         self.boxes = self.boxes or [[] for _ in outputs]
-        self.labels.append(labels)
+        self.labels.append(labels[where])
         for kept, output in zip(self.boxes, outputs, strict=True):
-            kept += map(_best, self.decoder.decode(output, size))
+            kept += map(_best, compress(self.decoder.decode(output, size), where))
 
     @classmethod
     def of(cls, task: Task) -> PrecisionCollector | None:
@@ -130,6 +136,14 @@ class PrecisionCollector:
     def contrast(self) -> dict[str, float]:
         """Return the reference's figures halfway to those of boxes that are of other samples."""
         return self._matched()[2]
+
+    def issues(self) -> tuple[DataIssue, ...]:
+        """Return that the reference's boxes are not clearly better than those of other samples."""
+        metric, own = metric_of(PRECISIONS[0]), self.corpus(PRECISIONS[0], (0, 0)).candidate
+        other = 2 * self.contrast()[metric.name] - own.mean
+        if own.interval(one_sided(LEVEL), 0.0).low > max(other, 0.0):
+            return ()
+        return (no_better(metric, own.mean, other, own.count, "the boxes of other samples"),)
 
     def _matched(self) -> tuple[int, list[list[Matches]], dict[str, float]]:
         labels = np.concatenate(self.labels)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from trtcal.backends.lowering import lower
@@ -30,6 +31,7 @@ from trtcal.evaluate.clues import Input, inputs_of
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 from trtcal.model.cut import Tail, tail_of
+from trtcal.stats import Mask
 
 Outputs = dict[str, Array]
 """Output -> values, samples along the first axis, in the order in which they were asked for."""
@@ -47,14 +49,23 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples from number `start` on: the reference's outputs, those of variants, the inputs' forms."""
+    """Samples by their numbers: the reference's outputs, those of variants, the inputs' forms."""
 
-    start: int
+    numbers: npt.NDArray[np.int64]
     size: int
     labels: Labels | None
     expected: Outputs
     outputs: tuple[Outputs, ...] = ()
     inputs: tuple[Input, ...] = ()
+
+    def at(self, where: Mask) -> Batch:
+        """Return some of its samples, of all outputs that have one row for each."""
+        expected, *outputs = (
+            {name: rows[where] if len(rows) == self.size else rows for name, rows in each.items()}
+            for each in (self.expected, *self.outputs)
+        )
+        labels, numbers = None if self.labels is None else self.labels[where], self.numbers[where]
+        return Batch(numbers, len(numbers), labels, expected, tuple(outputs), self.inputs)
 
 
 def runner(session: Session, names: Sequence[str]) -> Run:
@@ -110,10 +121,10 @@ def replay(
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
         expected, outputs = reference(feeds), tuple(run(feeds) for run in variants)
-        batch = Batch(start, size, mine, expected, outputs, inputs_of(feeds))
+        numbers = np.arange(start, start := start + size)
+        batch = Batch(numbers, size, mine, expected, outputs, inputs_of(feeds))
         progress(size)
         yield batch
-        start += size
 
 
 class _OwnStates:

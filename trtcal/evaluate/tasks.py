@@ -109,12 +109,16 @@ class Task:
         """
         by_output = by_output or self.by_output(expected, actual)
         figures = worst_of(by_output.values()) | self._distances(expected, actual, by_output)
+        return self.of_labels(expected, actual, labels) | figures
+
+    def of_labels(self, expected: Rows, actual: Rows, labels: Labels | None) -> Figures:
+        """Return the figures of each sample that labels or class scores give."""
         by_labels: Figures = {}
         for output, a, b in zip(self.outputs, expected, actual, strict=True):
             by_labels = by_labels if labels is None else output.labelled(b, labels) | by_labels
             if output.kind == "classes" and "kl" not in by_labels and _floats(a) is not None:
                 by_labels |= by_class(np.asarray(a), np.asarray(b), labels)
-        return by_labels | figures
+        return by_labels
 
     def _distances(self, expected: Rows, actual: Rows, by_output: Mapping[str, Figures]) -> Figures:
         """Return the distances of all float outputs as one long row, but for the worst ones."""

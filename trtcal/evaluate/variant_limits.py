@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import Mean, contrasted, of_ratio, sqnr_interval
+from trtcal.evaluate.accuracy import Mean, contrasted, doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
@@ -75,7 +75,8 @@ def judge_variants(comparison: Comparison) -> Judged:
         judgements = judge_row(limits, rows[index], reference, level)
         suggestions = judge_row(suggested, rows[index], reference, level)
         held = (contrasted(each, comparison.task.contrast, base_of) for each in judgements)
-        return (*held, *as_suggestions(suggestions, undefined))
+        known = (doubted(each, comparison.issues) for each in held)
+        return (*known, *as_suggestions(suggestions, undefined))
 
     def base_of(metric: str) -> float:
         mean = reference.means.get(metric)

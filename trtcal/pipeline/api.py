@@ -22,6 +22,7 @@ from trtcal.backends.registry import find_backend
 from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
 from trtcal.check.data_check import check_data as check
+from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config, DataConfig, ImagesConfig, Tasks, read_config
 from trtcal.data import Dataset, size_ranges
@@ -394,7 +395,8 @@ def compare(
     with _written(sources) as (first, *others):
         paths, names = [path for path, _ in others], [name for _, name in others]
         candidates, crashes = open_candidates(paths, names=names)
-        question = CollectSettings(task=task, outputs=tuple(outputs))
+        checker = EvaluationCheck(loaded, dataset)
+        question = CollectSettings(task=task, outputs=tuple(outputs), checker=checker)
         options = CompareSettings(batch, rounds, question, crashes=crashes)
         return compare_variants(open_variant(*first), candidates, dataset, settings, options)
 
@@ -426,6 +428,8 @@ def ab_test(
     question = Question(parse_limits(limits), metric)
     settings = options or ABOptions(32)
     settings = replace(settings, task=task or settings.task, outputs=outputs or settings.outputs)
+    if settings.reference is None:
+        settings = replace(settings, checker=EvaluationCheck(loaded, dataset))
     with _written([("A", baseline), ("B", candidate)]) as (first, second):
         return test(open_variant(*first), open_variant(*second), dataset, question, settings)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtcal.backends.options import BuildOptions, with_sizes, write_range
-from trtcal.check.issues import DataCheck, DataIssue
+from trtcal.calibration import calibrate
+from trtcal.check.issues import DataCheck
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
+from trtcal.data.issues import DataIssue
 from trtcal.documents import (
     FILES,
     Document,
@@ -128,7 +130,7 @@ def run_stages(
     """Do all stages and return the report's document."""
     observation = observe_tensors(inputs, journal)
     calibrations = calibrate_all(observation, inputs.config, journal)
-    record_tails(inputs, list(calibrations.values()), journal)
+    record_tails(inputs, [*calibrations.values(), calibrate(observation, "percentile")], journal)
     variants = quantize_all(inputs, calibrations, journal)
     sizes = size_ranges(inputs.model, inputs.calibration_data)
     shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes

@@ -23,6 +23,7 @@ from trtcal.calibration import (
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
+from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config
 from trtcal.data.dataset import SizeRanges
@@ -52,7 +53,7 @@ from trtcal.quantization import (
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.runs.diff import against_last
+from trtcal.runs.diff import against_last, warn_of_fall
 from trtcal.runs.follower import completed
 from trtcal.runs.history import History
 from trtcal.runs.origin import Step
@@ -301,7 +302,8 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> C
         reference = open_variant(inputs.model.path)
         others, crashes = open_candidates(variants)
         limits, how = inputs.comparing
-        how = replace(how, crashes=crashes)
+        checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
+        how = replace(how, crashes=crashes, wanted=replace(how.wanted, checker=checker))
         with journal.progress("comparing", len(data)) as advance:
             comparison = compare(reference, others, data, limits, how, advance)
         samples = min(settings.layer_samples, len(data))
@@ -342,7 +344,9 @@ def report_document(journal: Journal, config: Config, history: History | None) -
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:
-            document["measured"]["against"] = against_last(history, document, config.project)
+            against = against_last(history, document, config.project)
+            document["measured"]["against"] = against
+            warn_of_fall(document["measured"]["verdict"], against, document["comparison"])
         except TrtcalError as error:
             journal.say(f"not compared with the last run: {error.message}")
     return document

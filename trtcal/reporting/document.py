@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.config import Config, CostConfig
+from trtcal.data.issues import DataIssue
 from trtcal.documents import (
     Document,
     canonical_json,
     digest_file,
+    from_fields,
     parsing,
     read_document,
     read_json,
@@ -208,8 +210,9 @@ def _measured(findings: Findings) -> Document:
         verdict = without_comparison(findings.builds, failed)
     else:
         issues = (findings.data_check or {"issues": ()})["issues"]
-        known = findings.failed_builds, _breaches(findings), [issue["sentence"] for issue in issues]
-        verdict = judge(comparison, findings.builds, *known)
+        calibration_issues = [from_fields(DataIssue, issue) for issue in issues]
+        known = findings.failed_builds, _breaches(findings), calibration_issues
+        verdict = judge(comparison, findings.builds, *known, findings.tails)
     rows = comparison.rows if comparison else ()
     name = findings.folder.resolve().name  # a hidden one is temporary
     return {

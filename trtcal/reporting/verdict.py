@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trtcal.data.issues import ERROR, DataIssue
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
@@ -121,14 +123,15 @@ def judge(
     builds: Sequence[Build] = (),
     failed_builds: Mapping[str, str] | None = None,
     breaches: Mapping[str, Sequence[str]] | None = None,
-    issues: Sequence[str] = (),
+    issues: Sequence[DataIssue] = (),
+    tails: Sequence[Document] = (),
 ) -> Verdict:
     """Return the verdict on the best variant.
 
     Of those that hold every limit the best has the highest speed-up if speed is judged, else the
-    smallest drop, then the highest SQNR. `failed_builds` gives what was not built, and why, `breaches`
-    for a model's fingerprint the limits that its builds break, `issues` what looks wrong in the
-    calibration data.
+    smallest drop beyond chance, then the highest agreement and SQNR. `failed_builds` gives what was not
+    built, and why, `breaches` for a model's fingerprint the limits that its builds break, `issues` what
+    looks wrong in the calibration data, and `tails` which of their samples reach farthest.
     """
     broken = breaches or {}
     limits = judge_variants(comparison) if comparison.candidates else {}
@@ -144,7 +147,7 @@ def judge(
     holding = [variant for variant in judged if variant.state == HOLDS]
     undecided = [variant for variant in judged if variant.state == UNDECIDED]
     if holding or undecided:
-        best = max(holding or undecided, key=_merit(is_holding=bool(holding)))
+        best = max(holding or undecided, key=_merit(holding or undecided, bool(holding)))
     else:
         best = min(judged, key=lambda variant: variant.shortfall)
     others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
@@ -153,12 +156,48 @@ def judge(
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*_not_paid(comparison, best.row, speed_estimates), *crashes)
-    reasons += tuple(
-        f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
-    )
+    reasons += tuple(_of_data("calibration", issue) for issue in issues)
+    reasons += tuple(_of_data("evaluation", issue) for issue in comparison.issues)
+    reasons += (*_dead_channels(best.row), *_outlier(best.row, tails))
     word, sentence = _answer(comparison, best, bool(reasons))
+    about_inputs = (issue for issue in issues if issue.subject != "labels")
+    error = DataIssue.error_of((*comparison.issues, *about_inputs))
+    if error is not None and best.state != BROKEN:
+        word, sentence = INCONCLUSIVE, error.answer
     known = (_rule(comparison, best), reasons, best.limits, speed_estimates)
     return Verdict(word, best.row.name, sentence, *known)
+
+
+DEAD, DEAD_SAMPLES = 0.4, 32  # share of channels, and samples, from which on it is said
+REACHES = 3.0  # times as far as the next sample
+STRETCHED = 2  # tensors that one sample stretches
+
+
+def _dead_channels(row: Row) -> Iterator[str]:
+    """Yield which tensors have many channels with one value for all samples."""
+    layers = row.layers
+    for figure in layers.figures if layers and layers.samples >= DEAD_SAMPLES else ():
+        if figure.dead_channels > DEAD * figure.channels:
+            channels = f"{figure.dead_channels} of {figure.channels} channels"
+            yield f"{channels} of {figure.tensor} are dead: each has one value in all samples."
+
+
+def _outlier(row: Row, tails: Sequence[Document]) -> Iterator[str]:
+    """Yield which one sample stretches several ranges of minmax."""
+    reaches = [reach for tail in tails for reach in tail["tensors"].values() if len(reach) > 1]
+    far = [reach[0] for reach in reaches if reach[0]["value"] > REACHES * reach[1]["value"] > 0]
+    samples = Counter(reach["name"] or f"{reach['index']}" for reach in far)
+    for sample, count in samples.most_common(1):
+        if count >= STRETCHED and row.quantization.get("method") == "minmax":
+            yield (
+                f"Calibration sample {sample} stretches the ranges of {count} tensors to more than "
+                f"{REACHES:.0f} times those of the others, which minmax follows."
+            )
+
+
+def _of_data(which: str, issue: DataIssue) -> str:
+    start = f"The {which} data look wrong" if issue.severity == ERROR else f"The {which} data"
+    return f"{start}: {text.shorten(issue.sentence, LONGEST)}."
 
 
 def estimates(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> tuple[Estimate, ...]:
@@ -229,19 +268,37 @@ def _failed_build(failed: Document) -> str:
     return f"No engine: the build{where} failed: {what}{at}. {cause.fix}"
 
 
-def _merit(is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
-    """Return the key of which the best variant has the greatest value."""
+def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
+    """Return the key of which the best variant has the greatest value.
+
+    Variants whose right answers differ by chance from the best count alike there.
+    """
+    most = max(map(_right, variants), default=(0, 0))
 
     def merit(variant: _Judged) -> tuple[float, ...]:
         accuracy, first = variant.row.accuracy, variant.accuracy
         kept = -math.inf
         if first is not None and first.figure is not None:
             kept = first.figure.value if first.limit.relation == ">=" else -first.figure.value
-        sqnr = math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db
+            if first.limit.metric in ("top1", "top1_drop") and _is_chance(_right(variant), most):
+                kept = math.inf
+        figures = (accuracy.agreement or 0.0, accuracy.sqnr_db)
+        agreement, sqnr = (math.inf if figure is None else figure for figure in figures)
         speed = (variant.row.latency.speedup,) if is_holding and variant.judges_speed else ()
-        return (*speed, kept, sqnr)
+        return (*speed, kept, agreement, sqnr)
 
     return merit
+
+
+def _right(variant: _Judged) -> tuple[int, int]:
+    """Return how many more samples a variant has right than FP32, and in how many they differ."""
+    won, lost = (variant.row.accuracy.top1_won or 0, variant.row.accuracy.top1_lost or 0)
+    return won - lost, won + lost
+
+
+def _is_chance(right: tuple[int, int], most: tuple[int, int]) -> bool:
+    """Tell whether two variants differ by no more than two standard deviations of chance."""
+    return most[0] - right[0] <= max(1.0, 2 * math.sqrt(most[1] + right[1]))
 
 
 def _answer(comparison: Comparison, best: _Judged, has_warnings: bool) -> tuple[str, str]:
@@ -426,7 +483,7 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     parts = [f"{judgement.limit}{_here(judgement)}" for judgement in judged] or map(
         str, comparison.limits
     )
-    chosen = "smallest loss, then the highest SQNR,"
+    chosen = "smallest loss beyond chance, then the highest agreement and SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     count = len(comparison.candidates)
     widened = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtcal.documents import Document, parsing
 from trtcal.errors import InputError
-from trtcal.limits import Figure, Judgement, Limit
+from trtcal.limits import SHIP, WITH_CARE, Figure, Judgement, Limit
 from trtcal.metrics import COST, HIGHER, TIMED, check_known, metric_of
 from trtcal.runs.figures import PRICED, Figures
 from trtcal.runs.history import Entry, History, entry_of
@@ -133,6 +133,26 @@ def against_last(history: History, report: Document, project: str | None = None)
         ],
         "same": [what for what in now.digests if what not in changed],
     }
+
+
+FALL = 1.0  # points of a share that FP32 may lose from run to run
+
+
+def warn_of_fall(verdict: Document, against: Document | None, comparison: Document | None) -> None:
+    """Add to a report's verdict that FP32 itself gets less right than in the last run."""
+    if against is None or comparison is None:
+        return
+    reference, label = comparison["rows"][0]["name"], against["run"]["label"]
+    for figure in against["figures"]:
+        was, now, metric = figure["before"], figure["now"], metric_of(figure["figure"])
+        if figure["variant"] != reference or not metric.needs_labels or not metric.is_share:
+            continue
+        if was - now > FALL:
+            verdict["reasons"].append(
+                f"FP32 itself fell since {label}: {metric.title} {now:.4g} % instead "
+                f"of {was:.4g} %. Compare model and data with that run."
+            )
+            verdict["word"] = WITH_CARE if verdict["word"] == SHIP else verdict["word"]
 
 
 def _figure(change: Changed) -> Document:

@@ -1,0 +1,50 @@
+"""What may be wrong with data, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+ERROR, WARNING = "error", "warning"
+
+
+@dataclass(frozen=True)
+class DataIssue:
+    """One thing that is wrong with data for a model.
+
+    `kind` is a stable word, `subject` the input, "samples" or "labels", `sentence` the
+    measurement, `evidence` its figures by name, `fix` what to do. `settings` are the keys of
+    [images] that correct it for image files, if there are any. `severity` is "error" where figures on
+    these data show nothing, else "warning".
+
+    >>> import numpy as np
+    >>> check = check_data("samples/digits/digits.onnx", np.zeros((64, 1, 8, 8), np.float32))
+    >>> check.issues[0].kind, check.issues[0].subject
+    ('zero_samples', 'samples')
+    """
+
+    kind: str
+    subject: str
+    sentence: str
+    evidence: dict[str, float]
+    fix: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    severity: str = ERROR
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.sentence}; {self.fix}"
+
+    @property
+    def answer(self) -> str:
+        """What a verdict says that does not ship for it."""
+        return f"{self.sentence}. Next: {self.fix}."
+
+    @classmethod
+    def error_of(cls, issues: Iterable[DataIssue]) -> DataIssue | None:
+        """Return the first error of several issues, None without one."""
+        return next((issue for issue in issues if issue.severity == ERROR), None)
+
+
+class Question(DataIssue):
+    """What would be an issue if labels, or who trained the model, confirmed it; `fix` says how."""
