@@ -40,7 +40,8 @@ TYPES = {"dtype", "output_dtype", "stash_type", "softmax_precision"}
 BARRIER = (
     "Identity"  # between two Casts, which versions of ONNX Runtime drop if they are neighbours
 )
-BARRIER_REMOVER = "EliminateIdentity"
+NOT_FOR_NARROW = ("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2")
+"""Optimizers that remove a barrier, or join nodes over a Cast and fail on the two types then."""
 
 
 def is_narrow(proto: onnx.ModelProto) -> bool:
@@ -55,7 +56,7 @@ def is_narrow(proto: onnx.ModelProto) -> bool:
 def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a narrow model that computes in float32 and rounds.
 
-    Its session must do without `BARRIER_REMOVER`. Inputs and outputs in bfloat16, which numpy lacks,
+    Its session must do without `NOT_FOR_NARROW`. Inputs and outputs in bfloat16, which numpy lacks,
     become float32.
     """
     weights, own = weights_of(proto), {value.name for value in proto.graph.input}
@@ -110,7 +111,8 @@ class _Part:
     ) -> None:
         self.graph, self.opset, self.names = graph, opset, names
         values = (*graph.value_info, *graph.input, *graph.output)
-        self.kinds = {**outer, **{value.name: value.type.tensor_type.elem_type for value in values}}
+        kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+        self.kinds = {**outer, **{name: kind for name, kind in kinds.items() if kind}}
         self.kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
         self.narrow = set(self.kinds) - {name for node in graph.node for name in node.output}
         self.wide: dict[str, str] = {}

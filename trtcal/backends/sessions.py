@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from trtcal.backends.narrow_floats import BARRIER_REMOVER, is_narrow, rounded
+from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, rounded
 from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
@@ -150,10 +150,7 @@ def open_session(
                 source,
                 sess_options=options,
                 providers=list(dict.fromkeys([provider, CPU])),
-                disabled_optimizers=[
-                    QUANTIZES_UNASKED,
-                    *([BARRIER_REMOVER] if is_narrow(graph) else []),
-                ],
+                disabled_optimizers=[QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))],
             )
             if provider == CPU:  # a fork cannot use the parent's GPU
                 parts = parts_of(graph.graph, as_it_is, arena)
