@@ -40,6 +40,7 @@ TYPES = {"dtype", "output_dtype", "stash_type", "softmax_precision"}
 BARRIER = (
     "Identity"  # between two Casts, which versions of ONNX Runtime drop if they are neighbours
 )
+WIDE, ADDED = "/float32", "/to-round"  # ends of the names of float32 forms, and of nodes
 NOT_FOR_NARROW = ("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2")
 """Optimizers that remove a barrier, or join nodes over a Cast and fail on the two types then."""
 
@@ -96,7 +97,7 @@ def _widen_ends(graph: GraphProto, constants: Collection[str], names: set[str]) 
 
 
 def _cast(source: str, result: str, kind: int) -> NodeProto:
-    return helper.make_node("Cast", [source], [result], f"{result}/cast", to=kind)
+    return helper.make_node("Cast", [source], [result], f"{result}{ADDED}", to=kind)
 
 
 class _Part:
@@ -166,7 +167,7 @@ class _Part:
         )  # which may be between steps
         for place, name in enumerate(node.output):
             if self._is_narrow(name):
-                copy.output[place] = result = unique(f"{name}/float32", self.names)
+                copy.output[place] = result = unique(f"{name}{WIDE}", self.names)
                 if node.op_type in PICKS and not is_kept and not has_numbers:
                     self.wide[name] = result
                 else:
@@ -210,7 +211,7 @@ class _Part:
         if not self._is_narrow(name):
             return name
         if name not in self.wide:
-            self.wide[name] = self._cast(name, unique(f"{name}/float32", self.names), FLOAT)
+            self.wide[name] = self._cast(name, unique(f"{name}{WIDE}", self.names), FLOAT)
         return self.wide[name]
 
     def _make_narrow(self, names: Iterable[str]) -> None:
@@ -224,7 +225,7 @@ class _Part:
         """Round a node's result, unless it has its type already, and keep a Cast behind off it."""
         if not is_kept:
             result = self._cast(result, unique(f"{name}/rounded", self.names), self.kinds[name])
-        self.nodes.append(helper.make_node(BARRIER, [result], [name], f"{name}/barrier"))
+        self.nodes.append(helper.make_node(BARRIER, [result], [name], f"{name}/kept{ADDED}"))
         self.narrow.add(name)
 
     def _cast(self, source: str, result: str, kind: int) -> str:
