@@ -7,12 +7,13 @@ selected are not rounded again. Tensors keep their names and types where somethi
 
 A product of two float16 values is exact in float32, and a sum or quotient of two is rounded as if at
 once. What is not known of a device is left to float32: the sum inside a layer (a GPU may add up in
-float16), the state between steps of a recurrent layer, and the inside of any other operator.
+float16), the state between steps of a recurrent layer, the inside of other operators. The norms that
+TensorRT's parser writes as several layers are rounded after each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
@@ -31,15 +32,13 @@ from trtcal.model.graph import STANDARD, reads
 from trtcal.model.model import unique
 from trtcal.model.ops import PICKS
 from trtcal.model.passes.functions import inlined
-from trtcal.model.tensors import value_types
 
-FLOAT, FLOAT16, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
-NARROW = {FLOAT16, BFLOAT16}
+FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
+NARROW = {TensorProto.FLOAT16, BFLOAT16}
 KEPT = {"Cast", "Constant", "ConstantOfShape"}  # their result has its type by itself
 TYPES = {"dtype", "output_dtype", "stash_type", "softmax_precision"}
-BARRIER = (
-    "Identity"  # between two Casts, which versions of ONNX Runtime drop if they are neighbours
-)
+NORMS = {"ReduceL2", "ReduceSumSquare"}
+BARRIER = "Identity"  # between two Casts: versions of ONNX Runtime drop those that are neighbours
 WIDE, ADDED = "/float32", "/to-round"  # ends of the names of float32 forms, and of nodes
 NOT_FOR_NARROW = ("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2")
 """Optimizers that remove a barrier, or join nodes over a Cast and fail on the two types then."""
@@ -55,49 +54,50 @@ def is_narrow(proto: onnx.ModelProto) -> bool:
 
 
 def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a narrow model that computes in float32 and rounds.
+    """Return a narrow model that computes in float32 and rounds, for sessions without `NOT_FOR_NARROW`.
 
-    Its session must do without `NOT_FOR_NARROW`. Inputs and outputs in bfloat16, which numpy lacks,
-    become float32.
+    Inputs and outputs in bfloat16, which numpy lacks, become float32.
     """
-    weights, own = weights_of(proto), {value.name for value in proto.graph.input}
     small = stand_in(proto)
     small = inlined(small) if small.functions else small
-    names = {name for node in all_nodes(small) for name in (*node.input, *node.output)}
-    constants = {tensor.name for tensor in proto.graph.initializer}
-    _widen_ends(small.graph, constants, names)
-    kinds = {name: value.type.tensor_type.elem_type for name, value in value_types(small).items()}
-    _Part(small.graph, opset_of(small), names, kinds).write()
-    inputs = [
-        value for value in small.graph.input if value.name in own or value.name not in weights
-    ]
-    del small.graph.input[:], small.graph.value_info[:]
-    small.graph.input.extend(inputs)
-    small.graph.initializer.extend(weights.values())
+    graph, names = small.graph, {name for node in all_nodes(small) for name in _tensors(node)}
+    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    del graph.input[len(proto.graph.input) :]
+    _widen_ends(graph, {tensor.name for tensor in proto.graph.initializer}, names)
+    _Part(graph, opset_of(small), names, kinds).write()
+    del graph.value_info[:]
+    graph.initializer.extend(weights_of(proto).values())
     return small
 
 
-def _widen_ends(graph: GraphProto, constants: Collection[str], names: set[str]) -> None:
+def _tensors(node: NodeProto) -> tuple[str, ...]:
+    return (*node.input, *node.output)
+
+
+def _widen_ends(graph: GraphProto, constants: set[str], names: set[str]) -> None:
     """Make float32 of inputs and outputs in bfloat16, and cast them."""
-    ends = [*graph.input, *graph.output]
-    ends = [v for v in ends if v.type.tensor_type.elem_type == BFLOAT16 and v.name not in constants]
+    ends = [value for value in (*graph.input, *graph.output) if value.name not in constants]
+    ends = [value for value in ends if value.type.tensor_type.elem_type == BFLOAT16]
     inner = {value.name: unique(f"{value.name}/bfloat16", names) for value in ends}
-    for node in with_inner(graph.node):
+    for node in with_inner(graph.node if ends else ()):
         node.input[:] = [inner.get(name, name) for name in node.input]
         node.output[:] = [inner.get(name, name) for name in node.output]
         for value in (value for part in subgraphs_of(node) for value in part.output):
             value.name = inner.get(value.name, value.name)
     for value in ends:
         value.type.tensor_type.elem_type = FLOAT
-        pair = (value.name, inner[value.name])
         if value in graph.input:
-            graph.node.insert(0, _cast(*pair, BFLOAT16))
+            graph.node.insert(0, _cast(value.name, inner[value.name], BFLOAT16))
         else:
-            graph.node.append(_cast(*reversed(pair), FLOAT))
+            graph.node.append(_cast(inner[value.name], value.name, FLOAT))
 
 
 def _cast(source: str, result: str, kind: int) -> NodeProto:
-    return helper.make_node("Cast", [source], [result], f"{result}{ADDED}", to=kind)
+    return _added("Cast", [source], result, to=kind)
+
+
+def _added(op: str, inputs: list[str], result: str, **attributes: int) -> NodeProto:
+    return helper.make_node(op, inputs, [result], f"{result}/{op}{ADDED}", **attributes)
 
 
 class _Part:
@@ -126,7 +126,7 @@ class _Part:
             if parts:
                 self._write_holder(node, parts)
             else:
-                self._write(node)
+                self._write_steps(node)
         self._make_narrow(value.name for value in self.graph.output)
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
@@ -145,33 +145,50 @@ class _Part:
         self.narrow.update(node.output)
         self.nodes.append(node)
 
+    def _write_steps(self, node: NodeProto) -> None:
+        if node.op_type not in NORMS or not self._is_narrow(node.input[0]):
+            self._write(node)
+            return
+        result, total = node.output[0], NodeProto()
+        squares, sum_ = (unique(f"{result}/{step}", self.names) for step in ("squares", "sum"))
+        total.CopyFrom(node)
+        total.op_type, total.input[0] = "ReduceL1", squares  # of no negative values it is their sum
+        self._write(_added("Mul", [node.input[0]] * 2, squares))
+        if node.op_type == "ReduceL2":
+            total.output[0] = sum_
+        self._write(total)
+        if node.op_type == "ReduceL2":
+            self._write(_added("Sqrt", [sum_], result))
+
     def _write(self, node: NodeProto) -> None:
         schema = self._schema(node)
         self._note_kinds(node, schema)
-        if not any(map(self._is_narrow, (*node.input, *node.output))):
+        if not any(map(self._is_narrow, _tensors(node))):
             self.nodes.append(node)
             return
+        copy = self._converted(node, schema is None)
+        self.nodes.extend(_sigmoid(copy) if node.op_type == "Sigmoid" else [copy])
+        is_kept = schema is None or node.op_type in KEPT
+        has_numbers = any(item.HasField("f") for item in node.attribute)  # as they are in float32
+        for name in filter(self._is_narrow, node.output):
+            if is_kept or has_numbers or node.op_type not in PICKS:
+                self._round(self.wide.pop(name), name, is_kept)
+
+    def _converted(self, node: NodeProto, is_foreign: bool) -> NodeProto:
+        """Return a copy that gives its results other names, and reads float32 if ONNX knows it."""
         copy = NodeProto()
         copy.CopyFrom(node)
-        is_kept = schema is None or node.op_type in KEPT
-        if schema is None:
+        if is_foreign:
             self._make_narrow(node.input)
         else:
             copy.input[:] = map(self._wide, node.input)
         for item in copy.attribute:
             if item.name in TYPES and item.i in NARROW:
                 item.i = FLOAT
-        self.nodes.append(copy)
-        has_numbers = any(
-            item.HasField("f") for item in node.attribute
-        )  # which may be between steps
         for place, name in enumerate(node.output):
             if self._is_narrow(name):
-                copy.output[place] = result = unique(f"{name}{WIDE}", self.names)
-                if node.op_type in PICKS and not is_kept and not has_numbers:
-                    self.wide[name] = result
-                else:
-                    self._round(result, name, is_kept)
+                copy.output[place] = self.wide[name] = unique(f"{name}{WIDE}", self.names)
+        return copy
 
     def _schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
         """Return the schema of one of ONNX's operators on tensors, None of any other."""
@@ -185,23 +202,18 @@ class _Part:
 
     def _note_kinds(self, node: NodeProto, schema: onnx.defs.OpSchema | None) -> None:
         """Note the types of a node's outputs that are not known."""
-        stated = [attribute_of(node, name, 0) for name in ("to", "dtype", "output_dtype")]
-        values = [item.t.data_type for item in node.attribute if item.name == "value"]
         known = [self.kinds.get(name, 0) for name in node.input]
-        bound: dict[str, int] = {}
-        if schema is not None:
-            for kind, formal in zip(known, _formal(schema.inputs, len(known)), strict=True):
-                bound.setdefault(formal, kind)
-            results = _formal(schema.outputs, len(node.output))
+        if schema is None:  # its results are taken to be as narrow as what it reads
+            bound, results = {"": max(known, key=NARROW.__contains__, default=0)}, [""]
         else:
-            bound, results = (
-                {"": next((k for k in known if k in NARROW), 0)},
-                [""] * len(node.output),
-            )
-        scale = known[1:2] if node.op_type == "DequantizeLinear" else []
-        default = next(filter(None, (*stated, *values, *scale)), 0)
-        for name, formal in zip(node.output, results, strict=True):
-            self.kinds.setdefault(name, bound.get(formal) or default)
+            pairs = zip(_formal(schema.inputs, len(known)), known, strict=True)
+            bound = {formal: kind for formal, kind in pairs if kind}
+            results = _formal(schema.outputs, len(node.output))
+        stated = [attribute_of(node, name, 0) for name in ("to", "dtype", "output_dtype")]
+        stated += [item.t.data_type for item in node.attribute if item.name == "value"]
+        stated += known[1:2] if node.op_type == "DequantizeLinear" else []
+        for name, formal in zip(node.output, results * len(node.output), strict=False):
+            self.kinds.setdefault(name, bound.get(formal) or next(filter(None, stated), 0))
 
     def _is_narrow(self, name: str) -> bool:
         return self.kinds.get(name) in NARROW
@@ -211,26 +223,35 @@ class _Part:
         if not self._is_narrow(name):
             return name
         if name not in self.wide:
-            self.wide[name] = self._cast(name, unique(f"{name}{WIDE}", self.names), FLOAT)
+            self.wide[name] = unique(f"{name}{WIDE}", self.names)
+            self.nodes.append(_cast(name, self.wide[name], FLOAT))
         return self.wide[name]
 
     def _make_narrow(self, names: Iterable[str]) -> None:
         """Give tensors their own type where they exist in float32 alone."""
         for name in names:
             if self._is_narrow(name) and name not in self.narrow:
-                self._cast(self.wide[name], name, self.kinds[name])
+                self.nodes.append(_cast(self.wide[name], name, self.kinds[name]))
                 self.narrow.add(name)
 
     def _round(self, result: str, name: str, is_kept: bool) -> None:
         """Round a node's result, unless it has its type already, and keep a Cast behind off it."""
         if not is_kept:
-            result = self._cast(result, unique(f"{name}/rounded", self.names), self.kinds[name])
-        self.nodes.append(helper.make_node(BARRIER, [result], [name], f"{name}/kept{ADDED}"))
+            self.nodes.append(_cast(result, f"{result}/rounded", self.kinds[name]))
+            result = f"{result}/rounded"
+        self.nodes.append(_added(BARRIER, [result], name))
         self.narrow.add(name)
 
-    def _cast(self, source: str, result: str, kind: int) -> str:
-        self.nodes.append(_cast(source, result, kind))
-        return result
+
+def _sigmoid(node: NodeProto) -> Iterator[NodeProto]:
+    """Yield 1 / (1 + Exp(-x)): the kernel is off by 1e-7, which is many units of a small value."""
+    result = node.output[0]
+    one, minus, power, total = (f"{result}/{part}" for part in ("one", "minus", "power", "sum"))
+    yield helper.make_node("Constant", [], [one], f"{one}{ADDED}", value_float=1.0)
+    yield _added("Neg", [node.input[0]], minus)
+    yield _added("Exp", [minus], power)
+    yield _added("Add", [power, one], total)
+    yield _added("Reciprocal", [total], result)
 
 
 def _formal(parameters: list[onnx.defs.OpSchema.FormalParameter], count: int) -> list[str]:
