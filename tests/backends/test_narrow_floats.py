@@ -2,11 +2,15 @@
 
 from collections import Counter
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
 from tests.fixtures.examples import FACTOR
+from tests.fixtures.kinds import KINDS
 from tests.fixtures.narrow import (
     SUMS_UP,
     TYPES,
@@ -17,12 +21,17 @@ from tests.fixtures.narrow import (
     ulps,
 )
 from tests.fixtures.slow import SLOW
+from tests.fixtures.tables import each
 from trtcal.backends import sessions
 from trtcal.backends.sessions import open_session, run_once
+from trtcal.model import load_model
+from trtcal.model.tensors import value_types
+from trtcal.quantization import Plan, quantize
 
 FEW = range(24)
 MANY = range(24, 24 + int(300 * FACTOR))
 MARGIN_DB = 20.0
+KERNELS = 2.0**-25  # what a kernel of float32 leaves of Exp(x) - 1, less than a unit of float16
 BEYOND = 0.01  # of the sums that may be two units or more away
 
 
@@ -56,10 +65,16 @@ class Judge:
     def compare(self, place, computed, expected):
         if not is_float(computed):
             self.counts["integers"] += computed.size
-            self.faults += [place] * (not np.array_equal(computed, expected))
+            steps = np.abs(
+                computed.astype(np.int64) - expected
+            )  # of a quotient between two of them
+            self.counts["integers one step away"] += int((steps > 0).sum())
+            self.faults += [place] * int(steps.max(initial=0) > (place[1] == "QuantizeLinear"))
             return
         assert computed.dtype == expected.dtype, place
         apart = ulps(computed, expected)
+        with np.errstate(invalid="ignore"):  # bfloat16 goes on where kernels of float32 end
+            apart[np.abs(computed - expected.astype(np.float32)) < KERNELS] = 0
         self.counts["equal"] += int((apart == 0).sum())
         self.counts["one unit"] += int((apart == 1).sum())
         beyond, kind = int((apart > 1).sum()), "sums" if place[1] in SUMS_UP else "others"
@@ -71,7 +86,9 @@ class Judge:
     def outputs(self, label, proto, feeds):
         """Hold a model's outputs: the same NaN and infinities, and noise far below its own loss."""
         names = [value.name for value in proto.graph.output]
-        computed, wide = (run_once(opened(p), names, feeds) for p in (proto, in_float32(proto)))
+        computed = run_once(opened(proto), names, feeds)
+        full = {name: a.astype("f4") if a.dtype == "f2" else a for name, a in feeds.items()}
+        wide = run_once(opened(in_float32(proto)), names, full)
         expected = Walk(proto, feeds).values
         for name, array, full in zip(names, computed, wide, strict=True):
             array, want, full = (a.astype(np.float64) for a in (array, expected[name], full))
@@ -128,7 +145,88 @@ def test_each_node_of_random_graphs_rounds_to_its_type():
 
 
 @SLOW
-def test_each_node_of_many_random_graphs_rounds_to_its_type(capsys):
-    judge = judge_graphs(MANY)
-    assert judge.counts["not finite"] > 5
-    print(judge.counts, sorted(judge.margins)[:8])
+def test_each_node_of_many_random_graphs_rounds_to_its_type():
+    """Of a few outputs all that differs is one value between two, which layers after it spread."""
+    counts = judge_graphs(MANY).counts
+    assert counts["not finite"] > 5
+    assert counts["outputs equal"] > 0.85 * counts["outputs"]
+    assert counts["margin missed"] < 0.02 * counts["outputs"]
+
+
+def every(proto):
+    """Return a model with all tensors of its main graph as outputs, and their types."""
+    known = value_types(proto)
+    made = [name for node in proto.graph.node for name in node.output if name in known]
+    shown = onnx.ModelProto()
+    shown.CopyFrom(proto)
+    del shown.graph.output[:]
+    shown.graph.output.extend(known[name] for name in made)
+    return shown, {name: known[name].type.tensor_type.elem_type for name in made}
+
+
+def fed(name):
+    """Return the feeds of one run of a kind of network."""
+    count = 1 if name in ("batch of one", "states") else 8
+    feeds = KINDS[name].make(np.random.default_rng(3), count)
+    return feeds | ({"state": np.zeros((1, 32), np.float32)} if name == "states" else {})
+
+
+NOT_KNOWN = {"custom operator", "unknown operator"}  # to ONNX's evaluator
+
+
+@SLOW
+def test_each_node_of_the_kinds_of_networks_rounds_to_float16(tmp_path):
+    judge = Judge()
+    for name in set(KINDS) - NOT_KNOWN:
+        model = load_model(KINDS[name].save(tmp_path / "net.onnx"))
+        proto = quantize(model, None, Plan(default="fp16")).proto
+        judge.nodes(name, *every(proto), fed(name))
+        judge.outputs(name, proto, fed(name))
+    assert not judge.check()["margin missed"]
+
+
+RMS = """
+  [square] b = Mul(a, a)  axis = Constant<value_ints=[1]>()  [mean] c = ReduceMean(b, axis)
+  [root] d = Sqrt(c)  [divide] y = Div(a, d)"""
+SOFTMAX = """
+  [power] b = Exp(a)  axis = Constant<value_ints=[1]>()  [sum] c = ReduceSum(b, axis)
+  [divide] y = Div(b, c)"""
+NORM = "axis = Constant<value_ints=[1]>()  [norm] y = ReduceL2(a, axis)"
+NETS = {
+    "an RMS norm of values over 256": (RMS, 400.0, np.float16, 0.0),
+    "the same in bfloat16": (RMS, 400.0, ml_dtypes.bfloat16, None),
+    "an RMS norm of values that overflow": (RMS, 7e4, np.float16, np.nan),
+    "Exp over 11.1": ("[power] y = Exp(a)", 12.0, np.float16, np.inf),
+    "a sum of squares": (
+        "[square] b = Mul(a, a)  axis = Constant<value_ints=[1]>()  [sum] y = ReduceSum(b, axis)",
+        200.0, np.float16, np.inf,
+    ),
+    "a norm": (NORM, 300.0, np.float16, np.inf),
+    "a softmax that is spelled out": (SOFTMAX, 12.0, np.float16, np.nan),
+    "a subnormal": ("[square] y = Mul(a, a)", 1e-3, np.float16, 17 * 2.0**-24),
+}  # fmt: skip
+
+
+def net(nodes, dtype, opset=22):
+    """Return a network in a type that begins with a MatMul by one: two equal columns of its input."""
+    kind = "float16" if dtype == np.float16 else "bfloat16"
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = " ".join(sorted(nodes.split("  "), key=lambda part: "Constant" not in part))
+    proto = parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : {opset}]> net (float[n,2] x) => ({kind}[n,m] y) '
+        f"{{ [down] h = Cast<to={number}>(x)  [layer] a = MatMul(h, one)  {nodes} }}"
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(np.eye(2, dtype=dtype), "one"))
+    return proto
+
+
+@each("name", NETS)
+def test_what_overflows_in_its_type_overflows(name):
+    nodes, value, dtype, expected = NETS[name]
+    proto, feeds = net(nodes, dtype), {"x": np.full((3, 2), value, np.float32)}
+    for as_it_is in (False, True):
+        (result,) = run_once(open_session(proto, 1, as_it_is=as_it_is), None, feeds)
+        (reference,) = (
+            ReferenceEvaluator(proto).run(None, feeds) if expected is None else [expected]
+        )
+        np.testing.assert_array_equal(result.astype(np.float32), np.float32(reference))
