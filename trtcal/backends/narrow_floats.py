@@ -187,7 +187,9 @@ class _Part:
         """Note the types of a node's outputs that are not known."""
         known = [self.kinds.get(name, 0) for name in node.input]
         if schema is None:  # its results are taken to be as narrow as what it reads
-            bound, results = {"": max(known, key=NARROW.__contains__, default=0)}, [""]
+            is_quantizer = node.op_type == "QuantizeLinear"
+            kind = max([0, *known], key=NARROW.__contains__)
+            bound, results = {"": 0 if is_quantizer else kind}, [""]
         else:
             pairs = zip(_formal(schema.inputs, len(known)), known, strict=True)
             bound = {formal: kind for formal, kind in pairs if kind}
