@@ -13,7 +13,7 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
-Abs                               bounded
+Abs                               bounded picks
 Add                               light epilogue quantizes elementwise commutes spelled
 AffineGrid                        unparsed
 Attention                         attends
@@ -34,7 +34,7 @@ BitwiseXor                        unparsed
 Cast                              typed spelled
 CastLike                          typed
 CenterCropPad                     unparsed
-Clip                              light epilogue activates ort_fused spelled
+Clip                              light epilogue activates ort_fused spelled picks
 Col2Im                            unparsed
 Compress                          unparsed
 Concat                            selects untyped
@@ -49,7 +49,7 @@ CumProd                           unparsed
 CumSum                            sensitive
 DecoderMaskedMultiHeadAttention   attends
 DeformConv                        no_rtx plugs
-DepthToSpace                      bounded
+DepthToSpace                      bounded picks
 DequantizeLinear                  qdq
 Det                               unparsed
 DFT                               unparsed
@@ -61,13 +61,13 @@ Elu                               epilogue quantizes activates
 EmbedLayerNormalization           unmultiplied
 Erf                               unit activates
 Exp                               sensitive
-Expand                            bounded
+Expand                            bounded picks
 EyeLike                           typed
 FastGelu                          unmultiplied
 Flatten                           moves free
 Gather                            cuts bounded
-GatherElements                    bounded
-GatherND                          bounded
+GatherElements                    bounded picks
+GatherND                          bounded picks
 Gelu                              bounded quantizes activates
 Gemm                              multiplies matrix
 GlobalAveragePool                 bounded shifts scales untyped
@@ -94,7 +94,7 @@ MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
 Max                               selects spelled
-MaxPool                           bounded pools shifts scales untyped
+MaxPool                           bounded pools shifts scales untyped picks
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
@@ -104,7 +104,7 @@ Mish                              bounded quantizes activates
 Mul                               factors light epilogue quantizes elementwise commutes spelled
 MultiHeadAttention                attends
 Multinomial                       random unparsed
-Neg                               bounded
+Neg                               bounded picks
 NhwcMaxPool                       unmultiplied
 NonMaxSuppression                 no_rtx
 NonZero                           no_rtx
@@ -112,7 +112,7 @@ Optional                          unparsed
 OptionalGetElement                unparsed
 OptionalHasElement                unparsed
 PackedMultiHeadAttention          attends
-Pad                               untyped
+Pad                               untyped picks
 Pow                               elementwise sensitive
 PRelu                             light epilogue activates
 QAttention                        attends
@@ -137,14 +137,14 @@ ReduceL1                          sensitive
 ReduceL2                          sensitive
 ReduceLogSum                      sensitive
 ReduceLogSumExp                   sensitive
-ReduceMax                         bounded shifts
+ReduceMax                         bounded shifts picks
 ReduceMean                        bounded shifts sensitive
-ReduceMin                         bounded
+ReduceMin                         bounded picks
 ReduceProd                        sensitive
 ReduceSum                         sensitive
 ReduceSumSquare                   sensitive
 RegexFullMatch                    unparsed
-Relu                              bounded scales light epilogue activates ort_fused
+Relu                              bounded scales light epilogue activates ort_fused picks
 Reshape                           moves free
 RMSNormalization                  sensitive
 RNN                               recurrent
@@ -170,7 +170,7 @@ Slice                             cuts bounded
 Softmax                           unit sensitive
 Softplus                          quantizes activates
 Softsign                          unit
-SpaceToDepth                      bounded
+SpaceToDepth                      bounded picks
 Split                             cuts bounded
 SplitToSequence                   unparsed
 Squeeze                           moves free
@@ -182,7 +182,7 @@ Sum                               epilogue
 Tan                               sensitive
 Tanh                              unit epilogue quantizes activates ort_fused
 TfIdfVectorizer                   unparsed
-Tile                              bounded
+Tile                              bounded picks
 Transpose                         moves untyped
 Unique                            unparsed
 Unsqueeze                         moves free
@@ -209,6 +209,8 @@ CUTS = _with("cuts")
 """Their outputs are parts of their input."""
 SELECTS = _with("selects")
 """Every value of their output is one of an input's, so that the largest range bounds it."""
+PICKS = MOVES | CUTS | SELECTS | _with("picks")
+"""Every value of their output is one of an input's, perhaps with another sign, a limit, or 0."""
 BOUNDED = MOVES | _with("bounded")
 """Their outputs have no larger magnitudes than their first input."""
 WITHIN_ONE = _with("unit")

@@ -1,4 +1,4 @@
-"""Models in bfloat16: refused where ONNX Runtime has to run them, and written in float32 on request."""
+"""Models in bfloat16: refused as a reference or to be quantized, and written in float32 on request."""
 
 from __future__ import annotations
 
