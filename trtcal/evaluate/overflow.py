@@ -1,0 +1,213 @@
+"""What float16 is too small for: the peaks of tensors, and what their overflow does to the outputs.
+
+A model is run with its float16 parts in float32. From 65,520 on, a value rounds to infinity in float16.
+Whether that matters is measured too: by a run in which such values are infinite, and nothing else is
+rounded. A mask of -1e9 before a Softmax changes no output, and is no finding.
+
+Not known are partial sums of a product, which a kernel adds in float16 or float32, and whether a fused
+kernel keeps a value between two nodes in float32: a tensor of the graph counts as float16 if it is one.
+bfloat16 has the range of float32 and does not overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.backends.taps import showing
+from trtcal.data import Dataset, Feeds
+from trtcal.errors import TrtcalError, some
+from trtcal.evidence.findings import Cost, Evidence, Finding, of_kind
+from trtcal.model import Model
+from trtcal.model.files import stand_in
+from trtcal.model.ops import QDQ
+from trtcal.model.passes.bfloat16 import in_float32
+from trtcal.model.shapes import stated_types
+from trtcal.model.tensors import producers_of, readers_of
+
+KIND = "fp16_overflow"
+INFINITE = 65520.0  # from here on the nearest float16 is infinity
+MARGIN = 2.0  # below which other samples may reach it
+TRIED_ALONE = 8  # tensors of which each is known to matter
+TOLERANCE = 1e-3
+BATCH = 8
+
+Peaks = dict[str, float]
+"""Tensor -> its largest finite magnitude."""
+
+
+def tensor_peaks(
+    model: Model, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
+) -> Peaks:
+    """Return the peak of every float32 tensor of a float model."""
+    names = [value.name for value in model.proto.graph.input] + [*producers_of(model.proto.graph)]
+    types = _types(model.proto)
+    names = [name for name in names if types.get(name) == TensorProto.FLOAT]
+    return _Run(model.proto, names).peaks(batches, progress)
+
+
+def _types(proto: onnx.ModelProto) -> dict[str, int]:
+    graph = onnx.shape_inference.infer_shapes(stand_in(proto)).graph
+    inputs = {value.name: value.type for value in graph.input}
+    types = {**inputs, **stated_types(graph)}
+    return {name: kind.tensor_type.elem_type for name, kind in types.items()}
+
+
+class _Run:
+    """A model in float32, run for its outputs and for the peaks of some tensors."""
+
+    def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
+        self.outputs = [value.name for value in proto.graph.output]
+        self.tensors = tensors
+        self.session = open_session(_reduced(proto, tensors), as_it_is=True, arena=False)
+
+    def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
+        wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
+        return run_session(self.session, names, wide)
+
+    def peaks(
+        self, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
+    ) -> Peaks:
+        highest = np.zeros(len(self.tensors))
+        for feeds in batches:
+            values = self.read(feeds, list(map(_peak_of, self.tensors)))
+            finite = [np.where(np.isfinite(array), array, 0.0).max() for array in values]
+            highest = np.maximum(highest, finite)
+            progress(len(next(iter(feeds.values()))))
+        return dict(zip(self.tensors, highest.tolist(), strict=True))
+
+
+def _peak_of(tensor: str) -> str:
+    return f"{tensor} peak"
+
+
+def _reduced(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
+    """Return the model with the largest magnitudes of tensors as further outputs."""
+    reduced = showing(proto, map(_peak_of, tensors))
+    for name in tensors:
+        reduced.graph.node.append(helper.make_node("Abs", [name], [f"{name} magnitude"]))
+        node = helper.make_node("ReduceMax", [f"{name} magnitude"], [_peak_of(name)], keepdims=0)
+        reduced.graph.node.append(node)
+    return reduced
+
+
+def _overflown(proto: onnx.ModelProto, tensors: Iterable[str], limit: float) -> onnx.ModelProto:
+    """Return the model with infinity in place of what reaches the limit in these tensors."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    nodes, tensors = list(changed.graph.node), set(tensors)
+    del changed.graph.node[:]
+    for name, value in (("limit", limit), ("infinity", math.inf)):
+        constant = helper.make_tensor(f"float16 {name}", TensorProto.FLOAT, (), [value])
+        changed.graph.initializer.append(constant)
+    for node in nodes:
+        renamed = [name for name in node.output if name in tensors]
+        outputs = [f"{name} before" if name in tensors else name for name in node.output]
+        node.output[:] = outputs
+        changed.graph.node.append(node)
+        for name in renamed:
+            changed.graph.node.extend(_infinite(f"{name} before", name))
+    return changed
+
+
+def _infinite(source: str, result: str) -> Iterable[onnx.NodeProto]:
+    magnitude, below, huge = (f"{source} {part}" for part in ("magnitude", "below", "huge"))
+    yield helper.make_node("Abs", [source], [magnitude])
+    yield helper.make_node("Less", [magnitude, "float16 limit"], [below])
+    yield helper.make_node("Mul", [source, "float16 infinity"], [huge])
+    yield helper.make_node("Where", [below, source, huge], [result])
+
+
+class _Half:
+    """A model with float16 parts, on a dataset; `makers` are the nodes of its float16 tensors."""
+
+    def __init__(self, proto: onnx.ModelProto, dataset: Dataset, size: int) -> None:
+        types, self.wide = _types(proto), in_float32(proto)
+        makers = producers_of(self.wide.graph)
+        self.makers = {n: node for n, node in makers.items() if types.get(n) == TensorProto.FLOAT16}
+        self.readers = readers_of(self.wide.graph)
+        self.dataset, self.size = dataset, size
+
+    def peaks(self) -> Peaks:
+        return _Run(self.wide, list(self.makers)).peaks(self.dataset.batches(self.size))
+
+    def share(
+        self, tensors: Sequence[str], limit: float, batches: Iterable[Feeds] | None = None
+    ) -> tuple[float, Feeds | None]:
+        """Return on which share of samples an overflow shows, and the first batch with one."""
+        exact = _Run(self.wide, ())
+        other = _Run(_overflown(self.wide, tensors, limit), ())
+        shown, seen, first = 0, 0, None
+        for feeds in batches or self.dataset.batches(self.size):
+            size = len(next(iter(feeds.values())))
+            pairs = zip(*(run.read(feeds, run.outputs) for run in (exact, other)), strict=True)
+            differing = np.zeros(size, bool)
+            for expected, actual in pairs:
+                differing |= _differing(expected, actual, size)
+            shown, seen = shown + int(differing.sum()), seen + size
+            first = feeds if first is None and differing.any() else first
+        return shown / max(seen, 1), first
+
+    def findings(self, is_ours: bool) -> Iterable[Finding]:
+        """Yield the overflow that outputs show; without one, that which twice the values would have."""
+        peaks = self.peaks()
+        for limit, risk in ((INFINITE, "high"), (INFINITE / MARGIN, "low")):
+            beyond = [name for name, peak in peaks.items() if peak >= limit]
+            share, feeds = self.share(beyond, limit) if beyond else (0.0, None)
+            if feeds is not None:
+                alone = [n for n in beyond[:TRIED_ALONE] if self.share([n], limit, [feeds])[0]]
+                harmful = [*alone, *beyond[TRIED_ALONE:]] or beyond
+                yield self._finding(harmful, peaks, share, is_ours, risk)
+                return
+
+    def _finding(
+        self, tensors: Sequence[str], peaks: Peaks, share: float, is_ours: bool, risk: str
+    ) -> Finding:
+        node, peak = self.makers[tensors[0]], peaks[tensors[0]]
+        around = [item for n in tensors for item in (self.makers[n], *self.readers.get(n, ()))]
+        names = [item.name for item in around if item.op_type not in {"Cast", "Clip", *QDQ}]
+        verb = "overflows" if risk == "high" else "comes near the end of"
+        what = (
+            f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: tensor "
+            f"{tensors[0].removesuffix('/fp16')!r} reaches {peak:.6g}"
+        )
+        what += f", and the outputs change on {100 * share:.4g} % of the samples" * (risk == "high")
+        evidence = [Evidence("node", self.makers[n].name, f"{n}: {peaks[n]:.6g}") for n in tensors]
+        fix = _cure(list(dict.fromkeys(names)), is_ours)
+        return of_kind(KIND, node.name, what, evidence, fix, Cost(risk=risk))
+
+
+def _cure(nodes: Sequence[str], is_ours: bool) -> str:
+    if is_ours:
+        layers = ", ".join(f'"{name}": "fp32"' for name in nodes)
+        return f'Add to "layers" of the plan: {layers}'
+    names = ", ".join(f'"{name}"' for name in nodes)
+    return f"Keep these nodes in float32 when you convert the model: [{names}]"
+
+
+def _differing(expected: Array, actual: Array, samples: int) -> Array:
+    """Return which samples differ, all if an output does not say which is whose."""
+    scale = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape)).max(initial=0)
+    same = np.isclose(actual, expected, TOLERANCE, TOLERANCE * scale, equal_nan=True)
+    rows = len(same) if same.ndim else 0
+    return ~same.reshape(samples, -1).all(1) if rows == samples else np.full(samples, not same.all())
+
+
+def find_overflow(
+    proto: onnx.ModelProto, dataset: Dataset, size: int = BATCH, is_ours: bool = False
+) -> tuple[Finding, ...]:
+    """Return what float16 is too small for in a model, with the line of a plan that cures it if `is_ours`.
+
+    What cannot be run in float32 is a finding too, since nothing is known of it.
+    """
+    half = _Half(proto, dataset, size)
+    try:
+        return tuple(half.findings(is_ours)) if half.makers else ()
+    except TrtcalError as error:
+        what = f"the values of {some(half.makers)} in float16 are not known: {error.message}"
+        return (of_kind(KIND, None, what, cost=Cost(risk="low")),)
