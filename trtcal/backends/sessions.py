@@ -146,7 +146,7 @@ def open_session(
     try:
         graph = _graph(model)
         with _source(model) as source:
-            half, providers = _has_float16(graph.graph), list(dict.fromkeys([provider, CPU]))
+            half, providers = has_float16(graph.graph), list(dict.fromkeys([provider, CPU]))
             opening = partial(
                 _opened, graph, half, source, sess_options=options, providers=providers
             )
@@ -188,7 +188,8 @@ def _opened(graph: onnx.ModelProto, half: bool, *arguments: Any, **options: Any)
         return Session(graph, *arguments, **options, disabled_optimizers=left_out)
 
 
-def _has_float16(graph: onnx.GraphProto) -> bool:
+def has_float16(graph: onnx.GraphProto) -> bool:
+    """Tell whether a graph or a subgraph has a tensor in float16."""
     kinds = {tensor.data_type for tensor in graph.initializer}
     kinds |= {value.type.tensor_type.elem_type for value in graph.input}
     for node in with_inner(graph.node):
@@ -213,7 +214,7 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
     if not number:
         return
     ops = tuple(dict.fromkeys(node.op_type for node in graph.graph.node))
-    types = "float16 " if _has_float16(graph.graph) else ""
+    types = "float16 " if has_float16(graph.graph) else ""
     raise NativeCrash(
         f"ONNX Runtime {onnxruntime.__version__} crashes ({signal_name(number)}) with {name} "
         f"({types}{some(ops, OPS_SHOWN)})",

@@ -225,7 +225,7 @@ class Compare(
         holding = (path for path, limits in judged.items() if overall(limits) == HOLDS)
         if judged and not advise_on_loss(self, self.reference, judged):
             advise_after_success(self, self.reference, next(holding))
-        if result.limits:
+        if result.limits or any(row.overflows for row in result.candidates):
             every = [judgement for several in by_name.values() for judgement in several]
             states = (BROKEN,) if self.allow_undecided else (BROKEN, UNDECIDED)
             require(every, "choose another method, or run `trtcal search`", states)

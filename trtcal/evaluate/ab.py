@@ -25,8 +25,10 @@ from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide,
 from trtcal.evaluate.collectors import check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
+from trtcal.evaluate.overflow import judge_overflow, near_overflow, of_variant
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
+from trtcal.evidence.findings import Finding
 from trtcal.limits import INCONCLUSIVE, Limit
 from trtcal.stats import ALPHA, sequential_levels
 
@@ -158,6 +160,7 @@ def ab_test(
     metrics = [rule.metric, *(limit.metric for limit in rule.limits)]
     check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
+    overflow = of_variant(candidate, dataset, batch)
     analyses = InterimAnalyses(
         replace(rule, alone=reference is None),
         len(dataset),
@@ -165,6 +168,7 @@ def ab_test(
         options.slices,
         timing.blocks if timing else None,
         lambda samples: tuple(_known((baseline, candidate), dataset, samples)),
+        overflow,
     )
     figures = sample_figures(
         (baseline, candidate), dataset, batch, task, reference, options.own, options.progress
@@ -215,9 +219,11 @@ class InterimAnalyses:
         slices: Slices | None = None,
         blocks: Blocks | None = None,
         known: Callable[[int], tuple[str, ...]] = lambda samples: (),
+        overflow: Sequence[Finding] = (),
     ) -> None:
         self.rule, self.samples, self.count = rule, samples, count
         self.slices, self.blocks, self.known = slices or {}, blocks, known
+        self.overflow = overflow
         self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
         looks = tuple((i + 1) / count for i in range(count))
         self.levels = sequential_levels(2 * rule.alpha, looks)
@@ -242,8 +248,10 @@ class InterimAnalyses:
         times = (self.blocks.baseline, self.blocks.candidate) if self.blocks else None
         rule = replace(self.rule, alpha=alpha)
         answers = ask(rule, figures, here, times, self.sizes, contrast)
-        warnings = self.blocks.warnings if self.blocks else ()
-        decided = decide(self.rule, answers, (*self.known(samples), *warnings))
+        answers = replace(answers, judgements=(*judge_overflow(self.overflow), *answers.judgements))
+        warnings = (*self.known(samples), *near_overflow(self.overflow))
+        warnings += self.blocks.warnings if self.blocks else ()
+        decided = decide(self.rule, answers, warnings)
         self.verdict = replace(decided, rule=self.rule)
         self.seen = samples
         self.made.append({"samples": samples, "alpha": alpha, "word": self.verdict.word})

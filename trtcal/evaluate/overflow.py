@@ -12,7 +12,8 @@ bfloat16 has the range of float32 and does not overflow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -20,9 +21,10 @@ from onnx import TensorProto, helper
 
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.backends.taps import showing
-from trtcal.data import Dataset, Feeds
+from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.errors import TrtcalError, some
 from trtcal.evidence.findings import Cost, Evidence, Finding, of_kind
+from trtcal.limits import Figure, Judgement, parse_limit
 from trtcal.model import Model
 from trtcal.model.files import stand_in
 from trtcal.model.ops import QDQ
@@ -30,25 +32,28 @@ from trtcal.model.passes.bfloat16 import in_float32
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 
+if TYPE_CHECKING:
+    from trtcal.evaluate.variants import Variant
+
 KIND = "fp16_overflow"
 INFINITE = 65520.0  # from here on the nearest float16 is infinity
 MARGIN = 2.0  # below which other samples may reach it
 TRIED_ALONE = 8  # tensors of which each is known to matter
 TOLERANCE = 1e-3
-BATCH = 8
+BATCH = 16
 
 Peaks = dict[str, float]
 """Tensor -> its largest finite magnitude."""
 
 
 def tensor_peaks(
-    model: Model, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
+    model: Model, dataset: Dataset, progress: Callable[[int], None] = lambda done: None
 ) -> Peaks:
     """Return the peak of every float32 tensor of a float model."""
     names = [value.name for value in model.proto.graph.input] + [*producers_of(model.proto.graph)]
     types = _types(model.proto)
     names = [name for name in names if types.get(name) == TensorProto.FLOAT]
-    return _Run(model.proto, names).peaks(batches, progress)
+    return _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
@@ -192,14 +197,42 @@ def _cure(nodes: Sequence[str], is_ours: bool) -> str:
 
 def _differing(expected: Array, actual: Array, samples: int) -> Array:
     """Return which samples differ, all if an output does not say which is whose."""
-    scale = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape)).max(initial=0)
+    scale = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape)).max(
+        initial=0
+    )
     same = np.isclose(actual, expected, TOLERANCE, TOLERANCE * scale, equal_nan=True)
     rows = len(same) if same.ndim else 0
-    return ~same.reshape(samples, -1).all(1) if rows == samples else np.full(samples, not same.all())
+    return (
+        ~same.reshape(samples, -1).all(1) if rows == samples else np.full(samples, not same.all())
+    )
+
+
+def of_variant(variant: Variant, dataset: Dataset, batch: int) -> tuple[Finding, ...]:
+    """Return what float16 is too small for in a variant."""
+    if variant.half is None:
+        return ()
+    return find_overflow(variant.half, dataset, batch, bool(variant.quantization))
+
+
+def judge_overflow(findings: Iterable[Finding], subject: str = "") -> tuple[Judgement, ...]:
+    """Return a broken limit for what must not ship."""
+    limit, figure = parse_limit(f"{KIND} == 0"), Figure.exact(1)
+    return tuple(
+        Judgement(limit, subject, figure, f"{finding.what}. {finding.fix}")
+        for finding in findings
+        if finding.cost.risk == "high"
+    )
+
+
+def near_overflow(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return what to know before shipping."""
+    return tuple(
+        f"{finding.what}. {finding.fix}" for finding in findings if finding.cost.risk == "low"
+    )
 
 
 def find_overflow(
-    proto: onnx.ModelProto, dataset: Dataset, size: int = BATCH, is_ours: bool = False
+    proto: onnx.ModelProto, dataset: Dataset, size: int, is_ours: bool = False
 ) -> tuple[Finding, ...]:
     """Return what float16 is too small for in a model, with the line of a plan that cures it if `is_ours`.
 

@@ -8,10 +8,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from trtcal.backends.kernel_forms import adapted, is_literal
 from trtcal.backends.lowering import lower_with_reasons
 from trtcal.backends.registry import check_engine
-from trtcal.backends.sessions import Session, open_session
+from trtcal.backends.sessions import Session, has_float16, open_session
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data.overlap import Numbers, Overlap, overlap
 from trtcal.errors import BackendError, InputError, NativeCrash, some
@@ -36,7 +38,7 @@ class Variant:
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
     of the whole, and `cut` says who computes them. `floats` says which layers this CPU computes in
     float, because its kernels do not take the form of their Q/DQ. `built` is what an engine is known to
-    have in INT8.
+    have in INT8. `half` is the model where it computes in float16.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Variant:
     floats: str | None = None
     source: Model | None = None
     built: Coverage | None = None
+    half: onnx.ModelProto | None = None
 
     @property
     def graph(self) -> GraphFacts:
@@ -134,6 +137,7 @@ def open_variant(
         cut,
         source=model if _has_qdq(model) else weightless(model),
         floats=_floats(reasons) if reasons else None,
+        half=model.proto if has_float16(model.proto.graph) else None,
     )
 
 

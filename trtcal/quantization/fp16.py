@@ -14,14 +14,17 @@ import onnx_graphsurgeon as gs
 import scipy
 
 from trtcal.formats import FORMATS
-from trtcal.model.graph import FP16_OPSET, captured, constant, format_of, is_op
+from trtcal.model.graph import FP16_OPSET, captured, constant, format_of, in_order, is_op
 from trtcal.model.ops import HEAVY, QDQ, RECURRENT, SENSITIVE, SHAPE_ONLY, TYPED
+from trtcal.quantization.bounds import bounds
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
 
 FP32, FP16 = "fp32", "fp16"
 FP16_MAX = 65504.0
 FP16_NORMAL = 2.0**-14  # smaller values lose digits
+FP16_LEAST = 2.0**-25  # half the least float16
+BEYOND = f"and the largest float16 is {FP16_MAX:.0f}"
 FP16_LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
 FLOAT16_TENSOR = "tensor(float16)"
 LENGTHS = slice(4, 5)  # of the inputs of a recurrent operator: its `sequence_lens`
@@ -82,23 +85,43 @@ def is_cast_to(dtype: type, node: gs.Node) -> bool:
     return bool(node.op == "Cast" and node.outputs[0].dtype == dtype)
 
 
-def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> str | None:
-    """Return why a node would overflow float16, None if no constant or range shows that it does.
+class Values:
+    """What is known of the values of tensors: the peaks that were observed, and bounds of others.
 
-    `observed` has the largest magnitude that was observed of a tensor.
+    With `is_measured` the peaks of all tensors were to be measured: one without a peak or a bound below
+    65504 then stays out of float16.
     """
-    for tensor in at_places(node, places):
-        if isinstance(tensor, gs.Constant):
-            reason = _unfit(tensor)
-            if reason:
-                return reason
-        elif observed.get(tensor.name, 0.0) > FP16_MAX:
-            largest = observed[tensor.name]
-            return (
-                f"tensor {tensor.name!r} reached {largest:.6g}, and the largest float16 is "
-                f"{FP16_MAX:.0f}"
-            )
-    return None
+
+    def __init__(
+        self, graph: gs.Graph, observed: Mapping[str, float], is_measured: bool = False
+    ) -> None:
+        known = bounds(in_order(graph), observed)
+        self.largest = {n: top for n, top in known.items() if n in observed or top <= FP16_MAX}
+        self.is_measured = is_measured
+
+    def fit(self, tensor: str) -> bool:
+        """Tell whether a tensor is known to stay within float16."""
+        return self.largest.get(tensor, np.inf) <= FP16_MAX
+
+    def obstacle(self, tensor: str) -> str | None:
+        """Return why a tensor cannot be in float16, None if nothing shows it."""
+        largest = self.largest.get(tensor)
+        if largest is None:
+            return f"the values of tensor {tensor!r} are not known" if self.is_measured else None
+        if largest > FP16_MAX:
+            return f"tensor {tensor!r} reached {largest:.6g}, {BEYOND}"
+        if 0 < largest < FP16_LEAST:
+            return f"tensor {tensor!r}, of {largest:.6g} at most, would be 0 in float16"
+        return None
+
+
+def overflow(node: gs.Node, places: Places, values: Values) -> str | None:
+    """Return why float16 does not fit a node, None if no constant or value shows that."""
+    reasons = (
+        _unfit(tensor) if isinstance(tensor, gs.Constant) else values.obstacle(tensor.name)
+        for tensor in at_places(node, places)
+    )
+    return next(filter(None, reasons), None)
 
 
 def at_places(node: gs.Node, places: Places) -> Iterator[gs.Tensor]:
@@ -111,10 +134,7 @@ def _unfit(tensor: gs.Constant) -> str | None:
     values = np.abs(np.asarray(constant(tensor)))
     finite = values[np.isfinite(values)]
     if finite.size and finite.max() > FP16_MAX:
-        return (
-            f"its constant {tensor.name!r} has {finite.max():.6g}, and the largest float16 is "
-            f"{FP16_MAX:.0f}"
-        )
+        return f"its constant {tensor.name!r} has {finite.max():.6g}, {BEYOND}"
     if finite.any() and not finite.astype(np.float16).any():
         return f"its constant {tensor.name!r} of {finite.max():.6g} would be 0 in float16"
     return None
@@ -160,13 +180,13 @@ class Survey:
         graph: gs.Graph,
         decisions: Mapping[str, Decision],
         quantized: Collection[str],
-        observed: Mapping[str, float],
+        values: Values,
         floats: str,
     ) -> None:
         self.graph = graph
         self.quantized = quantized
         self.floats = floats
-        self.observed = observed
+        self.values = values
         self.skipped: dict[str, str] = {}
         self.places: dict[int, Places] = {}
         self.fixed: dict[Hashable, str] = {}
@@ -204,7 +224,7 @@ class Survey:
             return f"TensorRT's parser builds {node.op} with sequence lengths in float32 alone"
         if node.name in self.quantized and not all(map(self._takes_fp16, pairs_before(node))):
             return "its scales are too small for float16, or its opset is too low"
-        return overflow(node, places, self.observed)
+        return overflow(node, places, self.values)
 
     def _takes_fp16(self, pair: gs.Node) -> bool:
         return takes_fp16_scale(pair, self.graph.opset)
@@ -241,11 +261,11 @@ class Survey:
         any_type = node.op in SHAPE_ONLY or (node.op in QDQ and self._takes_fp16(node))
         return None if any_type or is_cast_to(np.float16, node) else FP32
 
-    def unbounded(self, nodes: list[gs.Node], known: Mapping[str, float]) -> tuple[str, ...]:
+    def unbounded(self, nodes: list[gs.Node]) -> tuple[str, ...]:
         """Return the tensors of float16 nodes that have no known bound within float16."""
         floats = (tensor for node in nodes for tensor in at_places(node, self.places[id(node)]))
         names = (tensor.name for tensor in floats if not isinstance(tensor, gs.Constant))
-        return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > FP16_MAX))
+        return tuple(dict.fromkeys(name for name in names if not self.values.fit(name)))
 
 
 def pairs_before(node: gs.Node) -> Iterator[gs.Node]:

@@ -16,6 +16,7 @@ from typing import Any
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
+from trtcal.evaluate.overflow import near_overflow
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.findings import Finding
@@ -343,9 +344,10 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 
 def _of_evaluation(row: Row) -> list[str]:
+    near = near_overflow(row.findings)
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
-    return [sentence for sentence in (shared, cut) if sentence]
+    return [sentence for sentence in (*near, shared, cut) if sentence]
 
 
 def _larger_engines(
