@@ -11,6 +11,7 @@ bfloat16 has the range of float32 and does not overflow.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -25,12 +26,13 @@ from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.errors import TrtcalError, some
 from trtcal.evidence.findings import Cost, Evidence, Finding, of_kind
 from trtcal.limits import Figure, Judgement, parse_limit
-from trtcal.model import Model
+from trtcal.model import Model, uniquely_named
 from trtcal.model.files import stand_in
 from trtcal.model.ops import QDQ
 from trtcal.model.passes.bfloat16 import in_float32
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
+from trtcal.quantization.qdq import quantization_record
 
 if TYPE_CHECKING:
     from trtcal.evaluate.variants import Variant
@@ -189,10 +191,10 @@ class _Half:
 
 def _cure(nodes: Sequence[str], is_ours: bool) -> str:
     if is_ours:
-        layers = ", ".join(f'"{name}": "fp32"' for name in nodes)
-        return f'Add to "layers" of the plan: {layers}'
-    names = ", ".join(f'"{name}"' for name in nodes)
-    return f"Keep these nodes in float32 when you convert the model: [{names}]"
+        layers = {"layers": dict.fromkeys(nodes, "fp32")}
+        return f"Put into the plan: {json.dumps(layers, ensure_ascii=False)[1:-1]}"
+    names = json.dumps(nodes, ensure_ascii=False)
+    return f"Keep these nodes in float32 when you convert the model: {names}"
 
 
 def _differing(expected: Array, actual: Array, samples: int) -> Array:
@@ -209,9 +211,7 @@ def _differing(expected: Array, actual: Array, samples: int) -> Array:
 
 def of_variant(variant: Variant, dataset: Dataset, batch: int) -> tuple[Finding, ...]:
     """Return what float16 is too small for in a variant."""
-    if variant.half is None:
-        return ()
-    return find_overflow(variant.half, dataset, batch, bool(variant.quantization))
+    return () if variant.half is None else find_overflow(variant.half, dataset, batch)
 
 
 def judge_overflow(findings: Iterable[Finding], subject: str = "") -> tuple[Judgement, ...]:
@@ -231,16 +231,16 @@ def near_overflow(findings: Iterable[Finding]) -> tuple[str, ...]:
     )
 
 
-def find_overflow(
-    proto: onnx.ModelProto, dataset: Dataset, size: int, is_ours: bool = False
-) -> tuple[Finding, ...]:
-    """Return what float16 is too small for in a model, with the line of a plan that cures it if `is_ours`.
+def find_overflow(model: Model, dataset: Dataset, batch: int = BATCH) -> tuple[Finding, ...]:
+    """Return what float16 is too small for in a model, with the nodes to keep in float32.
 
-    What cannot be run in float32 is a finding too, since nothing is known of it.
+    They are the line of a plan if `quantize` made the model. What cannot be run in float32 is a finding
+    too, since nothing is known of it.
     """
-    half = _Half(proto, dataset, size)
+    model = uniquely_named(model)
+    half = _Half(model.proto, dataset, batch_for(model, batch))
     try:
-        return tuple(half.findings(is_ours)) if half.makers else ()
+        return tuple(half.findings(bool(quantization_record(model.proto)))) if half.makers else ()
     except TrtcalError as error:
         what = f"the values of {some(half.makers)} in float16 are not known: {error.message}"
         return (of_kind(KIND, None, what, cost=Cost(risk="low")),)

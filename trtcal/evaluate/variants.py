@@ -8,8 +8,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from trtcal.backends.kernel_forms import adapted, is_literal
 from trtcal.backends.lowering import lower_with_reasons
 from trtcal.backends.registry import check_engine
@@ -52,7 +50,7 @@ class Variant:
     floats: str | None = None
     source: Model | None = None
     built: Coverage | None = None
-    half: onnx.ModelProto | None = None
+    half: Model | None = None
 
     @property
     def graph(self) -> GraphFacts:
@@ -137,7 +135,7 @@ def open_variant(
         cut,
         source=model if _has_qdq(model) else weightless(model),
         floats=_floats(reasons) if reasons else None,
-        half=model.proto if has_float16(model.proto.graph) else None,
+        half=model if has_float16(model.proto.graph) else None,
     )
 
 
