@@ -25,7 +25,7 @@ from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide,
 from trtcal.evaluate.collectors import check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.overflow import judge_overflow, near_overflow, of_variant
+from trtcal.evaluate.overflow import cautions, judge_findings, of_outputs, of_variant
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.evidence.findings import Finding
@@ -168,7 +168,6 @@ def ab_test(
         options.slices,
         timing.blocks if timing else None,
         lambda samples: tuple(_known((baseline, candidate), dataset, samples)),
-        overflow,
     )
     figures = sample_figures(
         (baseline, candidate), dataset, batch, task, reference, options.own, options.progress
@@ -177,6 +176,8 @@ def ab_test(
         if not analyses.is_due(seen.samples):
             continue
         contrast = seen.replay.contrasts()
+        count = seen.replay.not_finite[2 if reference else 1]
+        analyses.findings = (*overflow, *of_outputs(count, seen.samples))
         if analyses.judge(seen.samples, seen.whole(), contrast) != INCONCLUSIVE:
             break
     if analyses.verdict is None:
@@ -219,11 +220,10 @@ class InterimAnalyses:
         slices: Slices | None = None,
         blocks: Blocks | None = None,
         known: Callable[[int], tuple[str, ...]] = lambda samples: (),
-        overflow: Sequence[Finding] = (),
     ) -> None:
         self.rule, self.samples, self.count = rule, samples, count
         self.slices, self.blocks, self.known = slices or {}, blocks, known
-        self.overflow = overflow
+        self.findings: Sequence[Finding] = ()
         self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
         looks = tuple((i + 1) / count for i in range(count))
         self.levels = sequential_levels(2 * rule.alpha, looks)
@@ -248,8 +248,8 @@ class InterimAnalyses:
         times = (self.blocks.baseline, self.blocks.candidate) if self.blocks else None
         rule = replace(self.rule, alpha=alpha)
         answers = ask(rule, figures, here, times, self.sizes, contrast)
-        answers = replace(answers, judgements=(*judge_overflow(self.overflow), *answers.judgements))
-        warnings = (*self.known(samples), *near_overflow(self.overflow))
+        answers = replace(answers, judgements=(*judge_findings(self.findings), *answers.judgements))
+        warnings = (*self.known(samples), *cautions(self.findings))
         warnings += self.blocks.warnings if self.blocks else ()
         decided = decide(self.rule, answers, warnings)
         self.verdict = replace(decided, rule=self.rule)

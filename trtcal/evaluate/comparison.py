@@ -22,7 +22,7 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.overflow import of_variant
+from trtcal.evaluate.overflow import as_text, of_variant
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Crashes, Variant, check_variants
@@ -280,8 +280,8 @@ def compare(
             cut="; ".join(filter(None, (variant.cut, variant.floats))) or None,
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
-            findings=of_variant(variant, dataset, batch),
-            **vars(evaluation),
+            **vars(evaluation)
+            | {"findings": (*of_variant(variant, dataset, batch), *evaluation.findings)},
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )
@@ -385,7 +385,7 @@ def _of_row(row: Row) -> Iterator[str]:
         yield f"{row.shared_samples}; the loss on new data may be higher"
     if row.cut is not None:
         yield row.cut
-    yield from (f"{finding.what}; {finding.fix}" for finding in row.findings)
+    yield from map(as_text, row.findings)
     if row.simulation is not None and row.simulation.differs:
         yield _simulated(row.simulation, row.accuracy.samples)
     for breakdown in row.breakdowns:

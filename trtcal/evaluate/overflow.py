@@ -214,21 +214,29 @@ def of_variant(variant: Variant, dataset: Dataset, batch: int) -> tuple[Finding,
     return () if variant.half is None else find_overflow(variant.half, dataset, batch)
 
 
-def judge_overflow(findings: Iterable[Finding], subject: str = "") -> tuple[Judgement, ...]:
-    """Return a broken limit for what must not ship."""
-    limit, figure = parse_limit(f"{KIND} == 0"), Figure.exact(1)
+def of_outputs(count: int, samples: int) -> tuple[Finding, ...]:
+    """Return what to say of a variant that gives NaN or infinity for some samples."""
+    what = f"its outputs are NaN or infinite on {count} of {samples} samples, those of FP32 are not"
+    return (of_kind("not_finite", None, what, cost=Cost(risk="high")),) if count else ()
+
+
+def judge_findings(findings: Iterable[Finding], subject: str = "") -> tuple[Judgement, ...]:
+    """Return a broken limit for each finding with which a variant must not ship."""
     return tuple(
-        Judgement(limit, subject, figure, f"{finding.what}. {finding.fix}")
+        Judgement(parse_limit(f"{finding.kind} == 0"), subject, Figure.exact(1), as_text(finding))
         for finding in findings
         if finding.cost.risk == "high"
     )
 
 
-def near_overflow(findings: Iterable[Finding]) -> tuple[str, ...]:
+def cautions(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return what to know before shipping."""
-    return tuple(
-        f"{finding.what}. {finding.fix}" for finding in findings if finding.cost.risk == "low"
-    )
+    return tuple(as_text(finding) for finding in findings if finding.cost.risk == "low")
+
+
+def as_text(finding: Finding) -> str:
+    """Return a finding and its cure."""
+    return f"{finding.what}. {finding.fix.rstrip('.')}"
 
 
 def find_overflow(model: Model, dataset: Dataset, batch: int = BATCH) -> tuple[Finding, ...]:

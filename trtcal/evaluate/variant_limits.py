@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import Mean, contrasted, of_ratio, sqnr_interval
-from trtcal.evaluate.overflow import judge_overflow
+from trtcal.evaluate.overflow import judge_findings
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
@@ -76,7 +76,7 @@ def judge_variants(comparison: Comparison) -> Judged:
         judgements = judge_row(limits, rows[index], reference, level)
         suggestions = judge_row(suggested, rows[index], reference, level)
         held = (contrasted(each, comparison.task.contrast, base_of) for each in judgements)
-        overflow = judge_overflow(rows[index].findings, rows[index].name)
+        overflow = judge_findings(rows[index].findings, rows[index].name)
         return (*overflow, *held, *as_suggestions(suggestions, undefined))
 
     def base_of(metric: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
-from trtcal.evaluate.overflow import near_overflow
+from trtcal.evaluate.overflow import as_text, cautions
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.findings import Finding
@@ -154,6 +154,12 @@ def judge(
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*_not_paid(comparison, best.row, speed_estimates), *crashes)
+    reasons += tuple(
+        f"{row.name}: {as_text(finding)}."
+        for row in comparison.rows[1:]
+        for finding in row.findings
+        if row is not best.row and finding.cost.risk == "high"
+    )
     reasons += tuple(
         f"The calibration data look wrong: {text.shorten(issue, LONGEST)}." for issue in issues
     )
@@ -344,7 +350,7 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 
 def _of_evaluation(row: Row) -> list[str]:
-    near = near_overflow(row.findings)
+    near = cautions(row.findings)
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     return [sentence for sentence in (*near, shared, cut) if sentence]
