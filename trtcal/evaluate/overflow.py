@@ -44,8 +44,7 @@ TRIED_ALONE = 8  # tensors of which each is known to matter
 TOLERANCE = 1e-3
 BATCH = 16
 
-Peaks = dict[str, float]
-"""Tensor -> its largest finite magnitude."""
+Peaks = dict[str, float]  # tensor -> its largest finite magnitude
 
 
 def tensor_peaks(
@@ -82,24 +81,20 @@ class _Run:
     ) -> Peaks:
         highest = np.zeros(len(self.tensors))
         for feeds in batches:
-            values = self.read(feeds, list(map(_peak_of, self.tensors)))
+            values = self.read(feeds, [f"{name} peak" for name in self.tensors])
             finite = [np.where(np.isfinite(array), array, 0.0).max() for array in values]
             highest = np.maximum(highest, finite)
             progress(len(next(iter(feeds.values()))))
         return dict(zip(self.tensors, highest.tolist(), strict=True))
 
 
-def _peak_of(tensor: str) -> str:
-    return f"{tensor} peak"
-
-
 def _reduced(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
     """Return the model with the largest magnitudes of tensors as further outputs."""
-    reduced = showing(proto, map(_peak_of, tensors))
+    reduced = showing(proto, (f"{name} peak" for name in tensors))
     for name in tensors:
-        reduced.graph.node.append(helper.make_node("Abs", [name], [f"{name} magnitude"]))
-        node = helper.make_node("ReduceMax", [f"{name} magnitude"], [_peak_of(name)], keepdims=0)
-        reduced.graph.node.append(node)
+        magnitude, peak = f"{name} size", f"{name} peak"
+        reduced.graph.node.append(helper.make_node("Abs", [name], [magnitude]))
+        reduced.graph.node.append(helper.make_node("ReduceMax", [magnitude], [peak], keepdims=0))
     return reduced
 
 
@@ -113,17 +108,15 @@ def _overflown(proto: onnx.ModelProto, tensors: Iterable[str], limit: float) -> 
         constant = helper.make_tensor(f"float16 {name}", TensorProto.FLOAT, (), [value])
         changed.graph.initializer.append(constant)
     for node in nodes:
-        renamed = [name for name in node.output if name in tensors]
-        outputs = [f"{name} before" if name in tensors else name for name in node.output]
-        node.output[:] = outputs
-        changed.graph.node.append(node)
-        for name in renamed:
-            changed.graph.node.extend(_infinite(f"{name} before", name))
+        given = [name for name in node.output if name in tensors]
+        node.output[:] = [f"{n} before" if n in tensors else n for n in node.output]
+        changed.graph.node.extend([node, *(part for name in given for part in _infinite(name))])
     return changed
 
 
-def _infinite(source: str, result: str) -> Iterable[onnx.NodeProto]:
-    magnitude, below, huge = (f"{source} {part}" for part in ("magnitude", "below", "huge"))
+def _infinite(result: str) -> Iterable[onnx.NodeProto]:
+    parts = ("before", "magnitude", "below", "huge")
+    source, magnitude, below, huge = (f"{result} {part}" for part in parts)
     yield helper.make_node("Abs", [source], [magnitude])
     yield helper.make_node("Less", [magnitude, "float16 limit"], [below])
     yield helper.make_node("Mul", [source, "float16 infinity"], [huge])
@@ -140,40 +133,35 @@ class _Half:
         self.readers = readers_of(self.wide.graph)
         self.dataset, self.size = dataset, size
 
-    def peaks(self) -> Peaks:
-        return _Run(self.wide, list(self.makers)).peaks(self.dataset.batches(self.size))
-
-    def share(
+    def shown(
         self, tensors: Sequence[str], limit: float, batches: Iterable[Feeds] | None = None
-    ) -> tuple[float, Feeds | None]:
-        """Return on which share of samples an overflow shows, and the first batch with one."""
-        exact = _Run(self.wide, ())
-        other = _Run(_overflown(self.wide, tensors, limit), ())
-        shown, seen, first = 0, 0, None
+    ) -> tuple[int, Feeds | None]:
+        """Return on how many samples an overflow shows in outputs, and the first batch with one."""
+        runs = _Run(self.wide, ()), _Run(_overflown(self.wide, tensors, limit), ())
+        count, first = 0, None
         for feeds in batches or self.dataset.batches(self.size):
             size = len(next(iter(feeds.values())))
-            pairs = zip(*(run.read(feeds, run.outputs) for run in (exact, other)), strict=True)
-            differing = np.zeros(size, bool)
-            for expected, actual in pairs:
-                differing |= _differing(expected, actual, size)
-            shown, seen = shown + int(differing.sum()), seen + size
+            pairs = zip(*(run.read(feeds, run.outputs) for run in runs), strict=True)
+            differing = np.any([_differing(*pair, size) for pair in pairs], axis=0)
+            count += int(differing.sum())
             first = feeds if first is None and differing.any() else first
-        return shown / max(seen, 1), first
+        return count, first
 
     def findings(self, is_ours: bool) -> Iterable[Finding]:
         """Yield the overflow that outputs show; without one, that which twice the values would have."""
-        peaks = self.peaks()
+        peaks = _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size))
         for limit, risk in ((INFINITE, "high"), (INFINITE / MARGIN, "low")):
             beyond = [name for name, peak in peaks.items() if peak >= limit]
-            share, feeds = self.share(beyond, limit) if beyond else (0.0, None)
+            count, feeds = self.shown(beyond, limit) if beyond else (0, None)
             if feeds is not None:
-                alone = [n for n in beyond[:TRIED_ALONE] if self.share([n], limit, [feeds])[0]]
-                harmful = [*alone, *beyond[TRIED_ALONE:]] or beyond
-                yield self._finding(harmful, peaks, share, is_ours, risk)
+                alone = [n for n in beyond[:TRIED_ALONE] if self.shown([n], limit, [feeds])[0]]
+                others = [name for name in beyond if name not in alone]
+                harmful = [*alone, *(others if others and self.shown(others, limit)[0] else ())]
+                yield self._finding(harmful or beyond, peaks, count, is_ours, risk)
                 return
 
     def _finding(
-        self, tensors: Sequence[str], peaks: Peaks, share: float, is_ours: bool, risk: str
+        self, tensors: Sequence[str], peaks: Peaks, count: int, is_ours: bool, risk: str
     ) -> Finding:
         node, peak = self.makers[tensors[0]], peaks[tensors[0]]
         around = [item for n in tensors for item in (self.makers[n], *self.readers.get(n, ()))]
@@ -183,7 +171,8 @@ class _Half:
             f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: tensor "
             f"{tensors[0].removesuffix('/fp16')!r} reaches {peak:.6g}"
         )
-        what += f", and the outputs change on {100 * share:.4g} % of the samples" * (risk == "high")
+        share = 100 * count / len(self.dataset)
+        what += f", and the outputs change on {share:.4g} % of the samples" * (risk == "high")
         evidence = [Evidence("node", self.makers[n].name, f"{n}: {peaks[n]:.6g}") for n in tensors]
         fix = _cure(list(dict.fromkeys(names)), is_ours)
         return of_kind(KIND, node.name, what, evidence, fix, Cost(risk=risk))
@@ -199,14 +188,13 @@ def _cure(nodes: Sequence[str], is_ours: bool) -> str:
 
 def _differing(expected: Array, actual: Array, samples: int) -> Array:
     """Return which samples differ, all if an output does not say which is whose."""
-    scale = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape)).max(
-        initial=0
-    )
-    same = np.isclose(actual, expected, TOLERANCE, TOLERANCE * scale, equal_nan=True)
-    rows = len(same) if same.ndim else 0
-    return (
-        ~same.reshape(samples, -1).all(1) if rows == samples else np.full(samples, not same.all())
-    )
+    if expected.shape != actual.shape or expected.dtype.kind not in "fiub":
+        return np.full(samples, not np.array_equal(expected, actual))
+    largest = np.abs(expected.astype(float)).max(initial=0, where=np.isfinite(expected))
+    same = np.isclose(actual, expected, TOLERANCE, TOLERANCE * largest, equal_nan=True)
+    if same.shape[:1] == (samples,):
+        return np.asarray(~same.reshape(samples, -1).all(1))
+    return np.full(samples, not same.all())
 
 
 def of_variant(variant: Variant, dataset: Dataset, batch: int) -> tuple[Finding, ...]:

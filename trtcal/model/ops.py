@@ -13,11 +13,10 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
-Abs                               bounded
 Add                               light epilogue quantizes elementwise commutes spelled
 AffineGrid                        unparsed
 Attention                         attends
-AveragePool                       bounded pools scales untyped
+AveragePool                       pools scales untyped
 BatchNormalization                factors light epilogue elementwise
 Bernoulli                         random unparsed
 BiasAdd                           unmultiplied
@@ -44,12 +43,11 @@ ConstantOfShape                   typed
 Conv                              multiplies convolves matrix
 ConvInteger                       integer unparsed
 ConvTranspose                     multiplies convolves rtx_floats
-Cos                               unit sensitive
+Cos                               sensitive
 CumProd                           unparsed
 CumSum                            sensitive
 DecoderMaskedMultiHeadAttention   attends
 DeformConv                        no_rtx plugs
-DepthToSpace                      bounded
 DequantizeLinear                  qdq
 Det                               unparsed
 DFT                               unparsed
@@ -59,26 +57,23 @@ DynamicQuantizeLinear             unparsed
 Einsum                            multiplies
 Elu                               epilogue quantizes activates
 EmbedLayerNormalization           unmultiplied
-Erf                               unit activates
+Erf                               activates
 Exp                               sensitive
-Expand                            bounded
 EyeLike                           typed
 FastGelu                          unmultiplied
 Flatten                           moves free
-Gather                            cuts bounded
-GatherElements                    bounded
-GatherND                          bounded
-Gelu                              bounded quantizes activates
+Gather                            cuts
+Gelu                              quantizes activates
 Gemm                              multiplies matrix
-GlobalAveragePool                 bounded shifts scales untyped
-GlobalMaxPool                     bounded shifts scales
+GlobalAveragePool                 shifts scales untyped
+GlobalMaxPool                     shifts scales
 GridSample                        sensitive
 GroupNorm                         unmultiplied
 GroupNormalization                sensitive
 GroupQueryAttention               attends
 GRU                               recurrent
-HardSigmoid                       unit light epilogue quantizes activates ort_fused
-HardSwish                         bounded light epilogue quantizes activates
+HardSigmoid                       light epilogue quantizes activates ort_fused
+HardSwish                         light epilogue quantizes activates
 Identity                          moves free scales elementwise spelled
 ImageDecoder                      unparsed
 InstanceNormalization             sensitive
@@ -94,17 +89,16 @@ MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
 Max                               selects spelled
-MaxPool                           bounded pools shifts scales untyped
+MaxPool                           pools shifts scales untyped
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
 MelWeightMatrix                   unparsed
 Min                               selects spelled
-Mish                              bounded quantizes activates
+Mish                              quantizes activates
 Mul                               factors light epilogue quantizes elementwise commutes spelled
 MultiHeadAttention                attends
 Multinomial                       random unparsed
-Neg                               bounded
 NhwcMaxPool                       unmultiplied
 NonMaxSuppression                 no_rtx
 NonZero                           no_rtx
@@ -137,14 +131,13 @@ ReduceL1                          sensitive
 ReduceL2                          sensitive
 ReduceLogSum                      sensitive
 ReduceLogSumExp                   sensitive
-ReduceMax                         bounded shifts
-ReduceMean                        bounded shifts sensitive
-ReduceMin                         bounded
+ReduceMax                         shifts
+ReduceMean                        shifts sensitive
 ReduceProd                        sensitive
 ReduceSum                         sensitive
 ReduceSumSquare                   sensitive
 RegexFullMatch                    unparsed
-Relu                              bounded scales light epilogue activates ort_fused
+Relu                              scales light epilogue activates ort_fused
 Reshape                           moves free
 RMSNormalization                  sensitive
 RNN                               recurrent
@@ -159,19 +152,17 @@ SequenceInsert                    unparsed
 SequenceLength                    unparsed
 SequenceMap                       unparsed
 Shape                             shape_only
-Sigmoid                           unit light epilogue quantizes activates ort_fused
+Sigmoid                           light epilogue quantizes activates ort_fused
 SimplifiedLayerNormalization      unmultiplied
-Sin                               unit sensitive
+Sin                               sensitive
 Size                              shape_only
 SkipGroupNorm                     unmultiplied
 SkipLayerNormalization            unmultiplied
 SkipSimplifiedLayerNormalization  unmultiplied
-Slice                             cuts bounded
-Softmax                           unit sensitive
+Slice                             cuts
+Softmax                           sensitive
 Softplus                          quantizes activates
-Softsign                          unit
-SpaceToDepth                      bounded
-Split                             cuts bounded
+Split                             cuts
 SplitToSequence                   unparsed
 Squeeze                           moves free
 StringConcat                      unparsed
@@ -180,9 +171,8 @@ StringSplit                       unparsed
 Sub                               epilogue quantizes elementwise spelled
 Sum                               epilogue
 Tan                               sensitive
-Tanh                              unit epilogue quantizes activates ort_fused
+Tanh                              epilogue quantizes activates ort_fused
 TfIdfVectorizer                   unparsed
-Tile                              bounded
 Transpose                         moves untyped
 Unique                            unparsed
 Unsqueeze                         moves free
@@ -209,10 +199,6 @@ CUTS = _with("cuts")
 """Their outputs are parts of their input."""
 SELECTS = _with("selects")
 """Every value of their output is one of an input's, so that the largest range bounds it."""
-BOUNDED = MOVES | _with("bounded")
-"""Their outputs have no larger magnitudes than their first input."""
-WITHIN_ONE = _with("unit")
-"""Their outputs have magnitudes of 1 at most."""
 POOLS = _with("pools")
 """They pool over a window."""
 SHIFTS = MOVES | _with("shifts")

@@ -14,9 +14,8 @@ import onnx_graphsurgeon as gs
 import scipy
 
 from trtcal.formats import FORMATS
-from trtcal.model.graph import FP16_OPSET, captured, constant, format_of, in_order, is_op
+from trtcal.model.graph import FP16_OPSET, captured, constant, format_of, is_op
 from trtcal.model.ops import HEAVY, QDQ, RECURRENT, SENSITIVE, SHAPE_ONLY, TYPED
-from trtcal.quantization.bounds import bounds
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
 
@@ -85,40 +84,33 @@ def is_cast_to(dtype: type, node: gs.Node) -> bool:
     return bool(node.op == "Cast" and node.outputs[0].dtype == dtype)
 
 
+@dataclass(frozen=True)
 class Values:
-    """What is known of the values of tensors: the peaks that were observed, and bounds of others.
+    """The largest magnitudes that were observed of tensors, of all of them if `is_measured`."""
 
-    With `is_measured` the peaks of all tensors were to be measured: one without a peak or a bound below
-    65504 then stays out of float16.
-    """
+    observed: Mapping[str, float]
+    is_measured: bool = False
 
-    def __init__(
-        self, graph: gs.Graph, observed: Mapping[str, float], is_measured: bool = False
-    ) -> None:
-        known = bounds(in_order(graph), observed)
-        self.largest = {n: top for n, top in known.items() if n in observed or top <= FP16_MAX}
-        self.is_measured = is_measured
+    def fit(self, tensor: gs.Tensor) -> bool:
+        """Tell whether a tensor is known to stay within float16, as what a DQ node gives does."""
+        is_dequantized = any(maker.op in QDQ for maker in tensor.inputs)
+        return is_dequantized or self.observed.get(tensor.name, np.inf) <= FP16_MAX
 
-    def fit(self, tensor: str) -> bool:
-        """Tell whether a tensor is known to stay within float16."""
-        return self.largest.get(tensor, np.inf) <= FP16_MAX
-
-    def obstacle(self, tensor: str) -> str | None:
+    def obstacle(self, tensor: gs.Tensor) -> str | None:
         """Return why a tensor cannot be in float16, None if nothing shows it."""
-        largest = self.largest.get(tensor)
-        if largest is None:
-            return f"the values of tensor {tensor!r} are not known" if self.is_measured else None
-        if largest > FP16_MAX:
-            return f"tensor {tensor!r} reached {largest:.6g}, {BEYOND}"
-        if 0 < largest < FP16_LEAST:
-            return f"tensor {tensor!r}, of {largest:.6g} at most, would be 0 in float16"
-        return None
+        largest = self.observed.get(tensor.name)
+        if largest is not None and 0 < largest < FP16_LEAST:
+            return f"tensor {tensor.name!r}, of {largest:.6g} at most, would be 0 in float16"
+        if self.fit(tensor) or (largest is None and not self.is_measured):
+            return None
+        reached = "was not measured" if largest is None else f"reached {largest:.6g}"
+        return f"tensor {tensor.name!r} {reached}, {BEYOND}"
 
 
 def overflow(node: gs.Node, places: Places, values: Values) -> str | None:
     """Return why float16 does not fit a node, None if no constant or value shows that."""
     reasons = (
-        _unfit(tensor) if isinstance(tensor, gs.Constant) else values.obstacle(tensor.name)
+        _unfit(tensor) if isinstance(tensor, gs.Constant) else values.obstacle(tensor)
         for tensor in at_places(node, places)
     )
     return next(filter(None, reasons), None)
@@ -262,10 +254,10 @@ class Survey:
         return None if any_type or is_cast_to(np.float16, node) else FP32
 
     def unbounded(self, nodes: list[gs.Node]) -> tuple[str, ...]:
-        """Return the tensors of float16 nodes that have no known bound within float16."""
+        """Return the tensors of float16 nodes that are not known to stay within float16."""
         floats = (tensor for node in nodes for tensor in at_places(node, self.places[id(node)]))
-        names = (tensor.name for tensor in floats if not isinstance(tensor, gs.Constant))
-        return tuple(dict.fromkeys(name for name in names if not self.values.fit(name)))
+        computed = (tensor for tensor in floats if not isinstance(tensor, gs.Constant))
+        return tuple(dict.fromkeys(each.name for each in computed if not self.values.fit(each)))
 
 
 def pairs_before(node: gs.Node) -> Iterator[gs.Node]:

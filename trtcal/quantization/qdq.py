@@ -101,7 +101,7 @@ def quantize(
         observed = {name: item.observed_amax for name, item in ranges.ranges.items()}
         observed |= ranges.peaks
         quantized = [name for name, precision in names.items() if precision not in WEIGHTS_ONLY]
-        values = Values(graph, observed, bool(ranges.peaks))
+        values = Values(observed, bool(ranges.peaks))
         fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, values, plan.floats)
         skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
