@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from tests.fixtures.commands import refused, run, succeed
 from tests.fixtures.kinds import KINDS
 from tests.fixtures.overflow import CASES, HARMLESS, in_float16, overflow_net, rows
-from tests.fixtures.slow import slow_but
+from tests.fixtures.slow import SLOW, slow_but
 from trtcal.data import open_dataset
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.overflow import find_overflow, tensor_peaks
@@ -68,7 +68,9 @@ def test_what_is_measured_to_overflow_stays_in_float32(name, place):
         next(node.output[0] for node in model.proto.graph.node if node.name == CASES[name][1][0])
     ]
     known = replace(known, peaks=peaks)  # what was not measured is not taken for small
-    assert "not measured" in quantize(model, known, everything(model.proto)).skipped[CASES[name][1][0]]
+    assert (
+        "not measured" in quantize(model, known, everything(model.proto)).skipped[CASES[name][1][0]]
+    )
 
 
 @pytest.mark.parametrize("name", HARMLESS)
@@ -150,6 +152,7 @@ def test_values_near_the_end_of_float16_are_a_warning(place, capsys):
     assert "'in' (Gemm) comes near the end of float16" in out
 
 
+@SLOW
 def test_a_run_whose_evaluation_data_reach_farther_does_not_ship(place, capsys):
     source = overflow_net(place / "net.onnx", "rms")
     rows(place / "small.npz", scale=0.1)
