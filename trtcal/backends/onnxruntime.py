@@ -15,6 +15,7 @@ import onnxruntime
 
 from trtcal.backends.base import BUILD_AGAIN, Availability, Backend, Made
 from trtcal.backends.child import run_worker
+from trtcal.backends.narrow_floats import ADDED, WIDE
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS, has_provider
@@ -117,11 +118,13 @@ class OnnxRuntime(Backend):
 def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[Layer, ...]:
     """Return one layer for each node of the optimized graph, in the order of their names.
 
-    ONNX Runtime numbers and orders what it makes differently from run to run: neither is kept.
+    ONNX Runtime numbers and orders what it makes differently from run to run: neither is kept. Nodes
+    that only round to a narrow type (`backends.narrow_floats`) are left out.
     """
     producers = producers_of(original.graph)
     heavy = {node.name for node in original.graph.node if node.op_type in MULTIPLIES}
-    layers = (_layer(node, producers, heavy) for node in optimized.graph.node)
+    nodes = (node for node in optimized.graph.node if not node.name.endswith(ADDED))
+    layers = (_layer(node, producers, heavy) for node in nodes)
     return tuple(sorted(layers, key=lambda layer: (layer.name, layer.kind, str(layer))))
 
 
@@ -148,7 +151,8 @@ def _source(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: s
     plain = _without_number(node.name)
     if plain in heavy:
         return plain
-    source = producers.get(re.sub(r"_nchwc$", "", plain)) or producers.get(node.output[0])
+    tensor = re.sub(rf"({WIDE}(_\d+)?)?(_nchwc)?$", "", plain)
+    source = producers.get(tensor) or producers.get(node.output[0].removesuffix(WIDE))
     for _ in range(8):  # an activation or two after it, never a long chain
         if source is None or source.name in heavy:
             break

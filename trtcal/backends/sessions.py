@@ -16,12 +16,13 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
+from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, rounded
 from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
 from trtcal.errors import MODEL, BackendError, NativeCrash, some
 from trtcal.model import first_line
-from trtcal.model.files import fits, with_inner, write_beside
+from trtcal.model.files import fits, write_beside
 from trtcal.model.isolated import signal_name
 
 onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its warnings are not ours
@@ -37,16 +38,13 @@ EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 EXACT_INPUTS = ("session.qdq_matmulnbits_accuracy_level", "1")
 # It would quantize float weights and biases by itself, and let a large bias overflow.
 QUANTIZES_UNASKED = "WeightBiasQuantization"
-# It ends the process on recurrent layers, Squeeze, Transpose and MatMul in float16 (1.32), and brings
-# float16 nothing: the CPU multiplies it in float32, after a cast.
-CRASHES_ON_FLOAT16 = "MatmulTransposeFusion"
-# It joins a normalization that is written out over casts, and refuses the two types that it has then.
-JOINS_TYPES = "LayerNormFusion"
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
 BESIDE = (
     ("session.optimized_model_external_initializers_file_name", "optimized.bin"),
     ("session.optimized_model_external_initializers_min_size_in_bytes", "1024"),
 )
+# Where a model that is in memory has weights in files: relative to this folder.
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
 RUN_S = 10  # of the sample that a model is tried with
@@ -144,14 +142,18 @@ def open_session(
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     try:
-        graph = _graph(model)
-        with _source(model) as source:
-            half, providers = has_float16(graph.graph), list(dict.fromkeys([provider, CPU]))
+        graph, whole = _read(model, provider, options)
+        with _source(whole) as source:
             opening = partial(
-                _opened, graph, half, source, sess_options=options, providers=providers
+                Session,
+                graph,
+                source,
+                sess_options=options,
+                providers=list(dict.fromkeys([provider, CPU])),
+                disabled_optimizers=[QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))],
             )
             if provider == CPU:  # a fork cannot use the parent's GPU
-                parts = parts_of(graph.graph, as_it_is, arena, half)
+                parts = parts_of(graph.graph, as_it_is, arena)
                 _check_survival(
                     name, graph, crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
                 )
@@ -171,31 +173,21 @@ def open_session(
     return session
 
 
-def _graph(model: onnx.ModelProto | bytes | Path) -> onnx.ModelProto:
+def _read(
+    model: onnx.ModelProto | bytes | Path, provider: str, options: onnxruntime.SessionOptions
+) -> tuple[onnx.ModelProto, onnx.ModelProto | bytes | Path]:
+    """Return a graph, rounded as its types say where a CPU runs it, and what to open a session with."""
     if isinstance(model, Path):
-        return onnx.load(model, load_external_data=False)
-    return onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
-
-
-def _opened(graph: onnx.ModelProto, half: bool, *arguments: Any, **options: Any) -> Session:
-    left_out = [QUANTIZES_UNASKED, *([CRASHES_ON_FLOAT16] if half else [])]
-    try:
-        return Session(graph, *arguments, **options, disabled_optimizers=left_out)
-    except Exception as error:  # onnxruntime's exceptions share no base class but Exception
-        if JOINS_TYPES not in str(error):
-            raise
-        left_out += [f"{JOINS_TYPES}{level}" for level in ("L1", "L2")]
-        return Session(graph, *arguments, **options, disabled_optimizers=left_out)
-
-
-def has_float16(graph: onnx.GraphProto) -> bool:
-    """Tell whether a graph or a subgraph has a tensor in float16."""
-    kinds = {tensor.data_type for tensor in graph.initializer}
-    kinds |= {value.type.tensor_type.elem_type for value in graph.input}
-    for node in with_inner(graph.node):
-        kinds |= {item.t.data_type for item in node.attribute}
-        kinds |= {item.i for item in node.attribute if item.name == "to"}
-    return onnx.TensorProto.FLOAT16 in kinds
+        graph = onnx.load(model, load_external_data=False)
+    else:
+        graph = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
+    if provider != CPU or not is_narrow(graph):
+        return graph, model
+    graph = rounded(graph)
+    if not isinstance(model, Path):
+        return graph, graph
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(model.parent))
+    return graph, bytes(graph.SerializeToString())
 
 
 def _run_zeros(session: Session, graph: onnx.GraphProto) -> None:
@@ -214,7 +206,7 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
     if not number:
         return
     ops = tuple(dict.fromkeys(node.op_type for node in graph.graph.node))
-    types = "float16 " if has_float16(graph.graph) else ""
+    types = "float16 " if is_narrow(graph) else ""
     raise NativeCrash(
         f"ONNX Runtime {onnxruntime.__version__} crashes ({signal_name(number)}) with {name} "
         f"({types}{some(ops, OPS_SHOWN)})",

@@ -10,8 +10,9 @@ from typing import Any
 
 from trtcal.backends.kernel_forms import adapted, is_literal
 from trtcal.backends.lowering import lower_with_reasons
+from trtcal.backends.narrow_floats import is_narrow
 from trtcal.backends.registry import check_engine
-from trtcal.backends.sessions import Session, has_float16, open_session
+from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data.overlap import Numbers, Overlap, overlap
 from trtcal.errors import BackendError, InputError, NativeCrash, some
@@ -135,7 +136,7 @@ def open_variant(
         cut,
         source=model if _has_qdq(model) else weightless(model),
         floats=_floats(reasons) if reasons else None,
-        half=model if has_float16(model.proto.graph) else None,
+        half=model if is_narrow(model.proto) else None,
     )
 
 

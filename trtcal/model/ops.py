@@ -13,6 +13,7 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
+Abs                               picks
 Add                               light epilogue quantizes elementwise commutes spelled
 AffineGrid                        unparsed
 Attention                         attends
@@ -33,7 +34,7 @@ BitwiseXor                        unparsed
 Cast                              typed spelled
 CastLike                          typed
 CenterCropPad                     unparsed
-Clip                              light epilogue activates ort_fused spelled
+Clip                              light epilogue activates ort_fused spelled picks
 Col2Im                            unparsed
 Compress                          unparsed
 Concat                            selects untyped
@@ -48,6 +49,7 @@ CumProd                           unparsed
 CumSum                            sensitive
 DecoderMaskedMultiHeadAttention   attends
 DeformConv                        no_rtx plugs
+DepthToSpace                      picks
 DequantizeLinear                  qdq
 Det                               unparsed
 DFT                               unparsed
@@ -59,10 +61,13 @@ Elu                               epilogue quantizes activates
 EmbedLayerNormalization           unmultiplied
 Erf                               activates
 Exp                               sensitive
+Expand                            picks
 EyeLike                           typed
 FastGelu                          unmultiplied
 Flatten                           moves free
 Gather                            cuts
+GatherElements                    picks
+GatherND                          picks
 Gelu                              quantizes activates
 Gemm                              multiplies matrix
 GlobalAveragePool                 shifts scales untyped
@@ -89,7 +94,7 @@ MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
 Max                               selects spelled
-MaxPool                           pools shifts scales untyped
+MaxPool                           pools shifts scales untyped picks
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
@@ -99,6 +104,7 @@ Mish                              quantizes activates
 Mul                               factors light epilogue quantizes elementwise commutes spelled
 MultiHeadAttention                attends
 Multinomial                       random unparsed
+Neg                               picks
 NhwcMaxPool                       unmultiplied
 NonMaxSuppression                 no_rtx
 NonZero                           no_rtx
@@ -106,7 +112,7 @@ Optional                          unparsed
 OptionalGetElement                unparsed
 OptionalHasElement                unparsed
 PackedMultiHeadAttention          attends
-Pad                               untyped
+Pad                               untyped picks
 Pow                               elementwise sensitive
 PRelu                             light epilogue activates
 QAttention                        attends
@@ -131,13 +137,14 @@ ReduceL1                          sensitive
 ReduceL2                          sensitive
 ReduceLogSum                      sensitive
 ReduceLogSumExp                   sensitive
-ReduceMax                         shifts
+ReduceMax                         shifts picks
 ReduceMean                        shifts sensitive
+ReduceMin                         picks
 ReduceProd                        sensitive
 ReduceSum                         sensitive
 ReduceSumSquare                   sensitive
 RegexFullMatch                    unparsed
-Relu                              scales light epilogue activates ort_fused
+Relu                              scales light epilogue activates ort_fused picks
 Reshape                           moves free
 RMSNormalization                  sensitive
 RNN                               recurrent
@@ -162,6 +169,7 @@ SkipSimplifiedLayerNormalization  unmultiplied
 Slice                             cuts
 Softmax                           sensitive
 Softplus                          quantizes activates
+SpaceToDepth                      picks
 Split                             cuts
 SplitToSequence                   unparsed
 Squeeze                           moves free
@@ -173,6 +181,7 @@ Sum                               epilogue
 Tan                               sensitive
 Tanh                              epilogue quantizes activates ort_fused
 TfIdfVectorizer                   unparsed
+Tile                              picks
 Transpose                         moves untyped
 Unique                            unparsed
 Unsqueeze                         moves free
@@ -199,6 +208,8 @@ CUTS = _with("cuts")
 """Their outputs are parts of their input."""
 SELECTS = _with("selects")
 """Every value of their output is one of an input's, so that the largest range bounds it."""
+PICKS = MOVES | CUTS | SELECTS | _with("picks")
+"""Every value of their output is one of an input's, perhaps with another sign, a limit, or 0."""
 POOLS = _with("pools")
 """They pool over a window."""
 SHIFTS = MOVES | _with("shifts")

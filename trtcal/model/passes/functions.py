@@ -19,11 +19,12 @@ MOST_NODES = 50_000
 
 def _inline(graph: gs.Graph) -> int:
     before = len(graph.functions)
-    changed(graph, _inlined)
+    changed(graph, inlined)
     return before - len(graph.functions)
 
 
-def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
+def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with the nodes of its functions; `NotApplicable` if they are too many."""
     if _size(proto) > MOST_NODES:
         raise NotApplicable(f"the functions stand for over {MOST_NODES} nodes")
     imports = (item for function in proto.functions for item in function.opset_import)

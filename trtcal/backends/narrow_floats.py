@@ -1,0 +1,259 @@
+"""Float16 and bfloat16 on a CPU: operators compute in float32, and each result is rounded.
+
+ONNX Runtime's CPU provider computes float16 in float32 and drops the casts between nodes: nothing is
+rounded there, and nothing overflows. Here a graph is written so that each operator reads float32 values
+and its result goes through a Cast that the optimizer has to keep. Values that are only moved or
+selected are not rounded again. Tensors keep their names and types where something else reads them.
+
+A product of two float16 values is exact in float32, and a sum or quotient of two is rounded as if at
+once. What is not known of a device is left to float32: the sum inside a layer (a GPU may add up in
+float16), the state between steps of a recurrent layer, the inside of other operators. The norms that
+TensorRT's parser writes as several layers are rounded after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, helper
+
+from trtcal.model.files import (
+    all_nodes,
+    attribute_of,
+    opset_of,
+    stand_in,
+    subgraphs_of,
+    tensors_of,
+    weights_of,
+    with_inner,
+)
+from trtcal.model.graph import STANDARD, reads
+from trtcal.model.model import unique
+from trtcal.model.ops import PICKS
+from trtcal.model.passes.functions import inlined
+
+FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
+NARROW = {TensorProto.FLOAT16, BFLOAT16}
+KEPT = {"Cast", "Constant", "ConstantOfShape"}  # their result has its type by itself
+TYPES = {"dtype", "output_dtype", "stash_type", "softmax_precision"}
+NORMS = {"ReduceL2", "ReduceSumSquare"}
+BARRIER = "Identity"  # between two Casts: versions of ONNX Runtime drop those that are neighbours
+WIDE, ADDED = "/float32", "/to-round"  # ends of the names of float32 forms, and of nodes
+NOT_FOR_NARROW = ("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2")
+"""Optimizers that remove a barrier, or join nodes over a Cast and fail on the two types then."""
+
+
+def is_narrow(proto: onnx.ModelProto) -> bool:
+    """Tell whether a model has values of float16 or bfloat16."""
+    values = (*proto.graph.input, *proto.graph.output)
+    kinds = {value.type.tensor_type.elem_type for value in values}
+    kinds |= {tensor.data_type for tensor in tensors_of(proto)}
+    kinds |= {item.i for node in all_nodes(proto) for item in node.attribute if item.name == "to"}
+    return not NARROW.isdisjoint(kinds)
+
+
+def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a narrow model that computes in float32 and rounds, for sessions without `NOT_FOR_NARROW`.
+
+    Inputs and outputs in bfloat16, which numpy lacks, become float32.
+    """
+    small = stand_in(proto)
+    small = inlined(small) if small.functions else small
+    graph, names = small.graph, {name for node in all_nodes(small) for name in _tensors(node)}
+    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    del graph.input[len(proto.graph.input) :]
+    _widen_ends(graph, {tensor.name for tensor in proto.graph.initializer}, names)
+    _Part(graph, opset_of(small), names, kinds).write()
+    del graph.value_info[:]
+    graph.initializer.extend(weights_of(proto).values())
+    return small
+
+
+def _tensors(node: NodeProto) -> tuple[str, ...]:
+    return (*node.input, *node.output)
+
+
+def _widen_ends(graph: GraphProto, constants: set[str], names: set[str]) -> None:
+    """Make float32 of inputs and outputs in bfloat16, and cast them."""
+    ends = [value for value in (*graph.input, *graph.output) if value.name not in constants]
+    ends = [value for value in ends if value.type.tensor_type.elem_type == BFLOAT16]
+    inner = {value.name: unique(f"{value.name}/bfloat16", names) for value in ends}
+    for node in with_inner(graph.node if ends else ()):
+        node.input[:] = [inner.get(name, name) for name in node.input]
+        node.output[:] = [inner.get(name, name) for name in node.output]
+        for value in (value for part in subgraphs_of(node) for value in part.output):
+            value.name = inner.get(value.name, value.name)
+    for value in ends:
+        value.type.tensor_type.elem_type = FLOAT
+        if value in graph.input:
+            graph.node.insert(0, _cast(value.name, inner[value.name], BFLOAT16))
+        else:
+            graph.node.append(_cast(inner[value.name], value.name, FLOAT))
+
+
+def _cast(source: str, result: str, kind: int) -> NodeProto:
+    return _added("Cast", [source], result, to=kind)
+
+
+def _added(op: str, inputs: list[str], result: str, **attributes: int) -> NodeProto:
+    return helper.make_node(op, inputs, [result], f"{result}/{op}{ADDED}", **attributes)
+
+
+class _Part:
+    """One graph or subgraph, whose nodes are written anew.
+
+    `kinds` are the types of tensors, `wide` the float32 forms of the narrow ones; `narrow` are those
+    that exist in their own type.
+    """
+
+    def __init__(
+        self, graph: GraphProto, opset: int, names: set[str], outer: Mapping[str, int]
+    ) -> None:
+        self.graph, self.opset, self.names = graph, opset, names
+        values = (*graph.value_info, *graph.input, *graph.output)
+        kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+        self.kinds = {**outer, **{name: kind for name, kind in kinds.items() if kind}}
+        self.kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+        self.narrow = set(self.kinds) - {name for node in graph.node for name in node.output}
+        self.wide: dict[str, str] = {}
+        self.nodes: list[NodeProto] = []
+
+    def write(self) -> None:
+        """Write all nodes, and what the graph returns."""
+        for node in self.graph.node:
+            parts = list(subgraphs_of(node))
+            if parts:
+                self._write_holder(node, parts)
+            else:
+                self._write_steps(node)
+        self._make_narrow(value.name for value in self.graph.output)
+        del self.graph.node[:]
+        self.graph.node.extend(self.nodes)
+
+    def _write_holder(self, node: NodeProto, parts: list[GraphProto]) -> None:
+        """Write a node with subgraphs, which read and return tensors in their own types."""
+        self._make_narrow(reads(node))
+        for graph in parts:
+            pairs = zip(graph.input, node.input, strict=False)  # of an If there are none
+            inputs = {inner.name: self.kinds.get(name, 0) for inner, name in pairs}
+            part = _Part(graph, self.opset, self.names, self.kinds | inputs)
+            part.write()
+            results = graph.output[node.op_type == "Loop" :]  # its first says whether it goes on
+            for result, name in zip(results, node.output, strict=False):
+                self.kinds.setdefault(name, part.kinds.get(result.name, 0))
+        self.narrow.update(node.output)
+        self.nodes.append(node)
+
+    def _write_steps(self, node: NodeProto) -> None:
+        if node.op_type not in NORMS or not self._is_narrow(node.input[0]):
+            self._write(node)
+            return
+        result, total = node.output[0], NodeProto()
+        squares, sum_ = (unique(f"{result}/{step}", self.names) for step in ("squares", "sum"))
+        total.CopyFrom(node)
+        total.op_type, total.input[0] = "ReduceL1", squares  # of no negative values it is their sum
+        self._write(_added("Mul", [node.input[0]] * 2, squares))
+        if node.op_type == "ReduceL2":
+            total.output[0] = sum_
+        self._write(total)
+        if node.op_type == "ReduceL2":
+            self._write(_added("Sqrt", [sum_], result))
+
+    def _write(self, node: NodeProto) -> None:
+        schema = self._schema(node)
+        self._note_kinds(node, schema)
+        if not any(map(self._is_narrow, _tensors(node))):
+            self.nodes.append(node)
+            return
+        copy = self._converted(node, schema is None)
+        self.nodes.extend(_sigmoid(copy) if node.op_type == "Sigmoid" else [copy])
+        is_kept = schema is None or node.op_type in KEPT
+        has_numbers = any(item.HasField("f") for item in node.attribute)  # as they are in float32
+        for name in filter(self._is_narrow, node.output):
+            if is_kept or has_numbers or node.op_type not in PICKS:
+                self._round(self.wide.pop(name), name, is_kept)
+
+    def _converted(self, node: NodeProto, is_foreign: bool) -> NodeProto:
+        """Return a copy that gives its results other names, and reads float32 if ONNX knows it."""
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        if is_foreign:
+            self._make_narrow(node.input)
+        else:
+            copy.input[:] = map(self._wide, node.input)
+        for item in copy.attribute:
+            if item.name in TYPES and item.i in NARROW:
+                item.i = FLOAT
+        for place, name in enumerate(node.output):
+            if self._is_narrow(name):
+                copy.output[place] = self.wide[name] = unique(f"{name}{WIDE}", self.names)
+        return copy
+
+    def _schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
+        """Return the schema of one of ONNX's operators on tensors, None of any other."""
+        is_sequence = "Sequence" in node.op_type and node.op_type != "ReverseSequence"
+        if node.domain not in STANDARD or is_sequence or node.op_type.startswith("Optional"):
+            return None
+        try:
+            return onnx.defs.get_schema(node.op_type, self.opset)
+        except onnx.defs.SchemaError:
+            return None
+
+    def _note_kinds(self, node: NodeProto, schema: onnx.defs.OpSchema | None) -> None:
+        """Note the types of a node's outputs that are not known."""
+        known = [self.kinds.get(name, 0) for name in node.input]
+        if schema is None:  # its results are taken to be as narrow as what it reads
+            bound, results = {"": max(known, key=NARROW.__contains__, default=0)}, [""]
+        else:
+            pairs = zip(_formal(schema.inputs, len(known)), known, strict=True)
+            bound = {formal: kind for formal, kind in pairs if kind}
+            results = _formal(schema.outputs, len(node.output))
+        stated = [attribute_of(node, name, 0) for name in ("to", "dtype", "output_dtype")]
+        stated += [item.t.data_type for item in node.attribute if item.name == "value"]
+        stated += known[1:2] if node.op_type == "DequantizeLinear" else []
+        for name, formal in zip(node.output, results * len(node.output), strict=False):
+            self.kinds.setdefault(name, bound.get(formal) or next(filter(None, stated), 0))
+
+    def _is_narrow(self, name: str) -> bool:
+        return self.kinds.get(name) in NARROW
+
+    def _wide(self, name: str) -> str:
+        """Return the name of a tensor's float32 form, which is itself if it is not narrow."""
+        if not self._is_narrow(name):
+            return name
+        if name not in self.wide:
+            self.wide[name] = unique(f"{name}{WIDE}", self.names)
+            self.nodes.append(_cast(name, self.wide[name], FLOAT))
+        return self.wide[name]
+
+    def _make_narrow(self, names: Iterable[str]) -> None:
+        """Give tensors their own type where they exist in float32 alone."""
+        for name in names:
+            if self._is_narrow(name) and name not in self.narrow:
+                self.nodes.append(_cast(self.wide[name], name, self.kinds[name]))
+                self.narrow.add(name)
+
+    def _round(self, result: str, name: str, is_kept: bool) -> None:
+        """Round a node's result, unless it has its type already, and keep a Cast behind off it."""
+        if not is_kept:
+            self.nodes.append(_cast(result, f"{result}/rounded", self.kinds[name]))
+            result = f"{result}/rounded"
+        self.nodes.append(_added(BARRIER, [result], name))
+        self.narrow.add(name)
+
+
+def _sigmoid(node: NodeProto) -> Iterator[NodeProto]:
+    """Yield 1 / (1 + Exp(-x)): the kernel is off by 1e-7, which is many units of a small value."""
+    result = node.output[0]
+    one, minus, power, total = (f"{result}/{part}" for part in ("one", "minus", "power", "sum"))
+    yield helper.make_node("Constant", [], [one], f"{one}{ADDED}", value_float=1.0)
+    yield _added("Neg", [node.input[0]], minus)
+    yield _added("Exp", [minus], power)
+    yield _added("Add", [power, one], total)
+    yield _added("Reciprocal", [total], result)
+
+
+def _formal(parameters: list[onnx.defs.OpSchema.FormalParameter], count: int) -> list[str]:
+    """Return the types of as many parameters; the last one may stand for several."""
+    return [parameters[min(place, len(parameters) - 1)].type_str for place in range(count)]
