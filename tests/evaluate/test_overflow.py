@@ -202,4 +202,4 @@ def test_samples_whose_outputs_are_not_finite_are_counted(place, capsys):
     assert [row.findings for row in comparison.rows if row.name != "nan"] == [(), ()]
     assert "on 64 of 64 samples" in comparison.rows[1].findings[0].what
     refused(capsys, "ab", source, "nan.onnx", *data, status=1)
-    assert "not_finite" in (place / "ab.json").read_text()
+    assert "infinite_output" in (place / "ab.json").read_text()

@@ -20,7 +20,7 @@ ALLOWED = {
     (
         "quantization",
         "RULES",
-    ): "operator -> the function that reads its weight or bounds its output",
+    ): "operator -> the function that reads its weight",
     ("ptq", "RULES"): "operator -> the function that joins its channels",
     ("model", "FORMULAS"): "operator -> the function that counts its multiply-accumulates",
     ("model", "_Counter"): "operator -> the method that counts the bodies that it holds",

@@ -205,7 +205,7 @@ def of_variant(variant: Variant, dataset: Dataset, batch: int) -> tuple[Finding,
 def of_outputs(count: int, samples: int) -> tuple[Finding, ...]:
     """Return what to say of a variant that gives NaN or infinity for some samples."""
     what = f"its outputs are NaN or infinite on {count} of {samples} samples, those of FP32 are not"
-    return (of_kind("not_finite", None, what, cost=Cost(risk="high")),) if count else ()
+    return (of_kind("infinite_output", None, what, cost=Cost(risk="high")),) if count else ()
 
 
 def judge_findings(findings: Iterable[Finding], subject: str = "") -> tuple[Judgement, ...]:
