@@ -37,7 +37,7 @@ from trtcal.quantization.qdq import quantization_record
 if TYPE_CHECKING:
     from trtcal.evaluate.variants import Variant
 
-KIND = "fp16_overflow"
+OVERFLOW = "fp16_overflow"
 INFINITE = 65520.0  # from here on the nearest float16 is infinity
 MARGIN = 2.0  # below which other samples may reach it
 TRIED_ALONE = 8  # tensors of which each is known to matter
@@ -142,7 +142,7 @@ class _Half:
         for feeds in batches or self.dataset.batches(self.size):
             size = len(next(iter(feeds.values())))
             pairs = zip(*(run.read(feeds, run.outputs) for run in runs), strict=True)
-            differing = np.any([_differing(*pair, size) for pair in pairs], axis=0)
+            differing = np.any([_differing(a, b, size) for a, b in pairs], axis=0)
             count += int(differing.sum())
             first = feeds if first is None and differing.any() else first
         return count, first
@@ -175,7 +175,7 @@ class _Half:
         what += f", and the outputs change on {share:.4g} % of the samples" * (risk == "high")
         evidence = [Evidence("node", self.makers[n].name, f"{n}: {peaks[n]:.6g}") for n in tensors]
         fix = _cure(list(dict.fromkeys(names)), is_ours)
-        return of_kind(KIND, node.name, what, evidence, fix, Cost(risk=risk))
+        return of_kind(OVERFLOW, node.name, what, evidence, fix, Cost(risk=risk))
 
 
 def _cure(nodes: Sequence[str], is_ours: bool) -> str:
@@ -239,4 +239,4 @@ def find_overflow(model: Model, dataset: Dataset, batch: int = BATCH) -> tuple[F
         return tuple(half.findings(bool(quantization_record(model.proto)))) if half.makers else ()
     except TrtcalError as error:
         what = f"the values of {some(half.makers)} in float16 are not known: {error.message}"
-        return (of_kind(KIND, None, what, cost=Cost(risk="low")),)
+        return (of_kind(OVERFLOW, None, what, cost=Cost(risk="low")),)
