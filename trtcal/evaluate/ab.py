@@ -25,7 +25,7 @@ from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide,
 from trtcal.evaluate.collectors import check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.overflow import cautions, judge_findings, of_outputs, of_variant
+from trtcal.evaluate.overflow import cautions, find_overflow, judge_findings, of_outputs
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.evidence.findings import Finding
@@ -160,7 +160,7 @@ def ab_test(
     metrics = [rule.metric, *(limit.metric for limit in rule.limits)]
     check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
-    overflow = of_variant(candidate, dataset, batch)
+    overflow = find_overflow(candidate.half, dataset, batch)
     analyses = InterimAnalyses(
         replace(rule, alone=reference is None),
         len(dataset),

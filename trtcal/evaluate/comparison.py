@@ -22,7 +22,7 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.overflow import as_text, of_variant
+from trtcal.evaluate.overflow import as_text, find_overflow
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Crashes, Variant, check_variants
@@ -73,11 +73,6 @@ class Row:
     shared_samples: Overlap | None = None
     is_alternative: bool = False
     findings: tuple[Finding, ...] = ()
-
-    @property
-    def overflows(self) -> bool:
-        """Whether it must not ship, because float16 is too small for its values."""
-        return any(finding.cost.risk == "high" for finding in self.findings)
 
     def figure(self, metric: Metric) -> float | None:
         """Return a figure of the outputs in the metric's unit, None where the variant has none."""
@@ -281,7 +276,7 @@ def compare(
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
             **vars(evaluation)
-            | {"findings": (*of_variant(variant, dataset, batch), *evaluation.findings)},
+            | {"findings": (*find_overflow(variant.half, dataset, batch), *evaluation.findings)},
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )

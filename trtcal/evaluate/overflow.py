@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -32,10 +31,8 @@ from trtcal.model.ops import QDQ
 from trtcal.model.passes.bfloat16 import in_float32
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
+from trtcal.quantization.fp16_subgraphs import CLIPPED
 from trtcal.quantization.qdq import quantization_record
-
-if TYPE_CHECKING:
-    from trtcal.evaluate.variants import Variant
 
 OVERFLOW = "fp16_overflow"
 INFINITE = 65520.0  # from here on the nearest float16 is infinity
@@ -44,13 +41,11 @@ TRIED_ALONE = 8  # tensors of which each is known to matter
 TOLERANCE = 1e-3
 BATCH = 16
 
-Peaks = dict[str, float]  # tensor -> its largest finite magnitude
-
 
 def tensor_peaks(
     model: Model, dataset: Dataset, progress: Callable[[int], None] = lambda done: None
-) -> Peaks:
-    """Return the peak of every float32 tensor of a float model."""
+) -> dict[str, float]:
+    """Return the largest finite magnitude of every float32 tensor of a float model."""
     names = [value.name for value in model.proto.graph.input] + [*producers_of(model.proto.graph)]
     types = _types(model.proto)
     names = [name for name in names if types.get(name) == TensorProto.FLOAT]
@@ -78,7 +73,7 @@ class _Run:
 
     def peaks(
         self, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
-    ) -> Peaks:
+    ) -> dict[str, float]:
         highest = np.zeros(len(self.tensors))
         for feeds in batches:
             values = self.read(feeds, [f"{name} peak" for name in self.tensors])
@@ -161,11 +156,12 @@ class _Half:
                 return
 
     def _finding(
-        self, tensors: Sequence[str], peaks: Peaks, count: int, is_ours: bool, risk: str
+        self, tensors: Sequence[str], peaks: dict[str, float], count: int, is_ours: bool, risk: str
     ) -> Finding:
         node, peak = self.makers[tensors[0]], peaks[tensors[0]]
         around = [item for n in tensors for item in (self.makers[n], *self.readers.get(n, ()))]
-        names = [item.name for item in around if item.op_type not in {"Cast", "Clip", *QDQ}]
+        names = [item.name for item in around if item.op_type not in {"Cast", *QDQ}]
+        names = [name for name in dict.fromkeys(names) if not name.endswith(CLIPPED)]
         verb = "overflows" if risk == "high" else "comes near the end of"
         what = (
             f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: tensor "
@@ -174,8 +170,7 @@ class _Half:
         share = 100 * count / len(self.dataset)
         what += f", and the outputs change on {share:.4g} % of the samples" * (risk == "high")
         evidence = [Evidence("node", self.makers[n].name, f"{n}: {peaks[n]:.6g}") for n in tensors]
-        fix = _cure(list(dict.fromkeys(names)), is_ours)
-        return of_kind(OVERFLOW, node.name, what, evidence, fix, Cost(risk=risk))
+        return of_kind(OVERFLOW, node.name, what, evidence, _cure(names, is_ours), Cost(risk=risk))
 
 
 def _cure(nodes: Sequence[str], is_ours: bool) -> str:
@@ -195,11 +190,6 @@ def _differing(expected: Array, actual: Array, samples: int) -> Array:
     if same.shape[:1] == (samples,):
         return np.asarray(~same.reshape(samples, -1).all(1))
     return np.full(samples, not same.all())
-
-
-def of_variant(variant: Variant, dataset: Dataset, batch: int) -> tuple[Finding, ...]:
-    """Return what float16 is too small for in a variant."""
-    return () if variant.half is None else find_overflow(variant.half, dataset, batch)
 
 
 def of_outputs(count: int, samples: int) -> tuple[Finding, ...]:
@@ -227,12 +217,14 @@ def as_text(finding: Finding) -> str:
     return f"{finding.what}. {finding.fix.rstrip('.')}"
 
 
-def find_overflow(model: Model, dataset: Dataset, batch: int = BATCH) -> tuple[Finding, ...]:
-    """Return what float16 is too small for in a model, with the nodes to keep in float32.
+def find_overflow(model: Model | None, dataset: Dataset, batch: int = BATCH) -> tuple[Finding, ...]:
+    """Return what float16 is too small for in a model, if any, with the nodes to keep in float32.
 
     They are the line of a plan if `quantize` made the model. What cannot be run in float32 is a finding
     too, since nothing is known of it.
     """
+    if model is None:
+        return ()
     model = uniquely_named(model)
     half = _Half(model.proto, dataset, batch_for(model, batch))
     try:

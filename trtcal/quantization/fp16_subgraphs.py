@@ -29,6 +29,8 @@ from trtcal.quantization.fp16 import (
 )
 from trtcal.quantization.plan import Decision
 
+CLIPPED = "/within/clip"  # the end of the names of Clips that are written
+
 
 @dataclass(frozen=True)
 class Fp16Subgraphs:
