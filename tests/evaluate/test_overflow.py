@@ -82,6 +82,16 @@ def test_an_overflow_that_no_output_shows_is_none(name, place):
     assert found(in_float16(place / "half.onnx", source), source) == ()
 
 
+def test_the_squares_under_a_root_overflow_too(place):
+    nodes = (
+        "[in] a = Gemm<transB = 1>(x, big) [norm] b = ReduceL2<axes = [1]>(a) [scale] y = Div(a, b)"
+    )
+    source = overflow_net(place / "net.onnx", nodes)
+    (finding,) = found(in_float16(place / "half.onnx", source), source)
+    assert finding.subject == "norm"
+    assert found(in_float16(place / "cured.onnx", source, ["norm", "scale"]), source) == ()
+
+
 RUNNABLE = [name for name in KINDS if name not in ("unknown operator", "states")]
 
 

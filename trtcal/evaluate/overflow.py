@@ -4,8 +4,8 @@ A model is run with its float16 parts in float32. From 65,520 on, a value rounds
 Whether that matters is measured too: by a run in which such values are infinite, and nothing else is
 rounded. A mask of -1e9 before a Softmax changes no output, and is no finding.
 
-Not known are partial sums of a product, which a kernel adds in float16 or float32, and whether a fused
-kernel keeps a value between two nodes in float32: a tensor of the graph counts as float16 if it is one.
+Not known are sums inside of a product or a mean, which a kernel adds in float16 or float32, and whether
+a fused kernel keeps a value between two nodes in float32: a tensor counts as float16 if it is one.
 bfloat16 has the range of float32 and does not overflow.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -93,18 +93,18 @@ def _reduced(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
     return reduced
 
 
-def _overflown(proto: onnx.ModelProto, tensors: Iterable[str], limit: float) -> onnx.ModelProto:
-    """Return the model with infinity in place of what reaches the limit in these tensors."""
+def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.ModelProto:
+    """Return the model with infinity in place of what reaches the limits of tensors."""
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
-    nodes, tensors = list(changed.graph.node), set(tensors)
+    nodes = list(changed.graph.node)
     del changed.graph.node[:]
-    for name, value in (("limit", limit), ("infinity", math.inf)):
-        constant = helper.make_tensor(f"float16 {name}", TensorProto.FLOAT, (), [value])
+    for name, value in {**limits, "": math.inf}.items():
+        constant = helper.make_tensor(f"{name} limit", TensorProto.FLOAT, (), [value])
         changed.graph.initializer.append(constant)
     for node in nodes:
-        given = [name for name in node.output if name in tensors]
-        node.output[:] = [f"{n} before" if n in tensors else n for n in node.output]
+        given = [name for name in node.output if name in limits]
+        node.output[:] = [f"{n} before" if n in limits else n for n in node.output]
         changed.graph.node.extend([node, *(part for name in given for part in _infinite(name))])
     return changed
 
@@ -113,8 +113,8 @@ def _infinite(result: str) -> Iterable[onnx.NodeProto]:
     parts = ("before", "magnitude", "below", "huge")
     source, magnitude, below, huge = (f"{result} {part}" for part in parts)
     yield helper.make_node("Abs", [source], [magnitude])
-    yield helper.make_node("Less", [magnitude, "float16 limit"], [below])
-    yield helper.make_node("Mul", [source, "float16 infinity"], [huge])
+    yield helper.make_node("Less", [magnitude, f"{result} limit"], [below])
+    yield helper.make_node("Mul", [source, " limit"], [huge])
     yield helper.make_node("Where", [below, source, huge], [result])
 
 
@@ -129,10 +129,10 @@ class _Half:
         self.dataset, self.size = dataset, size
 
     def shown(
-        self, tensors: Sequence[str], limit: float, batches: Iterable[Feeds] | None = None
+        self, limits: Mapping[str, float], batches: Iterable[Feeds] | None = None
     ) -> tuple[int, Feeds | None]:
         """Return on how many samples an overflow shows in outputs, and the first batch with one."""
-        runs = _Run(self.wide, ()), _Run(_overflown(self.wide, tensors, limit), ())
+        runs = _Run(self.wide, ()), _Run(_overflown(self.wide, limits), ())
         count, first = 0, None
         for feeds in batches or self.dataset.batches(self.size):
             size = len(next(iter(feeds.values())))
@@ -146,26 +146,35 @@ class _Half:
         """Yield the overflow that outputs show; without one, that which twice the values would have."""
         peaks = _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size))
         for limit, risk in ((INFINITE, "high"), (INFINITE / MARGIN, "low")):
-            beyond = [name for name, peak in peaks.items() if peak >= limit]
-            count, feeds = self.shown(beyond, limit) if beyond else (0, None)
+            limits = {name: self._end_of(name, limit) for name in peaks}
+            beyond = {name: end for name, end in limits.items() if peaks[name] >= end}
+            count, feeds = self.shown(beyond) if beyond else (0, None)
             if feeds is not None:
-                alone = [n for n in beyond[:TRIED_ALONE] if self.shown([n], limit, [feeds])[0]]
-                others = [name for name in beyond if name not in alone]
-                harmful = [*alone, *(others if others and self.shown(others, limit)[0] else ())]
-                yield self._finding(harmful or beyond, peaks, count, is_ours, risk)
+                tried = [*beyond][:TRIED_ALONE]
+                alone = [name for name in tried if self.shown({name: beyond[name]}, [feeds])[0]]
+                others = {name: end for name, end in beyond.items() if name not in alone}
+                harmful = [*alone, *(others if others and self.shown(others)[0] else ())]
+                yield self._finding(harmful or [*beyond], peaks, count, is_ours, risk)
                 return
+
+    def _end_of(self, tensor: str, limit: float) -> float:
+        """Return where a tensor overflows: TensorRT squares and adds up before it takes a root."""
+        return math.sqrt(limit) if self.makers[tensor].op_type == "ReduceL2" else limit
 
     def _finding(
         self, tensors: Sequence[str], peaks: dict[str, float], count: int, is_ours: bool, risk: str
     ) -> Finding:
-        node, peak = self.makers[tensors[0]], peaks[tensors[0]]
+        first = tensors[0]
+        node, peak = self.makers[first], peaks[first]
+        has_squares = self._end_of(first, INFINITE) < INFINITE
+        peak, part = (peak**2, "the squares under") if has_squares else (peak, "tensor")
         around = [item for n in tensors for item in (self.makers[n], *self.readers.get(n, ()))]
         names = [item.name for item in around if item.op_type not in {"Cast", *QDQ}]
         names = [name for name in dict.fromkeys(names) if not name.endswith(CLIPPED)]
         verb = "overflows" if risk == "high" else "comes near the end of"
         what = (
-            f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: tensor "
-            f"{tensors[0].removesuffix('/fp16')!r} reaches {peak:.6g}"
+            f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: {part} "
+            f"{first.removesuffix('/fp16')!r} reach{'es' * (not has_squares)} {peak:.6g}"
         )
         share = 100 * count / len(self.dataset)
         what += f", and the outputs change on {share:.4g} % of the samples" * (risk == "high")
