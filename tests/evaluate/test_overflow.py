@@ -121,6 +121,9 @@ def test_no_command_ships_an_overflow_and_each_names_node_and_cure(place, capsys
     assert (verdict.word, cure in verdict.sentence) == ("DO NOT SHIP", True)
     test = json.loads((place / "ab.json").read_text())["measured"]["verdict"]
     assert (test["word"], cure in test["sentence"]) == ("DO NOT SHIP", True)
+    succeed(capsys, "build", "half.onnx", "--target", "cpu", "-o", "built")
+    status, out, _ = run(capsys, "compare", source, "built", *data, "--rounds", 2)
+    assert (status, cure in out) == (1, True)
     (place / "b.log").write_text("[W] [TRT] Detected layernorm nodes in FP16: /ln/ReduceMean\n")
     out = succeed(
         capsys, "diagnose", "--model", "half.onnx", "--data", "test.npz", "--log", "b.log"

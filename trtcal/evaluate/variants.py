@@ -8,6 +8,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from trtcal.backends.kernel_forms import adapted, is_literal
 from trtcal.backends.lowering import lower_with_reasons
 from trtcal.backends.narrow_floats import is_narrow
@@ -174,6 +176,8 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
     build = engine.build
     session = engine.open()
     outputs, cut = _outputs(session, build.outputs)
+    is_onnx = build.backend == "onnxruntime"
+    model = load_model(onnx.ModelProto.FromString(engine.data)) if is_onnx else None
     return Variant(
         name or build.model_name,
         build.model,
@@ -184,6 +188,7 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
         len(engine.data),
         cut,
         built=build.coverage,
+        half=model if model and is_narrow(model.proto) else None,
     )
 
 
