@@ -25,7 +25,7 @@ from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide,
 from trtcal.evaluate.collectors import check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.overflow import cautions, find_overflow, judge_findings, of_outputs
+from trtcal.evaluate.overflow import find_overflow, judge_findings, low_risks, of_outputs
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.evidence.findings import Finding
@@ -249,7 +249,7 @@ class InterimAnalyses:
         rule = replace(self.rule, alpha=alpha)
         answers = ask(rule, figures, here, times, self.sizes, contrast)
         answers = replace(answers, judgements=(*judge_findings(self.findings), *answers.judgements))
-        warnings = (*self.known(samples), *cautions(self.findings))
+        warnings = (*self.known(samples), *low_risks(self.findings))
         warnings += self.blocks.warnings if self.blocks else ()
         decided = decide(self.rule, answers, warnings)
         self.verdict = replace(decided, rule=self.rule)

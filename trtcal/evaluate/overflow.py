@@ -216,7 +216,7 @@ def judge_findings(findings: Iterable[Finding], subject: str = "") -> tuple[Judg
     )
 
 
-def cautions(findings: Iterable[Finding]) -> tuple[str, ...]:
+def low_risks(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return what to know before shipping."""
     return tuple(as_text(finding) for finding in findings if finding.cost.risk == "low")
 

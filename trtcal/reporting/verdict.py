@@ -16,7 +16,7 @@ from typing import Any
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
-from trtcal.evaluate.overflow import as_text, cautions
+from trtcal.evaluate.overflow import as_text, low_risks
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.findings import Finding
@@ -350,7 +350,7 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 
 def _of_evaluation(row: Row) -> list[str]:
-    near = cautions(row.findings)
+    near = low_risks(row.findings)
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     return [sentence for sentence in (*near, shared, cut) if sentence]
