@@ -14,6 +14,7 @@ from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 
 CALIBRATION_KIND = "calibration"
+COMMAND = "trtcal calibrate MODEL.onnx --data DATA"
 FP8_ONLY = "for FP8 alone"
 """What the note of a range says that came from FP8: of one for INT8 it says nothing."""
 Parameters = Mapping[str, int | float | str]
@@ -61,12 +62,7 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
-class Calibration(
-    Sealed,
-    kind=CALIBRATION_KIND,
-    command="trtcal calibrate MODEL.onnx --data DATA",
-    measured=("peaks",),
-):
+class Calibration(Sealed, kind=CALIBRATION_KIND, command=COMMAND, measured=("peaks",)):
     """Ranges for one model from one dataset by one method; `unranged` has the tensors without one.
 
     `sizes` are the smallest, median and largest sizes of a sample, for inputs with a dynamic size.
