@@ -65,7 +65,12 @@ class _Run:
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
         self.outputs = [value.name for value in proto.graph.output]
         self.tensors = tensors
-        self.session = open_session(_reduced(proto, tensors), as_it_is=True, arena=False)
+        reduced = showing(proto, (f"{name} peak" for name in tensors))
+        for name in tensors:
+            parts = [name], [f"{name} magnitude"], [f"{name} peak"]
+            reduced.graph.node.append(helper.make_node("Abs", *parts[:2]))
+            reduced.graph.node.append(helper.make_node("ReduceMax", *parts[1:], keepdims=0))
+        self.session = open_session(reduced, as_it_is=True, arena=False)
 
     def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
         wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
@@ -81,16 +86,6 @@ class _Run:
             highest = np.maximum(highest, finite)
             progress(len(next(iter(feeds.values()))))
         return dict(zip(self.tensors, highest.tolist(), strict=True))
-
-
-def _reduced(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
-    """Return the model with the largest magnitudes of tensors as further outputs."""
-    reduced = showing(proto, (f"{name} peak" for name in tensors))
-    for name in tensors:
-        magnitude, peak = f"{name} size", f"{name} peak"
-        reduced.graph.node.append(helper.make_node("Abs", [name], [magnitude]))
-        reduced.graph.node.append(helper.make_node("ReduceMax", [magnitude], [peak], keepdims=0))
-    return reduced
 
 
 def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.ModelProto:
