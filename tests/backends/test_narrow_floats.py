@@ -1,5 +1,6 @@
 """Float16 and bfloat16 on a CPU: what each node gives is rounded to its type, and overflows there."""
 
+import json
 from collections import Counter
 
 import ml_dtypes
@@ -9,9 +10,11 @@ import pytest
 from onnx import helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
+from tests.fixtures.commands import run, shows
 from tests.fixtures.examples import FACTOR
 from tests.fixtures.kinds import KINDS
 from tests.fixtures.narrow import (
+    FLOAT,
     SUMS_UP,
     TYPES,
     Narrow,
@@ -230,3 +233,18 @@ def test_what_overflows_in_its_type_overflows(name):
             ReferenceEvaluator(proto).run(None, feeds) if expected is None else [expected]
         )
         np.testing.assert_array_equal(result.astype(np.float32), np.float32(reference))
+
+
+def test_a_comparison_judges_float16_as_float16_and_says_what_is_not_known(tmp_path, capsys):
+    """An RMS norm of values over 256: in float32 it would be as good as the reference."""
+    narrow = net(f"{RMS}  z = Cast<to=1>(y)", np.float16)
+    narrow.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", FLOAT, ["n", "m"]))
+    files = [tmp_path / name for name in ("net.onnx", "fp16.onnx", "data.npz", "comparison.json")]
+    onnx.save(in_float32(narrow), files[0])
+    onnx.save(narrow, files[1])
+    np.savez(files[2], x=np.random.default_rng(0).uniform(300, 500, (64, 2)).astype(np.float32))
+    asked = ("--data", files[2], "--rounds", 2, "-o", files[3])
+    status, out, err = run(capsys, "compare", *files[:2], *asked)
+    assert status in (0, 1)
+    shows(out + err, "float16 is rounded after every operator")
+    assert json.loads(files[3].read_text())["rows"][1]["accuracy"]["sqnr_db"] < 10

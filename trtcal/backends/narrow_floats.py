@@ -1,33 +1,23 @@
 """Float16 and bfloat16 on a CPU: operators compute in float32, and each result is rounded.
 
-ONNX Runtime's CPU provider computes float16 in float32 and drops the casts between nodes: nothing is
-rounded there, and nothing overflows. Here a graph is written so that each operator reads float32 values
-and its result goes through a Cast that the optimizer has to keep. Values that are only moved or
-selected are not rounded again. Tensors keep their names and types where something else reads them.
+ONNX Runtime's CPU provider computes float16 in float32 and drops the casts between nodes, so that
+nothing is rounded and nothing overflows. Here each operator reads float32 values, and its result goes
+through a Cast that the optimizer has to keep; what is only moved or selected is not rounded again.
+Tensors keep their names and types where something else reads them.
 
-A product of two float16 values is exact in float32, and a sum or quotient of two is rounded as if at
-once. What is not known of a device is left to float32: the sum inside a layer (a GPU may add up in
-float16), the state between steps of a recurrent layer, the inside of other operators. The norms that
-TensorRT's parser writes as several layers are rounded after each.
+What is not known of a device is left to float32: the sum inside a layer (a GPU may add up in float16),
+the state between steps of a recurrent layer, the inside of any other operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
-from trtcal.model.files import (
-    all_nodes,
-    attribute_of,
-    opset_of,
-    stand_in,
-    subgraphs_of,
-    tensors_of,
-    weights_of,
-    with_inner,
-)
+from trtcal.model import files
 from trtcal.model.graph import STANDARD, reads
 from trtcal.model.model import unique
 from trtcal.model.ops import PICKS
@@ -37,7 +27,7 @@ FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
 NARROW = {TensorProto.FLOAT16, BFLOAT16}
 KEPT = {"Cast", "Constant", "ConstantOfShape"}  # their result has its type by itself
 TYPES = {"dtype", "output_dtype", "stash_type", "softmax_precision"}
-NORMS = {"ReduceL2", "ReduceSumSquare"}
+NORMS = {"ReduceL2": "Sqrt", "ReduceSumSquare": "Identity"}  # and how they end
 BARRIER = "Identity"  # between two Casts: versions of ONNX Runtime drop those that are neighbours
 WIDE, ADDED = "/float32", "/to-round"  # ends of the names of float32 forms, and of nodes
 NOT_FOR_NARROW = ("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2")
@@ -48,8 +38,10 @@ def is_narrow(proto: onnx.ModelProto) -> bool:
     """Tell whether a model has values of float16 or bfloat16."""
     values = (*proto.graph.input, *proto.graph.output)
     kinds = {value.type.tensor_type.elem_type for value in values}
-    kinds |= {tensor.data_type for tensor in tensors_of(proto)}
-    kinds |= {item.i for node in all_nodes(proto) for item in node.attribute if item.name == "to"}
+    kinds |= {tensor.data_type for tensor in files.tensors_of(proto)}
+    kinds |= {
+        item.i for node in files.all_nodes(proto) for item in node.attribute if item.name == "to"
+    }
     return not NARROW.isdisjoint(kinds)
 
 
@@ -58,20 +50,17 @@ def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     Inputs and outputs in bfloat16, which numpy lacks, become float32.
     """
-    small = stand_in(proto)
+    small = files.stand_in(proto)
     small = inlined(small) if small.functions else small
-    graph, names = small.graph, {name for node in all_nodes(small) for name in _tensors(node)}
+    graph, nodes = small.graph, files.all_nodes(small)
+    names = {name for node in nodes for name in (*node.input, *node.output)}
     kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
     del graph.input[len(proto.graph.input) :]
     _widen_ends(graph, {tensor.name for tensor in proto.graph.initializer}, names)
-    _Part(graph, opset_of(small), names, kinds).write()
+    _Part(graph, files.opset_of(small), names, kinds).write()
     del graph.value_info[:]
-    graph.initializer.extend(weights_of(proto).values())
+    graph.initializer.extend(files.weights_of(proto).values())
     return small
-
-
-def _tensors(node: NodeProto) -> tuple[str, ...]:
-    return (*node.input, *node.output)
 
 
 def _widen_ends(graph: GraphProto, constants: set[str], names: set[str]) -> None:
@@ -79,11 +68,9 @@ def _widen_ends(graph: GraphProto, constants: set[str], names: set[str]) -> None
     ends = [value for value in (*graph.input, *graph.output) if value.name not in constants]
     ends = [value for value in ends if value.type.tensor_type.elem_type == BFLOAT16]
     inner = {value.name: unique(f"{value.name}/bfloat16", names) for value in ends}
-    for node in with_inner(graph.node if ends else ()):
+    for node in files.with_inner(graph.node if ends else ()):
         node.input[:] = [inner.get(name, name) for name in node.input]
         node.output[:] = [inner.get(name, name) for name in node.output]
-        for value in (value for part in subgraphs_of(node) for value in part.output):
-            value.name = inner.get(value.name, value.name)
     for value in ends:
         value.type.tensor_type.elem_type = FLOAT
         if value in graph.input:
@@ -96,7 +83,7 @@ def _cast(source: str, result: str, kind: int) -> NodeProto:
     return _added("Cast", [source], result, to=kind)
 
 
-def _added(op: str, inputs: list[str], result: str, **attributes: int) -> NodeProto:
+def _added(op: str, inputs: list[str], result: str, **attributes: Any) -> NodeProto:
     return helper.make_node(op, inputs, [result], f"{result}/{op}{ADDED}", **attributes)
 
 
@@ -122,11 +109,11 @@ class _Part:
     def write(self) -> None:
         """Write all nodes, and what the graph returns."""
         for node in self.graph.node:
-            parts = list(subgraphs_of(node))
+            parts = list(files.subgraphs_of(node))
             if parts:
                 self._write_holder(node, parts)
-            else:
-                self._write_steps(node)
+            for step in () if parts else self._steps(node):
+                self._write(step)
         self._make_narrow(value.name for value in self.graph.output)
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
@@ -145,25 +132,21 @@ class _Part:
         self.narrow.update(node.output)
         self.nodes.append(node)
 
-    def _write_steps(self, node: NodeProto) -> None:
+    def _steps(self, node: NodeProto) -> list[NodeProto]:
+        """Return a node, or what TensorRT's parser makes of a norm: squares, their sum, its root."""
         if node.op_type not in NORMS or not self._is_narrow(node.input[0]):
-            self._write(node)
-            return
-        result, total = node.output[0], NodeProto()
-        squares, sum_ = (unique(f"{result}/{step}", self.names) for step in ("squares", "sum"))
+            return [node]
+        total, result = NodeProto(), node.output[0]
         total.CopyFrom(node)
-        total.op_type, total.input[0] = "ReduceL1", squares  # of no negative values it is their sum
-        self._write(_added("Mul", [node.input[0]] * 2, squares))
-        if node.op_type == "ReduceL2":
-            total.output[0] = sum_
-        self._write(total)
-        if node.op_type == "ReduceL2":
-            self._write(_added("Sqrt", [sum_], result))
+        squares, sum_ = (unique(f"{result}/{step}", self.names) for step in ("squares", "sum"))
+        total.op_type, total.input[0], total.output[0] = "ReduceL1", squares, sum_
+        last = _added(NORMS[node.op_type], [sum_], result)
+        return [_added("Mul", [node.input[0]] * 2, squares), total, last]
 
     def _write(self, node: NodeProto) -> None:
         schema = self._schema(node)
         self._note_kinds(node, schema)
-        if not any(map(self._is_narrow, _tensors(node))):
+        if not any(map(self._is_narrow, (*node.input, *node.output))):
             self.nodes.append(node)
             return
         copy = self._converted(node, schema is None)
@@ -204,12 +187,14 @@ class _Part:
         """Note the types of a node's outputs that are not known."""
         known = [self.kinds.get(name, 0) for name in node.input]
         if schema is None:  # its results are taken to be as narrow as what it reads
-            bound, results = {"": max(known, key=NARROW.__contains__, default=0)}, [""]
+            is_quantizer = node.op_type == "QuantizeLinear"
+            kind = max([0, *known], key=NARROW.__contains__)
+            bound, results = {"": 0 if is_quantizer else kind}, [""]
         else:
             pairs = zip(_formal(schema.inputs, len(known)), known, strict=True)
             bound = {formal: kind for formal, kind in pairs if kind}
             results = _formal(schema.outputs, len(node.output))
-        stated = [attribute_of(node, name, 0) for name in ("to", "dtype", "output_dtype")]
+        stated = [files.attribute_of(node, name, 0) for name in ("to", "dtype", "output_dtype")]
         stated += [item.t.data_type for item in node.attribute if item.name == "value"]
         stated += known[1:2] if node.op_type == "DequantizeLinear" else []
         for name, formal in zip(node.output, results * len(node.output), strict=False):
@@ -254,6 +239,6 @@ def _sigmoid(node: NodeProto) -> Iterator[NodeProto]:
     yield _added("Reciprocal", [total], result)
 
 
-def _formal(parameters: list[onnx.defs.OpSchema.FormalParameter], count: int) -> list[str]:
+def _formal(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> list[str]:
     """Return the types of as many parameters; the last one may stand for several."""
     return [parameters[min(place, len(parameters) - 1)].type_str for place in range(count)]

@@ -55,7 +55,8 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
     """A session that knows where its inputs and outputs have samples.
 
     `ranks` are the numbers of axes of the inputs, None where the model leaves it open, `firsts` the
-    first sizes of the outputs, None where there is none or it is dynamic.
+    first sizes of the outputs, None where there is none or it is dynamic. `rounds` tells whether values
+    are rounded to float16 or bfloat16.
     """
 
     ranks: dict[str, int | None]
@@ -67,6 +68,7 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
         self.ranks |= dict.fromkeys(_scalars(model), 0)
         sizes = {value.name: (value.shape or [None])[0] for value in self.get_outputs()}
         self.firsts = {n: size if isinstance(size, int) else None for n, size in sizes.items()}
+        self.rounds = is_narrow(model) and self.get_providers()[0] == CPU
 
     def runs_of(self, feeds: Feeds) -> list[dict[str, Array]]:
         """Return what to feed in each run that a batch takes."""

@@ -283,6 +283,8 @@ def compare(
     data = (dataset.fingerprint, dataset.name, len(dataset))
     providers = {variant.session.get_providers()[0] for variant in everyone}
     where = {**machine(), "timed_on": "CPU" if CPU in providers else "GPU"}
+    if any(variant.session.rounds for variant in everyone):
+        where["float16"] = ROUNDED
     record = task.record(contrast)
     source = reference.source
     structure = "" if source is None else structure_of(weightless(source).proto)
@@ -357,12 +359,17 @@ def with_layers(
 
 
 NAMED = 3
+ROUNDED = "rounded after every operator, added up in float32"
 
 
 def warnings(comparison: Comparison, with_times: bool = True) -> tuple[str, ...]:
     """Return one sentence for each thing that the table of means does not show, of times if asked."""
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
     times = _of_latency(comparison) if with_times else ()
+    if arithmetic := comparison.machine.get("float16"):
+        accuracy.append(
+            f"float16 is {arithmetic}; a GPU may add up in float16, or round less often"
+        )
     crashes = (
         f"{crash['variant']} is not compared: {crash['why']}" for crash in comparison.crashes
     )

@@ -1,4 +1,4 @@
-"""Models in bfloat16: refused where ONNX Runtime has to run them; narrow floats written in float32."""
+"""Models in bfloat16: refused as a reference or to be quantized; narrow floats written in float32."""
 
 from __future__ import annotations
 
