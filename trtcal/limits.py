@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.errors import GateFailed, InputError
-from trtcal.metrics import HIGHER, OUTPUTS, TIMES, Metric, metric_of
+from trtcal.metrics import FINDINGS, HIGHER, OUTPUTS, TIMES, Metric, metric_of
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
@@ -173,7 +173,8 @@ class Figure:
 class Judgement:
     """One limit held against one figure; `subject` is the variant, build or slice that it is of.
 
-    Without a figure nothing was measured, and `reason` says why; with one, why it decides nothing.
+    Without a figure nothing was measured, and `reason` says why; with one, why it decides nothing; of
+    findings it says which they are.
     One that `is_suggested` was not given: it is shown with its state, and gates nothing.
     """
 
@@ -186,7 +187,8 @@ class Judgement:
     @property
     def state(self) -> str:
         """`holds`, `broken` or `undecided`."""
-        if self.figure is None or (self.reason and not self.is_suggested):
+        is_open = self.reason and not self.is_suggested and self.limit.about.of != FINDINGS
+        if self.figure is None or is_open:
             return UNDECIDED
         return self.limit.state(self.figure.low, self.figure.high)
 
@@ -277,6 +279,8 @@ class Judgement:
         Where that is undecided, it ends with the number of samples that would settle it.
         """
         limit, figure, title = self.limit, self.figure, self.limit.about.title
+        if limit.about.of == FINDINGS and self.reason:
+            return f"has {title}: {self.reason}"
         where = f" on {self.subject}" if limit.in_slices and self.subject else ""
         if figure is None:
             return f"was not judged by the limit {limit}{where}: {self.reason}"

@@ -14,6 +14,7 @@ from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 
 CALIBRATION_KIND = "calibration"
+COMMAND = "trtcal calibrate MODEL.onnx --data DATA"
 FP8_ONLY = "for FP8 alone"
 """What the note of a range says that came from FP8: of one for INT8 it says nothing."""
 Parameters = Mapping[str, int | float | str]
@@ -61,11 +62,12 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
-class Calibration(Sealed, kind=CALIBRATION_KIND, command="trtcal calibrate MODEL.onnx --data DATA"):
+class Calibration(Sealed, kind=CALIBRATION_KIND, command=COMMAND, measured=("peaks",)):
     """Ranges for one model from one dataset by one method; `unranged` has the tensors without one.
 
     `sizes` are the smallest, median and largest sizes of a sample, for inputs with a dynamic size.
     `sample_digests` are those of up to 4,096 samples (`trtcal.data.overlap`), "" where not known.
+    `peaks` are the largest magnitudes of all float32 tensors, if float16 was asked for.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> calibration = calibrate(digits, data)
@@ -85,6 +87,7 @@ class Calibration(Sealed, kind=CALIBRATION_KIND, command="trtcal calibrate MODEL
         default_factory=dict
     )
     sample_digests: str = field(default="", repr=False)
+    peaks: dict[str, float] = field(default_factory=dict, repr=False)
 
 
 def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:

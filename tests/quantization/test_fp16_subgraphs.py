@@ -21,7 +21,6 @@ from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
-from trtcal.model.graph import import_graph
 from trtcal.quantization import (
     Plan,
     Rule,
@@ -34,7 +33,6 @@ from trtcal.quantization import (
     write_plan,
     write_quantized,
 )
-from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import CAST, split
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
@@ -135,27 +133,6 @@ def test_mixed_plans_are_valid_and_as_exact_as_their_int8_part(tmp_path, seed):
         outputs_of(proto, one) for proto in (model.proto, quantized.proto, alone)
     )
     assert noise(reference, mixed) < 1.5 * noise(reference, int8) + 1e-5
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_bounds_hold(tmp_path, seed):
-    model, calibration, feeds = calibrated(towers(tmp_path / "t.onnx", [seed, seed + 3, seed + 6]))
-    observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
-    found = bounds(import_graph(model.proto), observed)
-    proto = onnx.shape_inference.infer_shapes(model.proto)
-    floats = [
-        value for value in proto.graph.value_info if value.type.tensor_type.elem_type == FLOAT
-    ]
-    del proto.graph.output[:]
-    proto.graph.output.extend(value for value in floats if value.name in found)
-    assert len(proto.graph.output) > len(observed)
-    seen = [
-        outputs_of(proto, {name: values[start : start + 2] for name, values in feeds.items()})
-        for start in range(0, 8, 2)
-    ]
-    for value, *arrays in zip(proto.graph.output, *seen, strict=True):
-        largest = max(float(np.abs(array).max()) for array in arrays)
-        assert largest <= found[value.name] * (1 + 1e-5)
 
 
 def test_an_all_fp16_model_has_a_cast_at_each_end(tmp_path):
@@ -329,7 +306,7 @@ def test_unknown_ranges_are_said(tmp_path):
     nodes = as_nodes("[first] a = MatMul(x, w)  [div] b = Div(k, a)  [relu] y = Relu(b)")
     weights = {"w": weight(8, 8), "k": np.array(1, np.float32)}
     model, calibration, _ = small(tmp_path, nodes, weights)
-    assert quantize(model, calibration, Plan("fp16")).fp16_subgraphs.unknown == ("b", "y")
+    assert quantize(model, calibration, Plan("fp16")).fp16_subgraphs.unknown == ("a", "b", "y")
 
 
 def test_tensors_that_subgraphs_and_users_read_stay_float32(tmp_path):

@@ -192,6 +192,7 @@ class Compare(
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_candidates, open_variant
         from trtcal.limits import BROKEN, HOLDS, UNDECIDED, overall, require
+        from trtcal.metrics import FINDINGS
         from trtcal.model import load_model
 
         model = load_model(self.reference)
@@ -228,8 +229,8 @@ class Compare(
         holding = (path for path, limits in judged.items() if overall(limits) == HOLDS)
         if judged and not advise_on_loss(self, self.reference, judged):
             advise_after_success(self, self.reference, next(holding))
-        if result.limits:
-            every = [judgement for several in by_name.values() for judgement in several]
+        every = [judgement for several in by_name.values() for judgement in several]
+        if result.limits or any(each.limit.about.of == FINDINGS for each in every):
             states = (BROKEN,) if self.allow_undecided else (BROKEN, UNDECIDED)
             require(every, "choose another method, or run `trtcal search`", states)
         if crashes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
-from trtcal.cli.options import JudgingOptions, argument, option
+from trtcal.cli.options import DataOptions, JudgingOptions, argument, option
 from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage, warning
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
@@ -15,6 +15,7 @@ from trtcal.errors import InputError, some
 if TYPE_CHECKING:
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.findings import Evidence, Finding
+    from trtcal.model import Model
 
 FINDINGS_SHOWN = 10
 EVIDENCE_SHOWN = 2
@@ -27,11 +28,14 @@ COUNTED_AS = {
 }
 
 
-class Diagnose(JudgingOptions, example="trtcal diagnose builds/sm89 --log replayed.log"):
+class Diagnose(
+    DataOptions, JudgingOptions, example="trtcal diagnose builds/sm89 --log replayed.log"
+):
     """Show what is wrong with the build in FOLDER, the most severe first, with evidence and fix.
 
-    --layers, --log and --model, in any combination, describe engines built by other tools. The
-    status is 1 if a limit, given here or in trtcal.toml, is broken.
+    --layers, --log and --model, in any combination, describe engines built by other tools. With
+    --data, the values of a model in float16 are measured: which overflow, and the cure. The status
+    is 1 if a limit, given here or in trtcal.toml, is broken.
     """
 
     folder: Path | None = argument()
@@ -92,6 +96,8 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     from trtcal.model import load_model
 
     config = options.config_of_builds
+    if options.data and not options.model:
+        raise InputError("--data measures the values of a model", "give the model too: --model")
     others = options.layers or options.logs or options.model
     if options.layers if options.folder else not others:
         raise InputError(
@@ -99,15 +105,22 @@ def _diagnose(options: Diagnose) -> Diagnosis:
             "give a build's folder, or any of --layers, --log, --model",
         )
     model = load_model(options.model) if options.model else None
+    overflow = _overflow(options, model) if model and options.data else ()
     if options.folder:
         _warn_of_failure(options.folder)
-        return check_folder(options.folder, config, options.logs, model)
+        return check_folder(options.folder, config, options.logs, model, overflow)
     engine = Engine("no layers", ())
     if options.layers:
         engine = read_engine(options.layers, options.profile)
     for line in engine.notes:
         note(f"note: {line}")
-    return check_engine(engine, config, options.logs, model)
+    return check_engine(engine, config, options.logs, model, overflow)
+
+
+def _overflow(options: Diagnose, model: Model) -> tuple[Finding, ...]:
+    from trtcal.evaluate.overflow import find_overflow
+
+    return find_overflow(model, options.open_data(model, options.config.evaluation))
 
 
 def _warn_of_failure(folder: Path) -> None:

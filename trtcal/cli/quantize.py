@@ -180,8 +180,8 @@ class Quantize(
             raise click.UsageError(
                 "--improve and --optimizations exclude each other: leave --optimizations out"
             )
-        if not self.improve and (self.data or self.metric_file or self.float_output):
-            raise click.UsageError("--data, --metric-file and --float-output need --improve")
+        if not self.improve and (self.metric_file or self.float_output):
+            raise click.UsageError("--metric-file and --float-output need --improve")
         if self.only and self.plan:
             raise click.UsageError("--only and --plan exclude each other: leave --plan out")
         if self.precision and self.plan:
@@ -214,8 +214,12 @@ class Quantize(
         plan = _plan(self)
         if self.float_output and not plan.is_int8:
             raise click.UsageError("--float-output is for plans whose one narrow precision is int8")
+        if self.data and not self.improve and "fp16" not in plan.asked:
+            raise click.UsageError("--data needs --improve, or a plan that asks for fp16")
         check_precisions(plan.asked, self._suited)
         model, calibration, improved = _subject(self, plan)
+        if "fp16" in plan.asked and not (calibration and calibration.peaks):
+            calibration = self._with_peaks(model, calibration)
         quantized = quantize(model, calibration, plan)
         with together():
             if improved:
@@ -236,6 +240,20 @@ class Quantize(
             self.output_path, written, document, lambda: _show(quantized, coverage, record)
         )
         self._advise(plan)
+
+    def _with_peaks(self, model: Model, calibration: Calibration | None) -> Calibration | None:
+        """Return the calibration with the values that float16 would have to hold, if data are known."""
+        from trtcal.evaluate.overflow import tensor_peaks
+        from trtcal.quantization.qdq import without_ranges
+
+        settings = self.config.calibration
+        recalled = recall(self.ranges or Path("calibration.json")).get("data", "")
+        if not (self.data or settings.data) and (not recalled or recalled.endswith(".py")):
+            return calibration
+        dataset = self.open_data(model, replace(settings, data=settings.data or Path(recalled)))
+        with progress("finding values beyond float16", len(dataset), "samples") as advance:
+            peaks = tensor_peaks(model, dataset, advance)
+        return replace(calibration or without_ranges(model), peaks=peaks)
 
     def _advise(self, plan: Plan) -> None:
         from trtcal.backends.registry import targets_here
@@ -298,4 +316,7 @@ def _show_fp16(part: Fp16Subgraphs) -> None:
         say(f"{count:,} constants are subnormal in fp16 and lose digits: in {names}")
     if part.unknown:
         names = some(part.unknown, NAMES_SHOWN)
-        say(f"values of these tensors may exceed the range of fp16: no bound is known: {names}")
+        warning(
+            f"fp16_overflow: values of these tensors may exceed the range of fp16: {names}",
+            "measure them, so that what overflows stays in fp32: give --data",
+        )

@@ -99,8 +99,7 @@ def _show_unfit(document: dict[str, Any]) -> None:
     if document["beyond_float16"]:
         names = _named(document["beyond_float16"])
         warning(
-            f"float16 is too small for values of these layers, which stay in INT8: {names}",
-            "--rest fp32 can leave these layers out of INT8",
+            f"float16 is too small for values of these layers, which run in INT8 or float32: {names}",
         )
     unfit = [row["float_layers"] for row in document["measured_plans"] if not row["finite"]]
     for layers in unfit[:LAYERS_SHOWN]:

@@ -26,9 +26,11 @@ from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide,
 from trtcal.evaluate.collectors import DataChecker, check_question, read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
+from trtcal.evaluate.overflow import find_overflow, judge_findings, low_risks, of_outputs
 from trtcal.evaluate.per_sample import Labels
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
+from trtcal.evidence.findings import Finding
 from trtcal.limits import INCONCLUSIVE, Limit
 from trtcal.stats import ALPHA, sequential_levels
 
@@ -161,6 +163,7 @@ def ab_test(
     metrics = [rule.metric, *(limit.metric for limit in rule.limits)]
     check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
+    overflow = find_overflow(candidate.half, dataset, batch)
     analyses = InterimAnalyses(
         replace(rule, alone=reference is None),
         len(dataset),
@@ -175,6 +178,8 @@ def ab_test(
         if not analyses.is_due(seen.replay.samples):
             continue
         contrast, issues = seen.replay.contrasts(), seen.replay.issues()
+        count = seen.replay.not_finite[2 if reference else 1]
+        analyses.findings = (*overflow, *of_outputs(count, seen.replay.samples))
         numbers = np.concatenate(seen.numbers)
         seen_so_far = (seen.replay.samples, seen.whole(), contrast, issues, numbers)
         if analyses.judge(*seen_so_far) != INCONCLUSIVE:
@@ -222,6 +227,7 @@ class InterimAnalyses:
     ) -> None:
         self.rule, self.samples, self.count = rule, samples, count
         self.slices, self.blocks, self.known = slices or {}, blocks, known
+        self.findings: Sequence[Finding] = ()
         self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
         looks = tuple((i + 1) / count for i in range(count))
         self.levels = sequential_levels(2 * rule.alpha, looks)
@@ -252,8 +258,10 @@ class InterimAnalyses:
         times = (self.blocks.baseline, self.blocks.candidate) if self.blocks else None
         rule = replace(self.rule, alpha=alpha)
         answers = ask(rule, figures, here, times, self.sizes, contrast, issues)
-        warnings = self.blocks.warnings if self.blocks else ()
-        decided = decide(self.rule, answers, (*self.known(samples), *warnings), issues)
+        answers = replace(answers, judgements=(*judge_findings(self.findings), *answers.judgements))
+        warnings = (*self.known(samples), *low_risks(self.findings))
+        warnings += self.blocks.warnings if self.blocks else ()
+        decided = decide(self.rule, answers, warnings, issues)
         self.verdict = replace(decided, rule=self.rule)
         self.seen = samples
         self.made.append({"samples": samples, "alpha": alpha, "word": self.verdict.word})

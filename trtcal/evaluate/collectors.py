@@ -5,7 +5,7 @@ Nothing grows with samples, but for an A/B test, which keeps a few figures of ea
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,10 +39,12 @@ from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, W
 from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
+from trtcal.evaluate.overflow import of_outputs
 from trtcal.evaluate.per_sample import Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
 from trtcal.evaluate.variants import Variant
+from trtcal.evidence.findings import Finding
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
 from trtcal.stats import Mask, OfMany
@@ -196,7 +198,8 @@ class TaskReplay:
 
     What is of the reference alone, or of all samples together, is collected here: the contrast of its
     outputs, the figures of constant answers, and the boxes of the last `judged` models where labels are
-    annotations. `checker` sees the reference's outputs.
+    annotations. `checker` sees the reference's outputs. `not_finite` counts the samples of each variant
+    (from 1 on) that give NaN or infinity.
     """
 
     def __init__(self, task: Task, judged: int, checker: DataChecker | None = None) -> None:
@@ -205,6 +208,7 @@ class TaskReplay:
         self.constant = ConstantAnswers({})
         self.known, self.is_new = set[bytes](), np.zeros(0, bool)
         self.samples, self.distinct = 0, 0
+        self.not_finite = Counter[int]()
 
     def batches(
         self,
@@ -221,6 +225,10 @@ class TaskReplay:
             if self.checker is not None:
                 self.checker.see(batch)
             self.samples += batch.size
+            finite = tuple(
+                self._finite(n, each, batch.size) for n, each in enumerate(batch.outputs, 1)
+            )
+            batch = replace(batch, outputs=finite)  # it is read through
             outputs = (batch.expected, *batch.outputs)
             if self.precision is not None and batch.labels is not None:
                 judged = outputs[: self.judged] if self.judged > 0 else outputs[self.judged :]
@@ -246,6 +254,17 @@ class TaskReplay:
                     self.is_new[row] = digest.tobytes() not in self.known
                     self.known.add(digest.tobytes())
             yield feeds
+
+    def _finite(self, place: int, outputs: Outputs, size: int) -> Outputs:
+        """Return outputs with 0 in place of what is not finite, and count the samples that have it."""
+        floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f"}
+        masks = {
+            n: ~np.isfinite(array) for n, array in floats.items() if not np.isfinite(array).all()
+        }
+        rows = [mask.reshape(size, -1).any(1) for mask in masks.values() if len(mask) == size]
+        if masks:
+            self.not_finite[place] += int(np.any(rows, axis=0).sum()) if rows else size
+        return outputs | {n: np.where(mask, 0, outputs[n]) for n, mask in masks.items()}
 
     def contrasts(self) -> dict[str, float]:
         """Return the figures of what shows nothing, so far."""
@@ -388,6 +407,7 @@ class Evaluation:
     own: tuple[Group, ...]
     breakdowns: tuple[Breakdown, ...]
     worst: tuple[Sample, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass
@@ -508,7 +528,10 @@ def evaluate(
         both = [{**a, **b} for a, b in zip(figures, own, strict=True)]
         for collector, each, names_of_own in zip(collectors, both, own, strict=True):
             collector.add(part.numbers, both[0], each, names_of_own)
-    evaluations = [collector.result() for collector in collectors]
+    evaluations = [
+        replace(collector.result(), findings=of_outputs(replayed.not_finite[place], len(dataset)))
+        for place, collector in enumerate(collectors)
+    ]
     if (precision := replayed.precision) is not None:
         evaluations = [
             replace(evaluation, means=evaluation.means | precision.means(n))

@@ -23,9 +23,11 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
+from trtcal.evaluate.overflow import as_text, find_overflow
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Crashes, Variant, check_variants
+from trtcal.evidence.findings import Finding
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
 from trtcal.model import Model
@@ -50,7 +52,8 @@ class Row:
     `coverage` is how much of the compute is in INT8, `cut` says who computes outputs after a cut, and
     which layers with Q/DQ this CPU computes in float for their form,
     `shared_samples` how many of the samples are calibration samples. `is_alternative` is what stands
-    beside the others and is no candidate, as FP16 beside INT8.
+    beside the others and is no candidate, as FP16 beside INT8. `findings` say what float16 is too small
+    for in it.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Row:
     cut: str | None = None
     shared_samples: Overlap | None = None
     is_alternative: bool = False
+    findings: tuple[Finding, ...] = ()
 
     def figure(self, metric: Metric) -> float | None:
         """Return a figure of the outputs in the metric's unit, None where the variant has none."""
@@ -87,7 +91,8 @@ class Row:
         """Return the JSON form of what does not rest on times."""
         fields = dataclasses.asdict(self)
         coverage = {"coverage": self.coverage and self.coverage.to_document()}
-        return {k: value for k, value in (fields | coverage).items() if k not in MEASURED}
+        left_out = MEASURED if self.findings else (*MEASURED, "findings")
+        return {k: value for k, value in (fields | coverage).items() if k not in left_out}
 
 
 @dataclass(frozen=True)
@@ -275,7 +280,8 @@ def compare(
             cut="; ".join(filter(None, (variant.cut, variant.floats))) or None,
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
-            **vars(evaluation),
+            **vars(evaluation)
+            | {"findings": (*find_overflow(variant.half, dataset, batch), *evaluation.findings)},
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )
@@ -388,6 +394,7 @@ def _of_row(row: Row) -> Iterator[str]:
         yield f"{row.shared_samples}; the loss on new data may be higher"
     if row.cut is not None:
         yield row.cut
+    yield from map(as_text, row.findings)
     if row.simulation is not None and row.simulation.differs:
         yield _simulated(row.simulation, row.accuracy.samples)
     for breakdown in row.breakdowns:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import Mean, contrasted, doubted, of_ratio, sqnr_interval
+from trtcal.evaluate.overflow import judge_findings
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
@@ -76,7 +77,8 @@ def judge_variants(comparison: Comparison) -> Judged:
         suggestions = judge_row(suggested, rows[index], reference, level)
         held = (contrasted(each, comparison.task.contrast, base_of) for each in judgements)
         known = (doubted(each, comparison.issues) for each in held)
-        return (*known, *as_suggestions(suggestions, undefined))
+        overflow = judge_findings(rows[index].findings, rows[index].name)
+        return (*overflow, *known, *as_suggestions(suggestions, undefined))
 
     def base_of(metric: str) -> float:
         mean = reference.means.get(metric)

@@ -8,8 +8,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from trtcal.backends.kernel_forms import adapted, is_literal
 from trtcal.backends.lowering import lower_with_reasons
+from trtcal.backends.narrow_floats import is_narrow
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.trial import crashes_as_warnings
@@ -36,7 +39,7 @@ class Variant:
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
     of the whole, and `cut` says who computes them. `floats` says which layers this CPU computes in
     float, because its kernels do not take the form of their Q/DQ. `built` is what an engine is known to
-    have in INT8.
+    have in INT8. `half` is the model where it computes in float16.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Variant:
     floats: str | None = None
     source: Model | None = None
     built: Coverage | None = None
+    half: Model | None = None
 
     @property
     def graph(self) -> GraphFacts:
@@ -134,6 +138,7 @@ def open_variant(
         cut,
         source=model if _has_qdq(model) else weightless(model),
         floats=_floats(reasons) if reasons else None,
+        half=model if is_narrow(model.proto) else None,
     )
 
 
@@ -171,6 +176,8 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
     build = engine.build
     session = engine.open()
     outputs, cut = _outputs(session, build.outputs)
+    is_onnx = build.backend == "onnxruntime"
+    model = load_model(onnx.ModelProto.FromString(engine.data)) if is_onnx else None
     return Variant(
         name or build.model_name,
         build.model,
@@ -181,6 +188,7 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
         len(engine.data),
         cut,
         built=build.coverage,
+        half=model if model and is_narrow(model.proto) else None,
     )
 
 

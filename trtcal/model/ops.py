@@ -13,11 +13,11 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
-Abs                               bounded picks
+Abs                               picks
 Add                               light epilogue quantizes elementwise commutes spelled
 AffineGrid                        unparsed
 Attention                         attends
-AveragePool                       bounded pools scales untyped
+AveragePool                       pools scales untyped
 BatchNormalization                factors light epilogue elementwise
 Bernoulli                         random unparsed
 BiasAdd                           unmultiplied
@@ -44,12 +44,12 @@ ConstantOfShape                   typed
 Conv                              multiplies convolves matrix
 ConvInteger                       integer unparsed
 ConvTranspose                     multiplies convolves rtx_floats
-Cos                               unit sensitive
+Cos                               sensitive
 CumProd                           unparsed
 CumSum                            sensitive
 DecoderMaskedMultiHeadAttention   attends
 DeformConv                        no_rtx plugs
-DepthToSpace                      bounded picks
+DepthToSpace                      picks
 DequantizeLinear                  qdq
 Det                               unparsed
 DFT                               unparsed
@@ -59,26 +59,26 @@ DynamicQuantizeLinear             unparsed
 Einsum                            multiplies
 Elu                               epilogue quantizes activates
 EmbedLayerNormalization           unmultiplied
-Erf                               unit activates
+Erf                               activates
 Exp                               sensitive
-Expand                            bounded picks
+Expand                            picks
 EyeLike                           typed
 FastGelu                          unmultiplied
 Flatten                           moves free
-Gather                            cuts bounded
-GatherElements                    bounded picks
-GatherND                          bounded picks
-Gelu                              bounded quantizes activates
+Gather                            cuts
+GatherElements                    picks
+GatherND                          picks
+Gelu                              quantizes activates
 Gemm                              multiplies matrix
-GlobalAveragePool                 bounded shifts scales untyped
-GlobalMaxPool                     bounded shifts scales
+GlobalAveragePool                 shifts scales untyped
+GlobalMaxPool                     shifts scales
 GridSample                        sensitive
 GroupNorm                         unmultiplied
 GroupNormalization                sensitive
 GroupQueryAttention               attends
 GRU                               recurrent
-HardSigmoid                       unit light epilogue quantizes activates ort_fused
-HardSwish                         bounded light epilogue quantizes activates
+HardSigmoid                       light epilogue quantizes activates ort_fused
+HardSwish                         light epilogue quantizes activates
 Identity                          moves free scales elementwise spelled
 ImageDecoder                      unparsed
 InstanceNormalization             sensitive
@@ -94,17 +94,17 @@ MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
 Max                               selects spelled
-MaxPool                           bounded pools shifts scales untyped picks
+MaxPool                           pools shifts scales untyped picks
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
 MelWeightMatrix                   unparsed
 Min                               selects spelled
-Mish                              bounded quantizes activates
+Mish                              quantizes activates
 Mul                               factors light epilogue quantizes elementwise commutes spelled
 MultiHeadAttention                attends
 Multinomial                       random unparsed
-Neg                               bounded picks
+Neg                               picks
 NhwcMaxPool                       unmultiplied
 NonMaxSuppression                 no_rtx
 NonZero                           no_rtx
@@ -137,14 +137,14 @@ ReduceL1                          sensitive
 ReduceL2                          sensitive
 ReduceLogSum                      sensitive
 ReduceLogSumExp                   sensitive
-ReduceMax                         bounded shifts picks
-ReduceMean                        bounded shifts sensitive
-ReduceMin                         bounded picks
+ReduceMax                         shifts picks
+ReduceMean                        shifts sensitive
+ReduceMin                         picks
 ReduceProd                        sensitive
 ReduceSum                         sensitive
 ReduceSumSquare                   sensitive
 RegexFullMatch                    unparsed
-Relu                              bounded scales light epilogue activates ort_fused picks
+Relu                              scales light epilogue activates ort_fused picks
 Reshape                           moves free
 RMSNormalization                  sensitive
 RNN                               recurrent
@@ -159,19 +159,18 @@ SequenceInsert                    unparsed
 SequenceLength                    unparsed
 SequenceMap                       unparsed
 Shape                             shape_only
-Sigmoid                           unit light epilogue quantizes activates ort_fused
+Sigmoid                           light epilogue quantizes activates ort_fused
 SimplifiedLayerNormalization      unmultiplied
-Sin                               unit sensitive
+Sin                               sensitive
 Size                              shape_only
 SkipGroupNorm                     unmultiplied
 SkipLayerNormalization            unmultiplied
 SkipSimplifiedLayerNormalization  unmultiplied
-Slice                             cuts bounded
-Softmax                           unit sensitive
+Slice                             cuts
+Softmax                           sensitive
 Softplus                          quantizes activates
-Softsign                          unit
-SpaceToDepth                      bounded picks
-Split                             cuts bounded
+SpaceToDepth                      picks
+Split                             cuts
 SplitToSequence                   unparsed
 Squeeze                           moves free
 StringConcat                      unparsed
@@ -180,9 +179,9 @@ StringSplit                       unparsed
 Sub                               epilogue quantizes elementwise spelled
 Sum                               epilogue
 Tan                               sensitive
-Tanh                              unit epilogue quantizes activates ort_fused
+Tanh                              epilogue quantizes activates ort_fused
 TfIdfVectorizer                   unparsed
-Tile                              bounded picks
+Tile                              picks
 Transpose                         moves untyped
 Unique                            unparsed
 Unsqueeze                         moves free
@@ -211,10 +210,6 @@ SELECTS = _with("selects")
 """Every value of their output is one of an input's, so that the largest range bounds it."""
 PICKS = MOVES | CUTS | SELECTS | _with("picks")
 """Every value of their output is one of an input's, perhaps with another sign, a limit, or 0."""
-BOUNDED = MOVES | _with("bounded")
-"""Their outputs have no larger magnitudes than their first input."""
-WITHIN_ONE = _with("unit")
-"""Their outputs have magnitudes of 1 at most."""
 POOLS = _with("pools")
 """They pool over a window."""
 SHIFTS = MOVES | _with("shifts")

@@ -35,6 +35,7 @@ from trtcal.evaluate.ab import ab_test as test
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
+from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
@@ -76,7 +77,7 @@ from trtcal.quantization import (
     tensors_to_observe,
 )
 from trtcal.quantization import quantize as write_qdq
-from trtcal.quantization.qdq import asked_precisions
+from trtcal.quantization.qdq import asked_precisions, without_ranges
 from trtcal.ranges import Calibration, Parameters
 from trtcal.reporting.document import assemble
 from trtcal.reporting.render import render, write_page
@@ -170,14 +171,15 @@ def quantize(
     plan: Plan | Mapping[str, Any] | PathLike | None = None,
     output: PathLike | None = None,
     precision: str | None = None,
+    data: Data | None = None,
 ) -> QuantizedModel:
     """Write Q/DQ into a model where a plan asks for INT8, FP8, INT4 or NVFP4, and casts for fp16.
 
     Without a `plan`, every layer that can have `precision` gets it: "int8" if None, "fp8", "int4",
     "nvfp4" or "fp16"; a mapping is a plan's JSON form. INT4 and NVFP4 are for weights: these need
-    no `calibration`, fp16 neither. `output` is the ONNX file to write. `InputError` if the
-    calibration is missing or of another model, the plan matches nothing, or both a plan and a
-    precision are given.
+    no `calibration`, fp16 neither. `output` is the ONNX file to write. What overflows float16 on
+    the samples of `data` stays in float32. `InputError` if the calibration is missing or of another
+    model, the plan matches nothing, or both a plan and a precision are given.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> quantized = quantize(digits, calibrate(digits, data), {"layers": {"head/gemm": "fp32"}})
@@ -190,7 +192,12 @@ def quantize(
         raise InputError("both a plan and a precision are given", "leave one of them out")
     ranges = None if calibration is None else _calibration(calibration)
     asked = _plan(plan) if precision is None else Plan(precision)
-    quantized = write_qdq(prepare(_model(model)), ranges, asked)
+    loaded = _model(model)
+    prepared = prepare(loaded)
+    if data is not None and (ranges or not (asked or Plan()).ranged):
+        peaks = tensor_peaks(prepared, open_data(data, loaded))
+        ranges = replace(ranges or without_ranges(prepared), peaks=peaks)
+    quantized = write_qdq(prepared, ranges, asked)
     if output is not None:
         write_onnx(Path(output), quantized.proto)
     return quantized

@@ -62,6 +62,13 @@ class Inputs:
         return self.preparation.graph
 
     @property
+    def asks_fp16(self) -> bool:
+        """Whether a variant has parts in float16."""
+        build = self.config.build
+        plans = (Plan(rest=build.rest_for(build.run_targets)), *self.plans.values())
+        return build.compares_fp16 or any("fp16" in plan.asked for plan in plans)
+
+    @property
     def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
         """The limits of the comparison, and how it is made."""
         settings, config = self.config.evaluation, self.config

@@ -37,6 +37,7 @@ from trtcal.pipeline.stages import (
     calibrate_all,
     checked_data,
     compare_all,
+    find_peaks,
     improve_short,
     observe_tensors,
     quantize_all,
@@ -129,7 +130,8 @@ def run_stages(
 ) -> Document:
     """Do all stages and return the report's document."""
     observation = observe_tensors(inputs, journal)
-    calibrations = calibrate_all(observation, inputs.config, journal)
+    peaks = find_peaks(inputs, inputs.prepared, journal) if inputs.asks_fp16 else {}
+    calibrations = calibrate_all(observation, inputs.config, journal, peaks)
     record_tails(inputs, [*calibrations.values(), calibrate(observation, "percentile")], journal)
     variants = quantize_all(inputs, calibrations, journal)
     sizes = size_ranges(inputs.model, inputs.calibration_data)

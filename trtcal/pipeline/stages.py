@@ -30,6 +30,7 @@ from trtcal.data.dataset import SizeRanges
 from trtcal.documents import Document, digest_file, to_fields, unfinished, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers
+from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.variant_limits import falls_short
 from trtcal.evaluate.variants import open_candidates, open_variant
@@ -114,9 +115,12 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
 
 
 def calibrate_all(
-    observation: Observation, config: Config, journal: Journal
+    observation: Observation,
+    config: Config,
+    journal: Journal,
+    peaks: dict[str, float] | None = None,
 ) -> dict[str, Calibration]:
-    """Return the ranges that each method chooses from the histograms."""
+    """Return the ranges that each method chooses from the histograms, with the peaks of tensors."""
     settings = config.calibration
     own = [plan.method or settings.method for plan in config.plans.values()]
     calibrations = {}
@@ -124,10 +128,19 @@ def calibrate_all(
         output = f"calibrations/{method}.json"
         parameters = settings.parameters.get(method)
         with journal.step("calibrate", output, (observation.digest,), parameters) as record:
-            calibrations[method] = calibrate(observation, method, parameters)
+            ranges = calibrate(observation, method, parameters)
+            calibrations[method] = replace(ranges, peaks=peaks or {})
             calibrations[method].write(journal.folder / output)
             record(calibrations[method].digest)
     return calibrations
+
+
+def find_peaks(inputs: Inputs, model: Model, journal: Journal) -> dict[str, float]:
+    """Return the largest magnitudes that float16 would have to hold."""
+    data = inputs.calibration_data
+    title = "finding the values that float16 is too small for"
+    with data.reading_for("peaks for float16"), journal.progress(title, len(data)) as advance:
+        return tensor_peaks(model, data, advance)
 
 
 def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: Journal) -> None:
@@ -225,6 +238,8 @@ def write_variant(
     optimized = None if model is inputs.prepared else journal.digest_of(optimizations_file(name))
     digests = (inputs.graph, calibration.digest, optimized or "")
     with journal.step("quantize", output, digests, plan.to_document()) as record:
+        if "fp16" in plan.asked and not calibration.peaks:
+            calibration = replace(calibration, peaks=find_peaks(inputs, model, journal))
         quantized = quantize(model, calibration, plan)
         record(write_quantized(journal.folder / output, quantized).digest)
     return journal.folder / output

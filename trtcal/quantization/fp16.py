@@ -22,6 +22,8 @@ from trtcal.quantization.weights import as_scale
 FP32, FP16 = "fp32", "fp16"
 FP16_MAX = 65504.0
 FP16_NORMAL = 2.0**-14  # smaller values lose digits
+FP16_LEAST = 2.0**-25  # half the least float16
+BEYOND = f"and the largest float16 is {FP16_MAX:.0f}"
 FP16_LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
 FLOAT16_TENSOR = "tensor(float16)"
 LENGTHS = slice(4, 5)  # of the inputs of a recurrent operator: its `sequence_lens`
@@ -82,23 +84,36 @@ def is_cast_to(dtype: type, node: gs.Node) -> bool:
     return bool(node.op == "Cast" and node.outputs[0].dtype == dtype)
 
 
-def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> str | None:
-    """Return why a node would overflow float16, None if no constant or range shows that it does.
+@dataclass(frozen=True)
+class Values:
+    """The largest magnitudes that were observed of tensors, of all of them if `is_measured`."""
 
-    `observed` has the largest magnitude that was observed of a tensor.
-    """
-    for tensor in at_places(node, places):
-        if isinstance(tensor, gs.Constant):
-            reason = _unfit(tensor)
-            if reason:
-                return reason
-        elif observed.get(tensor.name, 0.0) > FP16_MAX:
-            largest = observed[tensor.name]
-            return (
-                f"tensor {tensor.name!r} reached {largest:.6g}, and the largest float16 is "
-                f"{FP16_MAX:.0f}"
-            )
-    return None
+    observed: Mapping[str, float]
+    is_measured: bool = False
+
+    def fit(self, tensor: gs.Tensor) -> bool:
+        """Tell whether a tensor is known to stay within float16, as what a DQ node gives does."""
+        is_dequantized = any(maker.op in QDQ for maker in tensor.inputs)
+        return is_dequantized or self.observed.get(tensor.name, np.inf) <= FP16_MAX
+
+    def obstacle(self, tensor: gs.Tensor) -> str | None:
+        """Return why a tensor cannot be in float16, None if nothing shows it."""
+        largest = self.observed.get(tensor.name)
+        if largest is not None and 0 < largest < FP16_LEAST:
+            return f"tensor {tensor.name!r}, of {largest:.6g} at most, would be 0 in float16"
+        if self.fit(tensor) or (largest is None and not self.is_measured):
+            return None
+        reached = "was not measured" if largest is None else f"reached {largest:.6g}"
+        return f"tensor {tensor.name!r} {reached}, {BEYOND}"
+
+
+def overflow(node: gs.Node, places: Places, values: Values) -> str | None:
+    """Return why float16 does not fit a node, None if no constant or value shows that."""
+    reasons = (
+        _unfit(tensor) if isinstance(tensor, gs.Constant) else values.obstacle(tensor)
+        for tensor in at_places(node, places)
+    )
+    return next(filter(None, reasons), None)
 
 
 def at_places(node: gs.Node, places: Places) -> Iterator[gs.Tensor]:
@@ -111,10 +126,7 @@ def _unfit(tensor: gs.Constant) -> str | None:
     values = np.abs(np.asarray(constant(tensor)))
     finite = values[np.isfinite(values)]
     if finite.size and finite.max() > FP16_MAX:
-        return (
-            f"its constant {tensor.name!r} has {finite.max():.6g}, and the largest float16 is "
-            f"{FP16_MAX:.0f}"
-        )
+        return f"its constant {tensor.name!r} has {finite.max():.6g}, {BEYOND}"
     if finite.any() and not finite.astype(np.float16).any():
         return f"its constant {tensor.name!r} of {finite.max():.6g} would be 0 in float16"
     return None
@@ -160,13 +172,13 @@ class Survey:
         graph: gs.Graph,
         decisions: Mapping[str, Decision],
         quantized: Collection[str],
-        observed: Mapping[str, float],
+        values: Values,
         floats: str,
     ) -> None:
         self.graph = graph
         self.quantized = quantized
         self.floats = floats
-        self.observed = observed
+        self.values = values
         self.skipped: dict[str, str] = {}
         self.places: dict[int, Places] = {}
         self.fixed: dict[Hashable, str] = {}
@@ -204,7 +216,7 @@ class Survey:
             return f"TensorRT's parser builds {node.op} with sequence lengths in float32 alone"
         if node.name in self.quantized and not all(map(self._takes_fp16, pairs_before(node))):
             return "its scales are too small for float16, or its opset is too low"
-        return overflow(node, places, self.observed)
+        return overflow(node, places, self.values)
 
     def _takes_fp16(self, pair: gs.Node) -> bool:
         return takes_fp16_scale(pair, self.graph.opset)
@@ -241,11 +253,11 @@ class Survey:
         any_type = node.op in SHAPE_ONLY or (node.op in QDQ and self._takes_fp16(node))
         return None if any_type or is_cast_to(np.float16, node) else FP32
 
-    def unbounded(self, nodes: list[gs.Node], known: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the tensors of float16 nodes that have no known bound within float16."""
+    def unbounded(self, nodes: list[gs.Node]) -> tuple[str, ...]:
+        """Return the tensors of float16 nodes that are not known to stay within float16."""
         floats = (tensor for node in nodes for tensor in at_places(node, self.places[id(node)]))
-        names = (tensor.name for tensor in floats if not isinstance(tensor, gs.Constant))
-        return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > FP16_MAX))
+        computed = (tensor for tensor in floats if not isinstance(tensor, gs.Constant))
+        return tuple(dict.fromkeys(each.name for each in computed if not self.values.fit(each)))
 
 
 def pairs_before(node: gs.Node) -> Iterator[gs.Node]:

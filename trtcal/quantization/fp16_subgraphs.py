@@ -15,11 +15,11 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model.graph import GraphWriter, constant, redirect_readers
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
-from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
     FP16_MAX,
     Places,
     Survey,
+    Values,
     fp16_scale,
     is_cast_to,
     is_fp32,
@@ -28,6 +28,8 @@ from trtcal.quantization.fp16 import (
     takes_fp16_scale,
 )
 from trtcal.quantization.plan import Decision
+
+CLIPPED = "/within/clip"  # the end of the names of Clips that are written
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,17 @@ def make_fp16_subgraphs(
     graph: gs.Graph,
     decisions: Mapping[str, Decision],
     quantized: Collection[str],
-    observed: Mapping[str, float],
+    values: Values,
     floats: str,
 ) -> Fp16Subgraphs:
     """Turn what `decisions` ask in fp16, by node name, into float16, in place.
 
-    `quantized` are the nodes in INT8, `observed` the largest magnitudes seen of tensors. What nothing
-    decides on runs in `floats` (fp16 or fp32), or in the other one where that saves casts.
+    `quantized` are the nodes in INT8, `values` what is known of tensors. What nothing decides on runs
+    in `floats` (fp16 or fp32), or in the other one where that saves casts.
     """
-    survey = Survey(graph.toposort(mode="nodes"), decisions, quantized, observed, floats)
+    survey = Survey(graph.toposort(mode="nodes"), decisions, quantized, values, floats)
     nodes = survey.split(floats)
-    unknown = survey.unbounded(nodes, bounds(graph, observed))
+    unknown = survey.unbounded(nodes)
     writer = _Writer(graph)
     for node in nodes:
         writer.convert(node, survey.places[id(node)])

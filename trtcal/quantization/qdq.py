@@ -25,6 +25,7 @@ from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
 from trtcal.quantization.blocks import least_scale, scale_step
+from trtcal.quantization.fp16 import Values
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
@@ -98,8 +99,10 @@ def quantize(
     fp16_subgraphs = Fp16Subgraphs()
     if "fp16" in plan.asked:
         observed = {name: item.observed_amax for name, item in ranges.ranges.items()}
+        observed |= ranges.peaks
         quantized = [name for name, precision in names.items() if precision not in WEIGHTS_ONLY]
-        fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, observed, plan.floats)
+        values = Values(observed, bool(ranges.peaks))
+        fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, values, plan.floats)
         skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
     done |= names

@@ -27,6 +27,7 @@ from trtcal.documents import (
     read_document,
     read_json,
     seal,
+    to_fields,
 )
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.variant_limits import judge_variants
@@ -253,20 +254,26 @@ def _build_measured(build: Build, findings: Findings) -> Document:
     if log is not None:
         log["is_original"] = digest_file(build.log) == build.measured.get("log_digest")
     diagnosis = findings.diagnoses.get(build.digest)
+    rows = findings.comparison.rows if findings.comparison else ()
+    own = [to_fields(each) for row in rows if row.model == build.model for each in row.findings]
     return {
         **build.measured,
         "where": findings.where[build.digest],
         "log": log,
-        "diagnosis": None if diagnosis is None else _diagnosis(diagnosis),
+        "diagnosis": None if diagnosis is None else _diagnosis(diagnosis, own),
         "times_ms": {layer.name: layer.time_ms for layer in build.layers if layer.time_ms},
     }
 
 
-def _diagnosis(document: Document) -> Document:
-    """Return a diagnosis with its costliest findings, and how many of each kind there are."""
-    kinds = Counter(finding["kind"] for finding in document["findings"])
+def _diagnosis(document: Document, own: Sequence[Document] = ()) -> Document:
+    """Return a diagnosis with its costliest findings, and how many of each kind there are.
+
+    `own` are what the comparison found of the same model.
+    """
+    every = [*own, *document["findings"]]
+    kinds = Counter(finding["kind"] for finding in every)
     kept = _kept(document, ("accepted", "limits", "counts", "notes"))
-    return {"findings": document["findings"][:FINDINGS_KEPT], "kinds": kinds, **kept}
+    return {"findings": every[:FINDINGS_KEPT], "kinds": kinds, **kept}
 
 
 def _failed_log(folder: Path, where: str) -> Document:

@@ -18,6 +18,7 @@ from trtcal.data.issues import ERROR, DataIssue
 from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
+from trtcal.evaluate.overflow import as_text, low_risks
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.findings import Finding
@@ -156,6 +157,12 @@ def judge(
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*_not_paid(comparison, best.row, speed_estimates), *crashes)
+    reasons += tuple(
+        f"{row.name}: {as_text(finding)}."
+        for row in comparison.rows[1:]
+        for finding in row.findings
+        if row is not best.row and finding.cost.risk == "high"
+    )
     reasons += tuple(_of_data("calibration", issue) for issue in issues)
     reasons += tuple(_of_data("evaluation", issue) for issue in comparison.issues)
     reasons += (*_dead_channels(best.row), *_outlier(best.row, tails))
@@ -400,9 +407,10 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 
 def _of_evaluation(row: Row) -> list[str]:
+    near = low_risks(row.findings)
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
-    return [sentence for sentence in (shared, cut) if sentence]
+    return [sentence for sentence in (*near, shared, cut) if sentence]
 
 
 def _larger_engines(

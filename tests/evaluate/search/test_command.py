@@ -114,11 +114,9 @@ def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
     status, document = searched(capsys, ["search", str(net), "--data", str(data)])
     assert status == 0
     assert document["beyond_float16"] == ["far1", "far2"]
-    unfit = [row for row in document["measured_plans"] if not row["finite"]]
-    assert [row["float_layers"] for row in unfit] == [["far1", "far2", "gemm"]]
-    assert unfit[0]["loss"]["noise"] is None
+    assert all(row["finite"] for row in document["measured_plans"])
     assert run_command(["search", str(net), "--data", str(data)]) == 0
-    assert "stay in INT8: 2: far1, far2" in capsys.readouterr().err
+    assert "which run in INT8 or float32: 2: far1, far2" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))

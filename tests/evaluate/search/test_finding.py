@@ -11,6 +11,7 @@ from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Compiled, SearchOptions, find_plans
+from trtcal.evaluate.search.plan_loss import Plans
 
 
 def find(one, cache=None, **settings):
@@ -19,21 +20,22 @@ def find(one, cache=None, **settings):
     return find_plans(one.prepared, one.calibration, one.dataset, wanted, known)
 
 
-def test_layers_beyond_float16_are_named_and_stay_in_int8(make):
+def test_layers_beyond_float16_are_named_and_stay_out_of_it(make):
     one = make(far_net)
     result = find(one)
-    assert result.always == {"far1", "far2"}
-    unfit = [point for point in result.found.measured if not point.loss.is_fit]
-    assert [point.plan for point in unfit] == [frozenset()]
-    assert result.found.recommended.plan >= result.always
+    assert result.beyond == {"far1", "far2"}
+    assert all(point.loss.is_fit for point in result.found.measured)
+    alone = Plans(result.model, result.calibration, one.units, "fp16").quantized(frozenset())
+    assert {"far1", "far2"}.isdisjoint(alone.fp16_subgraphs.nodes)
+    assert alone.fp16_subgraphs.unknown == ()
     plain = find(one, precision="fp32")
-    assert not plain.always
+    assert not plain.beyond
     assert all(point.loss.is_fit for point in plain.found.measured)
     assert plain.found.measured[1].loss.noise < 1e-6
 
 
-def test_values_that_fit_float16_keep_no_layer_in_int8(residual):
-    assert not find(residual).always
+def test_values_that_fit_float16_keep_no_layer_out_of_it(residual):
+    assert not find(residual).beyond
 
 
 class Clock:

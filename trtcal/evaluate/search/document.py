@@ -59,7 +59,7 @@ def write_search(
         "measure": result.measure,
         "costs": result.costs.label,
         "float_precision": settings.precision,
-        "beyond_float16": sorted(result.always),
+        "beyond_float16": sorted(result.beyond),
         "front": rows,
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
         "reason": findings.reason,

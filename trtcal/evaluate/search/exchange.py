@@ -52,8 +52,7 @@ class Found:
 class Search:
     """One search; `evaluate` measures the loss of a plan, `shares` foresee it by its units.
 
-    Layers in `always` are not left in float, but in the plan that leaves all of them. The `goal` is
-    what limits of loss leave free: the shortest time or the smallest file.
+    The `goal` is what limits of loss leave free: the shortest time or the smallest file.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Search:
         limits: Limits,
         evaluations: int = EVALUATIONS,
         may: Callable[[], bool] = lambda: True,
-        always: Plan = frozenset(),
         goal: str = FASTEST,
     ) -> None:
         self.units, self.goal = list(shares), goal
@@ -75,10 +73,10 @@ class Search:
         self.word = "INT8" if set(self.wholes) == {"int8"} else "quantization"
         self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
         least = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
-        self.programme = Programme(self.units, costs, always, least)
+        self.programme = Programme(self.units, costs, least)
         self.surrogate = Surrogate(shares)
         self.points: dict[Plan, Point] = {}
-        self.left, self.may, self.always = evaluations, may, always
+        self.left, self.may = evaluations, may
         self.float_ms = costs.baseline_ms
         self.asked = bool(limits.asked)
         self.is_single = len({split(unit).layer for unit in self.units}) == 1
@@ -221,7 +219,7 @@ class Search:
         high = max(self._bracket()) if self.limits.on_loss else float("inf")
         most_ms = self.limits.most_ms(self.float_ms)
         for plan in _changed(best.plan, self.units):
-            if plan in self.points or not plan >= self.always:
+            if plan in self.points:
                 continue
             loss = self.surrogate.loss(plan)
             cost = self._price(plan) if self.limits.on_loss else self.costs.plan_ms(plan)

@@ -71,19 +71,10 @@ SOLVER_S = 10.0
 
 
 class Programme:
-    """Solves for plans of one network; layers in `always` are quantized in all of them.
+    """Solves for plans of one network, with at least `int8_macs` multiply-accumulates in INT8."""
 
-    At least `int8_macs` multiply-accumulates are in INT8.
-    """
-
-    def __init__(
-        self,
-        units: Iterable[Unit],
-        costs: Costs,
-        always: Collection[Unit] = frozenset(),
-        int8_macs: float = 0.0,
-    ) -> None:
-        self.units, self.costs, self.always = list(units), costs, always
+    def __init__(self, units: Iterable[Unit], costs: Costs, int8_macs: float = 0.0) -> None:
+        self.units, self.costs = list(units), costs
         self.known = set(self.units)
         self.places: dict[Variable, int] = {}
         self.rows: list[tuple[Terms, float]] = []  # sum of terms >= number
@@ -203,13 +194,11 @@ class Programme:
         for name, factor in objective.items():
             weights[self._place(name)] = factor / top
         whole = np.array([kind == "x" for kind, _ in self.places], np.int64)
-        lower = np.zeros(len(self.places))
-        lower[[self.places["x", unit] for unit in self.always]] = 1.0
         upper = np.array([self._most(*name) for name in self.places])
         solution = milp(
             weights,
             integrality=whole,
-            bounds=Bounds(lower, upper),
+            bounds=Bounds(np.zeros(len(upper)), upper),
             constraints=LinearConstraint(matrix, [number for _, number in rows], np.inf),
             options={"time_limit": SOLVER_S},
         )

@@ -25,6 +25,7 @@ from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
 from trtcal.evaluate.ab_rule import Answer, is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
@@ -42,6 +43,7 @@ from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import QuantizedModel, find_layers
+from trtcal.quantization.fp16 import BEYOND
 from trtcal.ranges import Calibration
 from trtcal.stats import ALPHA, LEVEL, one_sided, unseen
 
@@ -122,7 +124,7 @@ class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
     Plans are of the prepared `model`, optimized where INT8 falls short, with its `calibration`.
-    Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
+    Layers in `beyond` reach values beyond float16: outside INT8 they stay in float32.
     `missing` is what there was no time for. `tested` holds the recommended plan against the limits as
     `trtcal ab` does, on samples that had no part in the search (`is_held_back`), or where there are
     none on those of the search; `shared_samples` are calibration samples.
@@ -137,7 +139,7 @@ class Result:
     costs: Costs
     found: Found
     builds: dict[Plan, Compiled]
-    always: frozenset[str]
+    beyond: frozenset[str]
     is_held_back: bool
     missing: tuple[str, ...]
     seconds: float
@@ -178,6 +180,8 @@ def find_plans(
     def may() -> bool:
         return settings.clock() < started + settings.time_limit_s
 
+    if settings.precision == "fp16" and not calibration.peaks:
+        calibration = replace(calibration, peaks=tensor_peaks(model, dataset))
     every = _sensitivities(model, calibration, dataset, settings, cache, reporter, may)
     seen, *_ = every.values()
     settings = replace(settings, limits=_limits(seen, settings))
@@ -207,8 +211,7 @@ def find_plans(
                 advance(1)
                 return loss
 
-            always = evaluator.overflowing()
-            budget = (settings.evaluations, may, always, settings.goal)
+            budget = (settings.evaluations, may, settings.goal)
             limits = _to_hold(settings.limits, span if is_held_back else (0, 0))
             searches = (Search(shares, costs, evaluate, measure, of, *budget) for of in limits)
             findings, limits_held = _first_found(searches)
@@ -228,7 +231,9 @@ def find_plans(
             beside = _beside(plans, (whole, findings.recommended), costs, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
-    known = findings, builds, always, is_held_back, missing, seconds, tested, shared
+    skipped = plans.quantized(frozenset()).fp16_subgraphs.skipped
+    beyond = frozenset(name for name, why in skipped.items() if BEYOND in why)
+    known = findings, builds, beyond, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
     return Result(model, calibration, seen, measure, costs, *known, others, beside)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.sessions import open_session
 from trtcal.backends.trial import crashes_as_warnings
-from trtcal.data import Dataset, Feeds
+from trtcal.data import Dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
@@ -22,35 +21,8 @@ from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.limits import Unit, split
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
-from trtcal.quantization import Plan, QuantizedModel, fp16, quantize
+from trtcal.quantization import Plan, QuantizedModel, quantize
 from trtcal.ranges import Calibration
-
-
-def find_peaks(
-    proto: onnx.ModelProto, names: Sequence[str], batches: Iterable[Feeds]
-) -> dict[str, float]:
-    """Run a float model for the largest magnitudes of its tensors."""
-    session = open_session(_reduced(proto, names), as_it_is=True)
-    peaks = np.zeros(len(names))
-    for feeds in batches:
-        peaks = np.maximum(peaks, np.array(run_session(session, None, feeds)))
-    return dict(zip(names, peaks.tolist(), strict=True))
-
-
-def _reduced(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """Return the model with the largest magnitudes of tensors as its outputs."""
-    reduced = onnx.ModelProto()
-    reduced.CopyFrom(proto)
-    del reduced.graph.output[:]
-    for number, name in enumerate(names):
-        outputs = [f"{name} magnitude {number}", f"{name} peak {number}"]
-        reduced.graph.node.append(helper.make_node("Abs", [name], outputs[:1]))
-        node = helper.make_node("ReduceMax", outputs[:1], outputs[1:], keepdims=0)
-        reduced.graph.node.append(node)
-        value = helper.make_tensor_value_info(outputs[1], onnx.TensorProto.FLOAT, ())
-        reduced.graph.output.append(value)
-    return reduced
-
 
 BATCH = 8
 
@@ -150,9 +122,6 @@ class Evaluator:
 
     def __init__(self, plans: Plans, reference: Reference, cache: EvaluationCache) -> None:
         self.plans, self.reference, self.cache = plans, reference, cache
-        proto = plans.model.proto
-        self.made = {name for node in proto.graph.node for name in node.output}
-        self.peaks: dict[str, float] = {}
 
     def loss(self, plan: Chosen = frozenset()) -> Loss:
         """Return what a plan loses, measured once."""
@@ -162,28 +131,6 @@ class Evaluator:
             "start": self.reference.start,
             "calibration": self.plans.calibration.digest,
         }
-        return self.cache.recall(what, lambda: self._measured(plan))
-
-    def overflowing(self) -> frozenset[str]:
-        """Return the layers that can't be left in float alone: float16 ends below their values."""
-        everything = frozenset(unit for unit in self.plans.units if isinstance(unit, str))
-        if not self._beyond(self.plans.quantized(frozenset())):
-            return frozenset()
-        alone = {name: self.plans.quantized(everything - {name}) for name in everything}
-        return frozenset(name for name, quantized in alone.items() if self._beyond(quantized))
-
-    def _measured(self, plan: Chosen) -> Loss:
-        quantized = self.plans.quantized(plan)
-        if self._beyond(quantized):
-            return Loss(self.reference.samples, math.inf)
-        return self.reference.measure(quantized.proto)
-
-    def _beyond(self, quantized: QuantizedModel) -> list[str]:
-        """Return the float16 tensors of a plan that float16 is too small for."""
-        names = quantized.fp16_subgraphs.unknown
-        new = sorted(self.made & set(names) - set(self.peaks))
-        if new:
-            recording = self.reference.recording
-            feeds = map(recording.feeds, range(len(recording)))
-            self.peaks |= find_peaks(self.plans.model.proto, new, feeds)
-        return [name for name in names if self.peaks.get(name, 0.0) > fp16.FP16_MAX]
+        return self.cache.recall(
+            what, lambda: self.reference.measure(self.plans.quantized(plan).proto)
+        )

@@ -78,7 +78,7 @@ from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
-NO_RANGE = "has no range"
+NO_RANGE, OVERFLOW = "has no range", "fp16_overflow"
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,11 @@ def diagnose(
     log = LogFindings()
     mentions = Mentions(log.read(case.events))
     of_log = log.findings()
-    own = [*_absent(case), *_lost(case, mentions), *_left(case)]
-    several = [*_merged([*own, *of_log], case), *further]  # the last of equal ones says most
+    further = list(further)
+    measured = [finding for finding in further if finding.kind == OVERFLOW]
+    own = [*measured, *_absent(case), *_lost(case, mentions), *_left(case)]
+    others = (finding for finding in further if finding.kind != OVERFLOW)
+    several = [*_merged([*own, *of_log], case), *others]  # the last of equal ones says most
     different = {(finding.kind, finding.subject, finding.what): finding for finding in several}
     everything = rank(different.values())
     coverage = case.coverage
@@ -279,17 +282,19 @@ def _left(case: Case) -> Iterable[Finding]:
 
 
 def _merged(findings: list[Finding], case: Case) -> list[Finding]:
-    """Join what a log line says of a node or tensor to the finding about it."""
+    """Join what a log line says of a node or tensor, or of overflow, to the finding about it."""
     about: dict[str, int] = {}
     kept: list[Finding] = []
     for finding in findings:
-        place = about.get(finding.subject or "") if _is_of_log(finding) else None
+        name = OVERFLOW if finding.kind == OVERFLOW else finding.subject or ""
+        place = about.get(name) if _is_of_log(finding) else None
         if place is not None and finding.kind != "no_implementation":
             kept[place] = _joined(kept[place], finding)
             continue
         if finding.subject is not None and not _is_of_log(finding):
             for name in (finding.subject, *case.tensors.get(finding.subject, ())):
                 about.setdefault(name, len(kept))
+            about.setdefault(finding.kind, len(kept))
         kept.append(finding)
     return kept
 
@@ -317,7 +322,11 @@ SHOWN_CHARACTERS = 500
 
 
 def check_build(
-    build: Build, config: Config, model: Model | None = None, logs: Sequence[Path] = ()
+    build: Build,
+    config: Config,
+    model: Model | None = None,
+    logs: Sequence[Path] = (),
+    further: Iterable[Finding] = (),
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
@@ -327,7 +336,7 @@ def check_build(
     """
     logs = [build.log, *logs]
     if build.target == "cpu":
-        return check_case(Case(coverage=build.coverage), config, logs)
+        return check_case(Case(coverage=build.coverage), config, logs, further)
     coverage = build.coverage  # builds of before have none
     if coverage is None and model is not None:
         coverage = built_coverage(model, build.outcomes)
@@ -336,7 +345,7 @@ def check_build(
     case = Case(build.outcomes, build.skipped, build.layers, (), tensors, coverage, expected)
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
-    return check_case(case, config, logs, _of_layers(layers, model))
+    return check_case(case, config, logs, [*further, *_of_layers(layers, model)])
 
 
 def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding]:
@@ -378,17 +387,21 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
 
 
 def check_folder(
-    path: Path, config: Config, logs: Sequence[Path] = (), model: Model | None = None
+    path: Path,
+    config: Config,
+    logs: Sequence[Path] = (),
+    model: Model | None = None,
+    further: Iterable[Finding] = (),
 ) -> Diagnosis:
     """Diagnose a build by its folder or manifest, one that failed by the log that it left."""
     if path.is_file() or (path / MANIFEST).is_file():
-        return check_build(read_build(path), config, model, logs)
+        return check_build(read_build(path), config, model, logs, further)
     log = path / LOG
     if not log.is_file():
-        return check_engine(read_engine(path), config, logs, model)
+        return check_engine(read_engine(path), config, logs, model, further)
     has_failed = bool(recorded(log)) or parse_file(log).is_failed
     engine = Engine(str(log), ()) if has_failed else read_engine(path)
-    return check_engine(engine, config, (log, *logs), model)
+    return check_engine(engine, config, (log, *logs), model, further)
 
 
 def check_failure(
@@ -400,7 +413,11 @@ def check_failure(
 
 
 def check_engine(
-    engine: Engine, config: Config, logs: Sequence[Path] = (), model: Model | None = None
+    engine: Engine,
+    config: Config,
+    logs: Sequence[Path] = (),
+    model: Model | None = None,
+    further: Iterable[Finding] = (),
 ) -> Diagnosis:
     """Diagnose what another tool built, by its layer list, its logs and the ONNX it was made of.
 
@@ -415,7 +432,8 @@ def check_engine(
         case = Case(layers=engine.layers, coverage=coverage, expected=expected, is_built=has_layers)
         further = [*_recorded(logs), *_of_layers(engine.layers, None)]
         return check_case(case, config, logs, further)
-    return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model)), model)
+    diagnosis = _check_of_model(engine, config, logs, uniquely_named(model), further)
+    return with_nodes(diagnosis, model)
 
 
 def _recorded(logs: Sequence[Path]) -> Iterator[Finding]:
@@ -423,14 +441,18 @@ def _recorded(logs: Sequence[Path]) -> Iterator[Finding]:
 
 
 def _check_of_model(
-    engine: Engine, config: Config, logs: Sequence[Path], model: Model
+    engine: Engine,
+    config: Config,
+    logs: Sequence[Path],
+    model: Model,
+    further: Iterable[Finding],
 ) -> Diagnosis:
     if not engine.layers:
         faults = find_faults(model.proto)
         lost = {node: fault.what for node, fault in faults.items()}
         case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
         findings = [*_faults(faults), *_recorded(logs), *_roundings(model), *_fusions(model)]
-        return check_case(case, config, logs, findings)
+        return check_case(case, config, logs, [*further, *findings])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
     outcomes = explain(check(precisions, engine.layers), model.proto, Mentions(_events(logs)))
@@ -440,7 +462,7 @@ def _check_of_model(
     expected, tensors = _expected({*precisions.values()}, bool(record)), tensors_of(model.proto)
     coverage, skipped = built_coverage(model, built), record.get("skipped", {})
     case = Case(outcomes, skipped, engine.layers, (), tensors, coverage, expected)
-    return check_case(case, config, logs, _of_layers(engine.layers, model))
+    return check_case(case, config, logs, [*further, *_of_layers(engine.layers, model)])
 
 
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}

@@ -117,7 +117,7 @@ def _key(event: Event) -> Key | None:
         return (category.each, event.subject)
     if not category.together:
         return None
-    if event.category == "weights_range":
+    if event.category in ("weights_range", "fp16_overflow"):
         return (category.together, None)
     return (category.together, event.rule.name if event.rule else event.message[:120])
 

@@ -1,4 +1,4 @@
-"""Models in bfloat16: refused as a reference or to be quantized, and written in float32 on request."""
+"""Models in bfloat16: refused as a reference or to be quantized; narrow floats written in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import TensorProto
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 from trtcal.model.files import all_nodes
-from trtcal.model.graph import constant, parts_of, type_of
+from trtcal.model.graph import constant, export_model, import_graph, parts_of, type_of
 from trtcal.model.model import Model
 from trtcal.model.ops import MOVES, SHAPE_ONLY
 from trtcal.model.passes.base import Pass
@@ -52,22 +52,30 @@ def _places(proto: onnx.ModelProto) -> Iterator[str]:
                 yield f"node {node.name!r} ({node.op_type})"
 
 
-def _widen(graph: gs.Graph) -> int:
+def in_float32(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that computes in float32 what this one computes in float16 or bfloat16."""
+    graph = import_graph(proto)
+    for kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        _widen(graph, kind)
+    return export_model(graph, proto)
+
+
+def _widen(graph: gs.Graph, kind: int = TensorProto.BFLOAT16) -> int:
     count = 0
     for part in parts_of(graph):
         held = (value for node in part.nodes for value in node.attrs.values())
         tensors = (*part.tensors().values(), *part.inputs, *part.outputs, *held)
-        count += sum(map(_widen_tensor, tensors))
+        count += sum(_widen_tensor(tensor, kind) for tensor in tensors)
         for node in part.nodes:
-            named = [name for name in TYPES if node.attrs.get(name) == TensorProto.BFLOAT16]
+            named = [name for name in TYPES if node.attrs.get(name) == kind]
             node.attrs.update(dict.fromkeys(named, int(TensorProto.FLOAT)))
             count += len(named)
     return count
 
 
-def _widen_tensor(tensor: object) -> bool:
-    """Make float32 of a tensor in bfloat16, and tell whether it was one."""
-    if not isinstance(tensor, gs.Tensor) or type_of(tensor) != TensorProto.BFLOAT16:
+def _widen_tensor(tensor: object, kind: int) -> bool:
+    """Make float32 of a tensor of this type, and tell whether it was one."""
+    if not isinstance(tensor, gs.Tensor) or type_of(tensor) != kind:
         return False
     if isinstance(tensor, gs.Constant):
         tensor.values = np.asarray(constant(tensor), np.float32)

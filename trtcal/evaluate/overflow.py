@@ -1,0 +1,238 @@
+"""What float16 is too small for: the peaks of tensors, and what their overflow does to the outputs.
+
+A model is run with its float16 parts in float32. From 65,520 on, a value rounds to infinity in float16.
+Whether that matters is measured too: by a run in which such values are infinite, and nothing else is
+rounded. A mask of -1e9 before a Softmax changes no output, and is no finding.
+
+Not known are sums inside of a product or a mean, which a kernel adds in float16 or float32, and whether
+a fused kernel keeps a value between two nodes in float32: a tensor counts as float16 if it is one.
+bfloat16 has the range of float32 and does not overflow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.backends.taps import showing
+from trtcal.data import Dataset, Feeds, batch_for
+from trtcal.errors import TrtcalError, some
+from trtcal.evidence.findings import Cost, Evidence, Finding, of_kind
+from trtcal.limits import Figure, Judgement, parse_limit
+from trtcal.model import Model, uniquely_named
+from trtcal.model.files import stand_in
+from trtcal.model.ops import QDQ
+from trtcal.model.passes.bfloat16 import in_float32
+from trtcal.model.shapes import stated_types
+from trtcal.model.tensors import producers_of, readers_of
+from trtcal.quantization.fp16_subgraphs import CLIPPED
+from trtcal.quantization.qdq import quantization_record
+
+OVERFLOW = "fp16_overflow"
+INFINITE = 65520.0  # from here on the nearest float16 is infinity
+MARGIN = 2.0  # below which other samples may reach it
+TRIED_ALONE = 8  # tensors of which each is known to matter
+TOLERANCE = 1e-3
+BATCH = 16
+
+
+def tensor_peaks(
+    model: Model, dataset: Dataset, progress: Callable[[int], None] = lambda done: None
+) -> dict[str, float]:
+    """Return the largest finite magnitude of every float32 tensor of a float model."""
+    names = [value.name for value in model.proto.graph.input] + [*producers_of(model.proto.graph)]
+    types = _types(model.proto)
+    names = [name for name in names if types.get(name) == TensorProto.FLOAT]
+    return _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
+
+
+def _types(proto: onnx.ModelProto) -> dict[str, int]:
+    graph = onnx.shape_inference.infer_shapes(stand_in(proto)).graph
+    inputs = {value.name: value.type for value in graph.input}
+    types = {**inputs, **stated_types(graph)}
+    return {name: kind.tensor_type.elem_type for name, kind in types.items()}
+
+
+class _Run:
+    """A model in float32, run for its outputs and for the peaks of some tensors."""
+
+    def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
+        self.outputs = [value.name for value in proto.graph.output]
+        self.tensors = tensors
+        reduced = showing(proto, (f"{name} peak" for name in tensors))
+        for name in tensors:
+            parts = [name], [f"{name} magnitude"], [f"{name} peak"]
+            reduced.graph.node.append(helper.make_node("Abs", *parts[:2]))
+            reduced.graph.node.append(helper.make_node("ReduceMax", *parts[1:], keepdims=0))
+        self.session = open_session(reduced, as_it_is=True, arena=False)
+
+    def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
+        wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
+        return run_session(self.session, names, wide)
+
+    def peaks(
+        self, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
+    ) -> dict[str, float]:
+        highest = np.zeros(len(self.tensors))
+        for feeds in batches:
+            values = self.read(feeds, [f"{name} peak" for name in self.tensors])
+            finite = [np.where(np.isfinite(array), array, 0.0).max() for array in values]
+            highest = np.maximum(highest, finite)
+            progress(len(next(iter(feeds.values()))))
+        return dict(zip(self.tensors, highest.tolist(), strict=True))
+
+
+def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.ModelProto:
+    """Return the model with infinity in place of what reaches the limits of tensors."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    nodes = list(changed.graph.node)
+    del changed.graph.node[:]
+    for name, value in {**limits, "": math.inf}.items():
+        constant = helper.make_tensor(f"{name} limit", TensorProto.FLOAT, (), [value])
+        changed.graph.initializer.append(constant)
+    for node in nodes:
+        given = [name for name in node.output if name in limits]
+        node.output[:] = [f"{n} before" if n in limits else n for n in node.output]
+        changed.graph.node.extend([node, *(part for name in given for part in _infinite(name))])
+    return changed
+
+
+def _infinite(result: str) -> Iterable[onnx.NodeProto]:
+    parts = ("before", "magnitude", "below", "huge")
+    source, magnitude, below, huge = (f"{result} {part}" for part in parts)
+    yield helper.make_node("Abs", [source], [magnitude])
+    yield helper.make_node("Less", [magnitude, f"{result} limit"], [below])
+    yield helper.make_node("Mul", [source, " limit"], [huge])
+    yield helper.make_node("Where", [below, source, huge], [result])
+
+
+class _Half:
+    """A model with float16 parts, on a dataset; `makers` are the nodes of its float16 tensors."""
+
+    def __init__(self, proto: onnx.ModelProto, dataset: Dataset, size: int) -> None:
+        types, self.wide = _types(proto), in_float32(proto)
+        makers = producers_of(self.wide.graph)
+        self.makers = {n: node for n, node in makers.items() if types.get(n) == TensorProto.FLOAT16}
+        self.readers = readers_of(self.wide.graph)
+        self.dataset, self.size = dataset, size
+
+    def shown(
+        self, limits: Mapping[str, float], batches: Iterable[Feeds] | None = None
+    ) -> tuple[int, Feeds | None]:
+        """Return on how many samples an overflow shows in outputs, and the first batch with one."""
+        runs = _Run(self.wide, ()), _Run(_overflown(self.wide, limits), ())
+        count, first = 0, None
+        for feeds in batches or self.dataset.batches(self.size):
+            size = len(next(iter(feeds.values())))
+            pairs = zip(*(run.read(feeds, run.outputs) for run in runs), strict=True)
+            differing = np.any([_differing(a, b, size) for a, b in pairs], axis=0)
+            count += int(differing.sum())
+            first = feeds if first is None and differing.any() else first
+        return count, first
+
+    def findings(self, is_ours: bool) -> Iterable[Finding]:
+        """Yield the overflow that outputs show; without one, that which twice the values would have."""
+        peaks = _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size))
+        for limit, risk in ((INFINITE, "high"), (INFINITE / MARGIN, "low")):
+            limits = {name: self._end_of(name, limit) for name in peaks}
+            beyond = {name: end for name, end in limits.items() if peaks[name] >= end}
+            count, feeds = self.shown(beyond) if beyond else (0, None)
+            if feeds is not None:
+                tried = [*beyond][:TRIED_ALONE]
+                alone = [name for name in tried if self.shown({name: beyond[name]}, [feeds])[0]]
+                others = {name: end for name, end in beyond.items() if name not in alone}
+                harmful = [*alone, *(others if others and self.shown(others)[0] else ())]
+                yield self._finding(harmful or [*beyond], peaks, count, is_ours, risk)
+                return
+
+    def _end_of(self, tensor: str, limit: float) -> float:
+        """Return where a tensor overflows: TensorRT squares and adds up before it takes a root."""
+        return math.sqrt(limit) if self.makers[tensor].op_type == "ReduceL2" else limit
+
+    def _finding(
+        self, tensors: Sequence[str], peaks: dict[str, float], count: int, is_ours: bool, risk: str
+    ) -> Finding:
+        first = tensors[0]
+        node, peak = self.makers[first], peaks[first]
+        has_squares = self._end_of(first, INFINITE) < INFINITE
+        peak, part = (peak**2, "the squares under") if has_squares else (peak, "tensor")
+        around = [item for n in tensors for item in (self.makers[n], *self.readers.get(n, ()))]
+        names = [item.name for item in around if item.op_type not in {"Cast", *QDQ}]
+        names = [name for name in dict.fromkeys(names) if not name.endswith(CLIPPED)]
+        verb = "overflows" if risk == "high" else "comes near the end of"
+        what = (
+            f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: {part} "
+            f"{first.removesuffix('/fp16')!r} reach{'es' * (not has_squares)} {peak:.6g}"
+        )
+        share = 100 * count / len(self.dataset)
+        what += f", and the outputs change on {share:.4g} % of the samples" * (risk == "high")
+        evidence = [Evidence("node", self.makers[n].name, f"{n}: {peaks[n]:.6g}") for n in tensors]
+        return of_kind(OVERFLOW, node.name, what, evidence, _cure(names, is_ours), Cost(risk=risk))
+
+
+def _cure(nodes: Sequence[str], is_ours: bool) -> str:
+    if is_ours:
+        layers = {"layers": dict.fromkeys(nodes, "fp32")}
+        return f"Put into the plan: {json.dumps(layers, ensure_ascii=False)[1:-1]}"
+    names = json.dumps(nodes, ensure_ascii=False)
+    return f"Keep these nodes in float32 when you convert the model: {names}"
+
+
+def _differing(expected: Array, actual: Array, samples: int) -> Array:
+    """Return which samples differ, all if an output does not say which is whose."""
+    if expected.shape != actual.shape or expected.dtype.kind not in "fiub":
+        return np.full(samples, not np.array_equal(expected, actual))
+    largest = np.abs(expected.astype(float)).max(initial=0, where=np.isfinite(expected))
+    same = np.isclose(actual, expected, TOLERANCE, TOLERANCE * largest, equal_nan=True)
+    if same.shape[:1] == (samples,):
+        return np.asarray(~same.reshape(samples, -1).all(1))
+    return np.full(samples, not same.all())
+
+
+def of_outputs(count: int, samples: int) -> tuple[Finding, ...]:
+    """Return what to say of a variant that gives NaN or infinity for some samples."""
+    what = f"its outputs are NaN or infinite on {count} of {samples} samples, those of FP32 are not"
+    return (of_kind("infinite_output", None, what, cost=Cost(risk="high")),) if count else ()
+
+
+def judge_findings(findings: Iterable[Finding], subject: str = "") -> tuple[Judgement, ...]:
+    """Return a broken limit for each finding with which a variant must not ship."""
+    return tuple(
+        Judgement(parse_limit(f"{finding.kind} == 0"), subject, Figure.exact(1), as_text(finding))
+        for finding in findings
+        if finding.cost.risk == "high"
+    )
+
+
+def low_risks(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return what to know before shipping."""
+    return tuple(as_text(finding) for finding in findings if finding.cost.risk == "low")
+
+
+def as_text(finding: Finding) -> str:
+    """Return a finding and its cure."""
+    return f"{finding.what}. {finding.fix.rstrip('.')}"
+
+
+def find_overflow(model: Model | None, dataset: Dataset, batch: int = BATCH) -> tuple[Finding, ...]:
+    """Return what float16 is too small for in a model, if any, with the nodes to keep in float32.
+
+    They are the line of a plan if `quantize` made the model. What cannot be run in float32 is a finding
+    too, since nothing is known of it.
+    """
+    if model is None:
+        return ()
+    model = uniquely_named(model)
+    half = _Half(model.proto, dataset, batch_for(model, batch))
+    try:
+        return tuple(half.findings(bool(quantization_record(model.proto)))) if half.makers else ()
+    except TrtcalError as error:
+        what = f"the values of {some(half.makers)} in float16 are not known: {error.message}"
+        return (of_kind(OVERFLOW, None, what, cost=Cost(risk="low")),)
