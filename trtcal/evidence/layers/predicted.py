@@ -20,7 +20,7 @@ from onnx import NodeProto
 from trtcal.evidence.fusion.matching import WHOLE, find_matches
 from trtcal.evidence.fusion.patterns import read_patterns
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, dtype_named
-from trtcal.evidence.layers.roofline import Target, find_target
+from trtcal.evidence.layers.roofline import Target, capability_of
 from trtcal.formats import BY_LISTED, FORMATS
 from trtcal.model.files import attribute_of
 from trtcal.model.model import Model
@@ -64,6 +64,8 @@ QUANTIZED = (*HEAVY, "PointWise", "Pooling")
 """Kinds that have INT8 kernels, besides those of what only moves values."""
 FIRST_WITH_ATTENTION = 9
 """The major version from which attention is one kernel."""
+FIRST_WITH_TF32 = 80
+"""The compute capability, times 10, from which FP32 products use TF32."""
 FEW_CHANNELS = 4
 """Up to so many input channels, FP32 convolutions read and write the linear layout."""
 LINEAR, CHANNELS, VECTORS = (
@@ -96,8 +98,14 @@ def predict_layers(
     """
     work = count_work(model, shapes)
     network = _Network(View(model), work.tensors, int(version.partition(".")[0]))
-    gpu = find_target(target) if isinstance(target, str) else target
-    return _Writer(network, work.by_root, gpu, not strongly_typed).layers()
+    return _Writer(network, work.by_root, _has_tf32(target), not strongly_typed).layers()
+
+
+def _has_tf32(target: Target | str) -> bool:
+    if isinstance(target, Target):
+        return target.tf32_tflops is not None
+    number = (capability_of(target) or target).removeprefix("sm")
+    return not number.isdigit() or int(number) >= FIRST_WITH_TF32
 
 
 @dataclass(frozen=True)
@@ -357,7 +365,7 @@ class _Writer:
 
     network: _Network
     macs: Mapping[str, int | None]
-    target: Target
+    has_tf32: bool
     half: bool
     written: list[Layer] = field(default_factory=list)
     narrow: dict[tuple[str, Scale], TensorInfo] = field(default_factory=dict)
@@ -385,10 +393,8 @@ class _Writer:
         network, nodes = self.network, [self.network.view.nodes[i] for i in sorted(kernel.nodes)]
         outputs = network.outputs(kernel)
         quantized, writes = network.form(kernel)
-        own = network.dtype(outputs[0])
-        dtype = "fp16" if self.half and own == "fp32" else own
-        reads = network.inputs(kernel)
-        computed = [read for read in reads if not network.is_constant(read.tensor)]
+        reads, computed = network.inputs(kernel), network.computed(kernel)
+        dtype = self._computed_in(kernel, outputs[0], computed)
         layout = self._layout(kernel, computed, dtype)
         steps = [*kernel.nodes]
         inputs, constants = list[TensorInfo](), list[TensorInfo]()
@@ -428,7 +434,7 @@ class _Writer:
         inputs, results, constants = map(tuple, tensors)
         is_heavy = kernel.kind in HEAVY
         weights = next((c.dtype for c in constants if len(c.shape) > 1), None) if is_heavy else None
-        has_tf32 = is_heavy and dtype == "fp32" and not is_narrow and self.target.tf32_tflops
+        has_tf32 = is_heavy and dtype == "fp32" and not is_narrow and self.has_tf32
         macs = [self.macs.get(node.name) for node in nodes]
         total = None if None in macs else sum(filter(None, macs))
         names = tuple(self.network.view.nodes[i].name for i in sorted(steps))
@@ -478,6 +484,14 @@ class _Writer:
         alone = [each for each in able if len(network.uses[each.tensor]) == 1]
         return read in (alone or able[:1])
 
+    def _computed_in(self, kernel: _Kernel, output: str, computed: Sequence[_Read]) -> str:
+        """Return the float type that a kernel computes in; what only moves values keeps theirs."""
+        own = self.network.dtype(output)
+        stored = [self.wide.get((read.tensor, None)) for read in computed[:1]]
+        if all(map(self.network.picked, kernel.nodes)) and any(stored):
+            return next((info.dtype for info in stored if info is not None), own)
+        return "fp16" if self.half and own == "fp32" else own
+
     def _written_in(
         self, kernel: _Kernel, tensor: str, quantized: Sequence[_Read], dtype: str
     ) -> str:
@@ -487,7 +501,7 @@ class _Writer:
 
     def _layout(self, kernel: _Kernel, computed: Sequence[_Read], dtype: str) -> str:
         if kernel.kind in ("Convolution", "Deconvolution"):
-            few = self._channels(computed) <= FEW_CHANNELS or not self.target.tf32_tflops
+            few = self._channels(computed) <= FEW_CHANNELS or not self.has_tf32
             return LINEAR if dtype == "fp32" and few else CHANNELS
         if kernel.kind in ("Gemm", "Shuffle", "Attention", "NoOp") or not computed:
             return LINEAR
