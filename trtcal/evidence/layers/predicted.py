@@ -10,6 +10,7 @@ nothing, the layer lists that NVIDIA publishes with its engine explorer.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ from trtcal.model.ops import (
     ACTIVATIONS,
     ATTENDS,
     CONVOLUTIONS,
+    CUTS,
     ELEMENTWISE,
     EPILOGUE,
     FREE,
@@ -57,13 +59,17 @@ KINDS = {
     **dict.fromkeys(ATTENDS, "Attention"),
     **dict.fromkeys(("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"), "Pooling"),
     "ConvTranspose": "Deconvolution",
+    "Softmax": "Softmax",
+    "LayerNormalization": "Normalization",
 }
+COMPILED = ("PointWise", "Softmax", "Normalization", "Reduction")
+"""Kinds that TensorRT's compiler (Myelin) joins in chains, with the Q/DQ around them."""
+FIRST_COMPILED = 9
+"""The major version from which networks of products are compiled, and attention is one kernel."""
 PATTERN_KINDS = {"attention": "Attention", "softmax": "Softmax", "layer_norm": "Normalization"}
 HEAVY = ("Convolution", "Deconvolution", "Gemm", "Attention")
 QUANTIZED = (*HEAVY, "PointWise", "Pooling")
 """Kinds that have INT8 kernels, besides those of what only moves values."""
-FIRST_WITH_ATTENTION = 9
-"""The major version from which attention is one kernel."""
 FIRST_WITH_TF32 = 80
 """The compute capability, times 10, from which FP32 products use TF32."""
 FEW_CHANNELS = 4
@@ -74,6 +80,12 @@ LINEAR, CHANNELS, VECTORS = (
     "Thirty-two wide channel vectorized",
 )
 LAYOUTS = (LINEAR, CHANNELS)
+
+
+def kind_of(operator: str) -> str:
+    """Return the kind of a kernel that computes one operator."""
+    return KINDS.get(operator, "Reduction" if operator.startswith("Reduce") else operator)
+
 
 TYPES = {kind: dtype_named(name) for name, kind in onnx.TensorProto.DataType.items()}
 TYPES |= {onnx.TensorProto.DataType.Value(row.onnx): row.listed for row in FORMATS.values()}
@@ -143,7 +155,10 @@ class _Network:
             self.uses.setdefault(read.tensor, []).append((None, read))
         self.given, self.requested = dict(self._given()), self._requested()
         self.kernels: dict[int, _Kernel] = {}
-        self._group(version)
+        counts = Counter(KINDS.get(view.operators[i]) for i in self.reads)
+        is_new = version >= FIRST_COMPILED
+        self.is_compiled = is_new and counts["Gemm"] > counts["Convolution"]
+        self._group([] if is_new else ["attention"])
 
     def _is_folded(self, node: NodeProto) -> bool:
         known = (self.tensors.get(name, NOTHING).value is not None for name in node.output)
@@ -208,11 +223,15 @@ class _Network:
             return read.scale
         return later.get(self.view.nodes[user].output[0])
 
-    def _group(self, version: int) -> None:
+    @property
+    def chained(self) -> Collection[str]:
+        """The kinds that one kernel computes in a chain."""
+        return COMPILED if self.is_compiled else COMPILED[:1]
+
+    def _group(self, without: Collection[str]) -> None:
         numbers = {node.name: i for i, node in enumerate(self.view.nodes)}
         for match in find_matches(self.view, read_patterns()):
-            is_known = version >= FIRST_WITH_ATTENTION or match.pattern != "attention"
-            if match.state == WHOLE and is_known:
+            if match.state == WHOLE and match.pattern not in without:
                 nodes = [numbers[name] for name in match.nodes if numbers[name] in self.reads]
                 self._join(PATTERN_KINDS.get(match.pattern, ""), nodes)
         for number in self.reads.keys() - self.kernels.keys():
@@ -221,12 +240,14 @@ class _Network:
             if (kernel := self.kernels[number]).kind in HEAVY and number == max(kernel.nodes):
                 self._extend(kernel)
         for number in self.reads:
-            if (kernel := self.kernels[number]).kind == "PointWise" and number == max(kernel.nodes):
+            if (kernel := self.kernels[number]).kind in self.chained and number == max(
+                kernel.nodes
+            ):
                 self._extend(kernel)
         self._join_beside()
 
     def _join(self, kind: str, nodes: list[int]) -> None:
-        kinds = [KINDS.get(self.view.operators[node], self.view.operators[node]) for node in nodes]
+        kinds = [kind_of(self.view.operators[node]) for node in nodes]
         heavy = next((each for each in kinds if each in HEAVY), kinds[-1]) if kinds else ""
         self.kernels |= dict.fromkeys(nodes, _Kernel(kind or heavy, nodes))
 
@@ -250,7 +271,7 @@ class _Network:
     def _fits(self, kernel: _Kernel, following: _Kernel) -> bool:
         operators = {self.view.operators[node] for node in following.nodes}
         if kernel.kind not in HEAVY:
-            return following.kind == "PointWise"
+            return following.kind in self.chained
         if operators == {"MaxPool"}:
             image = self.tensors.get(self.reads[min(kernel.nodes)][0].tensor, NOTHING).shape or ()
             output = self.view.nodes[max(kernel.nodes)].output[0]
@@ -346,6 +367,8 @@ class _Network:
         requested = all(name in self.requested for name in outputs)
         data = [read for read in self.inputs(kernel) if not self.is_constant(read.tensor)]
         picked = [read for node in kernel.nodes for read in self.picked(node)]
+        if self.is_compiled and kernel.kind in COMPILED:
+            return [read for read in data if self.scale_of(read)], False
         if all(map(self.picked, kernel.nodes)):
             is_narrow = requested or all(name in self.given for name in outputs)
             return picked if is_narrow else [], is_narrow
@@ -357,6 +380,19 @@ class _Network:
             return (data if writes else operands) if is_narrow else [], writes
         is_narrow = kernel.kind in QUANTIZED and bool(data) and is_scaled and requested
         return data if is_narrow else [], is_narrow
+
+    def forms(
+        self, kernel: _Kernel, outputs: Sequence[str], is_narrow: bool
+    ) -> Iterator[tuple[str, Scale | None]]:
+        """Yield what a kernel writes, with the scale if it is quantized."""
+        for name in outputs:
+            if is_narrow:
+                yield name, self.requested.get(name) or self.given.get(name)
+            elif self.is_compiled and kernel.kind in COMPILED:
+                scales = dict.fromkeys(read.scale for _, read in self.uses.get(name, ()))
+                yield from ((name, scale) for scale in scales or (None,))
+            else:
+                yield name, None
 
 
 @dataclass
@@ -394,13 +430,15 @@ class _Writer:
         outputs = network.outputs(kernel)
         quantized, writes = network.form(kernel)
         reads, computed = network.inputs(kernel), network.computed(kernel)
-        dtype = self._computed_in(kernel, outputs[0], computed)
+        dtype = self._computed_in(kernel, outputs[0])
         layout = self._layout(kernel, computed, dtype)
         steps = [*kernel.nodes]
         inputs, constants = list[TensorInfo](), list[TensorInfo]()
         for read in reads:
             if read not in computed:
-                constants.append(self._constant(read, bool(quantized), dtype))
+                constant = self._constant(read, bool(quantized), dtype)
+                is_cut = nodes[0].op_type in CUTS and read == network.reads[kernel.nodes[0]][0]
+                constants.append(self._info(outputs[0], constant.dtype) if is_cut else constant)
                 steps += self._claimed(read.steps)
             elif read in quantized:
                 scale = network.scale_of(read) or network.requested.get(read.tensor)
@@ -409,9 +447,8 @@ class _Writer:
             else:
                 inputs.append(self._float(read, dtype, layout))
         results = []
-        for name in outputs:
-            scale = network.requested.get(name) or network.given.get(name)
-            if writes and scale is not None:
+        for name, scale in network.forms(kernel, outputs, writes):
+            if scale is not None:
                 steps += (quantizers := self._claimed(self._quantizers(name, scale)))
                 names = [network.view.nodes[i].output[0] for i in quantizers]
                 result = self._info(name, scale[0], VECTORS, *names[:1])
@@ -484,12 +521,13 @@ class _Writer:
         alone = [each for each in able if len(network.uses[each.tensor]) == 1]
         return read in (alone or able[:1])
 
-    def _computed_in(self, kernel: _Kernel, output: str, computed: Sequence[_Read]) -> str:
+    def _computed_in(self, kernel: _Kernel, output: str) -> str:
         """Return the float type that a kernel computes in; what only moves values keeps theirs."""
         own = self.network.dtype(output)
-        stored = [self.wide.get((read.tensor, None)) for read in computed[:1]]
-        if all(map(self.network.picked, kernel.nodes)) and any(stored):
-            return next((info.dtype for info in stored if info is not None), own)
+        if all(map(self.network.picked, kernel.nodes)):
+            picked = (read.tensor for i in kernel.nodes for read in self.network.picked(i))
+            stored = (self.wide.get((tensor, None)) for tensor in picked)
+            return next((info.dtype for info in stored if info), own)
         return "fp16" if self.half and own == "fp32" else own
 
     def _written_in(
