@@ -73,6 +73,8 @@ FIRST_WITH_TF32 = 80
 """The compute capability, times 10, from which FP32 products use TF32."""
 FEW_CHANNELS = 4
 """Up to so many input channels, FP32 convolutions keep the linear layout, and INT8 ones pool."""
+PREDICTED = "predicted"
+"""The tactic of all layers, as a kernel's name is not known."""
 LINEAR, CHANNELS, VECTORS = (
     "Row major linear",
     "Channel major",
@@ -97,6 +99,7 @@ def predict_layers(
 ) -> tuple[Layer, ...]:
     """Return the layers that a version of TensorRT is expected to make of a model for a GPU.
 
+    Their tactic is `predicted`, followed by `tf32` where FP32 products use it.
     `shapes` are those of its inputs, where they are dynamic. Of a network that is not
     `strongly_typed`, float layers compute in FP16, as `trtexec --best` lets them.
     """
@@ -237,6 +240,7 @@ class _Network:
         while (following := self._following(kernel)) is not None:
             kernel.has_residual |= len(self.computed(following)) > 1
             kernel.nodes.extend(following.nodes)
+            kernel.kind = following.kind if kernel.kind == "PointWise" else kernel.kind
             self.kernels |= dict.fromkeys(following.nodes, kernel)
 
     def _following(self, kernel: _Kernel) -> _Kernel | None:
@@ -258,22 +262,32 @@ class _Network:
             few = self.shape(self.inputs(kernel)[0].tensor)[1:2] <= (FEW_CHANNELS,)
             return few and self.view.nodes[max(kernel.nodes)].output[0] in self.requested
         adds = len(self.computed(following)) > 1
-        fits = not adds or (kernel.kind == "Convolution" and not kernel.has_residual)
-        return fits and following.kind == "PointWise" and operators <= EPILOGUE | ACTIVATIONS
+        if adds and (kernel.kind != "Convolution" or kernel.has_residual):
+            return False
+        light = ACTIVATIONS | ({"Add", "Sum"} if adds else EPILOGUE)
+        return following.kind == "PointWise" and operators <= light
 
     def _waits(self, following: _Kernel | None, kernel: _Kernel) -> bool:
         """Tell whether a kernel waits for another one by a detour."""
         reads = self.computed(following) if following else ()
         pending = [m for r in reads if (m := self.view.makers.get(r.tensor)) not in kernel.nodes]
-        seen = set[_Kernel]()
+        seen, first = set[_Kernel](), self._first_beside(kernel) if pending else 0
         while pending:
             before = self.kernels.get(-1 if (maker := pending.pop()) is None else maker)
             if before is kernel:
                 return True
-            if before is not None and before not in seen:
+            if before is not None and before not in seen and max(before.nodes) >= first:
                 seen.add(before)
                 pending.extend(self.view.makers.get(read.tensor) for read in self.inputs(before))
         return False
+
+    def _first_beside(self, kernel: _Kernel) -> int:
+        """Return the first node that may wait for a kernel, or is joined to one that may."""
+        first = min(kernel.nodes)
+        kernels = set(self.kernels.values())
+        for last, start in sorted(((max(k.nodes), min(k.nodes)) for k in kernels), reverse=True):
+            first = min(first, start) if last >= first else first
+        return first
 
     def _join_beside(self) -> None:
         """Join products of one tensor that have the same form; only Relu stays in them."""
@@ -409,7 +423,8 @@ class _Writer:
         dtype = self._computed_in(kernel, written[0][0])
         layout = self._layout(kernel, computed, dtype)
         steps, inputs, constants = [*kernel.nodes], list[TensorInfo](), list[TensorInfo]()
-        for read in network.inputs(kernel):
+        shown = network.inputs(kernel)
+        for read in sorted(shown, key=quantized.__contains__, reverse=True):
             if read in quantized and read in computed:
                 scale = network.scale_of(read) or network.requested.get(read.tensor, written[0][1])
                 inputs.append(self._quantized(read, scale or ("", b"")))
@@ -419,6 +434,8 @@ class _Writer:
             else:
                 constants.append(self._constant(kernel, read, bool(quantized), dtype))
             steps += self._claimed(read.steps)
+        inner = chain.from_iterable(network.reads[i] for i in kernel.nodes)
+        steps += self._claimed(step for read in inner for step in read.steps if read not in shown)
         outputs = []
         for name, scale in written:
             own = network.dtype(name)
@@ -427,8 +444,9 @@ class _Writer:
                 names = [view.nodes[i].output[0] for i in fused[:1]]
                 self.narrow[name, scale] = self._info(name, scale[0], VECTORS, *names)
             else:
-                is_free = own not in FLOATS or (quantized and name in view.outputs)
-                self.wide[name, None] = self._info(name, own if is_free else dtype, layout)
+                is_last = quantized and name in view.outputs  # such kernels write any float form
+                info = (own, LINEAR) if own not in FLOATS or is_last else (dtype, layout)
+                self.wide[name, None] = self._info(name, *info)
             outputs.append(self.narrow[name, scale] if scale else self.wide[name, None])
         is_heavy, names = kernel.kind in HEAVY, [view.nodes[i].name for i in kernel.nodes]
         weights = [each.dtype for each in constants if is_heavy and len(each.shape) > 1]
@@ -443,7 +461,7 @@ class _Writer:
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
                 constants=tuple(constants),
-                tactic="tf32" if is_tf32 else None,
+                tactic=f"{PREDICTED} tf32" if is_tf32 else PREDICTED,
                 nodes=tuple(view.nodes[i].name for i in sorted(steps)),
                 weights=next(iter(weights), None),
                 macs=None if None in macs else sum(filter(None, macs)),
@@ -469,7 +487,8 @@ class _Writer:
         ]
         alone = [read for read in able if len(self.network.uses[read.tensor]) == 1]
         for read, info in zip(parts, inputs, strict=True):
-            if read not in (alone or able[:1]):
+            is_new = read.scale and info.dtype in FLOATS  # the copy that dequantizes it
+            if not is_new and read not in (alone or able[:1]):
                 self._copy("CONCAT", (), info, info)
 
     def _computed_in(self, kernel: _Kernel, output: str) -> str:
@@ -556,9 +575,10 @@ class _Writer:
     ) -> None:
         nodes = tuple(self.network.view.nodes[i].name for i in steps)
         name = nodes[0] if nodes else f"copy of {source.name}"
-        copy = Layer(name, "Reformat", (source,), (result,), nodes=nodes, origin=origin)
+        copy = Layer(name, "Reformat", (source,), (result,), (), PREDICTED, nodes, origin)
         self.written.append(copy)
 
 
 def _places(info: TensorInfo) -> int:
-    return math.prod(info.shape[2:])
+    """Return the places of an image; 1 where a layout makes no difference."""
+    return math.prod(info.shape[2:]) if len(info.shape) > 3 else 1
