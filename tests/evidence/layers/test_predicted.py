@@ -5,9 +5,10 @@ from collections import Counter
 
 from tests.fixtures.kinds import KINDS, Kind
 from tests.fixtures.tables import each
-from trtcal.evidence.layers.predicted import PREDICTED, predict_layers
+from trtcal.evidence.layers.predicted import PREDICTED, fused_nodes, predict_layers
 from trtcal.model import load_model
 from trtcal.model.ops import QDQ
+from trtcal.model.work import count_work
 
 HEAD = """\
 net ({kind}[1,{channels},8,8] x) => ({kind}[a,b,c,d] y)
@@ -282,3 +283,14 @@ def test_every_node_is_in_one_layer_or_constant(name, version, tmp_path):
     for layer in layers:
         assert {read.name for read in layer.inputs} <= known, layer
         known |= {output.name for output in layer.outputs}
+
+
+def test_a_search_counts_kernels_of_one_product(tmp_path):
+    model = net(tmp_path, ATTENTION)
+    products = {node.name for node in model.proto.graph.node if node.op_type == "MatMul"}
+    groups = list(fused_nodes(model, count_work(model).tensors))
+    assert [group for group in groups if products & set(group)] == [[name] for name in "aqvbof"]
+    assert ["c", "e"] not in groups
+    float_model = net(tmp_path, FLOATS)
+    groups = list(fused_nodes(float_model, count_work(float_model).tensors))
+    assert groups == [["a", "r"], ["b", "c"], ["p"], ["y"]]

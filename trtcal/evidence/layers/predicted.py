@@ -101,6 +101,13 @@ def predict_layers(
     return _Writer(network, work.by_root, _has_tf32(target), not strongly_typed).layers()
 
 
+def fused_nodes(model: Model, tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Yield the nodes of each kernel, in the order of the graph, with one product at most."""
+    network = _Network(View(model), tensors)
+    for kernel in network.in_order():
+        yield [network.view.nodes[i].name for i in sorted(kernel.nodes)]
+
+
 def _has_tf32(target: Target | str) -> bool:
     if isinstance(target, Target):
         return target.tf32_tflops is not None
@@ -133,7 +140,7 @@ class _Network:
     `requested` those that are only read quantized, as Qs are moved before it.
     """
 
-    def __init__(self, view: View, tensors: Mapping[str, Tensor], version: int) -> None:
+    def __init__(self, view: View, tensors: Mapping[str, Tensor], version: int = 0) -> None:
         self.view, self.tensors = view, tensors
         self.folded = {i for i, node in enumerate(view.nodes) if self._is_folded(node)}
         kept = set(range(len(view.nodes))) - self.folded
@@ -152,6 +159,8 @@ class _Network:
         self.is_compiled = is_new and counts["Gemm"] > counts["Convolution"]
         self.chained = COMPILED if self.is_compiled else COMPILED[:1]
         self._group(() if is_new else ("attention",))
+        if version:
+            self._join_beside()
 
     def _is_folded(self, node: NodeProto) -> bool:
         known = (self.tensors.get(name, NOTHING).value is not None for name in node.output)
@@ -223,7 +232,6 @@ class _Network:
         for number in self.nodes:
             if self.kernels[number].kind in self.chained:
                 self._extend(self.kernels[number])
-        self._join_beside()
 
     def _join(self, nodes: list[int], kind: str | None = None) -> None:
         operators = [self.view.operators[i] for i in nodes]
