@@ -168,8 +168,7 @@ RULES = {
         "f = GlobalAveragePool(c); y = Mul(e, f)",
         [
             *(ENTRY, "Convolution int8>fp32+fp32 a b", "PointWise fp32>fp32 c"),
-            *("PointWise fp32>fp32 e", "Pooling fp32>fp32 f", "PointWise fp32+fp32>fp32 y"),
-            "Reformat fp32>fp32",
+            *("Pooling fp32>fp32 f", "PointWise fp32+fp32>fp32 e y", "Reformat fp32>fp32"),
         ],
     ),
     "an input that is output too": ("y = Identity(x.s)", [ENTRY, "Reformat int8>fp32"]),
@@ -258,6 +257,28 @@ def test_networks_of_products_are_compiled_from_version_9_on(tmp_path):
         ),
         *(ENTRY, "Gemm int8>fp32 f", "PointWise fp32+fp32>fp32 y"),
     ]
+
+
+def test_the_compiler_moves_values_in_the_kernels_that_compute(tmp_path):
+    body = (
+        "a = MatMul(x.s, m.s); r = Transpose<perm=[0,1,3,2]>(a); b = Transpose<perm=[0,2,1,3]>(r.s);"
+        "p = Sigmoid(b); y = MatMul(p.t, m.s)"
+    )
+    model = net(tmp_path, body)
+    assert shown(model, version="10") == [
+        *(ENTRY, "Gemm int8>int8 a", "PointWise int8>int8 r b p", "Gemm int8>fp32 y"),
+    ]
+    assert len(shown(model, version="8")) == 6
+
+
+def test_compiled_products_of_one_tensor_are_one_kernel_whatever_follows(tmp_path):
+    body = (
+        "a = MatMul(x.s, m.s); b = Sigmoid(a); c = MatMul(x.s, m.s); e = Mul(b, c);"
+        "y = MatMul(e.s, m.s)"
+    )
+    model = net(tmp_path, body)
+    joined = ["Gemm int8>fp32+fp32 a c", "PointWise fp32+fp32>int8 b e"]
+    assert shown(model, version="10")[1:3] == joined
 
 
 def test_layers_say_their_work(tmp_path):
