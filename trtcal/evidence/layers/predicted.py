@@ -448,7 +448,8 @@ class _Writer:
         steps += self._claimed(i for form in written for i in self._quantizers(*form))
         outputs = [self._output(*form, dtype, layout, bool(quantized)) for form in written]
         is_heavy, names = kernel.kind in HEAVY, [nodes[i].name for i in kernel.nodes]
-        weights = [each.dtype for each in constants if is_heavy and len(each.shape) > 1]
+        weighs = is_heavy and kernel.kind != "Attention"
+        weights = [each.dtype for each in constants if weighs and len(each.shape) > 1]
         is_tf32 = is_heavy and self.has_tf32 and dtype == "fp32" and not quantized
         macs = [self.macs.get(name) for name in names]
         if nodes[kernel.nodes[0]].op_type == "Concat":
