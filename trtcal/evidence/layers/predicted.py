@@ -38,19 +38,15 @@ from trtcal.model.shapes import Shape, Tensor
 from trtcal.model.tensors import View
 from trtcal.model.work import count_work
 
-POINTWISE = ops.ELEMENTWISE | {
-    *("Abs", "Cast", "Cos", "Equal", "Erf", "Exp", "Greater", "Less", "Log", "Max", "Min", "Neg"),
-    *("Not", "Pow", "Reciprocal", "Round", "Sign", "Sin", "Sqrt", "Sum", "Where"),
-}
 KINDS = {
-    **dict.fromkeys(POINTWISE, "PointWise"),
+    **dict.fromkeys(ops.POINTWISE, "PointWise"),
     **dict.fromkeys(ops.MOVES, "Shuffle"),
     **dict.fromkeys((*ops.FREE, "Concat"), "NoOp"),
     **dict.fromkeys(ops.MULTIPLIES, "Gemm"),
     **dict.fromkeys(ops.CONVOLUTIONS, "Convolution"),
     **dict.fromkeys(ops.RECURRENT, "RNN"),
     **dict.fromkeys(ops.ATTENDS, "Attention"),
-    **dict.fromkeys(("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"), "Pooling"),
+    **dict.fromkeys(ops.POOLINGS, "Pooling"),
     "ConvTranspose": "Deconvolution",
     "LayerNormalization": "Normalization",
 }
