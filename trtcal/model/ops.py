@@ -13,7 +13,7 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
-Abs                               picks
+Abs                               picks pointwise
 Add                               light epilogue quantizes elementwise commutes spelled
 AffineGrid                        unparsed
 Attention                         attends
@@ -31,25 +31,25 @@ BitwiseAnd                        unparsed
 BitwiseNot                        unparsed
 BitwiseOr                         unparsed
 BitwiseXor                        unparsed
-Cast                              typed spelled
+Cast                              typed spelled pointwise
 CastLike                          typed
 CenterCropPad                     unparsed
 Clip                              light epilogue activates ort_fused spelled picks
 Col2Im                            unparsed
 Compress                          unparsed
-Concat                            selects untyped
+Concat                            selects untyped moves_q
 ConcatFromSequence                unparsed
 Constant                          typed
 ConstantOfShape                   typed
 Conv                              multiplies convolves matrix
 ConvInteger                       integer unparsed
 ConvTranspose                     multiplies convolves rtx_floats
-Cos                               sensitive
+Cos                               sensitive pointwise
 CumProd                           unparsed
 CumSum                            sensitive
 DecoderMaskedMultiHeadAttention   attends
 DeformConv                        no_rtx plugs
-DepthToSpace                      picks
+DepthToSpace                      picks moves_q
 DequantizeLinear                  qdq
 Det                               unparsed
 DFT                               unparsed
@@ -59,9 +59,10 @@ DynamicQuantizeLinear             unparsed
 Einsum                            multiplies
 Elu                               epilogue quantizes activates
 EmbedLayerNormalization           unmultiplied
-Erf                               activates
-Exp                               sensitive
-Expand                            picks
+Equal                             pointwise
+Erf                               activates pointwise
+Exp                               sensitive pointwise
+Expand                            picks moves_q
 EyeLike                           typed
 FastGelu                          unmultiplied
 Flatten                           moves free
@@ -70,8 +71,9 @@ GatherElements                    picks
 GatherND                          picks
 Gelu                              quantizes activates
 Gemm                              multiplies matrix
-GlobalAveragePool                 shifts scales untyped
-GlobalMaxPool                     shifts scales
+GlobalAveragePool                 shifts scales untyped global
+GlobalMaxPool                     shifts scales moves_q global
+Greater                           pointwise
 GridSample                        sensitive
 GroupNorm                         unmultiplied
 GroupNormalization                sensitive
@@ -84,7 +86,8 @@ ImageDecoder                      unparsed
 InstanceNormalization             sensitive
 LayerNormalization                factors quantizes sensitive
 LeakyRelu                         scales light epilogue activates ort_fused
-Log                               sensitive
+Less                              pointwise
+Log                               sensitive pointwise
 LogSoftmax                        sensitive
 LpNormalization                   sensitive
 LpPool                            sensitive
@@ -93,26 +96,27 @@ LSTM                              recurrent
 MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
-Max                               selects spelled
-MaxPool                           pools shifts scales untyped picks
+Max                               selects spelled pointwise
+MaxPool                           pools shifts scales untyped picks moves_q
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
 MelWeightMatrix                   unparsed
-Min                               selects spelled
+Min                               selects spelled pointwise
 Mish                              quantizes activates
 Mul                               factors light epilogue quantizes elementwise commutes spelled
 MultiHeadAttention                attends
 Multinomial                       random unparsed
-Neg                               picks
+Neg                               picks pointwise
 NhwcMaxPool                       unmultiplied
 NonMaxSuppression                 no_rtx
 NonZero                           no_rtx
+Not                               pointwise
 Optional                          unparsed
 OptionalGetElement                unparsed
 OptionalHasElement                unparsed
 PackedMultiHeadAttention          attends
-Pad                               untyped picks
+Pad                               untyped picks moves_q
 Pow                               elementwise sensitive
 PRelu                             light epilogue activates
 QAttention                        attends
@@ -132,7 +136,7 @@ RandomNormal                      random
 RandomNormalLike                  random
 RandomUniform                     random
 RandomUniformLike                 random
-Reciprocal                        sensitive
+Reciprocal                        sensitive pointwise
 ReduceL1                          sensitive
 ReduceL2                          sensitive
 ReduceLogSum                      sensitive
@@ -150,6 +154,7 @@ RMSNormalization                  sensitive
 RNN                               recurrent
 RoiAlign                          sensitive no_rtx
 RotaryEmbedding                   unmultiplied
+Round                             pointwise
 Selu                              quantizes
 SequenceAt                        unparsed
 SequenceConstruct                 unparsed
@@ -160,8 +165,9 @@ SequenceLength                    unparsed
 SequenceMap                       unparsed
 Shape                             shape_only
 Sigmoid                           light epilogue quantizes activates ort_fused
+Sign                              pointwise
 SimplifiedLayerNormalization      unmultiplied
-Sin                               sensitive
+Sin                               sensitive pointwise
 Size                              shape_only
 SkipGroupNorm                     unmultiplied
 SkipLayerNormalization            unmultiplied
@@ -169,22 +175,24 @@ SkipSimplifiedLayerNormalization  unmultiplied
 Slice                             cuts
 Softmax                           sensitive
 Softplus                          quantizes activates
-SpaceToDepth                      picks
+SpaceToDepth                      picks moves_q
 Split                             cuts
 SplitToSequence                   unparsed
+Sqrt                              pointwise
 Squeeze                           moves free
 StringConcat                      unparsed
 StringNormalizer                  unparsed
 StringSplit                       unparsed
 Sub                               epilogue quantizes elementwise spelled
-Sum                               epilogue
+Sum                               epilogue pointwise
 Tan                               sensitive
 Tanh                              epilogue quantizes activates ort_fused
 TfIdfVectorizer                   unparsed
-Tile                              picks
+Tile                              picks moves_q
 Transpose                         moves untyped
 Unique                            unparsed
 Unsqueeze                         moves free
+Where                             pointwise
 """
 
 TRAITS: dict[str, Operators] = {}
@@ -212,6 +220,10 @@ PICKS = MOVES | CUTS | SELECTS | _with("picks")
 """Every value of their output is one of an input's, perhaps with another sign, a limit, or 0."""
 POOLS = _with("pools")
 """They pool over a window."""
+POOLINGS = POOLS | _with("global")
+"""They pool, over a window or all places."""
+MOVES_Q = MOVES | CUTS | _with("moves_q")
+"""Their outputs hold values of their input, so that a Q or DQ can be moved over them."""
 SHIFTS = MOVES | _with("shifts")
 """What is added to all values of their input's channel is added to their output's: f(x+c) = f(x)+c."""
 SCALES = _with("scales")
@@ -220,6 +232,8 @@ ACTIVATIONS = _with("activates")
 """They treat each value by itself, and not linearly."""
 ELEMENTWISE = ACTIVATIONS | _with("elementwise")
 """They treat each value by itself, or with a constant of its channel."""
+POINTWISE = ELEMENTWISE | _with("pointwise")
+"""They treat each value by itself, or with others in its place."""
 SPELLED = _with("spelled")
 """Around a Round they spell fake quantization out: they scale, shift or limit a value, or keep it."""
 COMMUTES = _with("commutes")
