@@ -92,10 +92,20 @@ def kernel_ms(
 def kind_of(layer: Layer) -> str:
     """Return the kind of a layer that decides its shares of the datasheet's rates."""
     if layer.is_heavy:
-        return PRODUCT
+        values = sum(math.prod(map(abs, tensor.shape)) for tensor in layer.outputs[:1])
+        return product_kind(layer.macs or 0, values)
     if layer.is_reformat or is_quantize_step(layer):
         return COPY
     return POOLING if layer.is_pooling else OTHER
+
+
+def product_kind(macs: int, values: int) -> str:
+    """Return the kind of a convolution or product by its multiply-accumulates and output values.
+
+    Under 64 of them for a value, as in depthwise convolutions and the first of small networks,
+    tensor cores have nothing to share.
+    """
+    return DEPTHWISE if 0 < macs < 64 * values else PRODUCT
 
 
 def layer_ms(layer: Layer, target: Target, *, tf32: bool = True) -> float | None:
