@@ -112,7 +112,7 @@ Optional                          unparsed
 OptionalGetElement                unparsed
 OptionalHasElement                unparsed
 PackedMultiHeadAttention          attends
-Pad                               untyped
+Pad                               untyped picks
 Pow                               elementwise sensitive
 PRelu                             light epilogue activates
 QAttention                        attends
