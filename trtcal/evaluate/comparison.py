@@ -22,6 +22,7 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
+from trtcal.evaluate.target_times import TargetTime
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Crashes, Variant, check_variants
@@ -33,7 +34,7 @@ from trtcal.model.structure import structure_of
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage
 
-MEASURED = ("latency", "size_bytes")
+MEASURED = ("latency", "size_bytes", "times")
 PLAIN = ("dataset", "dataset_name", "samples", "batch")
 
 
@@ -49,7 +50,7 @@ class Row:
     `coverage` is how much of the compute is in INT8, `cut` says who computes outputs after a cut, and
     which layers with Q/DQ this CPU computes in float for their form,
     `shared_samples` how many of the samples are calibration samples. `is_alternative` is what stands
-    beside the others and is no candidate, as FP16 beside INT8.
+    beside the others and is no candidate, as FP16 beside INT8. `times` are those on the targets.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Row:
     cut: str | None = None
     shared_samples: Overlap | None = None
     is_alternative: bool = False
+    times: tuple[TargetTime, ...] = ()
 
     def figure(self, metric: Metric) -> float | None:
         """Return a figure of the outputs in the metric's unit, None where the variant has none."""
@@ -87,6 +89,10 @@ class Row:
         fields = dataclasses.asdict(self)
         coverage = {"coverage": self.coverage and self.coverage.to_document()}
         return {k: value for k, value in (fields | coverage).items() if k not in MEASURED}
+
+    def measured(self) -> dict[str, Any]:
+        """Return the JSON form of what rests on times, and of sizes."""
+        return {name: dataclasses.asdict(self)[name] for name in MEASURED}
 
 
 @dataclass(frozen=True)
@@ -132,10 +138,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
 
     def to_document(self) -> Document:
         """Return the comparison as a sealed document, with times and sizes under `measured`."""
-        measured = {
-            row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
-            for row in self.rows
-        }
+        measured = {row.name: row.measured() for row in self.rows}
         body = {name: getattr(self, name) for name in (*PLAIN, "structure")} | {
             "trtcal": __version__,
             "task": dataclasses.asdict(self.task),

@@ -128,16 +128,20 @@ def estimate_engine(
     """Estimate one inference of an engine from its layers; None if none of them can be estimated."""
     kernels = [layer for layer in layers if not layer.is_idle]
     times = [layer_ms(layer, target, tf32=tf32) for layer in kernels]
-    launch = floor_ms(target) * len(kernels)
     unknown = times.count(None)
     if unknown == len(kernels):
         return None
     ms = math.fsum(time for time in times if time is not None) + unknown * floor_ms(target)
+    return total(ms, len(kernels), target, unknown, compiler)
+
+
+def total(
+    ms: float, kernels: int, target: Target, unknown: int = 0, compiler: str = TENSORRT
+) -> TimeEstimate:
+    """Return the estimate of an engine whose kernels take `ms` in all, with its interval."""
     low, high = CONSTANTS["interval"]["total"]
-    small = launch > ms / 2
-    return TimeEstimate(
-        ms, ms * low, ms * high, len(kernels), unknown, target.name, compiler, small
-    )
+    small = floor_ms(target) * kernels > ms / 2
+    return TimeEstimate(ms, ms * low, ms * high, kernels, unknown, target.name, compiler, small)
 
 
 def speedup(slow: TimeEstimate, fast: TimeEstimate) -> SpeedupEstimate:
@@ -148,3 +152,15 @@ def speedup(slow: TimeEstimate, fast: TimeEstimate) -> SpeedupEstimate:
     ratio = slow.ms / fast.ms
     low, high = CONSTANTS["interval"]["speedup"]
     return SpeedupEstimate(ratio, ratio * low, ratio * high)
+
+
+PAYS = 1.02
+"""The speed-up from which ModelOpt keeps Q/DQ (NVIDIA, TensorRT-Model-Optimizer, PR 2318)."""
+INT8, FP16, DEVICE = "int8", "fp16", "device"
+
+
+def pays(over_fp16: SpeedupEstimate) -> str:
+    """Return whether INT8 pays over FP16, FP16 does as well, or only the device decides."""
+    if over_fp16.low > PAYS:
+        return INT8
+    return FP16 if over_fp16.high <= PAYS else DEVICE

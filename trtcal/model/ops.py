@@ -37,7 +37,7 @@ CenterCropPad                     unparsed
 Clip                              light epilogue activates ort_fused spelled
 Col2Im                            unparsed
 Compress                          unparsed
-Concat                            selects untyped
+Concat                            selects untyped picks
 ConcatFromSequence                unparsed
 Constant                          typed
 ConstantOfShape                   typed
@@ -49,7 +49,7 @@ CumProd                           unparsed
 CumSum                            sensitive
 DecoderMaskedMultiHeadAttention   attends
 DeformConv                        no_rtx plugs
-DepthToSpace                      bounded
+DepthToSpace                      bounded picks
 DequantizeLinear                  qdq
 Det                               unparsed
 DFT                               unparsed
@@ -61,7 +61,7 @@ Elu                               epilogue quantizes activates
 EmbedLayerNormalization           unmultiplied
 Erf                               unit activates
 Exp                               sensitive
-Expand                            bounded
+Expand                            bounded picks
 EyeLike                           typed
 FastGelu                          unmultiplied
 Flatten                           moves free
@@ -71,7 +71,7 @@ GatherND                          bounded
 Gelu                              bounded quantizes activates
 Gemm                              multiplies matrix
 GlobalAveragePool                 bounded shifts scales untyped
-GlobalMaxPool                     bounded shifts scales
+GlobalMaxPool                     bounded shifts scales picks
 GridSample                        sensitive
 GroupNorm                         unmultiplied
 GroupNormalization                sensitive
@@ -94,7 +94,7 @@ MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
 Max                               selects spelled
-MaxPool                           bounded pools shifts scales untyped
+MaxPool                           bounded pools shifts scales untyped picks
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
@@ -112,7 +112,7 @@ Optional                          unparsed
 OptionalGetElement                unparsed
 OptionalHasElement                unparsed
 PackedMultiHeadAttention          attends
-Pad                               untyped
+Pad                               untyped picks
 Pow                               elementwise sensitive
 PRelu                             light epilogue activates
 QAttention                        attends
@@ -170,7 +170,7 @@ Slice                             cuts bounded
 Softmax                           unit sensitive
 Softplus                          quantizes activates
 Softsign                          unit
-SpaceToDepth                      bounded
+SpaceToDepth                      bounded picks
 Split                             cuts bounded
 SplitToSequence                   unparsed
 Squeeze                           moves free
@@ -182,7 +182,7 @@ Sum                               epilogue
 Tan                               sensitive
 Tanh                              unit epilogue quantizes activates ort_fused
 TfIdfVectorizer                   unparsed
-Tile                              bounded
+Tile                              bounded picks
 Transpose                         moves untyped
 Unique                            unparsed
 Unsqueeze                         moves free
@@ -207,6 +207,8 @@ FREE = _with("free")
 """At inference they give the same bytes under another shape or name, so that they cost nothing."""
 CUTS = _with("cuts")
 """Their outputs are parts of their input."""
+PICKS = MOVES | CUTS | _with("picks")
+"""Their outputs hold values of their input, so that a Q or DQ can be moved over them."""
 SELECTS = _with("selects")
 """Every value of their output is one of an input's, so that the largest range bounds it."""
 BOUNDED = MOVES | _with("bounded")

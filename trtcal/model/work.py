@@ -67,11 +67,15 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of all nodes for inputs of these shapes, and what had to be assumed to count it."""
+    """The work of all nodes for inputs of these shapes, and what had to be assumed to count it.
+
+    `tensors` is what is known of those of the main graph.
+    """
 
     nodes: tuple[NodeWork, ...]
     inputs: Mapping[str, Shape]
     assumed: tuple[str, ...] = ()
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def macs(self) -> int:
@@ -103,7 +107,7 @@ def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
     inference = Inference(_opsets(proto.opset_import), proto.ir_version, {}, named, assumed, known)
     functions = {(function.domain, function.name): function for function in proto.functions}
     nodes = _Counter(functions, inference).graph(proto.graph, scope)
-    return Work(tuple(nodes), shapes, tuple(dict.fromkeys(assumed)))
+    return Work(tuple(nodes), shapes, tuple(dict.fromkeys(assumed)), scope)
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

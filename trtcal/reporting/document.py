@@ -32,10 +32,11 @@ from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
-from trtcal.evidence.layers.roofline import counted_precision, datasheet_of, estimate, find_target
+from trtcal.evidence.layers.roofline import counted_precision, datasheet_of, find_target
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
+from trtcal.evidence.times import layer_ms
 from trtcal.limits import BROKEN, overall
 from trtcal.model import Model
 from trtcal.ptq.artifact import optimized_fingerprint
@@ -161,14 +162,14 @@ def _build(build: Build, model: Model | None) -> Document:
 
 def _layer(layer: Layer, target: str) -> Document:
     gpu = datasheet_of(target)
-    least = estimate(layer, find_target(gpu)).estimated_ms if gpu else None
+    estimated = layer_ms(layer, find_target(gpu)) if gpu else None
     return {
         **_kept(layer, ("name", "kind", "precision", "macs")),
         "counted": counted_precision(layer),
         "heavy": layer.is_heavy,
         "nodes": list(layer.nodes),
         "bytes": layer.bytes_moved,
-        "estimated_ms": least,
+        "estimated_ms": estimated,
     }
 
 
@@ -215,10 +216,7 @@ def _measured(findings: Findings) -> Document:
     return {
         "verdict": verdict.to_document(),
         "judgements": {name: overall(judged) for name, judged in judgements.items()},
-        "variants": {
-            row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
-            for row in rows
-        },
+        "variants": {row.name: row.measured() for row in rows},
         "tests": {test["digest"]: test["measured"] for test in findings.tests},
         "builds": {build.digest: _build_measured(build, findings) for build in findings.builds},
         "failed_builds": findings.failed_builds,

@@ -169,12 +169,12 @@ class Programme:
             ms = costs.times[str(kernel.unit)]
             self._slower(time, {x: ms[form] - ms[FLOAT] for form, x in units.items()}, ms[FLOAT])
             return
-        terms = {name: costs.memory_ms(size) for name, size in moved.items()}
-        self._slower(time, terms, costs.memory_ms(fixed))
+        terms = {name: costs.memory_ms(size, kernel.kind) for name, size in moved.items()}
+        self._slower(time, terms, costs.floor_ms + costs.memory_ms(fixed, kernel.kind))
         if kernel.macs:
             slow = costs.compute_ms(kernel, FLOAT)
             quicker = {x: costs.compute_ms(kernel, form) - slow for form, x in units.items()}
-            self._slower(time, quicker, slow)
+            self._slower(time, quicker, costs.floor_ms + slow)
 
     def _units_of(self, layer: str) -> dict[str, Variable]:
         """Return the variable of a layer in each precision, those that it cannot have among them."""
