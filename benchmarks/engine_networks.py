@@ -17,14 +17,12 @@ BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What one kernel does: its kind, precision, bytes moved, multiply-accumulates, output values."""
+    """What one kernel does: its kind, precision, bytes moved, multiply-accumulates."""
 
     kind: str
     precision: str
     size_bytes: int
     macs: int = 0
-    values: int = 0
-    weights: int = 0
 
 
 @dataclass
@@ -60,7 +58,7 @@ class Writer:
         macs = self.values // out * weights
         moved = before + weights + self.values * (2 if added else 1)
         kind = product_kind(macs, self.values)
-        return KernelFacts(kind, self.precision, moved * BYTES[self.precision], macs, self.values, weights*BYTES[self.precision])
+        return KernelFacts(kind, self.precision, moved * BYTES[self.precision], macs)
 
     def pool(self, stride: int) -> KernelFacts:
         """Return a pooling and move on to its output."""
@@ -72,7 +70,7 @@ class Writer:
         """Return a matrix product with weights."""
         moved = rows * inner + inner * columns + rows * columns
         return KernelFacts(
-            PRODUCT, self.precision, moved * BYTES[self.precision], rows * inner * columns, rows * columns, inner*columns*BYTES[self.precision]
+            PRODUCT, self.precision, moved * BYTES[self.precision], rows * inner * columns
         )
 
 
@@ -81,7 +79,9 @@ def _classifier(net: Writer, classes: int = 1000) -> Iterator[KernelFacts]:
     yield net.product(net.batch, net.channels, classes)
 
 
-def resnet(precision: str, batch: int, blocks: Sequence[int], bottleneck: bool) -> list[KernelFacts]:
+def resnet(
+    precision: str, batch: int, blocks: Sequence[int], bottleneck: bool
+) -> list[KernelFacts]:
     """Return the kernels of a ResNet v1 (He et al., 2015) at 224 x 224."""
     net = Writer(precision, batch)
     kernels = [*net.start(), net.conv(64, 7, 2), net.pool(2)]
@@ -134,7 +134,7 @@ def bert(precision: str, batch: int, length: int, layers: int, width: int) -> li
     """
     net, rows = Writer(precision, batch), batch * length
     values, size = rows * width, BYTES[precision]
-    attention = KernelFacts(PRODUCT, precision, 4 * values * size, 2 * rows * length * width, values)
+    attention = KernelFacts(PRODUCT, precision, 4 * values * size, 2 * rows * length * width)
     layer = [net.product(rows, width, 3 * width), attention, net.product(rows, width, width)]
     layer += [net.light(OTHER, 3 * values), net.product(rows, width, 4 * width)]
     layer += [net.light(OTHER, 8 * values)] if precision == "fp16" else []
