@@ -42,6 +42,7 @@ FITTED = (
     ("rate_share", "int8"),
     ("sustained", "T4"),
 )
+JUDGED_ONLY = ("V100",)  # without tensor cores for INT8, its FP16 would count against INT8's share
 TAILS = (2.5, 97.5)  # percent
 FEW = 10  # engines of a GPU from which on its own figures are fitted
 ERROR = 0.15  # relative error beyond which an engine counts less in the fit
@@ -124,6 +125,7 @@ def fit(chosen: Engines, given: Mapping[str, Any] = CONSTANTS) -> dict[str, Any]
 
     What is not fitted is as given; T4's own factor is 1 where there is no T4.
     """
+    chosen = [engine for engine in chosen if engine.target.name not in JUDGED_ONLY]
     weights = _weights(chosen)
     measured = np.log([engine.latency_ms for engine in chosen])
     has_t4 = any(engine.target.name == "T4" for engine in chosen)
@@ -278,7 +280,8 @@ def network_of(engine: MeasuredEngine) -> str:
 def well_known(chosen: Engines) -> list[MeasuredEngine]:
     """Return the engines of GPUs that have many."""
     counts = Counter(map(gpu_of, chosen))
-    return [engine for engine in chosen if counts[gpu_of(engine)] >= FEW]
+    known = {gpu for gpu in counts if counts[gpu] >= FEW and gpu not in JUDGED_ONLY}
+    return [engine for engine in chosen if gpu_of(engine) in known]
 
 
 HEADER = """\
