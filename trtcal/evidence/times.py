@@ -1,26 +1,29 @@
-"""How long kernels take on a GPU: a model fitted to published profiles, with its error.
+"""How long kernels take on a GPU: a model fitted to published engines, with its error.
 
-A kernel takes floor + max(bytes / bandwidth, operations / rate). The floor is the launch and the
-latency of a kernel with almost no work; bandwidth and rate are shares of those of the datasheet.
-The constants and their source stand in times.toml; benchmarks/times.py fits and judges them.
+A kernel takes floor + max(memory, compute). The floor is its launch and its latency, a number of
+cycles at the boost clock. Memory is bytes at a share of the bandwidth, faster for what the L2 cache
+holds; compute is multiply-accumulates at a share of the rate of their precision. The constants, and
+which of them are fitted, stand in times.toml; `python -m benchmarks.times` fits and judges them.
 A measured time always goes before an estimate: nothing here looks at `Layer.time_ms`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trtcal.config import read_toml
 from trtcal.evidence.layers.layer import Layer, is_quantize_step
 from trtcal.evidence.layers.roofline import Target
 from trtcal.formats import BY_LISTED
 
-CONSTANTS = read_toml(Path(__file__).parent / "times.toml")
+CONSTANTS: Mapping[str, Any] = read_toml(Path(__file__).parent / "times.toml")
 PRODUCT, DEPTHWISE, POOLING, COPY, OTHER = "product", "depthwise", "pooling", "copy", "other"
 TENSORRT, TENSORRT_RTX = "TensorRT", "TensorRT-RTX"
+USUAL_CLOCK_GHZ = 1.6
 
 
 @dataclass(frozen=True)
@@ -53,49 +56,89 @@ class SpeedupEstimate:
     high: float
 
 
-def floor_ms(target: Target) -> float:
+def floor_ms(target: Target, constants: Mapping[str, Any] = CONSTANTS) -> float:
     """Return what a kernel with almost no work takes on a GPU."""
-    floors = CONSTANTS["floor_us"]
-    return float(floors.get(target.capability, floors["default"])) / 1e3
+    cycles: float = constants["kernel"]["floor_kilocycles"]
+    return cycles / (target.boost_ghz or USUAL_CLOCK_GHZ) / 1e3
 
 
-def memory_ms(size_bytes: float, kind: str, target: Target) -> float:
-    """Return how long moving bytes takes, without the floor; linear in the bytes."""
-    return size_bytes / (CONSTANTS["bandwidth_share"][kind] * target.bandwidth_gb_s * 1e6)
+def memory_lines(
+    target: Target, constants: Mapping[str, Any] = CONSTANTS
+) -> tuple[tuple[float, float], ...]:
+    """Return slope (ms a byte) and offset (ms) of lines: their maximum is the time of moving bytes.
+
+    Up to a share of the L2 cache, bytes take the first line; what is more comes from memory.
+    """
+    kernel = constants["kernel"]
+    slow = 1 / (kernel["bandwidth_share"] * target.bandwidth_gb_s * 1e6)
+    fast = slow / kernel["l2_speedup"]
+    cached = kernel["l2_share"] * (target.l2_mb or 0.0) * 1e6
+    return (fast, 0.0), (slow, cached * (fast - slow))
+
+
+def memory_ms(size_bytes: float, target: Target, constants: Mapping[str, Any] = CONSTANTS) -> float:
+    """Return how long moving bytes takes, without the floor."""
+    return max(slope * size_bytes + offset for slope, offset in memory_lines(target, constants))
 
 
 def compute_ms(
-    macs: float, precision: str, kind: str, target: Target, tf32: bool = True
+    macs: float,
+    precision: str,
+    kind: str,
+    target: Target,
+    tf32: bool = True,
+    constants: Mapping[str, Any] = CONSTANTS,
 ) -> float | None:
     """Return how long multiply-accumulates take, without the floor; None if the GPU has no rate.
 
     `precision` is the name in `trtcal.formats`. With `tf32`, as TensorRT has it by default, float32
-    products take the rate of TF32 where the GPU has it.
+    products take the rate of TF32 where the GPU has it. Depthwise convolutions take that of float32.
     """
-    is_tf32 = precision == "fp32" and tf32 and kind == PRODUCT and target.tf32_tflops is not None
-    rate = target.tf32_tflops if is_tf32 else target.rate_in(precision)
-    shares = CONSTANTS["rate_share"]
-    share = shares.get("tf32" if is_tf32 else precision, shares["fp16"])
+    form = "fp32" if kind == DEPTHWISE else precision
+    if form == "fp32" and kind == PRODUCT and tf32 and target.tf32_tflops is not None:
+        form = "tf32"
+    rate = target.tf32_tflops if form == "tf32" else target.rate_in(form)
+    shares = constants["rate_share"]
+    share = shares.get(form, shares["fp16"])
+    if form != "fp32":
+        share *= constants["sustained"].get(target.name, 1.0)
     return None if rate is None else 2 * macs / (rate * share) / 1e9
 
 
 def kernel_ms(
-    size_bytes: float, macs: float, precision: str, kind: str, target: Target, tf32: bool = True
+    size_bytes: float,
+    macs: float,
+    precision: str,
+    kind: str,
+    target: Target,
+    tf32: bool = True,
+    constants: Mapping[str, Any] = CONSTANTS,
 ) -> float | None:
     """Return how long one kernel takes, floor included; None if the GPU has no such rate."""
-    compute = compute_ms(macs, precision, kind, target, tf32) if macs else 0.0
+    compute = compute_ms(macs, precision, kind, target, tf32, constants) if macs else 0.0
     if compute is None:
         return None
-    return floor_ms(target) + max(memory_ms(size_bytes, kind, target), compute)
+    memory = memory_ms(size_bytes, target, constants)
+    return floor_ms(target, constants) + max(memory, compute)
 
 
 def kind_of(layer: Layer) -> str:
     """Return the kind of a layer that decides its shares of the datasheet's rates."""
     if layer.is_heavy:
-        return PRODUCT
+        values = sum(math.prod(map(abs, tensor.shape)) for tensor in layer.outputs[:1])
+        return product_kind(layer.macs or 0, values)
     if layer.is_reformat or is_quantize_step(layer):
         return COPY
     return POOLING if layer.is_pooling else OTHER
+
+
+def product_kind(macs: int, values: int) -> str:
+    """Return the kind of a convolution or product by its multiply-accumulates and output values.
+
+    Under 64 of them for a value, as in depthwise convolutions and the first of small networks,
+    tensor cores have nothing to share.
+    """
+    return DEPTHWISE if 0 < macs < 64 * values else PRODUCT
 
 
 def layer_ms(layer: Layer, target: Target, *, tf32: bool = True) -> float | None:
@@ -129,9 +172,16 @@ def total(
     ms: float, kernels: int, target: Target, unknown: int = 0, compiler: str = TENSORRT
 ) -> TimeEstimate:
     """Return the estimate of an engine whose kernels take `ms` in all, with its interval."""
-    low, high = CONSTANTS["interval"]["total"]
+    low, high = _interval("total", target.name)
     small = floor_ms(target) * kernels > ms / 2
     return TimeEstimate(ms, ms * low, ms * high, kernels, unknown, target.name, compiler, small)
+
+
+def _interval(figure: str, gpu: str) -> tuple[float, float]:
+    """Return the factors of an interval: narrower on GPUs whose engines are among those fitted."""
+    kind = "fitted" if gpu in CONSTANTS["fitted"]["gpus"] else "other"
+    low, high = CONSTANTS["interval"][kind][figure]
+    return low, high
 
 
 def speedup(slow: TimeEstimate, fast: TimeEstimate) -> SpeedupEstimate:
@@ -140,7 +190,7 @@ def speedup(slow: TimeEstimate, fast: TimeEstimate) -> SpeedupEstimate:
     Its interval is narrower than that of two independent estimates: they share their errors.
     """
     ratio = slow.ms / fast.ms
-    low, high = CONSTANTS["interval"]["speedup"]
+    low, high = _interval("speedup", fast.gpu)
     return SpeedupEstimate(ratio, ratio * low, ratio * high)
 
 

@@ -255,9 +255,9 @@ class Costs:
         """What a kernel takes without work."""
         return kernel_times.floor_ms(self.target)
 
-    def memory_ms(self, size_bytes: float, kind: str = COPY) -> float:
-        """Return how long a kernel of a kind moves bytes, without its launch."""
-        return kernel_times.memory_ms(size_bytes, kind, self.target)
+    def memory_ms(self, size_bytes: float) -> float:
+        """Return how long a kernel moves bytes, without its launch."""
+        return kernel_times.memory_ms(size_bytes, self.target)
 
     def compute_ms(self, kernel: Kernel, precision: str) -> float:
         """Return how long a kernel multiplies in a precision; that of weights only is float's."""
@@ -353,7 +353,7 @@ class Costs:
 
     def busiest_ms(self, moved: float, kernel: Kernel, precision: str, launches: int = 1) -> float:
         """Return what a kernel takes that moves so many bytes."""
-        memory, compute = self.memory_ms(moved, kernel.kind), self.compute_ms(kernel, precision)
+        memory, compute = self.memory_ms(moved), self.compute_ms(kernel, precision)
         return launches * self.floor_ms + max(memory, compute)
 
 

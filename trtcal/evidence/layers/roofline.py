@@ -267,7 +267,8 @@ class Target:
     """What a GPU can do at best: memory in GB/s, dense rates in 10^12 operations a second.
 
     One multiply-accumulate is two operations, as in datasheets. `capability` is the target of its
-    engines, such as sm89, `platform` its machine's architecture, `cuda` what its driver supports.
+    engines, such as sm89, `platform` its machine's architecture, `cuda` what its driver supports,
+    `boost_ghz` the boost clock, `l2_mb` the L2 cache in 10^6 bytes.
     """
 
     name: str = key(TEXT)
@@ -280,6 +281,8 @@ class Target:
     capability: str | None = key(TEXT, None)
     platform: str | None = key(TEXT, None)
     cuda: str | None = key(TEXT, None)
+    boost_ghz: float | None = key(RATE, None)
+    l2_mb: float | None = key(RATE, None)
 
     def rate_in(self, precision: str) -> float | None:
         """Return the rate of a precision's products; None where it is not known."""
