@@ -282,11 +282,11 @@ def well_known(chosen: Engines) -> list[MeasuredEngine]:
 
 
 HEADER = """\
-# The time model of times.py, written by `python -m benchmarks.times --write`. What it is fitted to, with
-# sources: benchmarks/engine_times. How well it does: docs/benchmarks.md.
+# The time model of times.py, written by `python -m benchmarks.times --write`. What it is fitted to, and
+# its sources: benchmarks/engine_times. How well it does: docs/benchmarks.md.
 
-# floor_kilocycles is fitted. The others are not: the benchmark prints how little layer times change with
-# them (bandwidth_share 0.75 to 0.95, an eighth to a half of the L2 cache, at 2 to 4 times the speed).
+# floor_kilocycles is fitted. The others are not: the benchmark prints how little layer times change
+# with them (bandwidth_share 0.75 to 0.95, an eighth to a half of the L2 cache, 2 to 4 times the speed).
 """
 COMMENTS = {
     "rate_share": "# fp32 is not fitted: no published engine computes float32 without TF32.\n",

@@ -38,11 +38,9 @@ def test_bytes_of_plans_counted_by_hand(residual):
     price = costs(residual)
     x, b, e, f, y = 3 * 64, 8 * 64, 8 * 64, 8, 5
     weights = 8 * 27, 8 * 72, 40
-    kinds = [kernel.kind for kernel in price.work.kernels if not kernel.free]
 
     def ms(*moved, cast=0):
-        pairs = zip(moved, kinds, strict=True)
-        kernels = sum(price.floor_ms + price.memory_ms(size, kind) for size, kind in pairs)
+        kernels = sum(price.floor_ms + price.memory_ms(size) for size in moved)
         return pytest.approx(kernels + (price.floor_ms + price.memory_ms(cast)) * bool(cast))
 
     floats = x + b + weights[0], 2 * b + e + weights[1], e + f, f + y + weights[2]
@@ -139,8 +137,7 @@ def test_weights_in_four_bits_make_the_file_smaller_and_no_product_faster(residu
     plain, gemm = price.plan_ms(()), 40
     int4, nvfp4 = ({Choice("gemm", one)} for one in price.precisions)
     assert price.size_mb(int4) == pytest.approx(price.size_mb(()) - gemm * (2 - 4.125 / 8) / 1e6)
-    (kind,) = (kernel.kind for kernel in work.kernels if kernel.name == "gemm")
-    spared = price.memory_ms(gemm * (2 - 4.125 / 8), kind)
+    spared = price.memory_ms(gemm * (2 - 4.125 / 8))
     assert price.plan_ms(int4) == pytest.approx(plain - spared)
     assert price.plan_ms(nvfp4) > plain  # a kernel of its own writes them in float16 first
 
@@ -169,12 +166,12 @@ def test_layers_that_a_compiler_lists_count_with_what_it_did_not_fuse(residual):
     listed = [(("first",), 100), (("second/quantize",), 30), (("second", "add"), 50)]
     price = costs(residual)
     times = listed_times(price, {"int8": listed, "float": [(("first",), 400)]})
-    floor, kind = price.floor_ms, price.work.kernels[0].kind
+    floor = price.floor_ms
     moved = {"int8": 130, "float": 400}
     launches = {"int8": 2 * floor, "float": floor}
-    expected = {form: launches[form] + price.memory_ms(moved[form], kind) for form in moved}
+    expected = {form: launches[form] + price.memory_ms(moved[form]) for form in moved}
     assert times["first"] == pytest.approx(expected)
-    assert times["second"]["int8"] == pytest.approx(floor + price.memory_ms(50, kind))
+    assert times["second"]["int8"] == pytest.approx(floor + price.memory_ms(50))
     assert np.isclose(times["gemm"]["int8"], 0.0, atol=1e-6)
 
 
