@@ -7,11 +7,21 @@ there, of those that a build lists, and says which compiler's they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trtcal.backends.options import BuildOptions, ShapeRanges, shape_ranges, with_sizes
+from trtcal.backends.options import (
+    DEFAULT_BATCHES,
+    BuildOptions,
+    ShapeRanges,
+    check_shapes,
+    shape_ranges,
+    with_sizes,
+)
+from trtcal.documents import Document
+from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.predicted import predict_layers
-from trtcal.evidence.layers.roofline import datasheet_of, find_target, time_of
+from trtcal.evidence.layers.reading import Engine
+from trtcal.evidence.layers.roofline import Target, datasheet_of, find_target, time_of
 from trtcal.evidence.manifest import Build
 from trtcal.evidence.times import (
     TENSORRT,
@@ -23,6 +33,17 @@ from trtcal.evidence.times import (
 )
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
+
+SIZES = ("least", "usual", "largest")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The layers of an engine for one of its sizes."""
+
+    size: str
+    batch: int
+    layers: tuple[Layer, ...]
 
 
 @dataclass(frozen=True)
@@ -52,15 +73,15 @@ class Speed(SpeedupEstimate):
 
     @property
     def is_too_small(self) -> bool:
-        """Whether launches decide, so that no estimate says which is faster."""
-        return self.time.too_small and not self.time.is_measured
+        """Whether launches decide in both, so that no estimate says which is faster."""
+        return self.time.too_small and self.other.too_small
 
     @property
     def sentence(self) -> str:
         """The figure with its interval, or why there is none."""
         if self.is_too_small:
             kernels = f"{self.time.kernels} kernels, {self.against} has {self.other.kernels}"
-            return f"too small to estimate: {kernels}; launch time decides"
+            return f"too small to estimate ({kernels}): launch time decides"
         exact = self.low == self.high
         ends = "" if exact else f" ({self.low:.3g} to {self.high:.3g})"
         about = "" if exact else "about "
@@ -70,6 +91,7 @@ class Speed(SpeedupEstimate):
         """Return the JSON form."""
         ends = {name: getattr(self, name) for name in ("against", "ratio", "low", "high")}
         words = {"sentence": self.sentence, "source": self.time.source}
+        ends["too_small"] = self.is_too_small
         return {**vars(self.time), **ends, "against_kernels": self.other.kernels, **words}
 
 
@@ -107,6 +129,56 @@ def _batch(model: Model, shapes: Mapping[str, Shape]) -> int:
     return next((size for size in shape[:1] if isinstance(size, int)), 1)
 
 
+def sized(engine: Engine, given: ShapeRanges, model: Model | None, gpu: Target) -> list[Sized]:
+    """Return the layers of an engine for its sizes, of a model those that TensorRT is to make of it.
+
+    A list says no more of dynamic sizes than the batch, which is that of `given`, or 1, 8 and 32.
+    """
+    if model is not None:
+        check_shapes(model.inputs, given)
+        ranges = sizes_of(model, given)
+        shapes = [{name: of[size] for name, of in ranges.items()} for size in range(len(SIZES))]
+        batches = [_batch(model, each) for each in shapes]
+        every = [predict_layers(model, gpu, shapes=each) for each in shapes]
+    else:
+        batches = [of[0] for of in next(iter(given.values()), [(n,) for n in DEFAULT_BATCHES])]
+        every = [at_batch(engine.layers, batch) for batch in batches]
+    rows = [Sized(*row) for row in zip(SIZES, batches, every, strict=True)]
+    return rows if every[0] != every[-1] else [replace(rows[1], batch=_first(every[0]))]
+
+
+def estimates_of(rows: Sequence[Sized], gpu: Target, compiler: str) -> Document | None:
+    """Return the estimate for the usual size, and in `sizes` that for each."""
+    known = [
+        {"size": row.size, "batch": row.batch, **vars(estimate)}
+        for row in rows
+        if (estimate := estimate_engine(row.layers, gpu, compiler=compiler))
+    ]
+    return {**known[len(known) // 2], "sizes": known} if known else None
+
+
+def at_batch(layers: Iterable[Layer], batch: int) -> tuple[Layer, ...]:
+    """Return layers for a batch, where their first axis is known only at run time."""
+    return tuple(_at_batch(layer, batch) for layer in layers)
+
+
+def _at_batch(layer: Layer, batch: int) -> Layer:
+    def fixed(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
+        firsts = ((tensor, (batch, *tensor.shape[1:])) for tensor in tensors)
+        return tuple(replace(t, shape=shape) if t.shape[:1] == (-1,) else t for t, shape in firsts)
+
+    inputs, outputs = fixed(layer.inputs), fixed(layer.outputs)
+    is_dynamic = (inputs, outputs) != (layer.inputs, layer.outputs)
+    macs = layer.macs * batch if layer.macs and is_dynamic else layer.macs
+    return replace(layer, inputs=inputs, outputs=outputs, macs=macs)
+
+
+def _first(layers: Sequence[Layer]) -> int:
+    """Return the batch of layers whose sizes are known."""
+    shapes = (tensor.shape for layer in layers for tensor in layer.inputs)
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
 def of_build(build: Build) -> TargetTime | None:
     """Return the measured time of an engine, else the estimate of the layers that it lists."""
     gpu, ms = datasheet_of(build.target), time_of(build.layers)
@@ -116,8 +188,11 @@ def of_build(build: Build) -> TargetTime | None:
         device = build.gpu or build.target
         exact = TimeEstimate(ms, ms, ms, kernels, 0, device, compiler, too_small=False)
         return TargetTime(**vars(exact), target=build.target, batch=0, is_measured=True)
-    listed = estimate_engine(build.layers, find_target(gpu), compiler=compiler) if gpu else None
-    return listed and TargetTime(**vars(listed), target=build.target, batch=0)
+    usual = DEFAULT_BATCHES[1]
+    layers = at_batch(build.layers, usual)
+    listed = estimate_engine(layers, find_target(gpu), compiler=compiler) if gpu else None
+    batch = _first(layers)
+    return listed and TargetTime(**vars(listed), target=build.target, batch=batch)
 
 
 def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
@@ -130,9 +205,11 @@ def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
     return Speed(estimate.ratio, estimate.low, estimate.high, against, fast, slow)
 
 
-def best_known(times: Sequence[TargetTime], builds: Iterable[Build]) -> dict[str, TargetTime]:
+def best_known(
+    times: Sequence[TargetTime], builds: Iterable[Build], *, takes_lists: bool = True
+) -> dict[str, TargetTime]:
     """Return a model's time on each target: measured, else estimated, else of the layers listed."""
     built = [time for build in builds if (time := of_build(build))]
     measured = {time.target: time for time in built if time.is_measured}
-    listed = {time.target: time for time in built}
+    listed = {time.target: time for time in built if takes_lists}
     return listed | {time.target: time for time in times} | measured

@@ -170,6 +170,16 @@ def judge(
     return Verdict(word, best.row.name, sentence, *known)
 
 
+def with_measured(comparison: Comparison, builds: Sequence[Build]) -> Comparison:
+    """Return a comparison with the times of timed engines in place of estimates."""
+    own = [[build for build in builds if build.model == row.model] for row in comparison.rows]
+    rows = tuple(
+        replace(row, times=tuple(best_known(row.times, engines, takes_lists=False).values()))
+        for row, engines in zip(comparison.rows, own, strict=True)
+    )
+    return replace(comparison, rows=rows)
+
+
 def speeds_of(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> Iterator[Speed]:
     """Yield how a variant stands beside others on each target: measured there, else estimated."""
     mine, *theirs = (
@@ -194,7 +204,7 @@ def _pays(speed: Speed, row: Row, fp16: Row | None) -> Pays | None:
     elif answer == INT8:
         why = f"{name} pays over FP16"
     elif _decibels(fp16) < _decibels(row):
-        why = f"{name} is not faster than FP16, which loses more accuracy"
+        answer, why = INT8, f"{name} is not faster than FP16, which loses more accuracy"
     else:
         file = f"models/{fp16.name}.onnx"
         why = f"FP16 does as well as {name}, so ship {file}"

@@ -49,7 +49,8 @@ class Point:
     """A measured plan: its time (an estimate, or of measured layers) and its speed-up over FP32.
 
     Their intervals are those of the estimates; without them they are exact. `int8_macs` is the
-    percentage of multiply-accumulates in INT8, None where none are known, `size_mb` what the weights of its layers take in a file, in 10^6 bytes.
+    percentage of multiply-accumulates in INT8, None where none are known, `size_mb` what the weights
+    of its layers take in a file, in 10^6 bytes.
     """
 
     plan: Plan

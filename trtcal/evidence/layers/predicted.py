@@ -1,10 +1,9 @@
 """The layers that TensorRT 8 to 11 is expected to make of a model: a prediction from its graph.
 
-What TensorRT decides by timing (layouts, kernels that it fuses by chance) is known only when it has
-built; the rules here are those that NVIDIA documents for Q/DQ, fusions and types. A layer list of
-TensorRT-RTX shows another compiler's choice. Sources: NVIDIA, TensorRT documentation, "Working with
-Quantized Types" (Q/DQ interaction, placement recommendations) and "Layer fusion"; where they say
-nothing, the layer lists that NVIDIA publishes with its engine explorer.
+What TensorRT decides by timing (layouts, some fusions) is known only when it has built. The rules are
+those that NVIDIA documents, "Working with Quantized Types" (Q/DQ interaction, placement) and "Layer
+fusion"; where they say nothing, those of published layer lists: docs/benchmarks.md says which, and how
+well they are met. A layer list of TensorRT-RTX shows what another compiler makes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from graphlib import TopologicalSorter
+from itertools import chain
 
 import onnx
 from onnx import NodeProto
@@ -52,40 +52,32 @@ POINTWISE = ELEMENTWISE | {
 KINDS = {
     **dict.fromkeys(POINTWISE, "PointWise"),
     **dict.fromkeys(MOVES, "Shuffle"),
-    **dict.fromkeys(FREE, "NoOp"),
+    **dict.fromkeys((*FREE, "Concat"), "NoOp"),
     **dict.fromkeys(MULTIPLIES, "Gemm"),
     **dict.fromkeys(CONVOLUTIONS, "Convolution"),
     **dict.fromkeys(RECURRENT, "RNN"),
     **dict.fromkeys(ATTENDS, "Attention"),
     **dict.fromkeys(("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"), "Pooling"),
     "ConvTranspose": "Deconvolution",
-    "Softmax": "Softmax",
     "LayerNormalization": "Normalization",
 }
-COMPILED = ("PointWise", "Softmax", "Normalization", "Reduction")
-"""Kinds that TensorRT's compiler (Myelin) joins in chains, with the Q/DQ around them."""
-FIRST_COMPILED = 9
-"""The major version from which networks of products are compiled, and attention is one kernel."""
 PATTERN_KINDS = {"attention": "Attention", "softmax": "Softmax", "layer_norm": "Normalization"}
 HEAVY = ("Convolution", "Deconvolution", "Gemm", "Attention")
 QUANTIZED = (*HEAVY, "PointWise", "Pooling")
 """Kinds that have INT8 kernels, besides those of what only moves values."""
+COMPILED = ("PointWise", "Softmax", "Normalization", "Reduction")
+"""Kinds that TensorRT's compiler (Myelin) joins in chains, with the Q/DQ around them."""
+FIRST_COMPILED = 9
+"""The major version from which networks of products are compiled, and attention is one kernel."""
 FIRST_WITH_TF32 = 80
 """The compute capability, times 10, from which FP32 products use TF32."""
 FEW_CHANNELS = 4
-"""Up to so many input channels, FP32 convolutions read and write the linear layout."""
+"""Up to so many input channels, FP32 convolutions keep the linear layout, and INT8 ones pool."""
 LINEAR, CHANNELS, VECTORS = (
     "Row major linear",
     "Channel major",
     "Thirty-two wide channel vectorized",
 )
-LAYOUTS = (LINEAR, CHANNELS)
-
-
-def kind_of(operator: str) -> str:
-    """Return the kind of a kernel that computes one operator."""
-    return KINDS.get(operator, "Reduction" if operator.startswith("Reduce") else operator)
-
 
 TYPES = {kind: dtype_named(name) for name, kind in onnx.TensorProto.DataType.items()}
 TYPES |= {onnx.TensorProto.DataType.Value(row.onnx): row.listed for row in FORMATS.values()}
@@ -139,26 +131,30 @@ class _Kernel:
 
 
 class _Network:
-    """A graph as kernels, with Q/DQ nodes taken for the way in which tensors are read."""
+    """A graph as kernels, with Q/DQ nodes taken for the way in which tensors are read.
+
+    `given` are the tensors that come quantized, as DQs are moved behind what only moves values,
+    `requested` those that are only read quantized, as Qs are moved before it.
+    """
 
     def __init__(self, view: View, tensors: Mapping[str, Tensor], version: int) -> None:
         self.view, self.tensors = view, tensors
         self.folded = {i for i, node in enumerate(view.nodes) if self._is_folded(node)}
-        self.reads: dict[int, list[_Read]] = {}
+        kept = set(range(len(view.nodes))) - self.folded
+        self.nodes = [i for i in sorted(kept) if view.operators[i] not in QDQ]
+        self.reads = {i: [self.read(n) for n in view.nodes[i].input if n] for i in self.nodes}
         self.uses: dict[str, list[tuple[int | None, _Read]]] = {}
-        for number, node in enumerate(view.nodes):
-            if number not in self.folded and view.operators[number] not in QDQ:
-                self.reads[number] = [self.read(name) for name in node.input if name]
-                for read in self.reads[number]:
-                    self.uses.setdefault(read.tensor, []).append((number, read))
-        for read in map(self.read, (*view.outputs, *view.held)):
-            self.uses.setdefault(read.tensor, []).append((None, read))
-        self.given, self.requested = dict(self._given()), self._requested()
+        shown = ((None, self.read(name)) for name in (*view.outputs, *view.held))
+        for use in chain(((i, read) for i in self.nodes for read in self.reads[i]), shown):
+            self.uses.setdefault(use[1].tensor, []).append(use)
+        self.given, self.requested = dict[str, Scale](), dict[str, Scale]()
+        self._move_steps()
         self.kernels: dict[int, _Kernel] = {}
-        counts = Counter(KINDS.get(view.operators[i]) for i in self.reads)
+        counts = Counter(KINDS.get(view.operators[i]) for i in self.nodes)
         is_new = version >= FIRST_COMPILED
         self.is_compiled = is_new and counts["Gemm"] > counts["Convolution"]
-        self._group([] if is_new else ["attention"])
+        self.chained = COMPILED if self.is_compiled else COMPILED[:1]
+        self._group(() if is_new else ("attention",))
 
     def _is_folded(self, node: NodeProto) -> bool:
         known = (self.tensors.get(name, NOTHING).value is not None for name in node.output)
@@ -183,10 +179,9 @@ class _Network:
         """Return the data type of a tensor in the model."""
         return TYPES.get(self.tensors.get(tensor, NOTHING).kind, UNKNOWN)
 
-    def is_constant(self, tensor: str) -> bool:
-        """Tell whether a tensor does not depend on the inputs."""
-        maker = self.view.makers.get(tensor)
-        return self.view.is_constant(tensor) if maker is None else maker in self.folded
+    def shape(self, tensor: str) -> Shape:
+        """Return the shape of a tensor, of no axis if it is not known."""
+        return self.tensors.get(tensor, NOTHING).shape or ()
 
     def picked(self, number: int) -> list[_Read]:
         """Return the reads of which a node's outputs have values, none if it computes others."""
@@ -199,113 +194,85 @@ class _Network:
         """Return the scale that a tensor is read with, which may come from before what moved it."""
         return read.scale or self.given.get(read.tensor)
 
-    def _given(self) -> Iterator[tuple[str, Scale]]:
-        """Yield the tensors that come quantized, as DQs are moved behind what only moves values."""
-        self.given: dict[str, Scale] = {}
-        for number in self.reads:
+    def _move_steps(self) -> None:
+        for number in self.nodes:
             scales = {self.scale_of(read) for read in self.picked(number)}
-            if len(scales) == 1 and (scale := scales.pop()) is not None:
+            if len(scales) == 1 and (scale := scales.pop()):
                 self.given |= dict.fromkeys(self.view.nodes[number].output, scale)
-        yield from self.given.items()
-
-    def _requested(self) -> dict[str, Scale]:
-        """Return the tensors that are only read quantized, as Qs are moved before what moves values."""
-        requested: dict[str, Scale] = {}
-        for number in reversed(self.reads):
+        for number in reversed(self.nodes):
             for name in self.view.nodes[number].output:
-                scales = {self._asked(*use, requested) for use in self.uses.get(name, ())}
-                if len(scales) == 1 and (scale := scales.pop()) is not None:
-                    requested[name] = scale
-        return requested
+                scales = {self._asked(*use) for use in self.uses.get(name, ())}
+                if len(scales) == 1 and (scale := scales.pop()):
+                    self.requested[name] = scale
 
-    def _asked(self, user: int | None, read: _Read, later: Mapping[str, Scale]) -> Scale | None:
+    def _asked(self, user: int | None, read: _Read) -> Scale | None:
         if read.scale or user is None or read not in self.picked(user):
             return read.scale
-        return later.get(self.view.nodes[user].output[0])
-
-    @property
-    def chained(self) -> Collection[str]:
-        """The kinds that one kernel computes in a chain."""
-        return COMPILED if self.is_compiled else COMPILED[:1]
+        return self.requested.get(self.view.nodes[user].output[0])
 
     def _group(self, without: Collection[str]) -> None:
-        numbers = {node.name: i for i, node in enumerate(self.view.nodes)}
+        numbers = {self.view.nodes[i].name: i for i in self.nodes}
         for match in find_matches(self.view, read_patterns()):
             if match.state == WHOLE and match.pattern not in without:
-                nodes = [numbers[name] for name in match.nodes if numbers[name] in self.reads]
-                self._join(PATTERN_KINDS.get(match.pattern, ""), nodes)
-        for number in self.reads.keys() - self.kernels.keys():
-            self._join("", [number])
-        for number in reversed(self.reads):  # of two convolutions that are added, the later adds
-            if (kernel := self.kernels[number]).kind in HEAVY and number == max(kernel.nodes):
-                self._extend(kernel)
-        for number in self.reads:
-            if (kernel := self.kernels[number]).kind in self.chained and number == max(
-                kernel.nodes
-            ):
-                self._extend(kernel)
+                nodes = [numbers[name] for name in match.nodes if name in numbers]
+                self._join(nodes, PATTERN_KINDS.get(match.pattern))
+        for number in set(self.nodes) - self.kernels.keys():
+            self._join([number])
+        for number in reversed(self.nodes):  # of two convolutions that are added, the later adds
+            if self.kernels[number].kind in HEAVY:
+                self._extend(self.kernels[number])
+        for number in self.nodes:
+            if self.kernels[number].kind in self.chained:
+                self._extend(self.kernels[number])
         self._join_beside()
 
-    def _join(self, kind: str, nodes: list[int]) -> None:
-        kinds = [kind_of(self.view.operators[node]) for node in nodes]
+    def _join(self, nodes: list[int], kind: str | None = None) -> None:
+        operators = [self.view.operators[i] for i in nodes]
+        kinds = [KINDS.get(n, "Reduction" if n.startswith("Reduce") else n) for n in operators]
         heavy = next((each for each in kinds if each in HEAVY), kinds[-1]) if kinds else ""
         self.kernels |= dict.fromkeys(nodes, _Kernel(kind or heavy, nodes))
 
     def _extend(self, kernel: _Kernel) -> None:
         """Take the light kernels behind one into it, as long as they wait for nothing else."""
         while (following := self._following(kernel)) is not None:
-            kernel.has_residual |= any(self._others(kernel, following))
+            kernel.has_residual |= len(self.computed(following)) > 1
             kernel.nodes.extend(following.nodes)
             self.kernels |= dict.fromkeys(following.nodes, kernel)
 
     def _following(self, kernel: _Kernel) -> _Kernel | None:
-        uses = self.uses.get(self.view.nodes[max(kernel.nodes)].output[0], [])
-        readers = {
-            self.kernels[i] if i is not None and not read.scale else None for i, read in uses
-        }
-        following = readers.pop() if len(readers) == 1 else None
-        if following is None or not self._fits(kernel, following):
-            return None
-        return None if self._waits(following, kernel) else following
+        uses = self.uses.get(self.view.nodes[max(kernel.nodes)].output[0], ())
+        users = {self.kernels[i] if i is not None and not read.scale else None for i, read in uses}
+        if (
+            len(users) > 1 and kernel.kind in self.chained
+        ):  # what is normalized is added again later
+            users = {each for each in users if each and each.kind in self.chained[1:]}
+        following = users.pop() if len(users) == 1 else None
+        fits = following is not None and self._fits(kernel, following)
+        return None if not fits or self._waits(following, kernel) else following
 
     def _fits(self, kernel: _Kernel, following: _Kernel) -> bool:
-        operators = {self.view.operators[node] for node in following.nodes}
+        operators = {self.view.operators[i] for i in following.nodes}
         if kernel.kind not in HEAVY:
             return following.kind in self.chained
         if operators == {"MaxPool"}:
-            image = self.tensors.get(self.reads[min(kernel.nodes)][0].tensor, NOTHING).shape or ()
-            output = self.view.nodes[max(kernel.nodes)].output[0]
-            return image[1:2] <= (FEW_CHANNELS,) and output in self.requested
-        adds = any(self._others(kernel, following))
-        can_add = kernel.kind == "Convolution" and not kernel.has_residual
-        return (
-            following.kind == "PointWise"
-            and operators <= EPILOGUE | ACTIVATIONS
-            and (can_add or not adds)
-        )
+            few = self.shape(self.inputs(kernel)[0].tensor)[1:2] <= (FEW_CHANNELS,)
+            return few and self.view.nodes[max(kernel.nodes)].output[0] in self.requested
+        adds = len(self.computed(following)) > 1
+        fits = not adds or (kernel.kind == "Convolution" and not kernel.has_residual)
+        return fits and following.kind == "PointWise" and operators <= EPILOGUE | ACTIVATIONS
 
-    def _others(self, kernel: _Kernel, following: _Kernel) -> Iterator[str]:
-        """Yield what a kernel reads that neither it nor the one before it computes."""
-        inside = {*kernel.nodes, *following.nodes}
-        for read in self.inputs(following):
-            if (
-                not self.is_constant(read.tensor)
-                and self.view.makers.get(read.tensor) not in inside
-            ):
-                yield read.tensor
-
-    def _waits(self, following: _Kernel, kernel: _Kernel) -> bool:
+    def _waits(self, following: _Kernel | None, kernel: _Kernel) -> bool:
         """Tell whether a kernel waits for another one by a detour."""
-        pending, seen = [*self._others(kernel, following)], set[int | None]({None})
+        reads = self.computed(following) if following else ()
+        pending = [m for r in reads if (m := self.view.makers.get(r.tensor)) not in kernel.nodes]
+        seen = set[_Kernel]()
         while pending:
-            maker = self.view.makers.get(pending.pop())
-            if maker in kernel.nodes:
+            before = self.kernels.get(-1 if (maker := pending.pop()) is None else maker)
+            if before is kernel:
                 return True
-            if maker not in seen and maker in self.kernels:
-                nodes = self.kernels[maker].nodes
-                seen.update(nodes)
-                if max(nodes) > min(kernel.nodes):
-                    pending.extend(read.tensor for node in nodes for read in self.reads[node])
+            if before is not None and before not in seen:
+                seen.add(before)
+                pending.extend(self.view.makers.get(read.tensor) for read in self.inputs(before))
         return False
 
     def _join_beside(self) -> None:
@@ -316,32 +283,24 @@ class _Network:
         beside.pop(None, None)
         for first, *others in beside.values():
             for kernel in (first, *others) if others else ():
-                self._put_behind(kernel, ACTIVATIONS | {"Mul"})
+                tail = [i for i in kernel.nodes if self.view.operators[i] in ACTIVATIONS | {"Mul"}]
+                if {self.view.operators[i] for i in tail} - {"Relu"}:
+                    kernel.nodes = [i for i in kernel.nodes if i not in tail]
+                    self._join(tail)
                 first.nodes = sorted({*first.nodes, *kernel.nodes})
                 self.kernels |= dict.fromkeys(kernel.nodes, first)
 
     def _form_of_product(self, kernel: _Kernel) -> object:
         number, *behind = sorted(kernel.nodes)
         head, computed = self.view.nodes[number], self.computed(kernel)
-        if kernel.kind not in ("Convolution", "Gemm") or len(computed) > 1:
+        is_product = kernel.kind in ("Convolution", "Gemm") and len(computed) == 1
+        if not is_product or attribute_of(head, "group", 1) > 1:
             return None
-        if attribute_of(head, "group", 1) > 1:
-            return None
-        weight = self.tensors.get(head.input[1], NOTHING).shape or ()
         attributes = sorted(each.SerializeToString() for each in head.attribute)
         operators = sorted(self.view.operators[i] for i in behind)
         is_scaled = self.reads[number][1].scale is None
-        return head.op_type, computed[0], *attributes, *operators, weight[2:], is_scaled
-
-    def _put_behind(self, kernel: _Kernel, operators: Collection[str]) -> None:
-        tail = [i for i in kernel.nodes if self.view.operators[i] in operators]
-        if {self.view.operators[i] for i in tail} - {"Relu"}:
-            kernel.nodes = [i for i in kernel.nodes if i not in tail]
-            self._join("PointWise", tail)
-
-    def computed(self, kernel: _Kernel) -> list[_Read]:
-        """Return what a kernel reads that depends on the inputs."""
-        return [read for read in self.inputs(kernel) if not self.is_constant(read.tensor)]
+        sizes = self.shape(head.input[1])[2:]
+        return head.op_type, computed[0], *attributes, *operators, sizes, is_scaled
 
     def inputs(self, kernel: _Kernel) -> list[_Read]:
         """Return what a kernel reads and does not compute, in order."""
@@ -349,55 +308,74 @@ class _Network:
         own = set(kernel.nodes)
         return [r for r in dict.fromkeys(reads) if self.view.makers.get(r.tensor) not in own]
 
+    def computed(self, kernel: _Kernel) -> list[_Read]:
+        """Return what a kernel reads that depends on the inputs of the network."""
+        return [read for read in self.inputs(kernel) if not self._is_constant(read.tensor)]
+
+    def _is_constant(self, tensor: str) -> bool:
+        maker = self.view.makers.get(tensor)
+        return self.view.is_constant(tensor) if maker is None else maker in self.folded
+
     def outputs(self, kernel: _Kernel) -> list[str]:
         """Return what a kernel computes and others read."""
         names = [name for i in sorted(kernel.nodes) for name in self.view.nodes[i].output if name]
         read = [n for n in names if any(i not in kernel.nodes for i, _ in self.uses.get(n, ()))]
         return read or names[-1:]
 
-    def operands(self, kernel: _Kernel) -> list[_Read]:
-        """Return what the nodes of a kernel that multiply read from outside, without biases."""
-        heavy = [i for i in kernel.nodes if self.view.nodes[i].op_type in MULTIPLIES]
-        known = self.inputs(kernel)
-        return [read for i in heavy for read in self.reads[i][:2] if read in known]
-
-    def form(self, kernel: _Kernel) -> tuple[list[_Read], bool]:
-        """Return what a kernel reads quantized, and whether it writes quantized."""
-        outputs = self.outputs(kernel)
-        requested = all(name in self.requested for name in outputs)
-        data = [read for read in self.inputs(kernel) if not self.is_constant(read.tensor)]
-        picked = [read for node in kernel.nodes for read in self.picked(node)]
+    def quantized(self, kernel: _Kernel) -> tuple[list[_Read], bool]:
+        """Return what a kernel reads quantized, and whether it computes what it writes so too."""
+        outputs, computed = self.outputs(kernel), self.computed(kernel)
+        scaled = [read for read in computed if self.scale_of(read)]
+        is_requested = all(name in self.requested for name in outputs)
         if self.is_compiled and kernel.kind in COMPILED:
-            return [read for read in data if self.scale_of(read)], False
+            return scaled, False
         if all(map(self.picked, kernel.nodes)):
-            is_narrow = requested or all(name in self.given for name in outputs)
-            return picked if is_narrow else [], is_narrow
-        operands = self.operands(kernel)
-        is_scaled = all(map(self.scale_of, data))
+            is_narrow = is_requested or all(name in self.given for name in outputs)
+            return [r for i in kernel.nodes for r in self.picked(i)] if is_narrow else [], is_narrow
+        heavy = [i for i in kernel.nodes if self.view.nodes[i].op_type in MULTIPLIES]
+        operands = [r for i in heavy for r in self.reads[i][:2] if r in self.inputs(kernel)]
+        keeps = is_requested and len(scaled) == len(computed) > 0
         if kernel.kind in HEAVY and operands:
             is_narrow = all(map(self.scale_of, operands))
-            writes = is_narrow and requested and is_scaled
-            return (data if writes else operands) if is_narrow else [], writes
-        is_narrow = kernel.kind in QUANTIZED and bool(data) and is_scaled and requested
-        return data if is_narrow else [], is_narrow
+            return (computed if keeps else operands) if is_narrow else [], keeps and is_narrow
+        keeps = keeps and kernel.kind in QUANTIZED
+        return computed if keeps else [], keeps
 
-    def forms(
-        self, kernel: _Kernel, outputs: Sequence[str], is_narrow: bool
-    ) -> Iterator[tuple[str, Scale | None]]:
-        """Yield what a kernel writes, with the scale if it is quantized."""
-        for name in outputs:
+    def forms(self, kernel: _Kernel, is_narrow: bool) -> Iterator[tuple[str, Scale | None]]:
+        """Yield what a kernel writes, with the scale where it is quantized."""
+        for name in self.outputs(kernel):
+            scales = dict.fromkeys(read.scale for _, read in self.uses.get(name, ())) or {
+                None: None
+            }
             if is_narrow:
                 yield name, self.requested.get(name) or self.given.get(name)
-            elif self.is_compiled and kernel.kind in COMPILED:
-                scales = dict.fromkeys(read.scale for _, read in self.uses.get(name, ()))
-                yield from ((name, scale) for scale in scales or (None,))
             else:
-                yield name, None
+                is_fused = self.is_compiled and kernel.kind in COMPILED
+                yield from ((name, scale) for scale in scales if is_fused)
+                yield from () if is_fused else ((name, None),)
+
+    def in_order(self) -> Iterable[_Kernel]:
+        """Return the kernels, each behind those that it waits for."""
+        makers = self.view.makers
+        return TopologicalSorter(
+            {
+                kernel: [
+                    self.kernels[m]
+                    for r in self.inputs(kernel)
+                    if (m := makers.get(r.tensor, -1)) in self.kernels
+                ]
+                for kernel in dict.fromkeys(self.kernels[i] for i in self.nodes)
+            }
+        ).static_order()
 
 
 @dataclass
 class _Writer:
-    """Writes the layers of a network, and the copies that they need; with `half`, floats are FP16."""
+    """Writes the layers of a network, and the copies that they need; with `half`, floats are FP16.
+
+    `narrow` are the tensors that are stored quantized, `wide` the latest copies of those in float,
+    and of those that were quantized before.
+    """
 
     network: _Network
     macs: Mapping[str, int | None]
@@ -405,161 +383,125 @@ class _Writer:
     half: bool
     written: list[Layer] = field(default_factory=list)
     narrow: dict[tuple[str, Scale], TensorInfo] = field(default_factory=dict)
-    """The tensors that are stored quantized."""
     wide: dict[tuple[str, Scale | None], TensorInfo] = field(default_factory=dict)
-    """The latest copies of tensors in float, and of those that were quantized before."""
     listed: set[int] = field(default_factory=set)
 
     def layers(self) -> tuple[Layer, ...]:
         """Return all layers in order."""
         view = self.network.view
-        for value in view.proto.graph.input:
-            self.wide[value.name, None] = self._info(value.name, self.network.dtype(value.name))
-        for kernel in sorted(set(self.network.kernels.values()), key=lambda k: max(k.nodes)):
+        for name in (value.name for value in view.proto.graph.input):
+            self.wide[name, None] = self._info(name, self.network.dtype(name))
+        for kernel in self.network.in_order():
             self._write(kernel)
         for name in sorted(view.outputs):
             self._show(self.network.read(name), self.network.dtype(name))
         return tuple(self.written)
 
     def _info(self, tensor: str, dtype: str, layout: str = LINEAR, name: str = "") -> TensorInfo:
-        shape = self.network.tensors.get(tensor, NOTHING).shape or ()
-        return TensorInfo(name or tensor, dtype, shape, f"{layout} {dtype.upper()} format")
+        layout = f"{layout} {dtype.upper()} format"
+        return TensorInfo(name or tensor, dtype, self.network.shape(tensor), layout)
 
     def _write(self, kernel: _Kernel) -> None:
-        network, nodes = self.network, [self.network.view.nodes[i] for i in sorted(kernel.nodes)]
-        outputs = network.outputs(kernel)
-        quantized, writes = network.form(kernel)
-        reads, computed = network.inputs(kernel), network.computed(kernel)
-        dtype = self._computed_in(kernel, outputs[0])
+        network, view = self.network, self.network.view
+        kernel.nodes.sort()
+        quantized, is_narrow = network.quantized(kernel)
+        computed, written = network.computed(kernel), list(network.forms(kernel, is_narrow))
+        dtype = self._computed_in(kernel, written[0][0])
         layout = self._layout(kernel, computed, dtype)
-        steps = [*kernel.nodes]
-        inputs, constants = list[TensorInfo](), list[TensorInfo]()
-        for read in reads:
-            if read not in computed:
-                constant = self._constant(read, bool(quantized), dtype)
-                is_cut = nodes[0].op_type in CUTS and read == network.reads[kernel.nodes[0]][0]
-                constants.append(self._info(outputs[0], constant.dtype) if is_cut else constant)
-                steps += self._claimed(read.steps)
-            elif read in quantized:
-                scale = network.scale_of(read) or network.requested.get(read.tensor)
-                inputs.append(self._quantized(read, scale or network.requested[outputs[0]]))
-                steps += self._claimed(read.steps)
-            else:
+        steps, inputs, constants = [*kernel.nodes], list[TensorInfo](), list[TensorInfo]()
+        for read in network.inputs(kernel):
+            if read in quantized and read in computed:
+                scale = network.scale_of(read) or network.requested.get(read.tensor, written[0][1])
+                inputs.append(self._quantized(read, scale or ("", b"")))
+            elif read in computed:
                 inputs.append(self._float(read, dtype, layout))
-        results = []
-        for name, scale in network.forms(kernel, outputs, writes):
-            if scale is not None:
-                steps += (quantizers := self._claimed(self._quantizers(name, scale)))
-                names = [network.view.nodes[i].output[0] for i in quantizers]
-                result = self._info(name, scale[0], VECTORS, *names[:1])
-                self.narrow[name, scale] = result
+                continue
             else:
-                result = self._info(name, self._written_in(kernel, name, quantized, dtype), layout)
-                self.wide[name, None] = result
-            results.append(result)
-        self._add(kernel, nodes, steps, (inputs, results, constants), dtype, bool(quantized))
-
-    def _add(
-        self,
-        kernel: _Kernel,
-        nodes: Sequence[NodeProto],
-        steps: Sequence[int],
-        tensors: Any,
-        dtype: str,
-        is_narrow: bool,
-    ) -> None:
-        inputs, results, constants = map(tuple, tensors)
-        is_heavy = kernel.kind in HEAVY
-        weights = next((c.dtype for c in constants if len(c.shape) > 1), None) if is_heavy else None
-        has_tf32 = is_heavy and dtype == "fp32" and not is_narrow and self.has_tf32
-        macs = [self.macs.get(node.name) for node in nodes]
-        total = None if None in macs else sum(filter(None, macs))
-        names = tuple(self.network.view.nodes[i].name for i in sorted(steps))
-        title = " + ".join(node.name for node in nodes)
-        kind = kernel.kind
-        if (
-            kind == "NoOp"
-            and inputs
-            and inputs[0].format.startswith(CHANNELS)
-            and math.prod(inputs[0].shape[2:]) > 1
-        ):
-            kind = "Shuffle"
-        if nodes[0].op_type == "Concat":
-            kind = "NoOp"
-            computed = [
-                r for r in self.network.inputs(kernel) if not self.network.is_constant(r.tensor)
-            ]
-            for read, info in zip(computed, inputs, strict=True):
-                if not self._is_in_place(kernel, read):
-                    self.written.append(
-                        Layer(f"{info.name} copy", "Reformat", (info,), (info,), origin="CONCAT")
-                    )
+                constants.append(self._constant(kernel, read, bool(quantized), dtype))
+            steps += self._claimed(read.steps)
+        outputs = []
+        for name, scale in written:
+            own = network.dtype(name)
+            if scale:
+                steps += (fused := self._claimed(self._quantizers(name, scale)))
+                names = [view.nodes[i].output[0] for i in fused[:1]]
+                self.narrow[name, scale] = self._info(name, scale[0], VECTORS, *names)
+            else:
+                is_free = own not in FLOATS or (quantized and name in view.outputs)
+                self.wide[name, None] = self._info(name, own if is_free else dtype, layout)
+            outputs.append(self.narrow[name, scale] if scale else self.wide[name, None])
+        is_heavy, names = kernel.kind in HEAVY, [view.nodes[i].name for i in kernel.nodes]
+        weights = [each.dtype for each in constants if is_heavy and len(each.shape) > 1]
+        is_tf32 = is_heavy and self.has_tf32 and dtype == "fp32" and not quantized
+        macs = [self.macs.get(name) for name in names]
+        if view.operators[kernel.nodes[0]] == "Concat":
+            self._join_parts(kernel, computed, inputs)
         self.written.append(
             Layer(
-                title,
-                kind,
-                inputs,
-                results,
-                constants,
-                "tf32" if has_tf32 else None,
-                names,
-                None,
-                weights,
-                0,
-                total,
+                name=" + ".join(names),
+                kind=self._kind(kernel, inputs),
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                constants=tuple(constants),
+                tactic="tf32" if is_tf32 else None,
+                nodes=tuple(view.nodes[i].name for i in sorted(steps)),
+                weights=next(iter(weights), None),
+                macs=None if None in macs else sum(filter(None, macs)),
             )
         )
 
-    def _is_in_place(self, concat: _Kernel, read: _Read) -> bool:
-        """Tell whether what a Concat reads is written where it is needed."""
-        network = self.network
-        able = []
-        for each in network.inputs(concat):
-            maker = network.kernels.get(network.view.makers.get(each.tensor, -1))
-            if maker is not None and maker.kind in (*HEAVY, "Pooling") and not maker.has_residual:
-                able.append(each)
-        alone = [each for each in able if len(network.uses[each.tensor]) == 1]
-        return read in (alone or able[:1])
+    def _kind(self, kernel: _Kernel, inputs: Sequence[TensorInfo]) -> str:
+        is_moved = inputs and inputs[0].format.startswith(CHANNELS) and _places(inputs[0]) > 1
+        is_free = self.network.view.operators[kernel.nodes[0]] in FREE
+        return "Shuffle" if is_free and is_moved else kernel.kind
+
+    def _join_parts(
+        self, kernel: _Kernel, parts: Sequence[_Read], inputs: Sequence[TensorInfo]
+    ) -> None:
+        """Write the copies of what a Concat reads and no kernel can write where it is needed."""
+        makers = [
+            self.network.kernels.get(self.network.view.makers.get(r.tensor, -1)) for r in parts
+        ]
+        able = [
+            read
+            for read, maker in zip(parts, makers, strict=True)
+            if maker and maker.kind in (*HEAVY, "Pooling") and not maker.has_residual
+        ]
+        alone = [read for read in able if len(self.network.uses[read.tensor]) == 1]
+        for read, info in zip(parts, inputs, strict=True):
+            if read not in (alone or able[:1]):
+                self._copy("CONCAT", (), info, info)
 
     def _computed_in(self, kernel: _Kernel, output: str) -> str:
         """Return the float type that a kernel computes in; what only moves values keeps theirs."""
         own = self.network.dtype(output)
         if all(map(self.network.picked, kernel.nodes)):
-            picked = (read.tensor for i in kernel.nodes for read in self.network.picked(i))
-            stored = (self.wide.get((tensor, None)) for tensor in picked)
+            stored = [
+                self.wide.get((read.tensor, None)) for read in self.network.inputs(kernel)[:1]
+            ]
             return next((info.dtype for info in stored if info), own)
         return "fp16" if self.half and own == "fp32" else own
 
-    def _written_in(
-        self, kernel: _Kernel, tensor: str, quantized: Sequence[_Read], dtype: str
-    ) -> str:
-        own = self.network.dtype(tensor)
-        is_free = kernel.kind in HEAVY and quantized and tensor in self.network.view.outputs
-        return dtype if own in FLOATS and not is_free else own
-
     def _layout(self, kernel: _Kernel, computed: Sequence[_Read], dtype: str) -> str:
+        first = self.wide.get((computed[0].tensor, None)) if computed else None
         if kernel.kind in ("Convolution", "Deconvolution"):
-            few = self._channels(computed) <= FEW_CHANNELS or not self.has_tf32
-            return LINEAR if dtype == "fp32" and few else CHANNELS
-        if kernel.kind in ("Gemm", "Shuffle", "Attention", "NoOp") or not computed:
+            few = (
+                self.network.shape(computed[0].tensor)[1:2] <= (FEW_CHANNELS,) if computed else True
+            )
+            return LINEAR if dtype == "fp32" and (few or not self.has_tf32) else CHANNELS
+        if kernel.kind in ("Gemm", "Shuffle", "Attention") or first is None:
             return LINEAR
-        info = self.wide.get((computed[0].tensor, None))
-        return next(
-            (each for each in (LINEAR, CHANNELS) if info and info.format.startswith(each)), CHANNELS
-        )
+        is_free = self.network.view.operators[kernel.nodes[0]] in FREE
+        return CHANNELS if first.format.startswith(CHANNELS) and not is_free else LINEAR
 
-    def _channels(self, computed: Sequence[_Read]) -> int:
-        shape = self.network.tensors.get(computed[0].tensor, NOTHING).shape if computed else None
-        return shape[1] if shape and len(shape) > 1 else 0
-
-    def _constant(self, read: _Read, is_narrow: bool, dtype: str) -> TensorInfo:
-        own = self.network.dtype(read.tensor)
-        stored = dtype if own in FLOATS and dtype in FLOATS else own
+    def _constant(self, kernel: _Kernel, read: _Read, is_narrow: bool, dtype: str) -> TensorInfo:
+        own, first = self.network.dtype(read.tensor), self.network.view.operators[kernel.nodes[0]]
+        stored = dtype if dtype in FLOATS and (own in FLOATS or read.scale) else own
         if read.scale and (is_narrow or BY_LISTED[read.scale[0]].named_by_weights):
             stored = read.scale[0]
-        elif read.scale:
-            stored = dtype
-        return self._info(read.tensor, stored, "")
+        if first in CUTS and read == self.network.inputs(kernel)[0]:  # of a table, some rows
+            return self._info(self.network.outputs(kernel)[0], stored)
+        return self._info(read.tensor, stored)
 
     def _claimed(self, steps: Iterable[int]) -> list[int]:
         """Return those of some Q/DQ nodes that no layer lists yet."""
@@ -569,8 +511,8 @@ class _Writer:
 
     def _quantizers(self, tensor: str, scale: Scale) -> list[int]:
         uses = (read for _, read in self.network.uses.get(tensor, ()) if read.scale == scale)
-        nodes = self.network.view.nodes
-        return [r.steps[-1] for r in uses if nodes[r.steps[-1]].op_type == "QuantizeLinear"]
+        operators = self.network.view.operators
+        return [r.steps[-1] for r in uses if operators[r.steps[-1]] == "QuantizeLinear"]
 
     def _quantized(self, read: _Read, scale: Scale) -> TensorInfo:
         """Return a tensor as it is stored quantized; write the copy that this takes."""
@@ -579,9 +521,9 @@ class _Writer:
             others = (info for (name, _), info in self.narrow.items() if name == read.tensor)
             source = self.wide.get((read.tensor, None)) or next(others, None)
             steps = self._claimed(self._quantizers(*key))
-            names = [self.network.view.nodes[i].output[0] for i in steps]
-            self.narrow[key] = self._info(read.tensor, scale[0], VECTORS, *names[:1])
-            if source is not None:
+            names = [self.network.view.nodes[i].output[0] for i in steps[:1]]
+            self.narrow[key] = self._info(read.tensor, scale[0], VECTORS, *names)
+            if source:
                 self._copy("QDQ", steps, source, self.narrow[key])
         return self.narrow[key]
 
@@ -589,16 +531,14 @@ class _Writer:
         """Return a tensor as a layer reads it in float; write the copies that this takes."""
         own, scale = self.network.dtype(read.tensor), self.network.scale_of(read)
         key = read.tensor, scale
-        stored = dtype if {own, dtype} <= FLOATS and self.half else own
-        if scale is not None and key not in self.wide:
+        stored = dtype if self.half and {own, dtype} <= FLOATS else own
+        if scale and key not in self.wide:
             source = self._quantized(read, scale)
-            stored = dtype if dtype in FLOATS else "fp32"
-            self.wide[key] = self._info(read.tensor, stored, layout)
+            self.wide[key] = self._info(read.tensor, dtype if dtype in FLOATS else "fp32", layout)
             self._copy("QDQ", self._claimed(read.steps), source, self.wide[key])
         info = self.wide.setdefault(key, self._info(read.tensor, stored, layout))
-        places = math.prod(info.shape[2:]) if len(info.shape) > 2 else 1
         result = self._info(read.tensor, stored if info.dtype in FLOATS else info.dtype, layout)
-        if result.dtype == info.dtype and (places == 1 or result.format == info.format):
+        if result.dtype == info.dtype and (_places(info) == 1 or result.format == info.format):
             return info
         self._copy("REFORMAT", (), info, result)
         self.wide[key] = result
@@ -606,9 +546,8 @@ class _Writer:
 
     def _show(self, read: _Read, dtype: str) -> None:
         """Write the copies that an output of the network takes."""
-        steps = [self.network.view.nodes[i].op_type for i in read.steps[:1]]
-        if steps == ["QuantizeLinear"]:
-            self._quantized(read, read.scale or ("", b""))
+        if read.scale and self.network.view.operators[read.steps[0]] == "QuantizeLinear":
+            self._quantized(read, read.scale)
         elif (read.tensor, None) in self.wide or self.network.scale_of(read):
             self._float(read, dtype, LINEAR)
 
@@ -617,4 +556,9 @@ class _Writer:
     ) -> None:
         nodes = tuple(self.network.view.nodes[i].name for i in steps)
         name = nodes[0] if nodes else f"copy of {source.name}"
-        self.written.append(Layer(name, "Reformat", (source,), (result,), (), None, nodes, origin))
+        copy = Layer(name, "Reformat", (source,), (result,), nodes=nodes, origin=origin)
+        self.written.append(copy)
+
+
+def _places(info: TensorInfo) -> int:
+    return math.prod(info.shape[2:])
