@@ -2,11 +2,11 @@
 
     python -m benchmarks.times [--write]
 
-Facts stand in benchmarks/engine_times: engines with a published latency, of which either the layers
-are published (layers.csv) or the network is well known (`benchmarks.engine_networks`). The constants
-are fitted to all of them, and judged on engines of a GPU that was left out. With --write the constants
-in trtcal/evidence/times.toml and the section in docs/benchmarks.md are replaced. Left out were sources
-whose times have the copies from and to the host in them, or that do not say.
+benchmarks/engine_times has the facts: engines with a published GPU latency, and either their published
+layers (layers.csv) or a well-known network (`benchmarks.engine_networks`). Sources whose times have
+copies from and to the host in them, or do not say, are not among them. The constants are fitted to all
+engines, and judged on the engines of each GPU that is left out. With --write the constants in
+trtcal/evidence/times.toml and the section in docs/benchmarks.md are replaced.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomllib
 from scipy.optimize import least_squares
 
 from benchmarks.engine_networks import KernelFacts, kernels_of
+from trtcal.config import read_toml
 from trtcal.evidence.layers.roofline import Target
 from trtcal.evidence.times import CONSTANTS, kernel_ms
 from trtcal.stats import proportion
@@ -68,14 +68,11 @@ class MeasuredEngine:
 
     def estimate(self, constants: Mapping[str, Any]) -> float:
         """Return what the model says, in ms."""
-        return sum(
-            count
-            * (
-                kernel_ms(k.size_bytes, k.macs, k.precision, k.kind, self.target, True, constants)
-                or 0.0
-            )
-            for k, count in self.kernels
-        )
+        return sum(count * self._kernel(kernel, constants) for kernel, count in self.kernels)
+
+    def _kernel(self, kernel: KernelFacts, constants: Mapping[str, Any]) -> float:
+        work = kernel.size_bytes, kernel.macs, kernel.precision, kernel.kind
+        return kernel_ms(*work, self.target, True, constants) or 0.0
 
 
 Engines = Sequence[MeasuredEngine]
@@ -84,7 +81,7 @@ Engines = Sequence[MeasuredEngine]
 @cache
 def engines() -> tuple[MeasuredEngine, ...]:
     """Read all engines."""
-    gpus = tomllib.loads((FACTS / "gpus.toml").read_text())
+    gpus = read_toml(FACTS / "gpus.toml")
     targets = {gpu: Target(**{"name": gpu, **table}) for gpu, table in gpus.items()}
     listed: dict[str, list[KernelFacts]] = defaultdict(list)
     for row in _rows("layers"):
@@ -168,10 +165,8 @@ def memory_grid() -> list[str]:
     """Return lines: the error of layer times with other memory constants, the least first."""
     tried = []
     for values in GRID:
-        given = {
-            **CONSTANTS,
-            "kernel": {**CONSTANTS["kernel"], **dict(zip(MEMORY, values, strict=True))},
-        }
+        kernel = {**CONSTANTS["kernel"], **dict(zip(MEMORY, values, strict=True))}
+        given = {**CONSTANTS, "kernel": kernel}
         tried.append((layer_error(fit(engines(), given)), values))
     return [
         f"{error:.3f} {dict(zip(MEMORY, values, strict=True))}" for error, values in sorted(tried)

@@ -62,10 +62,16 @@ def test_float32_products_take_tf32_unless_it_is_off():
 def test_what_is_not_known_is_counted_and_not_made_up():
     assert [layer_ms(layer, GPU) for layer in (UNKNOWN, MYELIN, IDLE)] == [None, None, 0.0]
     assert layer_ms(dataclasses.replace(CONV, macs=None), GPU) is None
-    assert estimate_engine([UNKNOWN, IDLE], GPU) is None
-    whole = estimate_engine([CONV, UNKNOWN, IDLE, MYELIN], GPU)
-    assert (whole.kernels, whole.unknown, whole.compiler) == (3, 2, "TensorRT")
-    assert whole.ms == pytest.approx(layer_ms(CONV, GPU) + 2 * floor_ms(GPU))
+    assert [
+        estimate_engine(some, GPU) for some in ([IDLE], [CONV, UNKNOWN], [CONV] * 20 + [MYELIN])
+    ] == [
+        None,
+        None,
+        None,
+    ]
+    whole = estimate_engine([CONV] * 9 + [UNKNOWN, IDLE], GPU)
+    assert (whole.kernels, whole.unknown, whole.compiler) == (10, 1, "TensorRT")
+    assert whole.ms == pytest.approx(9 * layer_ms(CONV, GPU) + floor_ms(GPU))
     assert not whole.too_small
     assert estimate_engine([dataclasses.replace(INT8, macs=1)] * 9, GPU).too_small
 

@@ -3,7 +3,7 @@
 A kernel takes floor + max(memory, compute). The floor is its launch and its latency, a number of
 cycles at the boost clock. Memory is bytes at a share of the bandwidth, faster for what the L2 cache
 holds; compute is multiply-accumulates at a share of the rate of their precision. The constants, and
-which of them are fitted, stand in times.toml; `python -m benchmarks.times` fits and judges them.
+which of them are fitted, are in times.toml; `python -m benchmarks.times` fits and judges them.
 A measured time always goes before an estimate: nothing here looks at `Layer.time_ms`.
 """
 
@@ -30,11 +30,11 @@ USUAL_CLOCK_GHZ = 1.6
 class TimeEstimate:
     """Estimated time of one inference of an engine that was not measured.
 
-    `ms` is the estimate, `low_ms` and `high_ms` its interval (its level and coverage:
-    docs/benchmarks.md). `kernels` counts the layers that launch one, `unknown` those of them
-    whose bytes or multiply-accumulates are not known: they count as the floor alone. `compiler` is
-    the one whose layers these are (`TensorRT`, `TensorRT-RTX`). `too_small` says that launching the
-    kernels takes more than half of the time, so that precision decides little.
+    `ms` is the estimate, `low_ms` and `high_ms` its interval (level and coverage: docs/benchmarks.md).
+    `kernels` counts the layers that launch one, `unknown` those of them without bytes or
+    multiply-accumulates: they count as the floor alone. `compiler` is the one whose layers these are
+    (`TensorRT`, `TensorRT-RTX`). `too_small`: launching the kernels takes more than half of the time,
+    so that precision decides little.
     """
 
     ms: float
@@ -123,7 +123,7 @@ def kernel_ms(
 
 
 def kind_of(layer: Layer) -> str:
-    """Return the kind of a layer that decides its shares of the datasheet's rates."""
+    """Return the kind of a layer: products have the rates of tensor cores."""
     if layer.is_heavy:
         values = sum(math.prod(map(abs, tensor.shape)) for tensor in layer.outputs[:1])
         return product_kind(layer.macs or 0, values)
@@ -135,8 +135,7 @@ def kind_of(layer: Layer) -> str:
 def product_kind(macs: int, values: int) -> str:
     """Return the kind of a convolution or product by its multiply-accumulates and output values.
 
-    Under 64 of them for a value, as in depthwise convolutions and the first of small networks,
-    tensor cores have nothing to share.
+    Tensor cores do not help where a value has fewer than 64 of them, as in depthwise convolutions.
     """
     return DEPTHWISE if 0 < macs < 64 * values else PRODUCT
 
@@ -158,11 +157,14 @@ def layer_ms(layer: Layer, target: Target, *, tf32: bool = True) -> float | None
 def estimate_engine(
     layers: Iterable[Layer], target: Target, *, tf32: bool = True, compiler: str = TENSORRT
 ) -> TimeEstimate | None:
-    """Estimate one inference of an engine from its layers; None if none of them can be estimated."""
+    """Estimate one inference of an engine from its layers; None if too much of it is not known.
+
+    That is a whole subgraph in one layer (`Myelin`), or more than a tenth of the layers.
+    """
     kernels = [layer for layer in layers if not layer.is_idle]
     times = [layer_ms(layer, target, tf32=tf32) for layer in kernels]
     unknown = times.count(None)
-    if unknown == len(kernels):
+    if not kernels or 10 * unknown > len(kernels) or any(layer.is_opaque for layer in kernels):
         return None
     ms = math.fsum(time for time in times if time is not None) + unknown * floor_ms(target)
     return total(ms, len(kernels), target, unknown, compiler)
