@@ -81,7 +81,7 @@ def test_a_ratio_is_surer_than_its_two_estimates_and_a_fitted_gpu_than_another()
     ratio = speedup(slow, fast)
     assert slow.low_ms < slow.ms < slow.high_ms
     assert ratio.low < ratio.ratio == slow.ms / fast.ms < ratio.high
-    assert ratio.high / ratio.low < slow.high_ms * fast.high_ms / slow.low_ms / fast.low_ms
+    assert ratio.high / ratio.low < slow.high_ms / slow.low_ms
     known = estimate_engine([CONV], find_target("t4"))
     assert known.high_ms / known.low_ms < slow.high_ms / slow.low_ms
 
