@@ -32,7 +32,7 @@ from trtcal.evidence.layers.roofline import (
 from trtcal.evidence.layers.rtx_engine import MAGIC, read_engine_layers
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.manifest import BUILD_KIND, INSPECTED, LAYER_TIMES, LOG, MANIFEST, read_build
-from trtcal.evidence.times import TENSORRT, TENSORRT_RTX, floor_ms, kind_of, layer_ms, memory_ms
+from trtcal.evidence.times import TENSORRT, TENSORRT_RTX, floor_ms, layer_ms, memory_ms
 
 LISTS = (MANIFEST, "graph.json", INSPECTED)
 TIMES = (LAYER_TIMES, "profile.json")
@@ -213,7 +213,7 @@ def _estimate(layer: Layer, target: Target) -> Document:
     `efficiency` is the estimate over the measured time, None without one.
     """
     ms, moved = layer_ms(layer, target), layer.bytes_moved
-    memory = None if moved is None else memory_ms(moved, kind_of(layer), target)
+    memory = None if moved is None else memory_ms(moved, target)
     work = None if ms is None else ms - floor_ms(target)
     if work is None or memory is None:
         bound = "unknown"
