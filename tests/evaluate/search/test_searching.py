@@ -17,7 +17,11 @@ from trtcal.evaluate.search.milp import Surrogate
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
-from trtcal.evidence.layers.roofline import find_target
+from trtcal.evidence.layers.roofline import Target
+
+
+SLOW = Target("slow memory", 0.01, 130, 65, 8.1)
+"""A GPU on which the bytes of a small network take longer than its launches."""
 
 
 class Table:
@@ -28,7 +32,7 @@ class Table:
         seen = measure_sensitivities(one.prepared, one.calibration, one.dataset)
         self.shares = {layer.layer: layer.share("noise") for layer in seen.layers}
         work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
-        self.costs = Costs(work, find_target("t4"), "fp32")
+        self.costs = Costs(work, SLOW, "fp32")
         plans = Plans(one.prepared, one.calibration, one.units)
         with Reference(one.prepared, one.dataset, 24) as reference:
             evaluator = Evaluator(plans, reference, EvaluationCache(None, {}))

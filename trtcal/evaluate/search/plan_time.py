@@ -24,11 +24,11 @@ from trtcal.evaluate.search.limits import Unit, split, unit_of
 from trtcal.evidence import times as kernel_times
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import Target
-from trtcal.evidence.times import COPY, OTHER, POOLING, PRODUCT, SpeedupEstimate, TimeEstimate
+from trtcal.evidence.times import SpeedupEstimate, TimeEstimate
 from trtcal.formats import FORMATS, PRECISIONS, RANGED
 from trtcal.model import Model, work
 from trtcal.model.graph import import_graph
-from trtcal.model.ops import EPILOGUE, FREE, HEAVY, MULTIPLIES, POOLS, UNTYPED
+from trtcal.model.ops import EPILOGUE, FREE, MULTIPLIES, UNTYPED
 from trtcal.model.shapes import Shape
 from trtcal.quantization.coverage import Coverage, cover
 from trtcal.quantization.weighted_ops import readers, weight_count
@@ -49,8 +49,7 @@ class Read:
 class Kernel:
     """One kernel: `macs` multiply-accumulates, `weights` constants, one tensor written.
 
-    `moves` says that it takes and gives values of any type, `free` that it costs nothing. `kind` is
-    that of `trtcal.evidence.times`.
+    `moves` says that it takes and gives values of any type, `free` that it costs nothing.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Kernel:
     weights: int = 0
     moves: bool = False
     free: bool = False
-    kind: str = OTHER
 
 
 @dataclass(frozen=True)
@@ -110,10 +108,6 @@ def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:
     return {name: array.shape for name, array in feeds.items()} | shapes
 
 
-KINDS = {PRODUCT: HEAVY, POOLING: POOLS, COPY: UNTYPED}
-"""Kind of kernels -> the operators that begin one, the first that has them."""
-
-
 class _Finder:
     """Walks the graph once and takes light nodes into the kernels before them."""
 
@@ -153,7 +147,6 @@ class _Finder:
             weight_count(node),
             node.op in UNTYPED,
             node.op in FREE,
-            next((kind for kind, ops in KINDS.items() if node.op in ops), OTHER),
         )
 
     def _unit(self, node: gs.Node) -> str | None:
@@ -263,7 +256,8 @@ class Costs:
         """Return how long a kernel multiplies in a precision; that of weights only is float's."""
         has_rate = precision in RANGED and self.target.rate_in(precision) is not None
         form = precision if has_rate else self.precision
-        return kernel_times.compute_ms(kernel.macs, form, kernel.kind, self.target) or 0.0
+        kind = kernel_times.product_kind(kernel.macs, self.work.sizes[kernel.writes])
+        return kernel_times.compute_ms(kernel.macs, form, kind, self.target) or 0.0
 
     def plan_ms(self, plan: Collection[Unit]) -> float:
         """Return what a plan takes."""
