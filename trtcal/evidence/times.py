@@ -23,7 +23,7 @@ from trtcal.formats import BY_LISTED
 CONSTANTS: Mapping[str, Any] = read_toml(Path(__file__).parent / "times.toml")
 PRODUCT, DEPTHWISE, POOLING, COPY, OTHER = "product", "depthwise", "pooling", "copy", "other"
 TENSORRT, TENSORRT_RTX = "TensorRT", "TensorRT-RTX"
-USUAL_CLOCK_GHZ = 1.6
+USUAL_CLOCK_GHZ, USUAL_L2_MB = 1.6, 4.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def memory_lines(
     kernel = constants["kernel"]
     slow = 1 / (kernel["bandwidth_share"] * target.bandwidth_gb_s * 1e6)
     fast = slow / kernel["l2_speedup"]
-    cached = kernel["l2_share"] * (target.l2_mb or 0.0) * 1e6
+    cached = kernel["l2_share"] * (target.l2_mb or USUAL_L2_MB) * 1e6
     return (fast, 0.0), (slow, cached * (fast - slow))
 
 

@@ -19,7 +19,6 @@ from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
 from trtcal.evidence.layers.roofline import Target
 
-
 SLOW = Target("slow memory", 0.01, 130, 65, 8.1)
 """A GPU on which the bytes of a small network take longer than its launches."""
 
