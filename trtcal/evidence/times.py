@@ -28,7 +28,7 @@ USUAL_CLOCK_GHZ, USUAL_L2_MB = 1.6, 4.0
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Estimated time of one inference of an engine that was not measured.
+    """Estimated GPU time of one inference of an engine, without copies from and to the host.
 
     `ms` is the estimate, `low_ms` and `high_ms` its interval (level and coverage: docs/benchmarks.md).
     `kernels` counts the layers that launch one, `unknown` those of them without bytes or
