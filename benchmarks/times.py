@@ -3,8 +3,8 @@
     python -m benchmarks.times [--write]
 
 benchmarks/engine_times has the facts: engines with a published GPU latency, and either their published
-layers (layers.csv) or a well-known network (`benchmarks.engine_networks`). Sources whose times have
-copies from and to the host in them, or do not say, are not among them. The constants are fitted to all
+layers (layers.csv) or a well-known network (`benchmarks.engine_networks`). Sources that do not say
+whether copies from and to the host are in their times are not among them. The constants are fitted to all
 engines, and judged on the engines of each GPU that is left out. With --write the constants in
 trtcal/evidence/times.toml and the section in docs/benchmarks.md are replaced.
 """
