@@ -4,7 +4,7 @@
 
 benchmarks/engine_times has the facts: engines with a published GPU latency, and either their published
 layers (layers.csv) or a well-known network (`benchmarks.engine_networks`). Sources that do not say
-whether copies from and to the host are in their times are not among them. The constants are fitted to all
+whether copies from and to the host are in their times are left out. The constants are fitted to all
 engines, and judged on the engines of each GPU that is left out. With --write the constants in
 trtcal/evidence/times.toml and the section in docs/benchmarks.md are replaced.
 """
