@@ -22,16 +22,17 @@ from trtcal.data import Feeds
 from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import Unit, split, unit_of
 from trtcal.evidence import times as kernel_times
+from trtcal.evidence.layers.predicted import fused_nodes
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import Target
 from trtcal.evidence.times import SpeedupEstimate, TimeEstimate
 from trtcal.formats import FORMATS, PRECISIONS, RANGED
 from trtcal.model import Model, work
 from trtcal.model.graph import import_graph
-from trtcal.model.ops import EPILOGUE, FREE, MULTIPLIES, UNTYPED
+from trtcal.model.ops import FREE, MULTIPLIES, UNTYPED
 from trtcal.model.shapes import Shape
 from trtcal.quantization.coverage import Coverage, cover
-from trtcal.quantization.weighted_ops import readers, weight_count
+from trtcal.quantization.weighted_ops import weight_count
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,18 @@ class Work:
 
 
 def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
-    """Return the work of a prepared model for one batch, whose shapes decide the sizes."""
+    """Return the work of a prepared model for one batch, whose shapes decide the sizes.
+
+    Its kernels are those that TensorRT is expected to make, each with one product at most.
+    """
     graph = import_graph(model.proto)
     shapes = _shapes(model.proto, feeds)
     counted = work.count_work(model, shapes)
-    finder = _Finder(graph, set(units), shapes, counted.by_root)
-    kernels = tuple(finder.kernels())
+    nodes = {node.name: node for node in graph.nodes}
+    groups = fused_nodes(model, counted.tensors)
+    kernels = tuple(
+        _kernel([nodes[n] for n in group], units, shapes, counted.by_root) for group in groups
+    )
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     return Work(kernels, sizes, tuple(tensor.name for tensor in graph.outputs), counted)
 
@@ -108,59 +115,30 @@ def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:
     return {name: array.shape for name, array in feeds.items()} | shapes
 
 
-class _Finder:
-    """Walks the graph once and takes light nodes into the kernels before them."""
-
-    def __init__(
-        self,
-        graph: gs.Graph,
-        units: set[str],
-        shapes: Mapping[str, Shape],
-        macs: Mapping[str, int | None],
-    ) -> None:
-        self.graph, self.units, self.shapes, self.macs = graph, units, shapes, macs
-        self.order = {node.name: number for number, node in enumerate(graph.nodes)}
-        self.shown = {tensor.name for tensor in graph.outputs}
-        self.taken = set[str]()
-
-    def kernels(self) -> Iterator[Kernel]:
-        for node in self.graph.nodes:
-            if node.name not in self.taken and any(t.name in self.shapes for t in node.outputs):
-                yield self._kernel(node)
-
-    def _kernel(self, node: gs.Node) -> Kernel:
-        unit = self._unit(node)
-        reads = [Read(t.name, unit) for t in node.inputs if t.name in self.shapes]
-        last = node
-        while node.op in MULTIPLIES and (following := self._epilogue(last, node)) is not None:
-            self.taken.add(following.name)
-            before = {t.name for t in last.outputs}
-            others = [t.name for t in following.inputs if t.name not in before]
-            reads += [Read(n, self._unit(following)) for n in others if n in self.shapes]
-            last = following
-        return Kernel(
-            node.name,
-            unit,
-            tuple(reads),
-            last.outputs[0].name,
-            self.macs.get(node.name) or 0,
-            weight_count(node),
-            node.op in UNTYPED,
-            node.op in FREE,
-        )
-
-    def _unit(self, node: gs.Node) -> str | None:
-        return node.name if node.name in self.units else None
-
-    def _epilogue(self, node: gs.Node, head: gs.Node) -> gs.Node | None:
-        """Return the light node that alone reads a node's result, if all else is there by then."""
-        consumers = [reader for tensor in node.outputs for reader, _ in readers(tensor)]
-        is_shown = node.outputs[0].name in self.shown
-        if len(consumers) != 1 or is_shown or consumers[0].op not in EPILOGUE:
-            return None
-        producers = [p for t in consumers[0].inputs for p in t.inputs if p is not node]
-        ready = all(self.order[producer.name] < self.order[head.name] for producer in producers)
-        return consumers[0] if ready else None
+def _kernel(
+    group: Sequence[gs.Node],
+    units: Collection[str],
+    shapes: Mapping[str, Shape],
+    macs: Mapping[str, int | None],
+) -> Kernel:
+    head = next((node for node in group if node.op in MULTIPLIES), group[0])
+    made = {tensor.name for node in group for tensor in node.outputs}
+    reads = [
+        Read(tensor.name, node.name if node.name in units else None)
+        for node in group
+        for tensor in node.inputs
+        if tensor.name in shapes and tensor.name not in made
+    ]
+    return Kernel(
+        head.name,
+        head.name if head.name in units else None,
+        tuple(reads),
+        group[-1].outputs[0].name,
+        macs.get(head.name) or 0,
+        weight_count(head),
+        head.op in UNTYPED,
+        head.op in FREE,
+    )
 
 
 FLOAT = "float"

@@ -20,43 +20,36 @@ from onnx import NodeProto
 
 from trtcal.evidence.fusion.matching import WHOLE, find_matches
 from trtcal.evidence.fusion.patterns import read_patterns
-from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, dtype_named
+from trtcal.evidence.layers.layer import (
+    FLOATS,
+    NAMED_BY_WEIGHTS,
+    UNKNOWN,
+    Layer,
+    TensorInfo,
+    dtype_named,
+)
 from trtcal.evidence.layers.roofline import Target, capability_of
-from trtcal.formats import BY_LISTED, FORMATS
+from trtcal.formats import FORMATS
+from trtcal.model import ops
 from trtcal.model.files import attribute_of
 from trtcal.model.model import Model
-from trtcal.model.ops import (
-    ACTIVATIONS,
-    ATTENDS,
-    CONVOLUTIONS,
-    CUTS,
-    ELEMENTWISE,
-    EPILOGUE,
-    FREE,
-    MOVES,
-    MULTIPLIES,
-    PICKS,
-    QDQ,
-    RECURRENT,
-    SHAPE_ONLY,
-)
 from trtcal.model.shapes import UNKNOWN as NOTHING
 from trtcal.model.shapes import Shape, Tensor
 from trtcal.model.tensors import View
 from trtcal.model.work import count_work
 
-POINTWISE = ELEMENTWISE | {
+POINTWISE = ops.ELEMENTWISE | {
     *("Abs", "Cast", "Cos", "Equal", "Erf", "Exp", "Greater", "Less", "Log", "Max", "Min", "Neg"),
     *("Not", "Pow", "Reciprocal", "Round", "Sign", "Sin", "Sqrt", "Sum", "Where"),
 }
 KINDS = {
     **dict.fromkeys(POINTWISE, "PointWise"),
-    **dict.fromkeys(MOVES, "Shuffle"),
-    **dict.fromkeys((*FREE, "Concat"), "NoOp"),
-    **dict.fromkeys(MULTIPLIES, "Gemm"),
-    **dict.fromkeys(CONVOLUTIONS, "Convolution"),
-    **dict.fromkeys(RECURRENT, "RNN"),
-    **dict.fromkeys(ATTENDS, "Attention"),
+    **dict.fromkeys(ops.MOVES, "Shuffle"),
+    **dict.fromkeys((*ops.FREE, "Concat"), "NoOp"),
+    **dict.fromkeys(ops.MULTIPLIES, "Gemm"),
+    **dict.fromkeys(ops.CONVOLUTIONS, "Convolution"),
+    **dict.fromkeys(ops.RECURRENT, "RNN"),
+    **dict.fromkeys(ops.ATTENDS, "Attention"),
     **dict.fromkeys(("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"), "Pooling"),
     "ConvTranspose": "Deconvolution",
     "LayerNormalization": "Normalization",
@@ -73,6 +66,8 @@ FIRST_WITH_TF32 = 80
 """The compute capability, times 10, from which FP32 products use TF32."""
 FEW_CHANNELS = 4
 """Up to so many input channels, FP32 convolutions keep the linear layout, and INT8 ones pool."""
+PREDICTED = "predicted"
+"""The tactic of all layers, as a kernel's name is not known."""
 LINEAR, CHANNELS, VECTORS = (
     "Row major linear",
     "Channel major",
@@ -97,12 +92,20 @@ def predict_layers(
 ) -> tuple[Layer, ...]:
     """Return the layers that a version of TensorRT is expected to make of a model for a GPU.
 
+    Their tactic is `predicted`, followed by `tf32` where FP32 products use it.
     `shapes` are those of its inputs, where they are dynamic. Of a network that is not
     `strongly_typed`, float layers compute in FP16, as `trtexec --best` lets them.
     """
     work = count_work(model, shapes)
     network = _Network(View(model), work.tensors, int(version.partition(".")[0]))
     return _Writer(network, work.by_root, _has_tf32(target), not strongly_typed).layers()
+
+
+def fused_nodes(model: Model, tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Yield the nodes of each kernel, in the order of the graph, with one product at most."""
+    network = _Network(View(model), tensors)
+    for kernel in network.in_order():
+        yield [network.view.nodes[i].name for i in sorted(kernel.nodes)]
 
 
 def _has_tf32(target: Target | str) -> bool:
@@ -137,11 +140,12 @@ class _Network:
     `requested` those that are only read quantized, as Qs are moved before it.
     """
 
-    def __init__(self, view: View, tensors: Mapping[str, Tensor], version: int) -> None:
+    def __init__(self, view: View, tensors: Mapping[str, Tensor], version: int = 0) -> None:
         self.view, self.tensors = view, tensors
         self.folded = {i for i, node in enumerate(view.nodes) if self._is_folded(node)}
         kept = set(range(len(view.nodes))) - self.folded
-        self.nodes = [i for i in sorted(kept) if view.operators[i] not in QDQ]
+        kept = {i for i in kept if any(view.nodes[i].output)}
+        self.nodes = [i for i in sorted(kept) if view.operators[i] not in ops.QDQ]
         self.reads = {i: [self.read(n) for n in view.nodes[i].input if n] for i in self.nodes}
         self.uses: dict[str, list[tuple[int | None, _Read]]] = {}
         shown = ((None, self.read(name)) for name in (*view.outputs, *view.held))
@@ -155,15 +159,19 @@ class _Network:
         self.is_compiled = is_new and counts["Gemm"] > counts["Convolution"]
         self.chained = COMPILED if self.is_compiled else COMPILED[:1]
         self._group(() if is_new else ("attention",))
+        if version:
+            self._join_beside()
 
     def _is_folded(self, node: NodeProto) -> bool:
         known = (self.tensors.get(name, NOTHING).value is not None for name in node.output)
-        return self.view.is_constant(node.output[0]) or all(known) or node.op_type in SHAPE_ONLY
+        return self.view.is_constant(node.output[0]) or all(known) or node.op_type in ops.SHAPE_ONLY
 
     def read(self, tensor: str) -> _Read:
         """Return the tensor from which Q/DQ nodes make one, and how."""
         steps, scale = list[int](), None
-        while (maker := self.view.maker(tensor)) is not None and self.view.operators[maker] in QDQ:
+        while (maker := self.view.maker(tensor)) is not None and self.view.operators[
+            maker
+        ] in ops.QDQ:
             node = self.view.nodes[maker]
             scale = scale or self._scale(node)
             steps.append(maker)
@@ -187,7 +195,7 @@ class _Network:
         """Return the reads of which a node's outputs have values, none if it computes others."""
         node = self.view.nodes[number]
         is_nearest = attribute_of(node, "mode", b"nearest") in (b"nearest", "nearest")
-        picks = node.op_type in PICKS or (node.op_type == "Resize" and is_nearest)
+        picks = node.op_type in ops.PICKS or (node.op_type == "Resize" and is_nearest)
         return self.reads[number][: None if node.op_type == "Concat" else 1] if picks else []
 
     def scale_of(self, read: _Read) -> Scale | None:
@@ -224,7 +232,6 @@ class _Network:
         for number in self.nodes:
             if self.kernels[number].kind in self.chained:
                 self._extend(self.kernels[number])
-        self._join_beside()
 
     def _join(self, nodes: list[int], kind: str | None = None) -> None:
         operators = [self.view.operators[i] for i in nodes]
@@ -237,14 +244,13 @@ class _Network:
         while (following := self._following(kernel)) is not None:
             kernel.has_residual |= len(self.computed(following)) > 1
             kernel.nodes.extend(following.nodes)
+            kernel.kind = following.kind if kernel.kind == "PointWise" else kernel.kind
             self.kernels |= dict.fromkeys(following.nodes, kernel)
 
     def _following(self, kernel: _Kernel) -> _Kernel | None:
         uses = self.uses.get(self.view.nodes[max(kernel.nodes)].output[0], ())
         users = {self.kernels[i] if i is not None and not read.scale else None for i, read in uses}
-        if (
-            len(users) > 1 and kernel.kind in self.chained
-        ):  # what is normalized is added again later
+        if len(users) > 1 and kernel.kind in self.chained:  # normalized here, and added later
             users = {each for each in users if each and each.kind in self.chained[1:]}
         following = users.pop() if len(users) == 1 else None
         fits = following is not None and self._fits(kernel, following)
@@ -258,22 +264,32 @@ class _Network:
             few = self.shape(self.inputs(kernel)[0].tensor)[1:2] <= (FEW_CHANNELS,)
             return few and self.view.nodes[max(kernel.nodes)].output[0] in self.requested
         adds = len(self.computed(following)) > 1
-        fits = not adds or (kernel.kind == "Convolution" and not kernel.has_residual)
-        return fits and following.kind == "PointWise" and operators <= EPILOGUE | ACTIVATIONS
+        if adds and (kernel.kind != "Convolution" or kernel.has_residual):
+            return False
+        light = ops.ACTIVATIONS | ({"Add", "Sum"} if adds else ops.EPILOGUE)
+        return following.kind == "PointWise" and operators <= light
 
     def _waits(self, following: _Kernel | None, kernel: _Kernel) -> bool:
         """Tell whether a kernel waits for another one by a detour."""
         reads = self.computed(following) if following else ()
         pending = [m for r in reads if (m := self.view.makers.get(r.tensor)) not in kernel.nodes]
-        seen = set[_Kernel]()
+        seen, first = set[_Kernel](), self._first_beside(kernel) if pending else 0
         while pending:
             before = self.kernels.get(-1 if (maker := pending.pop()) is None else maker)
             if before is kernel:
                 return True
-            if before is not None and before not in seen:
+            if before is not None and before not in seen and max(before.nodes) >= first:
                 seen.add(before)
                 pending.extend(self.view.makers.get(read.tensor) for read in self.inputs(before))
         return False
+
+    def _first_beside(self, kernel: _Kernel) -> int:
+        """Return the first node that may wait for a kernel, or is joined to one that may."""
+        first = min(kernel.nodes)
+        kernels = set(self.kernels.values())
+        for last, start in sorted(((max(k.nodes), min(k.nodes)) for k in kernels), reverse=True):
+            first = min(first, start) if last >= first else first
+        return first
 
     def _join_beside(self) -> None:
         """Join products of one tensor that have the same form; only Relu stays in them."""
@@ -283,7 +299,9 @@ class _Network:
         beside.pop(None, None)
         for first, *others in beside.values():
             for kernel in (first, *others) if others else ():
-                tail = [i for i in kernel.nodes if self.view.operators[i] in ACTIVATIONS | {"Mul"}]
+                tail = [
+                    i for i in kernel.nodes if self.view.operators[i] in ops.ACTIVATIONS | {"Mul"}
+                ]
                 if {self.view.operators[i] for i in tail} - {"Relu"}:
                     kernel.nodes = [i for i in kernel.nodes if i not in tail]
                     self._join(tail)
@@ -332,7 +350,7 @@ class _Network:
         if all(map(self.picked, kernel.nodes)):
             is_narrow = is_requested or all(name in self.given for name in outputs)
             return [r for i in kernel.nodes for r in self.picked(i)] if is_narrow else [], is_narrow
-        heavy = [i for i in kernel.nodes if self.view.nodes[i].op_type in MULTIPLIES]
+        heavy = [i for i in kernel.nodes if self.view.nodes[i].op_type in ops.MULTIPLIES]
         operands = [r for i in heavy for r in self.reads[i][:2] if r in self.inputs(kernel)]
         keeps = is_requested and len(scaled) == len(computed) > 0
         if kernel.kind in HEAVY and operands:
@@ -344,29 +362,20 @@ class _Network:
     def forms(self, kernel: _Kernel, is_narrow: bool) -> Iterator[tuple[str, Scale | None]]:
         """Yield what a kernel writes, with the scale where it is quantized."""
         for name in self.outputs(kernel):
-            scales = dict.fromkeys(read.scale for _, read in self.uses.get(name, ())) or {
-                None: None
-            }
+            scales: Iterable[Scale | None] = (None,)
             if is_narrow:
-                yield name, self.requested.get(name) or self.given.get(name)
-            else:
-                is_fused = self.is_compiled and kernel.kind in COMPILED
-                yield from ((name, scale) for scale in scales if is_fused)
-                yield from () if is_fused else ((name, None),)
+                scales = (self.requested.get(name) or self.given.get(name),)
+            elif self.is_compiled and kernel.kind in COMPILED:
+                scales = {read.scale: 0 for _, read in self.uses.get(name, ())} or scales
+            yield from ((name, scale) for scale in scales)
 
     def in_order(self) -> Iterable[_Kernel]:
         """Return the kernels, each behind those that it waits for."""
-        makers = self.view.makers
-        return TopologicalSorter(
-            {
-                kernel: [
-                    self.kernels[m]
-                    for r in self.inputs(kernel)
-                    if (m := makers.get(r.tensor, -1)) in self.kernels
-                ]
-                for kernel in dict.fromkeys(self.kernels[i] for i in self.nodes)
-            }
-        ).static_order()
+        order = TopologicalSorter[_Kernel]()
+        for kernel in dict.fromkeys(self.kernels[i] for i in self.nodes):
+            makers = {self.view.makers.get(read.tensor, -1) for read in self.inputs(kernel)}
+            order.add(kernel, *(self.kernels[i] for i in sorted(makers) if i in self.kernels))
+        return order.static_order()
 
 
 @dataclass
@@ -402,40 +411,37 @@ class _Writer:
         return TensorInfo(name or tensor, dtype, self.network.shape(tensor), layout)
 
     def _write(self, kernel: _Kernel) -> None:
-        network, view = self.network, self.network.view
+        """Write the layer of a kernel, behind the copies that it needs."""
+        network, nodes = self.network, self.network.view.nodes
         kernel.nodes.sort()
         quantized, is_narrow = network.quantized(kernel)
-        computed, written = network.computed(kernel), list(network.forms(kernel, is_narrow))
+        written = list(network.forms(kernel, is_narrow))
         dtype = self._computed_in(kernel, written[0][0])
-        layout = self._layout(kernel, computed, dtype)
-        steps, inputs, constants = [*kernel.nodes], list[TensorInfo](), list[TensorInfo]()
-        for read in network.inputs(kernel):
-            if read in quantized and read in computed:
-                scale = network.scale_of(read) or network.requested.get(read.tensor, written[0][1])
-                inputs.append(self._quantized(read, scale or ("", b"")))
-            elif read in computed:
-                inputs.append(self._float(read, dtype, layout))
-                continue
-            else:
-                constants.append(self._constant(kernel, read, bool(quantized), dtype))
-            steps += self._claimed(read.steps)
-        outputs = []
-        for name, scale in written:
-            own = network.dtype(name)
-            if scale:
-                steps += (fused := self._claimed(self._quantizers(name, scale)))
-                names = [view.nodes[i].output[0] for i in fused[:1]]
-                self.narrow[name, scale] = self._info(name, scale[0], VECTORS, *names)
-            else:
-                is_free = own not in FLOATS or (quantized and name in view.outputs)
-                self.wide[name, None] = self._info(name, own if is_free else dtype, layout)
-            outputs.append(self.narrow[name, scale] if scale else self.wide[name, None])
-        is_heavy, names = kernel.kind in HEAVY, [view.nodes[i].name for i in kernel.nodes]
+        layout = self._layout(kernel, dtype)
+        computed, steps = network.computed(kernel), [*kernel.nodes]
+        scale = written[0][1] or ("", b"")
+        inputs = [
+            self._quantized(read, self._scale(read, scale))
+            if read in quantized
+            else self._float(read, dtype, layout)
+            for read in sorted(computed, key=quantized.__contains__, reverse=True)
+        ]
+        constants = [
+            self._constant(kernel, read, bool(quantized), dtype)
+            for read in network.inputs(kernel)
+            if read not in computed
+        ]
+        floats = [read for read in computed if read not in quantized]
+        reads = chain.from_iterable(network.reads[i] for i in kernel.nodes)
+        steps += self._claimed(i for read in reads if read not in floats for i in read.steps)
+        steps += self._claimed(i for form in written for i in self._quantizers(*form))
+        outputs = [self._output(*form, dtype, layout, bool(quantized)) for form in written]
+        is_heavy, names = kernel.kind in HEAVY, [nodes[i].name for i in kernel.nodes]
         weights = [each.dtype for each in constants if is_heavy and len(each.shape) > 1]
         is_tf32 = is_heavy and self.has_tf32 and dtype == "fp32" and not quantized
         macs = [self.macs.get(name) for name in names]
-        if view.operators[kernel.nodes[0]] == "Concat":
-            self._join_parts(kernel, computed, inputs)
+        if nodes[kernel.nodes[0]].op_type == "Concat":
+            self._join_parts(computed, inputs)
         self.written.append(
             Layer(
                 name=" + ".join(names),
@@ -443,63 +449,70 @@ class _Writer:
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
                 constants=tuple(constants),
-                tactic="tf32" if is_tf32 else None,
-                nodes=tuple(view.nodes[i].name for i in sorted(steps)),
+                tactic=f"{PREDICTED} tf32" if is_tf32 else PREDICTED,
+                nodes=tuple(nodes[i].name for i in sorted(steps)),
                 weights=next(iter(weights), None),
                 macs=None if None in macs else sum(filter(None, macs)),
             )
         )
 
+    def _scale(self, read: _Read, otherwise: Scale) -> Scale:
+        return self.network.scale_of(read) or self.network.requested.get(read.tensor, otherwise)
+
+    def _output(
+        self, name: str, scale: Scale | None, dtype: str, layout: str, is_narrow: bool
+    ) -> TensorInfo:
+        if scale:
+            return self._narrowed(name, scale)
+        own = self.network.dtype(name)
+        is_last = is_narrow and name in self.network.view.outputs  # written in any form of float
+        form = (own, LINEAR) if own not in FLOATS or is_last else (dtype, layout)
+        self.wide[name, None] = self._info(name, *form)
+        return self.wide[name, None]
+
     def _kind(self, kernel: _Kernel, inputs: Sequence[TensorInfo]) -> str:
         is_moved = inputs and inputs[0].format.startswith(CHANNELS) and _places(inputs[0]) > 1
-        is_free = self.network.view.operators[kernel.nodes[0]] in FREE
-        return "Shuffle" if is_free and is_moved else kernel.kind
+        return "Shuffle" if is_moved and self._is_free(kernel) else kernel.kind
 
-    def _join_parts(
-        self, kernel: _Kernel, parts: Sequence[_Read], inputs: Sequence[TensorInfo]
-    ) -> None:
+    def _join_parts(self, parts: Sequence[_Read], inputs: Sequence[TensorInfo]) -> None:
         """Write the copies of what a Concat reads and no kernel can write where it is needed."""
-        makers = [
-            self.network.kernels.get(self.network.view.makers.get(r.tensor, -1)) for r in parts
-        ]
-        able = [
-            read
-            for read, maker in zip(parts, makers, strict=True)
-            if maker and maker.kind in (*HEAVY, "Pooling") and not maker.has_residual
-        ]
-        alone = [read for read in able if len(self.network.uses[read.tensor]) == 1]
+        network = self.network
+        makers = [(r, network.kernels.get(network.view.makers.get(r.tensor, -1))) for r in parts]
+        kinds = (*HEAVY, "Pooling")
+        able = [r for r, each in makers if each and each.kind in kinds and not each.has_residual]
+        alone = [read for read in able if len(network.uses[read.tensor]) == 1]
         for read, info in zip(parts, inputs, strict=True):
-            if read not in (alone or able[:1]):
+            is_new = read.scale and info.dtype in FLOATS  # the copy that dequantizes it
+            if not is_new and read not in (alone or able[:1]):
                 self._copy("CONCAT", (), info, info)
 
     def _computed_in(self, kernel: _Kernel, output: str) -> str:
         """Return the float type that a kernel computes in; what only moves values keeps theirs."""
         own = self.network.dtype(output)
         if all(map(self.network.picked, kernel.nodes)):
-            stored = [
-                self.wide.get((read.tensor, None)) for read in self.network.inputs(kernel)[:1]
-            ]
-            return next((info.dtype for info in stored if info), own)
+            data = self.network.inputs(kernel)[0].tensor
+            return self.wide[data, None].dtype if (data, None) in self.wide else own
         return "fp16" if self.half and own == "fp32" else own
 
-    def _layout(self, kernel: _Kernel, computed: Sequence[_Read], dtype: str) -> str:
-        first = self.wide.get((computed[0].tensor, None)) if computed else None
+    def _layout(self, kernel: _Kernel, dtype: str) -> str:
+        data = next(iter(self.network.computed(kernel)), _Read(""))
+        first = self.wide.get((data.tensor, None))
         if kernel.kind in ("Convolution", "Deconvolution"):
-            few = (
-                self.network.shape(computed[0].tensor)[1:2] <= (FEW_CHANNELS,) if computed else True
-            )
+            few = self.network.shape(data.tensor)[1:2] <= (FEW_CHANNELS,)
             return LINEAR if dtype == "fp32" and (few or not self.has_tf32) else CHANNELS
-        if kernel.kind in ("Gemm", "Shuffle", "Attention") or first is None:
-            return LINEAR
-        is_free = self.network.view.operators[kernel.nodes[0]] in FREE
-        return CHANNELS if first.format.startswith(CHANNELS) and not is_free else LINEAR
+        is_linear = kernel.kind in ("Gemm", "Shuffle", "Attention") or self._is_free(kernel)
+        is_linear |= first is None or not first.format.startswith(CHANNELS)
+        return LINEAR if is_linear else CHANNELS
+
+    def _is_free(self, kernel: _Kernel) -> bool:
+        return self.network.view.operators[kernel.nodes[0]] in ops.FREE
 
     def _constant(self, kernel: _Kernel, read: _Read, is_narrow: bool, dtype: str) -> TensorInfo:
         own, first = self.network.dtype(read.tensor), self.network.view.operators[kernel.nodes[0]]
         stored = dtype if dtype in FLOATS and (own in FLOATS or read.scale) else own
-        if read.scale and (is_narrow or BY_LISTED[read.scale[0]].named_by_weights):
+        if read.scale and (is_narrow or read.scale[0] in NAMED_BY_WEIGHTS):
             stored = read.scale[0]
-        if first in CUTS and read == self.network.inputs(kernel)[0]:  # of a table, some rows
+        if first in ops.CUTS and read == self.network.inputs(kernel)[0]:  # of a table, some rows
             return self._info(self.network.outputs(kernel)[0], stored)
         return self._info(read.tensor, stored)
 
@@ -509,10 +522,10 @@ class _Writer:
         self.listed |= set(new)
         return new
 
-    def _quantizers(self, tensor: str, scale: Scale) -> list[int]:
+    def _quantizers(self, tensor: str, scale: Scale | None) -> list[int]:
         uses = (read for _, read in self.network.uses.get(tensor, ()) if read.scale == scale)
         operators = self.network.view.operators
-        return [r.steps[-1] for r in uses if operators[r.steps[-1]] == "QuantizeLinear"]
+        return [r.steps[-1] for r in uses if r.steps and operators[r.steps[-1]] == "QuantizeLinear"]
 
     def _quantized(self, read: _Read, scale: Scale) -> TensorInfo:
         """Return a tensor as it is stored quantized; write the copy that this takes."""
@@ -520,12 +533,15 @@ class _Writer:
         if key not in self.narrow:
             others = (info for (name, _), info in self.narrow.items() if name == read.tensor)
             source = self.wide.get((read.tensor, None)) or next(others, None)
-            steps = self._claimed(self._quantizers(*key))
-            names = [self.network.view.nodes[i].output[0] for i in steps[:1]]
-            self.narrow[key] = self._info(read.tensor, scale[0], VECTORS, *names)
+            result = self._narrowed(*key)
             if source:
-                self._copy("QDQ", steps, source, self.narrow[key])
+                self._copy("QDQ", self._claimed(self._quantizers(*key)), source, result)
         return self.narrow[key]
+
+    def _narrowed(self, tensor: str, scale: Scale) -> TensorInfo:
+        names = [self.network.view.nodes[i].output[0] for i in self._quantizers(tensor, scale)[:1]]
+        self.narrow[tensor, scale] = self._info(tensor, scale[0], VECTORS, *names)
+        return self.narrow[tensor, scale]
 
     def _float(self, read: _Read, dtype: str, layout: str) -> TensorInfo:
         """Return a tensor as a layer reads it in float; write the copies that this takes."""
@@ -556,9 +572,10 @@ class _Writer:
     ) -> None:
         nodes = tuple(self.network.view.nodes[i].name for i in steps)
         name = nodes[0] if nodes else f"copy of {source.name}"
-        copy = Layer(name, "Reformat", (source,), (result,), nodes=nodes, origin=origin)
+        copy = Layer(name, "Reformat", (source,), (result,), (), PREDICTED, nodes, origin)
         self.written.append(copy)
 
 
 def _places(info: TensorInfo) -> int:
-    return math.prod(info.shape[2:])
+    """Return the places of an image; 1 where a layout makes no difference."""
+    return math.prod(info.shape[2:]) if len(info.shape) > 3 else 1
