@@ -66,7 +66,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         estimate = None
         if self.gpu or model:
             sizes = sized(engine, parse_profiles(self.shapes)[0], model, gpu)
-            engine = replace(engine, layers=sizes[len(sizes) // 2].layers)
+            engine = replace(engine, layers=sizes[len(sizes) // 2][2])
             estimate = estimates_of(sizes, gpu, engine.compiler)
         document = engine_document(engine, gpu if self.gpu else None)
         document["estimate"] = estimate if self.gpu else None

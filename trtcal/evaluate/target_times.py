@@ -35,15 +35,8 @@ from trtcal.model import Model
 from trtcal.model.shapes import Shape
 
 SIZES = ("least", "usual", "largest")
-
-
-@dataclass(frozen=True)
-class Sized:
-    """The layers of an engine for one of its sizes."""
-
-    size: str
-    batch: int
-    layers: tuple[Layer, ...]
+Sized = tuple[str, int, tuple[Layer, ...]]
+"""A size, its batch, and the layers of an engine for it."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +73,7 @@ class Speed(SpeedupEstimate):
     def sentence(self) -> str:
         """The figure with its interval, or why there is none."""
         if self.is_too_small:
-            kernels = f"{self.time.kernels} kernels, {self.against} has {self.other.kernels}"
-            return f"too small to estimate ({kernels}): launch time decides"
+            return f"too small to estimate: {self.time.kernels} kernels, launch time decides"
         exact = self.low == self.high
         ends = "" if exact else f" ({self.low:.3g} to {self.high:.3g})"
         about = "" if exact else "about "
@@ -105,22 +97,19 @@ def sizes_of(model: Model, given: ShapeRanges, data: ShapeRanges | None = None) 
 
 
 def estimate_model(
-    model: Model, targets: Iterable[str], ranges: ShapeRanges, size: int = 1
+    model: Model, targets: Iterable[str], ranges: ShapeRanges
 ) -> tuple[TargetTime, ...]:
-    """Estimate a model for each target whose GPU is known, with its least, usual or largest size."""
-    shapes = {name: shape[size] for name, shape in ranges.items()}
-    times = ((target, _estimated(model, target, shapes)) for target in targets)
+    """Estimate a model in its usual size for each target whose GPU is known."""
+    shapes = {name: usual for name, (_, usual, _) in ranges.items()}
+    known = {target: gpu for target in targets if (gpu := datasheet_of(target))}
+    times = (
+        (target, estimate_engine(predict_layers(model, gpu, shapes=shapes), find_target(gpu)))
+        for target, gpu in known.items()
+    )
     batch = _batch(model, shapes)
     return tuple(
         TargetTime(**vars(time), target=target, batch=batch) for target, time in times if time
     )
-
-
-def _estimated(model: Model, target: str, shapes: Mapping[str, Shape]) -> TimeEstimate | None:
-    gpu = datasheet_of(target)
-    if gpu is None:
-        return None
-    return estimate_engine(predict_layers(model, gpu, shapes=shapes), find_target(gpu))
 
 
 def _batch(model: Model, shapes: Mapping[str, Shape]) -> int:
@@ -143,16 +132,17 @@ def sized(engine: Engine, given: ShapeRanges, model: Model | None, gpu: Target) 
     else:
         batches = [of[0] for of in next(iter(given.values()), [(n,) for n in DEFAULT_BATCHES])]
         every = [at_batch(engine.layers, batch) for batch in batches]
-    rows = [Sized(*row) for row in zip(SIZES, batches, every, strict=True)]
-    return rows if every[0] != every[-1] else [replace(rows[1], batch=_first(every[0]))]
+    if every[0] == every[-1]:
+        return [(SIZES[1], _first(every[0]), every[0])]
+    return list(zip(SIZES, batches, every, strict=True))
 
 
-def estimates_of(rows: Sequence[Sized], gpu: Target, compiler: str) -> Document | None:
+def estimates_of(sizes: Sequence[Sized], gpu: Target, compiler: str) -> Document | None:
     """Return the estimate for the usual size, and in `sizes` that for each."""
     known = [
-        {"size": row.size, "batch": row.batch, **vars(estimate)}
-        for row in rows
-        if (estimate := estimate_engine(row.layers, gpu, compiler=compiler))
+        {"size": size, "batch": batch, **vars(estimate)}
+        for size, batch, layers in sizes
+        if (estimate := estimate_engine(layers, gpu, compiler=compiler))
     ]
     return {**known[len(known) // 2], "sizes": known} if known else None
 
@@ -188,11 +178,11 @@ def of_build(build: Build) -> TargetTime | None:
         device = build.gpu or build.target
         exact = TimeEstimate(ms, ms, ms, kernels, 0, device, compiler, too_small=False)
         return TargetTime(**vars(exact), target=build.target, batch=0, is_measured=True)
-    usual = DEFAULT_BATCHES[1]
-    layers = at_batch(build.layers, usual)
+    layers = at_batch(build.layers, DEFAULT_BATCHES[1])
     listed = estimate_engine(layers, find_target(gpu), compiler=compiler) if gpu else None
-    batch = _first(layers)
-    return listed and TargetTime(**vars(listed), target=build.target, batch=batch)
+    if listed is None:
+        return None
+    return TargetTime(**vars(listed), target=build.target, batch=_first(layers))
 
 
 def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
@@ -205,11 +195,8 @@ def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
     return Speed(estimate.ratio, estimate.low, estimate.high, against, fast, slow)
 
 
-def best_known(
-    times: Sequence[TargetTime], builds: Iterable[Build], *, takes_lists: bool = True
-) -> dict[str, TargetTime]:
+def best_known(times: Sequence[TargetTime], builds: Iterable[Build]) -> tuple[TargetTime, ...]:
     """Return a model's time on each target: measured, else estimated, else of the layers listed."""
-    built = [time for build in builds if (time := of_build(build))]
-    measured = {time.target: time for time in built if time.is_measured}
-    listed = {time.target: time for time in built if takes_lists}
-    return listed | {time.target: time for time in times} | measured
+    built = {time.target: time for build in builds if (time := of_build(build))}
+    measured = {target: time for target, time in built.items() if time.is_measured}
+    return tuple((built | {time.target: time for time in times} | measured).values())

@@ -43,7 +43,7 @@ from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
 from trtcal.reporting.tensors import tensor_facts, wire
-from trtcal.reporting.verdict import judge, with_measured, without_comparison
+from trtcal.reporting.verdict import judge, with_builds, without_comparison
 
 REPORT_KIND = "report"
 VERSION = 4
@@ -202,7 +202,7 @@ def _calibration(calibration: Calibration) -> Document:
 
 
 def _measured(findings: Findings) -> Document:
-    comparison = findings.comparison and with_measured(findings.comparison, findings.builds)
+    comparison = findings.comparison and with_builds(findings.comparison, findings.builds)
     failed = [_failed_log(findings.folder, where) for where in findings.failed_logs]
     judgements = judge_variants(comparison) if comparison else {}
     if comparison is None:

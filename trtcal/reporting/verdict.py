@@ -7,6 +7,7 @@ comparison and what builds say of the same models; it does not know what a lost 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,9 +154,8 @@ def judge(
     else:
         best = min(judged, key=lambda variant: variant.shortfall)
     others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
-    speeds = tuple(speeds_of(builds, best.row, others))
-    answers = tuple(_pays(speed, best.row, comparison.alternative) for speed in speeds)
-    answers = tuple(filter(None, answers))
+    speeds = tuple(speeds_of(best.row, others))
+    answers = tuple(_pays(speeds, best.row, comparison.alternative))
     is_timed = best.judges_speed and not best.row.times
     is_timed = is_timed or any(speed.time.is_measured for speed in speeds)
     reasons = warnings(best.row, is_timed, builds, failed_builds, comparison.rows[0].model)
@@ -170,46 +170,44 @@ def judge(
     return Verdict(word, best.row.name, sentence, *known)
 
 
-def with_measured(comparison: Comparison, builds: Sequence[Build]) -> Comparison:
-    """Return a comparison with the times of timed engines in place of estimates."""
-    own = [[build for build in builds if build.model == row.model] for row in comparison.rows]
-    rows = tuple(
-        replace(row, times=tuple(best_known(row.times, engines, takes_lists=False).values()))
-        for row, engines in zip(comparison.rows, own, strict=True)
+def with_builds(comparison: Comparison, builds: Sequence[Build]) -> Comparison:
+    """Return a comparison with what the builds for GPUs say of times: measured before estimated."""
+    engines = [build for build in builds if build.target != CPU]
+    rows = (
+        replace(row, times=best_known(row.times, (e for e in engines if e.model == row.model)))
+        for row in comparison.rows
     )
-    return replace(comparison, rows=rows)
+    return replace(comparison, rows=tuple(rows))
 
 
-def speeds_of(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> Iterator[Speed]:
-    """Yield how a variant stands beside others on each target: measured there, else estimated."""
-    mine, *theirs = (
-        best_known(each.times, (build for build in builds if build.model == each.model))
-        for each in (row, *others)
-    )
-    pairs = [(name, time) for name, time in mine.items() if name != CPU]
-    for target, time in pairs:
-        for other, times in zip(others, theirs, strict=True):
-            if (slow := times.get(target)) and {slow.compiler} == {time.compiler}:
+def speeds_of(row: Row, others: Iterable[Row]) -> Iterator[Speed]:
+    """Yield how a variant stands beside others on each target, by layers of one compiler."""
+    for time, other in itertools.product(row.times, others):
+        for slow in other.times:
+            if (slow.target, slow.compiler) == (time.target, time.compiler):
                 yield speed_of(time, slow, other.name)
 
 
-def _pays(speed: Speed, row: Row, fp16: Row | None) -> Pays | None:
-    """Return whether a variant pays over FP16, by one speed; None where that is over another."""
-    if fp16 is None or speed.against != fp16.name:
-        return None
-    name, file = row.name, None
-    answer = DEVICE if speed.is_too_small else pays(speed)
+def _pays(speeds: Iterable[Speed], row: Row, fp16: Row | None) -> Iterator[Pays]:
+    """Yield for each target whether a variant pays over FP16."""
+    for speed in speeds:
+        if fp16 is not None and speed.against == fp16.name:
+            answer, why, file = _answer_over(speed, row, fp16)
+            source = "" if speed.is_too_small else f" ({speed.time.source})"
+            where = f"On {speed.time.target}, {why}"
+            yield Pays(speed.time.target, answer, f"{where}: {speed.sentence}{source}.", file)
+
+
+def _answer_over(speed: Speed, row: Row, fp16: Row) -> tuple[str, str, str | None]:
+    answer, name = DEVICE if speed.is_too_small else pays(speed), row.name
     if answer == DEVICE:
-        why = f"only the device decides whether {name} is faster than FP16"
-    elif answer == INT8:
-        why = f"{name} pays over FP16"
-    elif _decibels(fp16) < _decibels(row):
-        answer, why = INT8, f"{name} is not faster than FP16, which loses more accuracy"
-    else:
-        file = f"models/{fp16.name}.onnx"
-        why = f"FP16 does as well as {name}, so ship {file}"
-    shown = f"{speed.sentence} ({speed.time.source})"
-    return Pays(speed.time.target, answer, f"On {speed.time.target}, {why}: {shown}.", file)
+        return DEVICE, f"only the device decides whether {name} is faster than FP16", None
+    if answer == INT8:
+        return INT8, f"{name} pays over FP16", None
+    if _decibels(fp16) < _decibels(row):
+        return INT8, f"{name} is not faster than FP16, which loses more accuracy", None
+    file = f"models/{fp16.name}.onnx"
+    return answer, f"FP16 does as well as {name}, so ship {file}", file
 
 
 def _decibels(row: Row) -> float:

@@ -209,7 +209,8 @@ class Search:
         """Return how many times as fast as the float plan the fastest quantized one is."""
         quantized = [point for point in self._fit if point.plan]
         fastest = min(quantized, key=lambda point: point.cost_ms, default=None)
-        return fastest and self.costs.over(self.costs.estimate(()), fastest.plan)
+        plain = self.costs.estimate(())
+        return None if fastest is None else self.costs.over(plain, fastest.plan)
 
     def _exchange(self) -> Point | None:
         """Change one layer, or swap two, while that gives a better plan that holds the limits."""
