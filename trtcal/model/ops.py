@@ -13,7 +13,7 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
-Abs                               bounded
+Abs                               bounded pointwise
 Add                               light epilogue quantizes elementwise commutes spelled
 AffineGrid                        unparsed
 Attention                         attends
@@ -31,7 +31,7 @@ BitwiseAnd                        unparsed
 BitwiseNot                        unparsed
 BitwiseOr                         unparsed
 BitwiseXor                        unparsed
-Cast                              typed spelled
+Cast                              typed spelled pointwise
 CastLike                          typed
 CenterCropPad                     unparsed
 Clip                              light epilogue activates ort_fused spelled
@@ -44,7 +44,7 @@ ConstantOfShape                   typed
 Conv                              multiplies convolves matrix
 ConvInteger                       integer unparsed
 ConvTranspose                     multiplies convolves rtx_floats
-Cos                               unit sensitive
+Cos                               unit sensitive pointwise
 CumProd                           unparsed
 CumSum                            sensitive
 DecoderMaskedMultiHeadAttention   attends
@@ -59,8 +59,9 @@ DynamicQuantizeLinear             unparsed
 Einsum                            multiplies
 Elu                               epilogue quantizes activates
 EmbedLayerNormalization           unmultiplied
-Erf                               unit activates
-Exp                               sensitive
+Equal                             pointwise
+Erf                               unit activates pointwise
+Exp                               sensitive pointwise
 Expand                            bounded picks
 EyeLike                           typed
 FastGelu                          unmultiplied
@@ -70,8 +71,9 @@ GatherElements                    bounded
 GatherND                          bounded
 Gelu                              bounded quantizes activates
 Gemm                              multiplies matrix
-GlobalAveragePool                 bounded shifts scales untyped
-GlobalMaxPool                     bounded shifts scales picks
+GlobalAveragePool                 bounded shifts scales untyped global
+GlobalMaxPool                     bounded shifts scales picks global
+Greater                           pointwise
 GridSample                        sensitive
 GroupNorm                         unmultiplied
 GroupNormalization                sensitive
@@ -84,7 +86,8 @@ ImageDecoder                      unparsed
 InstanceNormalization             sensitive
 LayerNormalization                factors quantizes sensitive
 LeakyRelu                         scales light epilogue activates ort_fused
-Log                               sensitive
+Less                              pointwise
+Log                               sensitive pointwise
 LogSoftmax                        sensitive
 LpNormalization                   sensitive
 LpPool                            sensitive
@@ -93,21 +96,22 @@ LSTM                              recurrent
 MatMul                            multiplies matrix
 MatMulInteger                     integer unparsed
 MatMulIntegerToFloat              integer
-Max                               selects spelled
+Max                               selects spelled pointwise
 MaxPool                           bounded pools shifts scales untyped picks
 MaxRoiPool                        unparsed
 MaxUnpool                         unparsed
 MeanVarianceNormalization         sensitive
 MelWeightMatrix                   unparsed
-Min                               selects spelled
+Min                               selects spelled pointwise
 Mish                              bounded quantizes activates
 Mul                               factors light epilogue quantizes elementwise commutes spelled
 MultiHeadAttention                attends
 Multinomial                       random unparsed
-Neg                               bounded
+Neg                               bounded pointwise
 NhwcMaxPool                       unmultiplied
 NonMaxSuppression                 no_rtx
 NonZero                           no_rtx
+Not                               pointwise
 Optional                          unparsed
 OptionalGetElement                unparsed
 OptionalHasElement                unparsed
@@ -132,7 +136,7 @@ RandomNormal                      random
 RandomNormalLike                  random
 RandomUniform                     random
 RandomUniformLike                 random
-Reciprocal                        sensitive
+Reciprocal                        sensitive pointwise
 ReduceL1                          sensitive
 ReduceL2                          sensitive
 ReduceLogSum                      sensitive
@@ -150,6 +154,7 @@ RMSNormalization                  sensitive
 RNN                               recurrent
 RoiAlign                          sensitive no_rtx
 RotaryEmbedding                   unmultiplied
+Round                             pointwise
 Selu                              quantizes
 SequenceAt                        unparsed
 SequenceConstruct                 unparsed
@@ -160,8 +165,9 @@ SequenceLength                    unparsed
 SequenceMap                       unparsed
 Shape                             shape_only
 Sigmoid                           unit light epilogue quantizes activates ort_fused
+Sign                              pointwise
 SimplifiedLayerNormalization      unmultiplied
-Sin                               unit sensitive
+Sin                               unit sensitive pointwise
 Size                              shape_only
 SkipGroupNorm                     unmultiplied
 SkipLayerNormalization            unmultiplied
@@ -173,12 +179,13 @@ Softsign                          unit
 SpaceToDepth                      bounded picks
 Split                             cuts bounded
 SplitToSequence                   unparsed
+Sqrt                              pointwise
 Squeeze                           moves free
 StringConcat                      unparsed
 StringNormalizer                  unparsed
 StringSplit                       unparsed
 Sub                               epilogue quantizes elementwise spelled
-Sum                               epilogue
+Sum                               epilogue pointwise
 Tan                               sensitive
 Tanh                              unit epilogue quantizes activates ort_fused
 TfIdfVectorizer                   unparsed
@@ -186,6 +193,7 @@ Tile                              bounded picks
 Transpose                         moves untyped
 Unique                            unparsed
 Unsqueeze                         moves free
+Where                             pointwise
 """
 
 TRAITS: dict[str, Operators] = {}
@@ -217,6 +225,8 @@ WITHIN_ONE = _with("unit")
 """Their outputs have magnitudes of 1 at most."""
 POOLS = _with("pools")
 """They pool over a window."""
+POOLINGS = POOLS | _with("global")
+"""They pool, over a window or all places."""
 SHIFTS = MOVES | _with("shifts")
 """What is added to all values of their input's channel is added to their output's: f(x+c) = f(x)+c."""
 SCALES = _with("scales")
@@ -225,6 +235,8 @@ ACTIVATIONS = _with("activates")
 """They treat each value by itself, and not linearly."""
 ELEMENTWISE = ACTIVATIONS | _with("elementwise")
 """They treat each value by itself, or with a constant of its channel."""
+POINTWISE = ELEMENTWISE | _with("pointwise")
+"""They treat each value by itself, or with others in its place."""
 SPELLED = _with("spelled")
 """Around a Round they spell fake quantization out: they scale, shift or limit a value, or keep it."""
 COMMUTES = _with("commutes")

@@ -75,7 +75,7 @@ class Work:
     nodes: tuple[NodeWork, ...]
     inputs: Mapping[str, Shape]
     assumed: tuple[str, ...] = ()
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def macs(self) -> int:

@@ -13,7 +13,7 @@ from trtcal.model.work import count_work
 HEAD = """\
 net ({kind}[1,{channels},8,8] x) => ({kind}[a,b,c,d] y)
 <{kind}[32,32,3,3] w, {kind}[32,1,3,3] k, {kind}[32,64,3,3] two, {kind}[32,3,3,3] few,
- {kind}[8,8] m, {kind}[8] g, float s = {{0.1}}, float t = {{0.2}}, int8 z = {{0}}>
+ {kind}[8,8] m, {kind}[8,8] mask, {kind}[8] g, float s = {{0.1}}, float t = {{0.2}}, int8 z = {{0}}>
 {{ {body} }}"""
 PAIR = """\
 [q_{0}_{1}] {0}{1}q = QuantizeLinear({0}, {1}, z)
@@ -22,11 +22,11 @@ PAIR = """\
 
 def net(folder, body, kind="float", channels=32):
     """Return a model: `x.s` is x through Q and DQ of scale s; nodes have the name of their output."""
-    lines, pairs = [], {}
+    lines, known = [], set()
     for line in map(str.strip, body.split(";")):
         for name, scale in re.findall(r"(\w+)\.([st])\b", line):
-            if pairs.setdefault(name + scale, line) == line:
-                lines.append(PAIR.format(name, scale))
+            lines += [] if (name, scale) in known else [PAIR.format(name, scale)]
+            known.add((name, scale))
         lines.append(f"[{line.split(' = ')[0]}] " + re.sub(r"(\w+)\.([st])\b", r"\1\2", line))
     text = HEAD.format(kind=kind, channels=channels, body="\n".join(lines))
     return load_model(Kind(text, dict).save(folder / "net.onnx"))
@@ -168,8 +168,7 @@ RULES = {
         "f = GlobalAveragePool(c); y = Mul(e, f)",
         [
             *(ENTRY, "Convolution int8>fp32+fp32 a b", "PointWise fp32>fp32 c"),
-            *("PointWise fp32>fp32 e", "Pooling fp32>fp32 f", "PointWise fp32+fp32>fp32 y"),
-            "Reformat fp32>fp32",
+            *("Pooling fp32>fp32 f", "PointWise fp32+fp32>fp32 e y", "Reformat fp32>fp32"),
         ],
     ),
     "an input that is output too": ("y = Identity(x.s)", [ENTRY, "Reformat int8>fp32"]),
@@ -180,7 +179,10 @@ RULES = {
 @each("rule", RULES)
 def test_rules(rule, tmp_path):
     body, wanted = RULES[rule]
-    assert shown(net(tmp_path, body)) == wanted
+    model = net(tmp_path, body)
+    assert shown(model) == wanted
+    listed = Counter(node for layer in predict_layers(model, "sm80") for node in layer.nodes)
+    assert listed == {node.name: 1 for node in model.proto.graph.node}
 
 
 def test_a_first_convolution_in_int8_pools_as_well(tmp_path):
@@ -226,6 +228,21 @@ def test_floats(kind, options, wanted, tmp_path):
     assert shown(net(tmp_path, FLOATS, kind), **options) == wanted
 
 
+def test_an_output_in_float32_is_copied_from_float16(tmp_path):
+    kernels = shown(net(tmp_path, "y = GlobalAveragePool(x)"), strongly_typed=False)
+    assert kernels == ["Reformat fp32>fp16", "Pooling fp16>fp16 y", "Reformat fp16>fp32"]
+
+
+MASKED = """\
+b = MatMul(x.s, x.s); c = Add(b, mask); p = Softmax(c); o = MatMul(p.t, x.s); e = MatMul(o.s, m.s);
+y = Relu(e)"""
+
+
+def test_a_mask_is_no_weight_of_attention(tmp_path):
+    layers = predict_layers(net(tmp_path, MASKED), version="10")
+    assert [layer.precision for layer in layers if layer.kind == "Attention"] == ["int8"]
+
+
 def test_without_tf32_convolutions_keep_the_linear_layout(tmp_path):
     kernels = predict_layers(net(tmp_path, FLOATS), "sm75")
     assert not any(layer.is_reformat for layer in kernels)
@@ -260,11 +277,34 @@ def test_networks_of_products_are_compiled_from_version_9_on(tmp_path):
     ]
 
 
+def test_the_compiler_moves_values_in_the_kernels_that_compute(tmp_path):
+    body = (
+        "a = MatMul(x.s, m.s); r = Transpose<perm=[0,1,3,2]>(a); b = Transpose<perm=[0,2,1,3]>(r.s);"
+        "p = Sigmoid(b); y = MatMul(p.t, m.s)"
+    )
+    model = net(tmp_path, body)
+    assert shown(model, version="10") == [
+        *(ENTRY, "Gemm int8>int8 a", "PointWise int8>int8 r b p", "Gemm int8>fp32 y"),
+    ]
+    assert len(shown(model, version="8")) == 6
+
+
+def test_compiled_products_of_one_tensor_are_one_kernel_whatever_follows(tmp_path):
+    body = (
+        "a = MatMul(x.s, m.s); b = Sigmoid(a); c = MatMul(x.s, m.s); e = Mul(b, c);"
+        "y = MatMul(e.s, m.s)"
+    )
+    model = net(tmp_path, body)
+    joined = ["Gemm int8>fp32+fp32 a c", "PointWise fp32+fp32>int8 b e"]
+    assert shown(model, version="10")[1:3] == joined
+
+
 def test_layers_say_their_work(tmp_path):
     layers = predict_layers(net(tmp_path, RULES["depthwise"][0]), "sm80")
     copy, product = (layer for layer in layers if not layer.is_idle)
     values = 32 * 8 * 8
     assert (copy.origin, copy.is_reformat, copy.bytes_moved) == ("QDQ", True, 5 * values)
+    assert copy.nodes == ("q_x_s",)
     assert (product.macs, product.precision) == (9 * values, "int8")
     assert product.bytes_moved == values + 9 * 32 + 4 * values
     assert set(product.nodes) >= {"y", "d_x_s", "q_k_s", "d_k_s"}

@@ -38,19 +38,15 @@ from trtcal.model.shapes import Shape, Tensor
 from trtcal.model.tensors import View
 from trtcal.model.work import count_work
 
-POINTWISE = ops.ELEMENTWISE | {
-    *("Abs", "Cast", "Cos", "Equal", "Erf", "Exp", "Greater", "Less", "Log", "Max", "Min", "Neg"),
-    *("Not", "Pow", "Reciprocal", "Round", "Sign", "Sin", "Sqrt", "Sum", "Where"),
-}
 KINDS = {
-    **dict.fromkeys(POINTWISE, "PointWise"),
+    **dict.fromkeys(ops.POINTWISE, "PointWise"),
     **dict.fromkeys(ops.MOVES, "Shuffle"),
     **dict.fromkeys((*ops.FREE, "Concat"), "NoOp"),
     **dict.fromkeys(ops.MULTIPLIES, "Gemm"),
     **dict.fromkeys(ops.CONVOLUTIONS, "Convolution"),
     **dict.fromkeys(ops.RECURRENT, "RNN"),
     **dict.fromkeys(ops.ATTENDS, "Attention"),
-    **dict.fromkeys(("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"), "Pooling"),
+    **dict.fromkeys(ops.POOLINGS, "Pooling"),
     "ConvTranspose": "Deconvolution",
     "LayerNormalization": "Normalization",
 }
@@ -58,8 +54,8 @@ PATTERN_KINDS = {"attention": "Attention", "softmax": "Softmax", "layer_norm": "
 HEAVY = ("Convolution", "Deconvolution", "Gemm", "Attention")
 QUANTIZED = (*HEAVY, "PointWise", "Pooling")
 """Kinds that have INT8 kernels, besides those of what only moves values."""
-COMPILED = ("PointWise", "Softmax", "Normalization", "Reduction")
-"""Kinds that TensorRT's compiler (Myelin) joins in chains, with the Q/DQ around them."""
+COMPILED = ("NoOp", "Slice", "Shuffle", "PointWise", "Reduction", "Softmax", "Normalization")
+"""Kinds that TensorRT's compiler (Myelin) joins, and the Q/DQ around them; the last names a kernel."""
 FIRST_COMPILED = 9
 """The major version from which networks of products are compiled, and attention is one kernel."""
 FIRST_WITH_TF32 = 80
@@ -157,10 +153,9 @@ class _Network:
         counts = Counter(KINDS.get(view.operators[i]) for i in self.nodes)
         is_new = version >= FIRST_COMPILED
         self.is_compiled = is_new and counts["Gemm"] > counts["Convolution"]
-        self.chained = COMPILED if self.is_compiled else COMPILED[:1]
-        self._group(() if is_new else ("attention",))
-        if version:
-            self._join_beside()
+        self.chained = COMPILED if self.is_compiled else ("PointWise",)
+        self._match(() if is_new else ("attention",))
+        self._grow(joins=version > 0)
 
     def _is_folded(self, node: NodeProto) -> bool:
         known = (self.tensors.get(name, NOTHING).value is not None for name in node.output)
@@ -218,7 +213,7 @@ class _Network:
             return read.scale
         return self.requested.get(self.view.nodes[user].output[0])
 
-    def _group(self, without: Collection[str]) -> None:
+    def _match(self, without: Collection[str]) -> None:
         numbers = {self.view.nodes[i].name: i for i in self.nodes}
         for match in find_matches(self.view, read_patterns()):
             if match.state == WHOLE and match.pattern not in without:
@@ -226,9 +221,13 @@ class _Network:
                 self._join(nodes, PATTERN_KINDS.get(match.pattern))
         for number in set(self.nodes) - self.kernels.keys():
             self._join([number])
+
+    def _grow(self, joins: bool) -> None:
         for number in reversed(self.nodes):  # of two convolutions that are added, the later adds
             if self.kernels[number].kind in HEAVY:
                 self._extend(self.kernels[number])
+        if joins:
+            self._join_beside()
         for number in self.nodes:
             if self.kernels[number].kind in self.chained:
                 self._extend(self.kernels[number])
@@ -244,17 +243,24 @@ class _Network:
         while (following := self._following(kernel)) is not None:
             kernel.has_residual |= len(self.computed(following)) > 1
             kernel.nodes.extend(following.nodes)
-            kernel.kind = following.kind if kernel.kind == "PointWise" else kernel.kind
+            if kernel.kind in self.chained:
+                kernel.kind = max(kernel.kind, following.kind, key=self.chained.index)
             self.kernels |= dict.fromkeys(following.nodes, kernel)
 
     def _following(self, kernel: _Kernel) -> _Kernel | None:
-        uses = self.uses.get(self.view.nodes[max(kernel.nodes)].output[0], ())
-        users = {self.kernels[i] if i is not None and not read.scale else None for i, read in uses}
-        if len(users) > 1 and kernel.kind in self.chained:  # normalized here, and added later
-            users = {each for each in users if each and each.kind in self.chained[1:]}
-        following = users.pop() if len(users) == 1 else None
-        fits = following is not None and self._fits(kernel, following)
-        return None if not fits or self._waits(following, kernel) else following
+        last = self.view.nodes[max(kernel.nodes)].output[0]
+        branches = self.is_compiled and kernel.kind in self.chained
+        for name in self.outputs(kernel) if branches else (last,):
+            same = (
+                {None, self.requested.get(name)} if all(map(self.picked, kernel.nodes)) else {None}
+            )
+            uses = [(i, read) for i, read in self.uses.get(name, ()) if i not in kernel.nodes]
+            users = {self.kernels[i] for i, r in uses if i is not None and r.scale in same}
+            is_alone = len(users) == 1 and all(i is not None and r.scale in same for i, r in uses)
+            for each in sorted(users, key=lambda user: user.nodes) if branches or is_alone else ():
+                if self._fits(kernel, each) and not self._waits(each, kernel):
+                    return each
+        return None
 
     def _fits(self, kernel: _Kernel, following: _Kernel) -> bool:
         operators = {self.view.operators[i] for i in following.nodes}
@@ -269,9 +275,9 @@ class _Network:
         light = ops.ACTIVATIONS | ({"Add", "Sum"} if adds else ops.EPILOGUE)
         return following.kind == "PointWise" and operators <= light
 
-    def _waits(self, following: _Kernel | None, kernel: _Kernel) -> bool:
+    def _waits(self, following: _Kernel, kernel: _Kernel) -> bool:
         """Tell whether a kernel waits for another one by a detour."""
-        reads = self.computed(following) if following else ()
+        reads = self.computed(following)
         pending = [m for r in reads if (m := self.view.makers.get(r.tensor)) not in kernel.nodes]
         seen, first = set[_Kernel](), self._first_beside(kernel) if pending else 0
         while pending:
@@ -315,6 +321,7 @@ class _Network:
         if not is_product or attribute_of(head, "group", 1) > 1:
             return None
         attributes = sorted(each.SerializeToString() for each in head.attribute)
+        behind = [] if self.is_compiled else behind
         operators = sorted(self.view.operators[i] for i in behind)
         is_scaled = self.reads[number][1].scale is None
         sizes = self.shape(head.input[1])[2:]
@@ -345,11 +352,11 @@ class _Network:
         outputs, computed = self.outputs(kernel), self.computed(kernel)
         scaled = [read for read in computed if self.scale_of(read)]
         is_requested = all(name in self.requested for name in outputs)
-        if self.is_compiled and kernel.kind in COMPILED:
-            return scaled, False
         if all(map(self.picked, kernel.nodes)):
             is_narrow = is_requested or all(name in self.given for name in outputs)
             return [r for i in kernel.nodes for r in self.picked(i)] if is_narrow else [], is_narrow
+        if self.is_compiled and kernel.kind in COMPILED:
+            return [r for r in computed if r in scaled or r.tensor in self.requested], False
         heavy = [i for i in kernel.nodes if self.view.nodes[i].op_type in ops.MULTIPLIES]
         operands = [r for i in heavy for r in self.reads[i][:2] if r in self.inputs(kernel)]
         keeps = is_requested and len(scaled) == len(computed) > 0
@@ -366,7 +373,7 @@ class _Network:
             if is_narrow:
                 scales = (self.requested.get(name) or self.given.get(name),)
             elif self.is_compiled and kernel.kind in COMPILED:
-                scales = {read.scale: 0 for _, read in self.uses.get(name, ())} or scales
+                scales = {self._asked(*use): 0 for use in self.uses.get(name, ())} or scales
             yield from ((name, scale) for scale in scales)
 
     def in_order(self) -> Iterable[_Kernel]:
@@ -437,7 +444,8 @@ class _Writer:
         steps += self._claimed(i for form in written for i in self._quantizers(*form))
         outputs = [self._output(*form, dtype, layout, bool(quantized)) for form in written]
         is_heavy, names = kernel.kind in HEAVY, [nodes[i].name for i in kernel.nodes]
-        weights = [each.dtype for each in constants if is_heavy and len(each.shape) > 1]
+        weighs = is_heavy and kernel.kind != "Attention"
+        weights = [each.dtype for each in constants if weighs and len(each.shape) > 1]
         is_tf32 = is_heavy and self.has_tf32 and dtype == "fp32" and not quantized
         macs = [self.macs.get(name) for name in names]
         if nodes[kernel.nodes[0]].op_type == "Concat":
