@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from tests.fixtures.tables import each
-from tests.reporting.samples import accuracy, build, comparison, latency, row
+from tests.reporting.samples import accuracy, build, comparison, latency, row, write_run
 from trtcal.evaluate.target_times import TargetTime
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.times import TENSORRT, TENSORRT_RTX
 from trtcal.limits import INCONCLUSIVE, parse_limits
+from trtcal.reporting.advice import next_step
+from trtcal.reporting.document import assemble
+from trtcal.reporting.render import render
 from trtcal.reporting.verdict import judge, speeds_of, with_builds
 
 GOOD = accuracy(2, 2)
@@ -143,3 +146,42 @@ def test_a_limit_on_speed_is_open_where_the_interval_of_the_estimate_has_it(limi
         verdict = judge(found)
         assert verdict.word == INCONCLUSIVE
         assert "device" in verdict.sentence or "measure it on sm89" in verdict.sentence
+
+
+FILES = {"folder": "out", "model": "net.onnx", "config": "trtcal.toml"}
+
+
+def next_of(folder, found):
+    """Return the next step of a report whose run built INT8 for sm89."""
+    document = assemble(write_run(folder, found, replace(build("int8", {}), target="sm89")))
+    document["measured"]["run"] = {"measured": {"files": FILES}}
+    return next_step(document)
+
+
+@each("int8, fp16, file", [(4.0, 1.0, "fp16"), (1.0, 4.0, "int8"), (1.0, 1.1, "int8")])
+def test_the_next_step_is_to_measure_what_the_answer_recommends(tmp_path, int8, fp16, file):
+    found = compared(estimated(8.0), estimated(int8), estimated(fp16))
+    step = next_of(tmp_path, found)
+    assert step.words[:2] == ("build", f"out/models/{file}.onnx")
+    assert ("FP16, which does as well" in step.why) == (file == "fp16")
+
+
+def test_where_an_estimate_leaves_a_limit_open_the_next_step_is_the_device(tmp_path):
+    step = next_of(tmp_path, compared(*map(estimated, (4.0, 1.0, 2.0)), "speedup >= 4"))
+    assert step.words[0] == "build"
+    assert "--layer-times" in step.words
+
+
+def test_the_page_shows_the_interval_and_the_chart_of_the_target(tmp_path):
+    document = assemble(write_run(tmp_path, compared(*map(estimated, (4.0, 1.0, 2.0)))))
+    page = render(document)
+    for words in (
+        "estimated latency on sm89 (ms)",
+        "estimated for TensorRT on L4",
+        "about 4.00 \u00d7 FP32",
+    ):
+        assert words in page
+    small = [estimated(ms, too_small=True) for ms in (4.0, 1.0, 2.0)]
+    page = render(assemble(write_run(tmp_path / "small", compared(*small))))
+    assert "estimated latency" not in page
+    assert "<dd>too small to estimate: 9 kernels, launch time decides</dd>" in page

@@ -317,8 +317,8 @@ def _show_tested(document: dict[str, Any]) -> None:
         change = f"{ends['value']:+.3g}{unit} of {beside['name']}"
         low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
         interval = f"95 % interval {low:+.3g} to {high:+.3g}"
-        ends = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
-        speed = f"{beside['speed']:.3g} times as fast ({ends}; {document['costs']})"
+        times = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
+        speed = f"{beside['speed']:.3g} times as fast ({times}; {document['costs']})"
         say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap

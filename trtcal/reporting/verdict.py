@@ -322,7 +322,7 @@ def warnings(
     """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
-    targets = targets or refused_targets(failed_builds or {})
+    targets = targets or refused_targets(failed_builds or {}) or [t.target for t in row.times]
     reasons = [] if judges_speed else [_speed_warning(row, targets)]
     reasons += _of_evaluation(row)
     if not own:

@@ -171,8 +171,10 @@ def _share_of_labels(row: View | None) -> View | None:
 
 def gpu_targets(document: Document) -> list[str]:
     """Return the targets that are no CPU: those that were built for, else those that could not be."""
+    measured = document["measured"]
     built = {build["target"] for build in document["builds"]} - {CPU}
-    return sorted(built) or refused_targets(document["measured"]["failed_builds"])
+    estimated = {speed["target"] for speed in measured["verdict"].get("estimates", [])}
+    return sorted(built) or refused_targets(measured["failed_builds"]) or sorted(estimated)
 
 
 def interval_of(judgement: View) -> str:
