@@ -439,7 +439,7 @@ def _as_built(costs: Costs, plans: Plans, build: Compile, may: Callable[[], bool
     slow = replace(costs, precision="fp32")
     slow = replace(slow, times=listed_times(slow, {**layers, FLOAT: plain}))
     times = listed_times(costs, layers)
-    source = "layers that the compiler lists"
+    source = "layers that the compiler lists for --target"
     return replace(costs, times=times, source=source, in_fp32=slow)
 
 

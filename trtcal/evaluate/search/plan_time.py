@@ -197,7 +197,7 @@ class Costs:
     target: Target
     precision: str = "fp16"
     times: Times = field(default_factory=dict)
-    source: str = "the kernels of the model with the expected fusions"
+    source: str = "the kernels that TensorRT is expected to make"
     in_fp32: Costs | None = None
     precisions: tuple[str, ...] = ("int8",)
 
