@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, latency, row, write_run
 from trtcal.evaluate.target_times import TargetTime
-from trtcal.evaluate.variant_limits import judge_variants
+from trtcal.evaluate.variant_limits import judge_row, judge_variants
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.times import TENSORRT, TENSORRT_RTX
 from trtcal.limits import INCONCLUSIVE, parse_limits
@@ -185,3 +185,10 @@ def test_the_page_shows_the_interval_and_the_chart_of_the_target(tmp_path):
     page = render(assemble(write_run(tmp_path / "small", compared(*small))))
     assert "estimated latency" not in page
     assert "<dd>too small to estimate: 9 kernels, launch time decides</dd>" in page
+
+
+def test_the_interval_of_an_estimate_is_not_widened_for_several_variants():
+    found = compared(*map(estimated, (4.0, 1.0, 2.0)))
+    limits = parse_limits(["speedup >= 4"])
+    (judged,) = judge_row(limits, found.rows[1], found.rows[0], 0.99)
+    assert judged.figure.level == 0.95

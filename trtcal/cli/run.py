@@ -142,7 +142,7 @@ def _say_why(verdict: Document) -> None:
     for speed in verdict["estimates"]:
         by_target.setdefault((speed["target"], speed["source"]), []).append(speed["sentence"])
     for (target, source), sentences in by_target.items():
-        say(f"{target}: {' and '.join(dict.fromkeys(sentences))}, {source}")
+        say(f"{target}: {' and '.join(dict.fromkeys(sentences))} ({source})")
     for reason in verdict["reasons"]:
         say(f"warning: {reason}")
 

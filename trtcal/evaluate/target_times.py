@@ -52,8 +52,12 @@ class TargetTime(TimeEstimate):
         """Where the figure comes from, as it ends a sentence."""
         if self.is_measured:
             return f"measured layer by layer on {self.gpu}"
-        of_batch = f", batch of {self.batch}" if self.batch else ""
-        return f"estimated for {self.compiler} on the {self.gpu}{of_batch}, not measured"
+        return f"estimated for {self.engine}, not measured"
+
+    @property
+    def engine(self) -> str:
+        """Whose engine it is, and of which size."""
+        return f"{self.compiler} on the {self.gpu}, batch of {self.batch}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class Speed(SpeedupEstimate):
     def to_document(self) -> dict[str, object]:
         """Return the JSON form."""
         ends = {name: getattr(self, name) for name in ("against", "ratio", "low", "high")}
-        words = {"sentence": self.sentence, "source": self.time.source}
+        source = self.time.engine if self.is_too_small else self.time.source
+        words = {"sentence": self.sentence, "source": source}
         ends["too_small"] = self.is_too_small
         return {**vars(self.time), **ends, "against_kernels": self.other.kernels, **words}
 

@@ -139,6 +139,7 @@ def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:
     if ends is None:
         return Judgement(limit, row.name, None, _reason(limit, row))
     samples = row.accuracy.samples if limit.about.of == OUTPUTS else None
+    level = LEVEL if row.times and limit.about.of == TIMES else level  # an estimate has its own
     return Judgement(limit, row.name, Figure(ends.value, ends.low, ends.high, samples, level))
 
 
@@ -156,9 +157,9 @@ DROPS = {metric.drop_of for metric in METRICS.values() if metric.drop_of}
 def _reason(limit: Limit, row: Row) -> str:
     metric = limit.about
     if row.times and metric.of == TIMES:
-        few = f" of {row.times[0].kernels} kernels, which launch time decides"
-        what = f"an estimate{few if row.times[0].too_small else ''}"
-        return f"{what} does not give it: measure it on {row.times[0].target}"
+        small = f"{row.times[0].kernels} kernels are too small to estimate, launch time decides"
+        what = small if row.times[0].too_small else "an estimate does not give it"
+        return f"{what}; measure it on {row.times[0].target}"
     if limit.in_slices:
         return "compare does not judge slices; use `trtcal ab --slices`"
     if limit.is_change and not metric.has_baseline:
