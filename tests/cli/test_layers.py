@@ -6,6 +6,7 @@ import pytest
 
 from tests.evidence.layers.engines import float_residual, int8_residual, write
 from tests.fixtures.commands import answer, run, succeed
+from tests.fixtures.networks import conv_net
 from tests.fixtures.tables import each
 
 
@@ -44,8 +45,51 @@ def test_json_is_all_that_json_prints(place, capsys):
     assert (status, err) == (0, "")
     assert len(document["layers"]) == 10
     assert sum(one["time_ms"] for one in document["by_precision"]) == pytest.approx(0.64)
-    assert document["layers"][1]["estimate"]["bound"] == "memory"
+    assert document["layers"][1]["estimate"]["bound"] == "launch"
     assert document["target"] == "T4"
+    estimate = document["estimate"]
+    assert estimate["low_ms"] < estimate["ms"] < estimate["high_ms"]
+    assert (estimate["kernels"], estimate["compiler"]) == (9, "TensorRT")
+    assert document["total_ms"] == pytest.approx(0.64)  # the measured time stands beside it
+
+
+def test_a_measured_engine_shows_no_estimate_of_its_time(place, capsys):
+    assert "estimate for" not in succeed(capsys, LAYERS, "show", "a", "--gpu", "t4")
+    out = succeed(capsys, LAYERS, "show", "a/graph.json", "--gpu", "t4")
+    assert "estimate for TensorRT on T4: " in out
+    assert "9 kernels: too small to estimate well, launch time decides" in out
+
+
+def dynamic(path):
+    """Write an engine of TensorRT-RTX's, by its kernels, whose batch is known only at run time."""
+    tensor = {"name": "x", "dtype": "fp32", "shape": [-1, 1000]}
+    layer = {"name": "a", "kind": "correlation", "inputs": [tensor], "outputs": [tensor]}
+    stub = {**layer, "tactic": "__myelin_CASK_STUB", "macs": 10**9}
+    path.write_text(json.dumps({"layers": [layer | {"kind": "kgen"}, stub]}))
+
+
+def test_the_sizes_of_a_dynamic_batch_are_said_and_may_be_given(place, capsys):
+    dynamic(place / "rtx.json")
+    document = answer(capsys, LAYERS, "show", "rtx.json", "--gpu", "t4")
+    estimate = document["estimate"]
+    assert estimate["compiler"] == "TensorRT-RTX"
+    sizes = [(size["size"], size["batch"]) for size in estimate["sizes"]]
+    assert sizes == [("least", 1), ("usual", 8), ("largest", 32)]
+    assert estimate["ms"] == estimate["sizes"][1]["ms"]
+    assert document["layers"][1]["macs"] == 8 * 10**9
+    given = ("show", "rtx.json", "--gpu", "t4", "--shapes", "x=2x1000:4x1000:16x1000")
+    out = succeed(capsys, LAYERS, *given)
+    assert "at a batch of 2, " in out
+    assert "at a batch of 16; 2 kernels" in out
+
+
+def test_of_a_model_the_layers_are_predicted(place, capsys):
+    conv_net(place / "net.onnx")
+    document = answer(capsys, LAYERS, "show", "net.onnx", "--gpu", "a100")
+    kinds = [layer["kind"] for layer in document["layers"]]
+    assert "Convolution" in kinds
+    assert "predicted for TensorRT" in document["notes"][0]
+    assert document["estimate"]["kernels"] == sum(kind != "NoOp" for kind in kinds)
 
 
 def test_diff_explains_and_gives_the_records(place, capsys):
@@ -62,6 +106,7 @@ def test_diff_explains_and_gives_the_records(place, capsys):
     "line",
     [
         *("show none", "show .", "show a --profile none.json", "show a --gpu none"),
+        *("show a --shapes x=1x3", "show a/graph.json --gpu t4 --shapes x=1:2"),
         *("show a/profile.json", "diff a none", "diff a b --profile-a a/graph.json"),
     ],
 )

@@ -267,6 +267,10 @@ def test_a_failing_build_does_not_stop_the_run(place, monkeypatch):
     config = configured(place, conv_net, "second")
     result = run(config)
     assert result.missing_builds["int8-minmax for cpu"] == "the builder failed: out of tactics"
+    gpus = [("TensorRT", target, 8) for target in TARGETS if target != "cpu"]
+    for variant in result.report["measured"]["variants"].values():  # FP32 and FP16 among them
+        times = [(time["compiler"], time["target"], time["batch"]) for time in variant["times"]]
+        assert times == gpus
     assert (result.folder / "report.html").exists()
     shutil.rmtree(result.folder)
 

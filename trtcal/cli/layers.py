@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from trtcal.cli.diagnose import show_findings
 from trtcal.cli.fusion import command as fusions
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, filled, most, note, print_table, say
+from trtcal.errors import InputError
 
 Row = Mapping[str, Any]
 
@@ -25,7 +27,8 @@ def command() -> None:
 class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --gpu t4"):
     """Show shares by precision, copies, remaining Q/DQ and the costliest layers of an engine.
 
-    FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
+    FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine; of an
+    ONNX model, the layers are those that TensorRT is expected to make of it.
     """
 
     file: Path = argument()
@@ -33,20 +36,40 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         "Layer times from trtexec --exportProfile.  [default: the ones in the build's folder]"
     )
     gpu: str | None = option(
-        "GPU to estimate limits for: a name such as t4 or l4, or a TOML file of datasheet numbers.",
+        "GPU to estimate times for: a name such as t4 or l4, or a TOML file of datasheet numbers.",
         metavar="NAME|FILE",
         formerly="--target",
+    )
+    shapes: tuple[str, ...] = option(
+        "Shapes of a dynamic input that times are estimated for; repeat it for every input. A list of "
+        "layers takes the batch of it alone.  [default: batches of 1, 8, 32]",
+        metavar="INPUT=MIN:OPT:MAX",
     )
     top: int = option("Number of rows to show.", default=15, least=0)
 
     def _run(self) -> None:
+        from trtcal.backends.options import parse_profiles
+        from trtcal.evaluate.target_times import estimates_of, sized
         from trtcal.evidence.layers.copies import examine
-        from trtcal.evidence.layers.reading import engine_document, read_engine
-        from trtcal.evidence.layers.roofline import find_target
+        from trtcal.evidence.layers.reading import Engine, engine_document, read_engine
+        from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
+        from trtcal.model import load_model
+        from trtcal.model.loaders import is_model
 
-        gpu = find_target(self.gpu) if self.gpu else None
-        engine = read_engine(self.file, self.profile)
-        document = engine_document(engine, gpu)
+        if self.shapes and not self.gpu:
+            raise InputError("--shapes are those to estimate times for", "give --gpu too")
+        gpu = find_target(self.gpu or DEFAULT_GPU)
+        model = load_model(self.file) if is_model(self.file) else None
+        predicted = (f"layers: predicted for TensorRT on {gpu.name}, not read from an engine",)
+        engine = Engine(str(self.file), (), notes=predicted)
+        engine = read_engine(self.file, self.profile) if model is None else engine
+        estimate = None
+        if self.gpu or model:
+            sizes = sized(engine, parse_profiles(self.shapes)[0], model, gpu)
+            engine = replace(engine, layers=sizes[len(sizes) // 2][2])
+            estimate = estimates_of(sizes, gpu, engine.compiler)
+        document = engine_document(engine, gpu if self.gpu else None)
+        document["estimate"] = estimate if self.gpu else None
 
         def show_all() -> None:
             for line in document["notes"]:
@@ -92,7 +115,7 @@ def _show_layers(document: Row, top: int) -> None:
                 (layer["estimate"] or {}).get("efficiency"), ".0f"
             ),
         }
-        title += f"; limits are estimates for {document['target']}"
+        title += f"; estimates for {document['target']}"
     print_table(sorted(document["layers"], key=_weight)[:top], columns, title)
 
 
@@ -123,6 +146,22 @@ def _say_totals(document: Row) -> None:
         f"{len(document['layers'])} layers, {total}, {_mb(document['moved_bytes'])} MB moved, "
         f"{len(document['unfused_qdq'])} Q/DQ steps left over, {len(document['findings'])} findings"
     )
+    if document["estimate"] and document["total_ms"] is None:
+        _say_estimate(document["estimate"])
+
+
+def _say_estimate(estimate: Row) -> None:
+    sizes = ", ".join(
+        f"{size['ms']:.3g} ms ({size['low_ms']:.3g} to {size['high_ms']:.3g}) at a batch of "
+        f"{size['batch']}"
+        for size in estimate["sizes"]
+    )
+    kernels = f"{estimate['kernels']} kernels"
+    if estimate["too_small"]:
+        kernels += ": too small to estimate well, launch time decides"
+    elif estimate["unknown"]:
+        kernels += f", {estimate['unknown']} of them unknown"
+    say(f"estimate for {estimate['compiler']} on {estimate['gpu']}: {sizes}; {kernels}")
 
 
 def _mb(value: float | None) -> str:

@@ -139,11 +139,10 @@ command = Run.command()
 def _say_why(verdict: Document) -> None:
     """Print the estimated speed of the verdict's variant, and what it is shipped with care for."""
     by_target: dict[tuple[str, str], list[str]] = {}
-    for estimate in verdict["estimates"]:
-        ratio = f"{estimate['ratio']:.2f} times the speed of {estimate['against']}"
-        by_target.setdefault((estimate["target"], estimate["gpu"].upper()), []).append(ratio)
-    for (target, gpu), ratios in by_target.items():
-        say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
+    for speed in verdict["estimates"]:
+        by_target.setdefault((speed["target"], speed["source"]), []).append(speed["sentence"])
+    for (target, source), sentences in by_target.items():
+        say(f"{target}: {' and '.join(dict.fromkeys(sentences))} ({source})")
     for reason in verdict["reasons"]:
         say(f"warning: {reason}")
 

@@ -33,7 +33,7 @@ from trtcal.cli.output import (
 )
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
-from trtcal.limits import BROKEN, Judgement, Limit, parse_limits
+from trtcal.limits import BROKEN, UNDECIDED, Judgement, Limit, parse_limits, require
 from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def show(document: dict[str, Any], folder: Path) -> None:
         "left in float": lambda row: _named(row["float_layers"]),
         **(of_mixed if is_mixed else {}),
         "INT8 MACs %": "{int8_macs:.3g}",
-        "ms": "{cost_ms:.4g}",
-        "speed-up": "{speedup:.3g}",
+        "ms": lambda row: _with_ends(row["cost_ms"], row["cost_interval_ms"]),
+        "speed-up": lambda row: _with_ends(row["speedup"], row["speedup_interval"]),
         "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
         "KL": "{loss[kl]:.3g}",
         "drop": lambda row: _drop(row["loss"]),
@@ -107,6 +107,12 @@ def _show_unfit(document: dict[str, Any]) -> None:
         warning(f"values are infinite or NaN {where}; that plan is not used")
     if len(unfit) > LAYERS_SHOWN:
         warning(f"and those of {len(unfit) - LAYERS_SHOWN} more plans")
+
+
+def _with_ends(value: float, ends: Sequence[float]) -> str:
+    """Return a figure with its interval, where it is no measured one."""
+    low, high = ends
+    return f"{value:.3g}" + ("" if low == high else f" ({low:.3g} to {high:.3g})")
 
 
 def _named(layers: list[str]) -> str:
@@ -226,6 +232,9 @@ class Search(
         if document["limits"]:
             tested = document["tested"]
             self.refuse(tested["word"], tested["sentence"], _hint_of(tested))
+        if not self.allow_undecided:
+            judged = map(Judgement.from_document, document["judged"])
+            require(judged, "measure the time on the device: `trtcal search --times`", (UNDECIDED,))
 
     def _advise(self, document: dict[str, Any]) -> None:
         """Advise to apply the recommended plan; where there is none, or it fails, another limit."""
@@ -307,7 +316,8 @@ def _show_tested(document: dict[str, Any]) -> None:
         change = f"{ends['value']:+.3g}{unit} of {beside['name']}"
         low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
         interval = f"95 % interval {low:+.3g} to {high:+.3g}"
-        speed = f"{beside['speed']:.3g} times as fast ({document['costs']})"
+        times = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
+        speed = f"{beside['speed']:.3g} times as fast ({times}; {document['costs']})"
         say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap

@@ -24,6 +24,7 @@ from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.overflow import as_text, find_overflow
+from trtcal.evaluate.target_times import TargetTime
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Crashes, Variant, check_variants
@@ -36,7 +37,7 @@ from trtcal.model.structure import structure_of
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage
 
-MEASURED = ("latency", "size_bytes")
+MEASURED = ("latency", "size_bytes", "times")
 PLAIN = ("dataset", "dataset_name", "samples", "batch")
 
 
@@ -53,7 +54,7 @@ class Row:
     which layers with Q/DQ this CPU computes in float for their form,
     `shared_samples` how many of the samples are calibration samples. `is_alternative` is what stands
     beside the others and is no candidate, as FP16 beside INT8. `findings` say what float16 is too small
-    for in it.
+    for in it, `times` are those on the targets.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Row:
     shared_samples: Overlap | None = None
     is_alternative: bool = False
     findings: tuple[Finding, ...] = ()
+    times: tuple[TargetTime, ...] = ()
 
     def figure(self, metric: Metric) -> float | None:
         """Return a figure of the outputs in the metric's unit, None where the variant has none."""
@@ -93,6 +95,10 @@ class Row:
         coverage = {"coverage": self.coverage and self.coverage.to_document()}
         left_out = MEASURED if self.findings else (*MEASURED, "findings")
         return {k: value for k, value in (fields | coverage).items() if k not in left_out}
+
+    def measured(self) -> dict[str, Any]:
+        """Return the JSON form of what rests on times, and of sizes."""
+        return {name: dataclasses.asdict(self)[name] for name in MEASURED}
 
 
 @dataclass(frozen=True)
@@ -139,10 +145,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
 
     def to_document(self) -> Document:
         """Return the comparison as a sealed document, with times and sizes under `measured`."""
-        measured = {
-            row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
-            for row in self.rows
-        }
+        measured = {row.name: row.measured() for row in self.rows}
         body = {name: getattr(self, name) for name in (*PLAIN, "structure")} | {
             "trtcal": __version__,
             "task": dataclasses.asdict(self.task),

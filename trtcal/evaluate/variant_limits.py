@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import Mean, contrasted, doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.overflow import judge_findings
+from trtcal.evaluate.target_times import speed_of
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
@@ -141,6 +142,7 @@ def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:
     if ends is None:
         return Judgement(limit, row.name, None, _reason(limit, row))
     samples = row.accuracy.samples if limit.about.of == OUTPUTS else None
+    level = LEVEL if row.times and limit.about.of == TIMES else level  # an estimate has its own
     return Judgement(limit, row.name, Figure(ends.value, ends.low, ends.high, samples, level))
 
 
@@ -157,6 +159,10 @@ DROPS = {metric.drop_of for metric in METRICS.values() if metric.drop_of}
 
 def _reason(limit: Limit, row: Row) -> str:
     metric = limit.about
+    if row.times and metric.of == TIMES:
+        small = f"{row.times[0].kernels} kernels are too small to estimate, launch time decides"
+        what = small if row.times[0].too_small else "an estimate does not give it"
+        return f"{what}; measure it on {row.times[0].target}"
     if limit.in_slices:
         return "compare does not judge slices; use `trtcal ab --slices`"
     if limit.is_change and not metric.has_baseline:
@@ -206,13 +212,29 @@ def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> In
 
 
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
-    """Return a time or the speed-up; the one that has an interval is the speed-up."""
+    """Return a time or the speed-up: on the target, or here; here only the speed-up has an interval."""
+    if row.times:
+        return _on_target(limit, row, reference)
     if limit.metric != "speedup" and not (limit.metric == "latency_p50" and limit.is_relative):
         times = (float(getattr(each.latency, limit.about.timing)) for each in (row, reference))
         return _plain(limit, *times)
     measured = (row.latency.speedup, *row.latency.speedup_interval)
     ends = Interval(*(math.log(max(ratio, 1e-9)) for ratio in measured)).at_level(level)
     return of_ratio(limit, Interval(*map(math.exp, (ends.value, ends.low, ends.high))))
+
+
+def _on_target(limit: Limit, row: Row, reference: Row) -> Interval | None:
+    """Return a time or the speed-up on the first target; None where it has no estimate."""
+    time = row.times[0]
+    others = {other.target: other for other in reference.times}
+    if limit.metric == "latency_p50" and not limit.is_change:
+        return Interval(time.ms, time.low_ms, time.high_ms)
+    if time.target not in others or limit.metric not in ("speedup", "latency_p50"):
+        return None
+    speed = speed_of(time, others[time.target], reference.name)
+    if speed.is_too_small or (limit.metric == "latency_p50" and not limit.is_relative):
+        return None
+    return of_ratio(limit, Interval(speed.ratio, speed.low, speed.high))
 
 
 def _of_file(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

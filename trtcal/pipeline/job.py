@@ -139,10 +139,10 @@ def run_stages(
     for name in set(shapes) - set(inputs.config.build.shapes):
         journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
     build_all([inputs.model, *map(load_model, variants)], inputs, journal, sizes)
-    comparison = compare_all(inputs, variants, journal)
+    comparison = compare_all(inputs, variants, journal, sizes)
     if improved := improve_short(inputs, comparison, journal):
         build_all([*map(load_model, improved)], inputs, journal, sizes)
-        comparison = comparison.joined(compare_all(inputs, improved, journal))
+        comparison = comparison.joined(compare_all(inputs, improved, journal, sizes))
     record_comparison(inputs, [*variants, *improved], comparison, journal)
     write_followers(journal)
     journal.origin.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]

@@ -25,23 +25,24 @@ from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
 from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.check.issues import DataCheck
-from trtcal.config import Config
+from trtcal.config import BuildConfig, Config
 from trtcal.data.dataset import SizeRanges
 from trtcal.documents import Document, digest_file, to_fields, unfinished, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
+from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
 from trtcal.evaluate.variant_limits import falls_short
 from trtcal.evaluate.variants import open_candidates, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS, read_build
 from trtcal.metrics import SHARES
-from trtcal.model import Model
+from trtcal.model import Model, load_model
 from trtcal.pipeline.improving import where_short
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
-from trtcal.pipeline.journal import Journal
+from trtcal.pipeline.journal import Journal, Say
 from trtcal.ptq.improver import Improved, improve, improved_digests, read_improved, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
@@ -307,7 +308,9 @@ def build_one(
         journal.limits += [replace(judgement, subject=name) for judgement in diagnosis.limits]
 
 
-def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> Comparison:
+def compare_all(
+    inputs: Inputs, variants: Sequence[Path], journal: Journal, sizes: SizeRanges
+) -> Comparison:
     """Compare all variants with the model as it was given, and tensor by tensor."""
     settings, data = inputs.config.evaluation, inputs.evaluation_data
     path = journal.folder / COMPARISON
@@ -324,8 +327,25 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> C
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
+    models = [inputs.model, *(load_model(variant) for variant in variants)]
+    comparison = with_times(comparison, models, inputs.config.build, sizes, journal.say)
     comparison.write(journal.folder / COMPARISON)
     return comparison
+
+
+def with_times(
+    comparison: Comparison, models: Sequence[Model], build: BuildConfig, data: SizeRanges, say: Say
+) -> Comparison:
+    """Add to each row how long its model takes on the targets, for samples of the usual size."""
+    times = dict[str, tuple[TargetTime, ...]]()
+    for model in models:
+        try:
+            ranges = sizes_of(model, parse_shapes(build.shapes), data)
+            times[model.fingerprint] = estimate_model(model, build.run_targets, ranges)
+        except TrtcalError as error:
+            say(f"no time of {model.name} is estimated: {error.message}")
+    rows = tuple(replace(row, times=times.get(row.model, ())) for row in comparison.rows)
+    return replace(comparison, rows=rows)
 
 
 def record_comparison(

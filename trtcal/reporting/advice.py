@@ -61,15 +61,20 @@ def next_step(document: Document) -> NextStep | None:
     if verdict["word"] == INCONCLUSIVE:
         judged = [Judgement.from_document(limit) for limit in verdict["limits"]]
         rounds = ("compare", files["model"], variant, *config_of(files), "--rounds")
-        return _after_a_loss(document, files) or _more(judged, document, rounds)
+        step = _after_a_loss(document, files) or _more(judged, document, rounds)
+        if step or not any(limit.limit.about.of == TIMES for limit in judged):
+            return step
+    other = next((pays["file"] for pays in verdict.get("pays", ()) if pays["file"]), None)
+    variant = f"{files['folder']}/{other}" if other else variant
     targets = [build["target"] for build in document["builds"] if build["target"] != CPU]
     if not targets:
         words = ("ab", files["model"], variant, *config_of(files))
         return NextStep("Check the limits in CI at each change", words)
     engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
     words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
+    what = "engine of FP16, which does as well," if other else "engine"
     return NextStep(
-        f"Build the engine and measure its speed on a machine with the GPU ({targets[0]})", words
+        f"Build the {what} and measure its speed on a machine with the GPU ({targets[0]})", words
     )
 
 
@@ -79,9 +84,12 @@ def _more(
     """Return how many more samples, or which command with more rounds, would narrow an interval."""
     if any(judgement.samples_needed for judgement in judged):
         return NextStep(f"Add samples to the test data: {more_samples(judged)}")
-    if any(limit.limit.about.of == TIMES and limit.state == UNDECIDED for limit in judged):
-        latencies = (of["latency"]["runs"] for of in document["measured"]["variants"].values())
-        runs = NARROWER**2 * max(latencies)
+    variants = document["measured"]["variants"].values()
+    is_here = not any(variant.get("times") for variant in variants)  # and no estimate
+    if is_here and any(
+        limit.limit.about.of == TIMES and limit.state == UNDECIDED for limit in judged
+    ):
+        runs = NARROWER**2 * max(variant["latency"]["runs"] for variant in variants)
         why = f"Measure {runs} rounds on an idle machine: intervals about {NARROWER} times narrower"
         return NextStep(why, (*rounds, str(runs)))
     return None

@@ -107,9 +107,12 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def accuracy_against_latency(
-    points: Sequence[Point], measure: str, unit: str, layout: Layout = WIDE
+    points: Sequence[Point], measure: str, unit: str, layout: Layout = WIDE, target: str = ""
 ) -> str:
-    """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis."""
+    """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis.
+
+    Latencies are estimates for a `target`, or were measured here.
+    """
     drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
     places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
     front = pareto_front(places)
@@ -118,25 +121,26 @@ def accuracy_against_latency(
         FigureCanvasSVG(figure)
         axes = figure.add_axes(layout.frame)
         _set_limits(axes, points)
-        _style(axes, measure, unit)
+        _style(axes, measure, unit, target)
         _draw_front(axes, [places[index] for index in front], layout)
         _draw_points(axes, drawn, {drawn[index][0].number for index in front}, layout)
         _draw_bare_reference(axes, points)
         _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
         source = saved(figure)
-    tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
+    tooltips = {_gid(point, layout): tooltip(point, measure, unit, target) for point, _ in drawn}
     meaning = "Pareto front: no other point is both faster and more accurate"
-    texts = (f"{measure} against latency", _description(drawn, front, measure))
+    texts = (f"{measure} against latency", _description(drawn, front, measure, target))
     reached, name = {*tooltips}, f"{layout.prefix}chart"
     tooltips[f"{layout.prefix}pareto-front"] = meaning
     return tidy(source, *texts, tooltips, name, reached)
 
 
-def tooltip(point: Point, measure: str, unit: str) -> str:
+def tooltip(point: Point, measure: str, unit: str, target: str = "") -> str:
     """Return a point's numbers in a line."""
     name = visible(point.name) + (" (reference)" if point.is_reference else "")
     figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
-    latency = f"p50 {milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+    what = "about" if target else "p50"
+    latency = f"{what} {milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
     return f"{name}: {figure}; {latency}"
 
 
@@ -144,11 +148,15 @@ def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
     return f" ({between(*interval, digits)})" if interval else ""
 
 
-def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
+def _across(target: str) -> str:
+    return f"estimated latency on {visible(target)}" if target else "median latency p50"
+
+
+def _description(drawn: Drawn, front: Sequence[int], measure: str, target: str) -> str:
     names = ", ".join(visible(drawn[index][0].name) for index in front)
     return (
         f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the horizontal "
-        f"axis the median latency, both with 95 % intervals. On the Pareto front: {names or 'none'}. "
+        f"axis the {_across(target)}, both with intervals. On the Pareto front: {names or 'none'}. "
         "The table Variants has the numbers."
     )
 
@@ -190,7 +198,7 @@ def _padded(low: float, high: float, before: float, after: float) -> tuple[float
     return low - span * before, high + span * after
 
 
-def _style(axes: Axes, measure: str, unit: str) -> None:
+def _style(axes: Axes, measure: str, unit: str, target: str) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
@@ -202,8 +210,9 @@ def _style(axes: Axes, measure: str, unit: str) -> None:
     left = -axes.get_position().x0 / axes.get_position().width
     axes.text(0.85 * left, 1.06, better, transform=axes.transAxes, color=INK)
     axes.text(
-        *(1.0, -0.145, "median latency p50 (ms), lower is better"),
+        *(1.0, -0.145, f"{_across(target)} (ms), lower is better"),
         transform=axes.transAxes,
+        parse_math=False,
         color=INK,
         ha="right",
     )

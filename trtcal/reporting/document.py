@@ -35,17 +35,18 @@ from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
-from trtcal.evidence.layers.roofline import counted_precision, datasheet_of, estimate, find_target
+from trtcal.evidence.layers.roofline import counted_precision, datasheet_of, find_target
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
+from trtcal.evidence.times import layer_ms
 from trtcal.limits import BROKEN, overall
 from trtcal.model import Model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
 from trtcal.reporting.tensors import tensor_facts, wire
-from trtcal.reporting.verdict import judge, without_comparison
+from trtcal.reporting.verdict import judge, with_builds, without_comparison
 
 REPORT_KIND = "report"
 VERSION = 4
@@ -164,14 +165,14 @@ def _build(build: Build, model: Model | None) -> Document:
 
 def _layer(layer: Layer, target: str) -> Document:
     gpu = datasheet_of(target)
-    least = estimate(layer, find_target(gpu)).estimated_ms if gpu else None
+    estimated = layer_ms(layer, find_target(gpu)) if gpu else None
     return {
         **_kept(layer, ("name", "kind", "precision", "macs")),
         "counted": counted_precision(layer),
         "heavy": layer.is_heavy,
         "nodes": list(layer.nodes),
         "bytes": layer.bytes_moved,
-        "estimated_ms": least,
+        "estimated_ms": estimated,
     }
 
 
@@ -204,7 +205,7 @@ def _calibration(calibration: Calibration) -> Document:
 
 
 def _measured(findings: Findings) -> Document:
-    comparison = findings.comparison
+    comparison = findings.comparison and with_builds(findings.comparison, findings.builds)
     failed = [_failed_log(findings.folder, where) for where in findings.failed_logs]
     judgements = judge_variants(comparison) if comparison else {}
     if comparison is None:
@@ -219,10 +220,7 @@ def _measured(findings: Findings) -> Document:
     return {
         "verdict": verdict.to_document(),
         "judgements": {name: overall(judged) for name, judged in judgements.items()},
-        "variants": {
-            row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
-            for row in rows
-        },
+        "variants": {row.name: row.measured() for row in rows},
         "tests": {test["digest"]: test["measured"] for test in findings.tests},
         "builds": {build.digest: _build_measured(build, findings) for build in findings.builds},
         "failed_builds": findings.failed_builds,

@@ -7,6 +7,7 @@ comparison and what builds say of the same models; it does not know what a lost 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -19,12 +20,13 @@ from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.overflow import as_text, low_risks
+from trtcal.evaluate.target_times import Speed, best_known, speed_of
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.evidence.layers.roofline import datasheet_of, estimate, find_target
 from trtcal.evidence.manifest import Build
+from trtcal.evidence.times import DEVICE, INT8, pays
 from trtcal.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.limits import (
     BROKEN,
@@ -44,27 +46,30 @@ from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
 
 REASON_SHOWN = 200
-PAYS = 1.05  # times as fast: below that INT8 is not worth its loss
 LONGEST = 400  # characters of what was found in data
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """How many times as fast as `against` a variant is on a target, by a GPU's datasheet."""
+class Pays:
+    """Whether a variant pays over FP16 on a target: `answer` is int8, fp16 or device, and why.
+
+    `file` is that of the FP16 model where FP16 does as well.
+    """
 
     target: str
-    gpu: str
-    against: str
-    ratio: float
+    answer: str
+    sentence: str
+    file: str | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The answer: `reasons` are the warnings, `limits` those of the variant it is about.
 
-    `estimates` is how fast that is on the targets, by datasheets, beside FP32 and FP16.
+    `estimates` is how fast that is on the targets beside FP32 and FP16, measured or estimated, and
+    `pays` whether it is worth it.
     """
 
     word: str
@@ -73,14 +78,15 @@ class Verdict:
     rule: str
     reasons: tuple[str, ...] = ()
     limits: tuple[Judgement, ...] = ()
-    estimates: tuple[Estimate, ...] = ()
+    estimates: tuple[Speed, ...] = ()
+    pays: tuple[Pays, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
         limits = [judgement.to_document() for judgement in self.limits]
-        estimates = [vars(estimate) for estimate in self.estimates]
+        estimates = [estimate.to_document() for estimate in self.estimates]
         lists = {"reasons": list(self.reasons), "limits": limits, "estimates": estimates}
-        return {**vars(self), **lists}
+        return {**vars(self), **lists, "pays": [vars(answer) for answer in self.pays]}
 
 
 @dataclass(frozen=True)
@@ -152,11 +158,14 @@ def judge(
     else:
         best = min(judged, key=lambda variant: variant.shortfall)
     others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
-    speed_estimates = estimates(builds, best.row, others)
-    reasons = warnings(best.row, best.judges_speed, builds, failed_builds, comparison.rows[0].model)
+    speeds = tuple(speeds_of(best.row, others))
+    answers = tuple(_pays(speeds, best.row, comparison.alternative))
+    is_timed = best.judges_speed and not best.row.times
+    is_timed = is_timed or any(speed.time.is_measured for speed in speeds)
+    reasons = warnings(best.row, is_timed, builds, failed_builds, comparison.rows[0].model)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
-    reasons += (*_not_paid(comparison, best.row, speed_estimates), *crashes)
+    reasons += (*(each.sentence for each in answers if each.answer != INT8), *crashes)
     reasons += tuple(
         f"{row.name}: {as_text(finding)}."
         for row in comparison.rows[1:]
@@ -171,7 +180,7 @@ def judge(
     error = DataIssue.error_of((*comparison.issues, *about_inputs))
     if error is not None and best.state != BROKEN:
         word, sentence = INCONCLUSIVE, error.answer
-    known = (_rule(comparison, best), reasons, best.limits, speed_estimates)
+    known = (_rule(comparison, best), reasons, best.limits, speeds, answers)
     return Verdict(word, best.row.name, sentence, *known)
 
 
@@ -207,42 +216,53 @@ def _of_data(which: str, issue: DataIssue) -> str:
     return f"{start}: {text.shorten(issue.sentence, LONGEST)}."
 
 
-def estimates(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> tuple[Estimate, ...]:
-    """Return how a variant stands beside others, for each target that both were built for.
-
-    Least times of all layers are added up: bytes and multiply-accumulates at the full rate.
-    """
-    least = {(build.target, build.model): _least_ms(build) for build in builds}
-    targets = dict.fromkeys(target for target, _ in least)
-    return tuple(
-        Estimate(target, datasheet_of(target) or "", other.name, theirs / mine)
-        for target in targets
-        for other in others
-        if (mine := least.get((target, row.model))) and (theirs := least.get((target, other.model)))
+def with_builds(comparison: Comparison, builds: Sequence[Build]) -> Comparison:
+    """Return a comparison with what the builds for GPUs say of times: measured before estimated."""
+    engines = [build for build in builds if build.target != CPU]
+    rows = (
+        replace(row, times=best_known(row.times, (e for e in engines if e.model == row.model)))
+        for row in comparison.rows
     )
+    return replace(comparison, rows=tuple(rows))
 
 
-def _least_ms(build: Build) -> float | None:
-    """Return the least time of all layers, None where one's or the target's is not known."""
-    gpu = datasheet_of(build.target)
-    if gpu is None:
-        return None
-    times = [estimate(layer, find_target(gpu)).estimated_ms for layer in build.layers]
-    return math.fsum(time for time in times if time is not None) if None not in times else None
+def speeds_of(row: Row, others: Iterable[Row]) -> Iterator[Speed]:
+    """Yield how a variant stands beside others on each target, by layers of one compiler."""
+    for time, other in itertools.product(row.times, others):
+        for slow in other.times:
+            if (slow.target, slow.compiler) == (time.target, time.compiler):
+                yield speed_of(time, slow, other.name)
 
 
-def _not_paid(
-    comparison: Comparison, row: Row, speed_estimates: Iterable[Estimate]
-) -> Iterator[str]:
-    """Yield for which targets a variant is no faster than FP16, as far as datasheets say."""
-    other = comparison.alternative
-    for each in speed_estimates:
-        if other is not None and each.against == other.name and each.ratio < PAYS:
-            yield (
-                f"{row.name} is not worth it on {each.target}: it runs at "
-                f"{text.number(each.ratio)} times the speed of FP16, "
-                f"estimated from its layers and the datasheet of the {each.gpu.upper()}."
-            )
+def _pays(speeds: Iterable[Speed], row: Row, fp16: Row | None) -> Iterator[Pays]:
+    """Yield for each target whether a variant pays over FP16."""
+    for speed in speeds:
+        if fp16 is not None and speed.against == fp16.name:
+            answer, why, file = _answer_over(speed, row, fp16)
+            source = "" if speed.is_too_small else f" ({speed.time.source})"
+            where = f"On {speed.time.target}, {why}"
+            yield Pays(speed.time.target, answer, f"{where}: {speed.sentence}{source}.", file)
+
+
+def _answer_over(speed: Speed, row: Row, fp16: Row) -> tuple[str, str, str | None]:
+    answer, name = DEVICE if speed.is_too_small else pays(speed), row.name
+    if answer == DEVICE:
+        return DEVICE, f"only the device decides whether {name} is faster than FP16", None
+    if answer == INT8:
+        return INT8, f"{name} pays over FP16", None
+    if _decibels(fp16) < _decibels(row):
+        return INT8, f"{name} is not faster than FP16, which loses more accuracy", None
+    file = f"models/{fp16.name}.onnx"
+    return answer, f"FP16 does as well as {name}, so ship {file}", file
+
+
+def _decibels(row: Row) -> float:
+    """Return the SQNR, infinite without any error; a model that overflows has none."""
+    if any(finding.cost.risk == "high" for finding in row.findings):
+        return -math.inf
+    accuracy = row.accuracy
+    exact = math.inf if accuracy.cosine == 1 else -math.inf
+    return exact if accuracy.sqnr_db is None else accuracy.sqnr_db
 
 
 def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> Verdict:
@@ -291,7 +311,9 @@ def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged],
                 kept = math.inf
         figures = (accuracy.agreement or 0.0, accuracy.sqnr_db)
         agreement, sqnr = (math.inf if figure is None else figure for figure in figures)
-        speed = (variant.row.latency.speedup,) if is_holding and variant.judges_speed else ()
+        row = variant.row
+        fast = -row.times[0].ms if row.times else row.latency.speedup
+        speed = (fast,) if is_holding and variant.judges_speed else ()
         return (*speed, kept, agreement, sqnr)
 
     return merit
@@ -339,7 +361,7 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
         cosine = text.number(accuracy.cosine, 5)
         first = f"gives outputs with a cosine of {cosine} to FP32's on {accuracy.samples:,} samples"
     size = f"Its model file has {text.number(100 * share, 0)} % of FP32's size."
-    if judges_speed:
+    if judges_speed and not row.times:
         speedup = text.number(row.latency.speedup)
         size = f"It runs at {speedup} times the speed of FP32 on this machine. {size}"
     return f"{row.name} {first}. {size}"
@@ -366,7 +388,7 @@ def warnings(
     """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
-    targets = targets or refused_targets(failed_builds or {})
+    targets = targets or refused_targets(failed_builds or {}) or [t.target for t in row.times]
     reasons = [] if judges_speed else [_speed_warning(row, targets)]
     reasons += _of_evaluation(row)
     if not own:
@@ -471,6 +493,8 @@ def _undecided_sentence(best: _Judged) -> str:
     figure, sentence = judgement.figure, f"{name} {judgement.predicate}."
     if figure is None or judgement.reason or judgement.samples_needed is not None:
         return sentence
+    if judgement.limit.about.of == TIMES and best.row.times:
+        return f"{sentence} It is an estimate; only a measurement on the device decides."
     if judgement.limit.about.of != OUTPUTS:
         return f"{sentence} More rounds on an idle machine narrow the interval."
     if math.isfinite(figure.high - figure.low):

@@ -73,7 +73,7 @@ def shown(document: Document) -> View:
         "the_verdict": verdict,
         "verdict_class": CLASSES.get(verdict["word"], "open"),
         "share": _share_of_labels(chosen),
-        "estimates": verdict.get("estimates", []),
+        "speeds": [row for row in verdict.get("estimates", []) if "low" in row],  # older: no ends
         "engine_summaries": [
             summary_of(build)
             for build in document["builds"]
@@ -171,8 +171,10 @@ def _share_of_labels(row: View | None) -> View | None:
 
 def gpu_targets(document: Document) -> list[str]:
     """Return the targets that are no CPU: those that were built for, else those that could not be."""
+    measured = document["measured"]
     built = {build["target"] for build in document["builds"]} - {CPU}
-    return sorted(built) or refused_targets(document["measured"]["failed_builds"])
+    estimated = {speed["target"] for speed in measured["verdict"].get("estimates", [])}
+    return sorted(built) or refused_targets(measured["failed_builds"]) or sorted(estimated)
 
 
 def interval_of(judgement: View) -> str:
@@ -264,10 +266,14 @@ def changes(document: Document) -> View | None:
 def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     """Return the chart, what it shows upwards, and the names of those that it cannot show."""
     measure, unit, key = _chart_measure(rows, agreement)
-    points = [_point(row, rows[0], key) for row in rows]
+    target = target_of(rows) or ""
+    points = [_point(row, rows[0], key, target) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    drawings = [accuracy_against_latency(points, measure, unit, layout) for layout in LAYOUTS]
+    drawings = [
+        accuracy_against_latency(points, measure, unit, layout, target) for layout in LAYOUTS
+    ]
     return {
+        "target": target,
         "drawings": drawings,
         "measure": measure,
         "missing": missing,
@@ -285,12 +291,21 @@ def _chart_measure(rows: Sequence[View], agreement: str) -> tuple[str, str, str]
     return "SQNR", "dB", "sqnr_db"
 
 
-def _point(row: View, reference: View, key: str) -> Point:
-    low, high = row["latency"]["p50_interval_ms"]
+def target_of(rows: Sequence[View]) -> str | None:
+    """Return the target that all variants have an estimate for, None if launches decide there."""
+    times = [time for row in rows for time in row.get("times", ())[:1]]
+    is_known = len(times) == len(rows) and not all(time["too_small"] for time in times)
+    return str(times[0]["target"]) if is_known else None
+
+
+def _point(row: View, reference: View, key: str, target: str) -> Point:
+    ms, (low, high) = row["latency"]["p50_ms"], row["latency"]["p50_interval_ms"]
+    if target:
+        ms, low, high = (row["times"][0][name] for name in ("ms", "low_ms", "high_ms"))
     return Point(
         row["number"],
         row["name"],
-        row["latency"]["p50_ms"],
+        ms,
         (low, high),
         row["accuracy"][key],
         None if row["is_reference"] else _accuracy_interval(row, reference, key),

@@ -14,6 +14,8 @@ from trtcal.cli.search import _gpu_of
 from trtcal.documents import read_document
 from trtcal.quantization import read_plan
 
+SLOW_MEMORY = "bandwidth_gb_s = 0.001\nint8_tops = 4\nfp16_tflops = 2\nfp32_tflops = 1.0\n"
+"""A GPU on which a small network's bytes take longer than its launches."""
 RTX = BACKENDS["tensorrt-rtx"].availability()
 
 
@@ -87,6 +89,8 @@ def test_what_was_cut_short_is_said_and_the_same_command_goes_on(files, capsys):
 
 def test_the_recommended_plan_is_tested_on_held_back_samples(files, tmp_path, capsys):
     samples(tmp_path / "data.npz", count=60)
+    (tmp_path / "slow.toml").write_text(SLOW_MEMORY)
+    files += ["--gpu", "slow.toml"]
     words = [*files, "--evaluate", "40"]
     status, document = searched(capsys, words)
     assert status == 0
@@ -102,7 +106,8 @@ def test_the_recommended_plan_is_tested_on_held_back_samples(files, tmp_path, ca
     images[40:] *= 8  # far outside of the ranges
     np.savez(tmp_path / "other.npz", x=images)
     limit = f"sqnr_db >= {plan['sqnr_db'] - 0.01}"
-    assert run_command([*files[:-1], "other.npz", "--evaluate", "40", "--limit", limit]) == 1
+    other = ["--data", "other.npz", "--evaluate", "40", "--limit", limit]
+    assert run_command([*files, *other]) == 1
     assert "the verdict is DO NOT SHIP" in capsys.readouterr().err
 
 

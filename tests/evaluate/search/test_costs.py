@@ -7,6 +7,7 @@ import pytest
 
 from tests.evaluate.search.nets import random_net
 from tests.fixtures.networks import rng
+from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Choice, split, unit_of
 from trtcal.evaluate.search.milp import Programme
@@ -14,6 +15,7 @@ from trtcal.evaluate.search.plan_time import Costs, listed_times, measured_times
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import Target
+from trtcal.evidence.times import DEVICE, FP16, INT8, SpeedupEstimate, pays
 
 SLOW = Target("slow memory", 1e-3, 1e6, 1e6, 1e6)  # 1 byte takes 1 us
 KERNELS = ["first", "second", "pool", "flatten", "gemm"]
@@ -36,23 +38,31 @@ def test_bytes_of_plans_counted_by_hand(residual):
     price = costs(residual)
     x, b, e, f, y = 3 * 64, 8 * 64, 8 * 64, 8, 5
     weights = 8 * 27, 8 * 72, 40
-    floats = (x + b + weights[0]) + (2 * b + e + weights[1]) + (e + f) + (f + y + weights[2])
-    assert price.plan_ms(()) == pytest.approx(4 * floats / 1e3)
+
+    def ms(*moved):
+        return pytest.approx(sum(price.floor_ms + price.memory_ms(size) for size in moved))
+
+    floats = x + b + weights[0], 2 * b + e + weights[1], e + f, f + y + weights[2]
+    assert price.plan_ms(()) == ms(*(4 * size for size in floats))
     # all INT8: x is shown by no reader as float; y is float, and e, f are stored as INT8 only
-    int8 = floats + 3 * y
-    assert price.plan_ms(residual.units) == pytest.approx(int8 / 1e3)
+    assert price.plan_ms(residual.units) == ms(*floats[:3], floats[3] + 3 * y)
     # only `second` in INT8: b is float for the Add and INT8 for it, a cast reads b once more
-    one = 4 * (x + b + weights[0]) + (b + 4 * b + weights[1] + 4 * e) + b + 4 * b
-    one += 4 * (e + f) + 4 * (f + y + weights[2])
-    assert price.plan_ms({"second"}) == pytest.approx(one / 1e3)
+    first, second = 4 * floats[0] + b, b + 4 * b + weights[1] + 4 * e
+    one = ms(first, second, 4 * floats[2], 4 * floats[3], 4 * b)
+    assert price.plan_ms({"second"}) == one
 
 
 def test_multiplications_bind_where_memory_is_quick(residual):
     price = costs(residual, Target("slow", 1e9, 2.0, 1.0, 0.5), "fp16")
-    macs = sum(kernel.macs for kernel in price.work.kernels)
-    assert price.plan_ms(()) == pytest.approx(2 * macs / 1e9)
-    assert price.plan_ms(residual.units) == pytest.approx(2 * macs / 2e9)
-    assert price.baseline_ms == pytest.approx(2 * macs / 0.5e9)
+    heavy = [kernel for kernel in price.work.kernels if kernel.macs]
+    launches = 4 * price.floor_ms
+    for plan, form in (((), "fp16"), (residual.units, "int8")):
+        products = sum(price.compute_ms(kernel, form) for kernel in heavy)
+        assert price.plan_ms(plan) == pytest.approx(launches + products)
+    assert price.compute_ms(heavy[1], "int8") < price.compute_ms(heavy[1], "float")
+    tf32 = costs(residual, Target("tf32", 1e9, 2.0, 1.0, 0.5, 5.0))
+    assert tf32.baseline_ms < price.baseline_ms  # TensorRT has it on by default
+    assert tf32.baseline_ms == tf32.plan_ms(())
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
@@ -126,7 +136,8 @@ def test_weights_in_four_bits_make_the_file_smaller_and_no_product_faster(residu
     plain, gemm = price.plan_ms(()), 40
     int4, nvfp4 = ({Choice("gemm", one)} for one in price.precisions)
     assert price.size_mb(int4) == pytest.approx(price.size_mb(()) - gemm * (2 - 4.125 / 8) / 1e6)
-    assert price.plan_ms(int4) == pytest.approx(plain - gemm * (2 - 4.125 / 8) / 1e3)
+    spared = price.memory_ms(gemm * (2 - 4.125 / 8))
+    assert price.plan_ms(int4) == pytest.approx(plain - spared)
     assert price.plan_ms(nvfp4) > plain  # a kernel of its own writes them in float16 first
 
 
@@ -140,8 +151,10 @@ def test_times_that_are_given_take_the_place_of_estimates(residual):
     assert times == {name: {"int8": 1.0, "float": 3.0} for name in ("first", "second", "gemm")}
     fast = Target("no memory cost", 1e9, 1e6, 1e6, 1e6)
     price = Costs(costs(residual).work, fast, "fp32", times)
-    assert price.plan_ms({"first"}) == pytest.approx(7.0, abs=1e-3)
-    assert price.baseline_ms == pytest.approx(9.0, abs=1e-3)
+    assert price.plan_ms({"first"}) == pytest.approx(7.0 + price.floor_ms, abs=1e-3)
+    assert price.baseline_ms == pytest.approx(9.0 + price.floor_ms, abs=1e-3)
+    whole = price.estimate({"first"})
+    assert whole.low_ms == whole.ms == whole.high_ms
     losses = {"first": 3.0, "second": 1.0, "add": 1.0, "gemm": 2.0}
     assert Programme(residual.units, price).cheapest(losses, 3.5) >= {"second", "gemm"}
     with pytest.raises(InputError):
@@ -150,7 +163,29 @@ def test_times_that_are_given_take_the_place_of_estimates(residual):
 
 def test_layers_that_a_compiler_lists_count_with_what_it_did_not_fuse(residual):
     listed = [(("first",), 100), (("second/quantize",), 30), (("second", "add"), 50)]
-    times = listed_times(costs(residual), {"int8": listed, "float": [(("first",), 400)]})
-    assert times["first"] == pytest.approx({"int8": 0.130, "float": 0.400})
-    assert times["second"]["int8"] == pytest.approx(0.050)
+    price = costs(residual)
+    times = listed_times(price, {"int8": listed, "float": [(("first",), 400)]})
+    floor = price.floor_ms
+    moved = {"int8": 130, "float": 400}
+    launches = {"int8": 2 * floor, "float": floor}
+    expected = {form: launches[form] + price.memory_ms(moved[form]) for form in moved}
+    assert times["first"] == pytest.approx(expected)
+    assert times["second"]["int8"] == pytest.approx(floor + price.memory_ms(50))
     assert np.isclose(times["gemm"]["int8"], 0.0, atol=1e-6)
+
+
+def test_an_estimate_counts_its_kernels_and_has_an_interval(residual):
+    price = costs(residual)
+    plain, cast = price.estimate(()), price.estimate({"second"})
+    assert (plain.kernels, cast.kernels) == (4, 5)
+    assert plain.low_ms < plain.ms == price.plan_ms(()) < plain.high_ms
+    ratio = price.over(plain, residual.units)
+    assert ratio.low < ratio.ratio == plain.ms / price.plan_ms(residual.units) < ratio.high
+
+
+@each(
+    "low, high, answer",
+    [(1.03, 2.0, INT8), (1.01, 2.0, DEVICE), (0.5, 1.02, FP16), (0.5, 1.03, DEVICE)],
+)
+def test_whether_int8_pays_is_open_where_the_interval_has_the_bound(low, high, answer):
+    assert pays(SpeedupEstimate((low + high) / 2, low, high)) == answer

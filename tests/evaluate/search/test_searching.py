@@ -17,7 +17,11 @@ from trtcal.evaluate.search.milp import Surrogate
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
-from trtcal.evidence.layers.roofline import find_target
+from trtcal.evidence.layers.roofline import Target
+from trtcal.limits import BROKEN, HOLDS, UNDECIDED
+
+SLOW = Target("slow memory", 0.01, 130, 65, 8.1)
+"""A GPU on which the bytes of a small network take longer than its launches."""
 
 
 class Table:
@@ -28,7 +32,7 @@ class Table:
         seen = measure_sensitivities(one.prepared, one.calibration, one.dataset)
         self.shares = {layer.layer: layer.share("noise") for layer in seen.layers}
         work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
-        self.costs = Costs(work, find_target("t4"), "fp32")
+        self.costs = Costs(work, SLOW, "fp32")
         plans = Plans(one.prepared, one.calibration, one.units)
         with Reference(one.prepared, one.dataset, 24) as reference:
             evaluator = Evaluator(plans, reference, EvaluationCache(None, {}))
@@ -161,3 +165,19 @@ def test_reliefs_are_of_single_limits_only():
 def test_limits_that_no_plan_can_be_searched_for_are_refused(limit):
     with pytest.raises(InputError, match="a search cannot use the limit"):
         Limits.of(limit)
+
+
+@each(
+    "limit, state",
+    [
+        ("speedup >= 1.5", HOLDS), ("speedup >= 2", UNDECIDED), ("speedup >= 4", BROKEN),
+        ("latency_p50 <= 3", HOLDS), ("latency_p50 <= 1", UNDECIDED), ("latency_p50 <= 0.4", BROKEN),
+    ],
+)  # fmt: skip
+def test_a_limit_on_an_estimated_time_is_open_where_its_interval_has_it(limit, state):
+    ends = {"cost_interval": (0.5, 2.0), "speedup_interval": (1.8, 3.2)}
+    point = Point(frozenset(), None, 1.0, 2.5, **ends)
+    limits = Limits.of(limit)
+    (judged,) = limits.judge(point)
+    assert judged.state == state
+    assert bool(limits.broken(point)) == (state == BROKEN)  # what is open may be searched for

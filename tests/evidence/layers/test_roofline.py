@@ -1,15 +1,15 @@
-"""Estimates: the arithmetic, the shipped targets, and files of one's own."""
-
-import dataclasses
+"""Estimates of layers, the shipped targets, and files of one's own."""
 
 import pytest
 
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import Layer, TensorInfo
-from trtcal.evidence.layers.roofline import Target, estimate, find_target, target_names
+from trtcal.evidence.layers.reading import Engine, engine_document
+from trtcal.evidence.layers.roofline import Target, find_target, target_names
+from trtcal.evidence.times import layer_ms
 
-GPU = Target("toy", bandwidth_gb_s=1, int8_tops=4, fp16_tflops=2, fp32_tflops=1, tf32_tflops=1.5)
+GPU = Target("toy", bandwidth_gb_s=1, int8_tops=4, fp16_tflops=2, fp32_tflops=1, tf32_tflops=5)
 X = TensorInfo("x", "int8", (1000, 1000))
 
 
@@ -17,34 +17,37 @@ def conv(macs, **fields):
     return Layer("c", "CaskConvolution", (X,), (X,), macs=macs, weights="int8", **fields)
 
 
-def test_the_longer_of_both_is_the_limit():
-    slow = estimate(conv(10**10), GPU)
-    assert (slow.bound, slow.compute_ms, slow.memory_ms) == ("compute", 5.0, 2.0)
-    assert slow.estimated_ms == 5.0
-    assert estimate(conv(10**9), GPU).bound == "memory"
+def shown(layer):
+    """Return the estimate that `layers show` gives of one layer."""
+    return engine_document(Engine("one", (layer,)), GPU)["layers"][0]["estimate"]
+
+
+@each(
+    "layer, bound",
+    [
+        (conv(10**11), "compute"),
+        (conv(10**6), "memory"),
+        (conv(None), "unknown"),
+        (Layer("k", "kgen", (TensorInfo("x", "odd", (9,)),)), "unknown"),
+        (Layer("k", "kgen", (TensorInfo("x", "fp32", (9,)),)), "launch"),
+        (Layer("n", "NoOp", (X,), (X,)), "none"),
+    ],
+)
+def test_what_takes_longest_is_said(layer, bound):
+    assert shown(layer)["bound"] == bound
+
+
+def test_the_estimate_of_a_layer_is_that_of_the_model():
+    layer = conv(10**10)
+    assert shown(layer)["estimated_ms"] == layer_ms(layer, GPU)
+    assert shown(conv(None))["estimated_ms"] is None
 
 
 def test_a_measured_time_gives_an_efficiency():
-    assert estimate(conv(10**10, time_ms=20.0), GPU).efficiency == 0.25
-    assert estimate(conv(10**10), GPU).efficiency is None
-    assert estimate(conv(10**10, time_ms=0.0), GPU).efficiency is None
-
-
-def test_each_precision_has_its_rate():
-    fp16 = dataclasses.replace(conv(10**10), weights="fp16")
-    single = dataclasses.replace(conv(10**10), weights="fp32")
-    tf32 = dataclasses.replace(single, tactic="sm80_xmma_f32f32_tf32f32_f32")
-    times = [estimate(layer, GPU).compute_ms for layer in (fp16, single, tf32)]
-    assert times == [10.0, 20.0, pytest.approx(20 / 1.5)]
-
-
-def test_what_is_not_known_is_not_made_up():
-    assert estimate(conv(None), GPU).bound == "unknown"
-    unsized = Layer("k", "kgen", (TensorInfo("x", "odd", (9,)),))
-    assert estimate(unsized, GPU).estimated_ms is None
-    idle = Layer("n", "NoOp", (X,), (X,))
-    assert (estimate(idle, GPU).bound, estimate(idle, GPU).estimated_ms) == ("none", 0.0)
-    assert estimate(Layer("k", "kgen", (X,), (X,)), GPU).bound == "memory"
+    layer = conv(10**10, time_ms=20.0)
+    assert shown(layer)["efficiency"] == layer_ms(layer, GPU) / 20.0
+    assert shown(conv(10**10))["efficiency"] is None
+    assert shown(conv(10**10, time_ms=0.0))["efficiency"] is None
 
 
 @each("name", target_names())

@@ -11,10 +11,12 @@ from trtcal.data import Dataset
 from trtcal.documents import Document, write_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import __version__
+from trtcal.evaluate.ab_rule import Answer
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Choice, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
+from trtcal.evidence.times import SpeedupEstimate, pays
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
@@ -74,8 +76,8 @@ def write_search(
         "missing": list(result.missing),
         "int8_pays": findings.int8_pays,
         "tested": _tested(result),
-        "beside_int8": result.beside
-        and {"speed": result.beside[0], **result.beside[1].to_document()},
+        "beside_int8": result.beside and _beside(*result.beside),
+        "int8_over_float": findings.over_float and _over_float(findings.over_float),
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in findings.measured],
@@ -116,7 +118,9 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         **_loss(point.loss),
         "int8_macs": point.int8_macs,
         "cost_ms": point.cost_ms,
+        "cost_interval_ms": point.cost_interval,
         "speedup": point.speedup,
+        "speedup_interval": point.speedup_interval,
         "built": built
         and {
             "float_heavy": built.float_heavy,
@@ -124,6 +128,15 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
             "failed": built.failed,
         },
     }
+
+
+def _beside(speed: SpeedupEstimate, answer: Answer) -> dict[str, Any]:
+    ends = [speed.low, speed.high]
+    return {"speed": speed.ratio, "speed_interval": ends, **answer.to_document()}
+
+
+def _over_float(ratio: SpeedupEstimate) -> dict[str, Any]:
+    return {**asdict(ratio), "pays": pays(ratio)}
 
 
 def _coverage(result: Result) -> Coverage:

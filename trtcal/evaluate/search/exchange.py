@@ -22,6 +22,7 @@ from trtcal.evaluate.search.limits import (
 )
 from trtcal.evaluate.search.milp import Programme, Surrogate
 from trtcal.evaluate.search.plan_time import Costs
+from trtcal.evidence.times import DEVICE, SpeedupEstimate, pays
 from trtcal.metrics import INT8_MACS
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
@@ -37,7 +38,8 @@ class Found:
     """The front, cheapest first, all plans measured, the recommended one, and why it is that.
 
     Where no plan holds the limits, none is recommended, and `reliefs` are the limits that would have
-    to be relaxed. `int8_pays` if a quantized plan takes less time than the float one.
+    to be relaxed. `int8_pays` if a quantized plan takes less time than the float one, and
+    `over_float` how many times as fast the fastest of them is.
     """
 
     front: tuple[Point, ...]
@@ -47,6 +49,7 @@ class Found:
     reliefs: tuple[Relief, ...]
     complete: bool
     int8_pays: bool
+    over_float: SpeedupEstimate | None = None
 
 
 class Search:
@@ -77,6 +80,7 @@ class Search:
         self.surrogate = Surrogate(shares)
         self.points: dict[Plan, Point] = {}
         self.left, self.may = evaluations, may
+        self.baseline = costs.baseline.estimate(())
         self.float_ms = costs.baseline_ms
         self.asked = bool(limits.asked)
         self.is_single = len({split(unit).layer for unit in self.units}) == 1
@@ -97,7 +101,8 @@ class Search:
         reason = self._reason(best, whole, is_limited)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
-        return Found(tuple(front), measured, best, reason, relief, self._may, self._pays(self._fit))
+        known = tuple(front), measured, best, reason, relief, self._may
+        return Found(*known, self._pays(self._fit), self._over_float())
 
     @property
     def _may(self) -> bool:
@@ -112,9 +117,10 @@ class Search:
         if plan not in self.points:
             self.left -= 1
             cost, macs = self.costs.plan_ms(plan), self.costs.work.coverage(plan).share
-            size = self.costs.size_mb(plan)
-            loss, speedup = self.evaluate(plan), self.float_ms / cost
-            self.points[plan] = Point(plan, loss, cost, speedup, macs, size)
+            mine, ratio = self.costs.estimate(plan), self.costs.over(self.baseline, plan)
+            ends = (mine.low_ms, mine.high_ms), (ratio.low, ratio.high)
+            loss, size = self.evaluate(plan), self.costs.size_mb(plan)
+            self.points[plan] = Point(plan, loss, cost, ratio.ratio, macs, size, *ends)
             self.surrogate.learn([(point.plan, point.loss.of(self.measure)) for point in self._fit])
         return self.points[plan]
 
@@ -197,6 +203,13 @@ class Search:
         most = plain.price(self.goal) if plain.loss.is_fit else float("inf")
         return any(point.plan and point.price(self.goal) < most for point in points)
 
+    def _over_float(self) -> SpeedupEstimate | None:
+        """Return how many times as fast as the float plan the fastest quantized one is."""
+        quantized = [point for point in self._fit if point.plan]
+        fastest = min(quantized, key=lambda point: point.cost_ms, default=None)
+        plain = self.costs.estimate(())
+        return None if fastest is None else self.costs.over(plain, fastest.plan)
+
     def _exchange(self) -> Point | None:
         """Change one layer, or swap two, while that gives a better plan that holds the limits."""
         best = self._best()
@@ -263,6 +276,10 @@ class Search:
         if not quantized:
             return f"{word} is not worth it: no plan with it gives finite outputs; {ms}"
         ms += f" and {min(point.cost_ms for point in quantized):.4g} ms with {word} at best"
+        ratio = self._over_float()
+        if not self._pays(quantized) and ratio and pays(ratio) == DEVICE:
+            ends = f"{ratio.ratio:.3g} times as fast, {ratio.low:.3g} to {ratio.high:.3g}"
+            return f"only the device decides whether {word} pays: {ms} ({ends})"
         if not self._pays(quantized):
             return f"{word} is not worth it: {ms}"
         if not any(self._pays([point]) and not self.limits.broken(point) for point in quantized):

@@ -48,8 +48,9 @@ def with_unit(plan: Plan, unit: Unit) -> Plan:
 class Point:
     """A measured plan: its time (an estimate, or of measured layers) and its speed-up over FP32.
 
-    `int8_macs` is the percentage of multiply-accumulates in INT8, None where none are known, `size_mb`
-    what the weights of its layers take in a file, in 10^6 bytes.
+    Their intervals are those of the estimates; without them they are exact. `int8_macs` is the
+    percentage of multiply-accumulates in INT8, None where none are known, `size_mb` what the weights
+    of its layers take in a file, in 10^6 bytes.
     """
 
     plan: Plan
@@ -58,6 +59,8 @@ class Point:
     speedup: float
     int8_macs: float | None = None
     size_mb: float = math.nan
+    cost_interval: tuple[float, float] | None = None
+    speedup_interval: tuple[float, float] | None = None
 
     def price(self, goal: str) -> float:
         """Return what a goal wants small: the time, or the size of the file."""
@@ -137,15 +140,14 @@ class Limits:
         return min(by_speed, math.inf if budget is None else budget)
 
     def judge(self, point: Point) -> tuple[Judgement, ...]:
-        """Hold a plan to the limits."""
-        return tuple(
-            Judgement(
-                limit,
-                "",
-                Figure.exact(FIGURES[_form(limit)](point) - self.margin(limit.metric, point.loss)),
-            )
-            for limit in self.asked
-        )
+        """Hold a plan to the limits; one on an estimated time is open where its interval has it."""
+        return tuple(self._judge(limit, point) for limit in self.asked)
+
+    def _judge(self, limit: Limit, point: Point) -> Judgement:
+        figure = FIGURES[_form(limit)](point) - self.margin(limit.metric, point.loss)
+        ends = {"speedup": point.speedup_interval, "latency_p50": point.cost_interval}
+        low, high = ends.get(limit.metric) or (figure, figure)
+        return Judgement(limit, "", Figure(figure, low, high))
 
     def margin(self, metric: str, loss: Loss | None = None) -> float:
         """Return by how much a figure of a plan should be better than its limit.
@@ -161,8 +163,9 @@ class Limits:
         return 10 * POWERED * math.sqrt(share / self.tested)  # in points, of a share in percent
 
     def broken(self, point: Point) -> list[str]:
-        """Return the metrics of the limits that a plan does not hold."""
-        return [each.limit.metric for each in self.judge(point) if each.state != HOLDS]
+        """Return the metrics of the limits that a plan does not hold, estimates without intervals."""
+        values = ((each.limit, each.figure.value) for each in self.judge(point) if each.figure)
+        return [limit.metric for limit, value in values if limit.state(value, value) != HOLDS]
 
 
 POWERED = 1.645 + 1.282

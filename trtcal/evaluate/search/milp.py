@@ -25,6 +25,7 @@ from trtcal.evaluate.search.plan_time import (
     Variable,
     storage_rules,
 )
+from trtcal.evidence.times import memory_lines
 from trtcal.formats import RANGED
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
@@ -160,12 +161,13 @@ class Programme:
             ms = costs.times[str(kernel.unit)]
             self._slower(time, {x: ms[form] - ms[FLOAT] for form, x in units.items()}, ms[FLOAT])
             return
-        terms = {name: costs.memory_ms(size) for name, size in moved.items()}
-        self._slower(time, terms, costs.memory_ms(fixed))
+        for slope, offset in memory_lines(costs.target):
+            terms = {name: slope * size for name, size in moved.items()}
+            self._slower(time, terms, costs.floor_ms + offset + slope * fixed)
         if kernel.macs:
             slow = costs.compute_ms(kernel, FLOAT)
             quicker = {x: costs.compute_ms(kernel, form) - slow for form, x in units.items()}
-            self._slower(time, quicker, slow)
+            self._slower(time, quicker, costs.floor_ms + slow)
 
     def _units_of(self, layer: str) -> dict[str, Variable]:
         """Return the variable of a layer in each precision, those that it cannot have among them."""

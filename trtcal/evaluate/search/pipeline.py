@@ -40,6 +40,7 @@ from trtcal.evaluate.search.sensitivity import (
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
+from trtcal.evidence.times import SpeedupEstimate
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import QuantizedModel, find_layers
@@ -146,7 +147,7 @@ class Result:
     tested: ABTest | None = None
     shared_samples: Overlap | None = None
     others: Mapping[str, Sensitivities] = field(default_factory=dict)
-    beside: tuple[float, Answer] | None = None
+    beside: tuple[SpeedupEstimate, Answer] | None = None
 
     @property
     def layers(self) -> list[str]:
@@ -365,14 +366,14 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
 def _beside(
     plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, settings: SearchOptions
-) -> tuple[float, Answer] | None:
+) -> tuple[SpeedupEstimate, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
     if best.plan in (frozenset(), whole):
         return None
     protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
     answer = _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
-    return costs.plan_ms(whole) / best.cost_ms, answer
+    return costs.over(costs.estimate(whole), best.plan), answer
 
 
 def _test(
@@ -443,8 +444,8 @@ def _as_built(costs: Costs, plans: Plans, build: Compile, may: Callable[[], bool
     slow = replace(costs, precision="fp32")
     slow = replace(slow, times=listed_times(slow, {**layers, FLOAT: plain}))
     times = listed_times(costs, layers)
-    source = "bytes of the layers that the compiler lists"
-    return replace(costs, times=times, source=source, fp32_ms=slow.plan_ms(()))
+    source = "layers that the compiler lists for --target"
+    return replace(costs, times=times, source=source, in_fp32=slow)
 
 
 def _build_all(

@@ -1,7 +1,7 @@
-"""What a plan costs in time: an estimate for a GPU by its datasheet, or measured layer times.
+"""What a plan costs in time: an estimate for a GPU, or measured layer times.
 
-Each kernel takes as long as its bytes or its multiplications take, whichever is longer
-(`trtcal.evidence.layers.roofline`). A tensor is stored in every precision in which it is read, and
+Each kernel takes its launch, and as long as its bytes or its multiplications take, whichever is
+longer (`trtcal.evidence.times`). A tensor is stored in every precision in which it is read, and
 once more in float where the layer that makes it is float; where that is twice, a cast reads it again.
 """
 
@@ -21,9 +21,11 @@ from trtcal.backends.taps import showing
 from trtcal.data import Feeds
 from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import Unit, split, unit_of
+from trtcal.evidence import times as kernel_times
 from trtcal.evidence.layers.predicted import fused_nodes
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import Target
+from trtcal.evidence.times import SpeedupEstimate, TimeEstimate
 from trtcal.formats import FORMATS, PRECISIONS, RANGED
 from trtcal.model import Model, work
 from trtcal.model.graph import import_graph
@@ -195,38 +197,45 @@ class Costs:
     target: Target
     precision: str = "fp16"
     times: Times = field(default_factory=dict)
-    source: str = "the kernels of the model with the expected fusions"
-    fp32_ms: float | None = None
+    source: str = "the kernels that TensorRT is expected to make"
+    in_fp32: Costs | None = None
     precisions: tuple[str, ...] = ("int8",)
 
     @property
     def label(self) -> str:
         """What the figures are."""
-        return f"{self.source}; the rest is an estimate from the datasheet of {self.target.name}"
+        return f"{self.source}; estimated for {self.target.name}"
 
     @property
     def baseline_ms(self) -> float:
         """What the network takes in FP32, over which plans are faster; of given times, all float."""
-        if self.fp32_ms is not None:
-            return self.fp32_ms
-        baseline = self if self.times else replace(self, precision="fp32")
-        return baseline.plan_ms(())
+        return self.baseline.plan_ms(())
+
+    @functools.cached_property
+    def baseline(self) -> Costs:
+        """The costs of the network in FP32."""
+        return self.in_fp32 or (self if self.times else replace(self, precision="fp32"))
 
     @property
     def float_bytes(self) -> int:
         """Bytes of a value that is not quantized."""
         return PRECISIONS[self.precision].width // 8
 
+    @functools.cached_property
+    def floor_ms(self) -> float:
+        """What a kernel takes without work."""
+        return kernel_times.floor_ms(self.target)
+
     def memory_ms(self, size_bytes: float) -> float:
-        """Return how long it takes to move bytes."""
-        return size_bytes / self.target.bandwidth_gb_s / 1e6
+        """Return how long a kernel moves bytes, without its launch."""
+        return kernel_times.memory_ms(size_bytes, self.target)
 
     def compute_ms(self, kernel: Kernel, precision: str) -> float:
         """Return how long a kernel multiplies in a precision; that of weights only is float's."""
-        gpu = self.target  # TensorRT takes TF32 for float32 layers where the GPU has it
-        floats = gpu.fp16_tflops if self.precision == "fp16" else gpu.tf32_tflops or gpu.fp32_tflops
-        rate = gpu.rate_in(precision) if precision in RANGED else None
-        return 2 * kernel.macs / (rate or floats) / 1e9
+        has_rate = precision in RANGED and self.target.rate_in(precision) is not None
+        form = precision if has_rate else self.precision
+        kind = kernel_times.product_kind(kernel.macs, self.work.sizes[kernel.writes])
+        return kernel_times.compute_ms(kernel.macs, form, kind, self.target) or 0.0
 
     def plan_ms(self, plan: Collection[Unit]) -> float:
         """Return what a plan takes."""
@@ -234,6 +243,25 @@ class Costs:
         pairs = zip(self.work.kernels, self.moved_bytes, strict=True)
         kernels = sum(self._kernel_ms(kernel, *moved, stored) for kernel, moved in pairs)
         return kernels + sum(self.cast_ms(name) * _casts(name, stored) for name in self.work.sizes)
+
+    def estimate(self, plan: Collection[Unit]) -> TimeEstimate:
+        """Return what a plan takes, with its interval; measured times have none."""
+        stored, ms = self.stored(plan), self.plan_ms(plan)
+        casts = sum(_casts(name, stored) for name in self.work.sizes)
+        kernels = sum(not kernel.free for kernel in self.work.kernels) + casts
+        whole = kernel_times.total(ms, kernels, self.target)
+        return replace(whole, low_ms=ms, high_ms=ms) if self.is_measured else whole
+
+    def over(self, slow: TimeEstimate, plan: Collection[Unit]) -> SpeedupEstimate:
+        """Return how many times as fast as something else a plan is."""
+        ratio = kernel_times.speedup(slow, self.estimate(plan))
+        exact = ratio.ratio
+        return SpeedupEstimate(exact, exact, exact) if self.is_measured else ratio
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the times are given, and no estimates."""
+        return bool(self.times) and self.in_fp32 is None
 
     def size_mb(self, plan: Collection[Unit]) -> float:
         """Return what the weights of all layers take in the file of a plan, in 10^6 bytes."""
@@ -246,7 +274,7 @@ class Costs:
 
     def cast_ms(self, tensor: str) -> float:
         """Return what a cast takes: it reads the float values; what it writes is stored anyway."""
-        return self.memory_ms(self.work.sizes[tensor] * self.float_bytes)
+        return self.floor_ms + self.memory_ms(self.work.sizes[tensor] * self.float_bytes)
 
     def stored(self, plan: Collection[Unit]) -> set[Variable]:
         """Return the variables that are 1 in a plan, from the last reader to the first."""
@@ -293,7 +321,12 @@ class Costs:
         if kernel.unit in self.times:
             return self.times[str(kernel.unit)][precision]
         moved = fixed + sum(size for name, size in terms.items() if name in stored)
-        return max(self.memory_ms(moved), self.compute_ms(kernel, precision))
+        return self.busiest_ms(moved, kernel, precision)
+
+    def busiest_ms(self, moved: float, kernel: Kernel, precision: str, launches: int = 1) -> float:
+        """Return what a kernel takes that moves so many bytes."""
+        memory, compute = self.memory_ms(moved), self.compute_ms(kernel, precision)
+        return launches * self.floor_ms + max(memory, compute)
 
 
 def _casts(tensor: str, stored: Collection[Variable]) -> int:
@@ -325,19 +358,19 @@ def listed_times(costs: Costs, listed: Mapping[str, Listed]) -> Times:
     moved = {form: _moved(set(kernels), layers) for form, layers in listed.items()}
 
     def longest(unit: str, precision: str) -> float:
-        memory = costs.memory_ms(moved[precision].get(unit, 0))
-        return max(memory, costs.compute_ms(kernels[unit], precision))
+        sizes = moved[precision].get(unit, [])
+        return costs.busiest_ms(sum(sizes), kernels[unit], precision, len(sizes))
 
     return {unit: {form: longest(unit, form) for form in listed} for unit in kernels}
 
 
-def _moved(units: Collection[str], layers: Listed) -> dict[str, int]:
-    bytes_by_unit: dict[str, int] = {}
+def _moved(units: Collection[str], layers: Listed) -> dict[str, list[int]]:
+    bytes_by_unit: dict[str, list[int]] = {}
     last: str | None = None
     for nodes, size_bytes in layers:
         last = next((node for node in nodes if node in units), last)
-        if last is not None:
-            bytes_by_unit[last] = bytes_by_unit.get(last, 0) + size_bytes
+        if last is not None and size_bytes:
+            bytes_by_unit.setdefault(last, []).append(size_bytes)
     return bytes_by_unit
 
 

@@ -25,7 +25,6 @@ from trtcal.evidence.layers.roofline import (
     Target,
     bytes_of,
     counted_precision,
-    estimate,
     share_by_kind,
     share_by_precision,
     time_of,
@@ -33,6 +32,7 @@ from trtcal.evidence.layers.roofline import (
 from trtcal.evidence.layers.rtx_engine import MAGIC, read_engine_layers
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.manifest import BUILD_KIND, INSPECTED, LAYER_TIMES, LOG, MANIFEST, read_build
+from trtcal.evidence.times import TENSORRT, TENSORRT_RTX, floor_ms, layer_ms, memory_ms
 
 LISTS = (MANIFEST, "graph.json", INSPECTED)
 TIMES = (LAYER_TIMES, "profile.json")
@@ -57,6 +57,13 @@ class Engine:
     notes: tuple[str, ...] = ()
     model: str | None = None
     builder: str | None = None
+
+    @property
+    def compiler(self) -> str:
+        """Which compiler made it; kernels that are only chosen on the device are TensorRT-RTX's."""
+        has_stubs = any("CASK_STUB" in (layer.tactic or "") for layer in self.layers)
+        is_rtx = has_stubs or (self.builder or "").startswith("tensorrt-rtx")
+        return TENSORRT_RTX if is_rtx else TENSORRT
 
     @property
     def is_timed(self) -> bool:
@@ -104,7 +111,7 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
     with path.open("rb") as file:
         start = file.read(512)
     if start.startswith(MAGIC):
-        return Engine(str(path), read_engine_layers(path)), None
+        return Engine(str(path), read_engine_layers(path), builder="tensorrt-rtx"), None
     if b"\0" in start[:64]:
         raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", SOURCES_HINT)
     is_json = path.suffix == ".json"
@@ -168,7 +175,7 @@ def _misfits(without_time: Sequence[str], without_layer: Sequence[LayerTime]) ->
 def engine_document(engine: Engine, target: Target | None = None) -> Document:
     """Return layers, shares, copies, left-over Q/DQ, chains and findings of an engine.
 
-    With a target every layer has an `estimate`, a limit from its datasheet that is no measurement.
+    With a target every layer has an `estimate`, which is no measurement.
     """
     report = examine(engine.layers)
     return {
@@ -196,5 +203,25 @@ def _layer(layer: Layer, target: Target | None) -> dict[str, Any]:
         "counted_precision": counted_precision(layer),
         "bytes_read": layer.bytes_read,
         "bytes_written": layer.bytes_written,
-        "estimate": asdict(estimate(layer, target)) if target else None,
+        "estimate": _estimate(layer, target) if target else None,
     }
+
+
+def _estimate(layer: Layer, target: Target) -> Document:
+    """Return what a layer is estimated to take, and what of it takes longest: `bound`.
+
+    `efficiency` is the estimate over the measured time, None without one.
+    """
+    ms, moved = layer_ms(layer, target), layer.bytes_moved
+    memory = None if moved is None else memory_ms(moved, target)
+    work = None if ms is None else ms - floor_ms(target)
+    if work is None or memory is None:
+        bound = "unknown"
+    elif layer.is_idle:
+        bound = "none"
+    elif work < floor_ms(target):
+        bound = "launch"
+    else:
+        bound = "compute" if work > 1.001 * memory else "memory"
+    efficiency = ms / layer.time_ms if ms is not None and layer.time_ms else None
+    return {"estimated_ms": ms, "memory_ms": memory, "bound": bound, "efficiency": efficiency}

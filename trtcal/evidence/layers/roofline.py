@@ -1,9 +1,4 @@
-"""What a layer would take at least, on a GPU as its datasheet describes it: an estimate.
-
-A layer can't be faster than its bytes take at full memory bandwidth, nor than its multiplications
-take at the full rate of their precision; the longer of both is the estimate (Williams et al., 2009).
-Data that stays in a cache can beat it. Launch times, tails and clocks are left out.
-"""
+"""What layers do and move: shares by precision and kind, multiply-accumulates; GPUs' datasheets."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trtcal.config import TEXT, Kind, is_finite, key, naming, read_section, read_toml
 from trtcal.errors import InputError, some
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, is_quantize_step
-from trtcal.formats import BY_LISTED, PLANNED, PRECISIONS
+from trtcal.formats import PLANNED, PRECISIONS
 from trtcal.model.macs import MOST_MACS, convolution_macs, product_macs
 from trtcal.model.shapes import Shape
 
@@ -272,7 +267,8 @@ class Target:
     """What a GPU can do at best: memory in GB/s, dense rates in 10^12 operations a second.
 
     One multiply-accumulate is two operations, as in datasheets. `capability` is the target of its
-    engines, such as sm89, `platform` its machine's architecture, `cuda` what its driver supports.
+    engines, such as sm89, `platform` its machine's architecture, `cuda` what its driver supports,
+    `boost_ghz` the boost clock, `l2_mb` the L2 cache in 10^6 bytes.
     """
 
     name: str = key(TEXT)
@@ -285,34 +281,12 @@ class Target:
     capability: str | None = key(TEXT, None)
     platform: str | None = key(TEXT, None)
     cuda: str | None = key(TEXT, None)
-
-    def rate_of(self, layer: Layer) -> float | None:
-        """Return the rate for a layer's precision; None if it has none."""
-        precision = layer.precision
-        if precision == "fp32" and self.tf32_tflops and "tf32" in (layer.tactic or "").lower():
-            return self.tf32_tflops
-        return self.rate_in(BY_LISTED[precision].name) if precision in BY_LISTED else None
+    boost_ghz: float | None = key(RATE, None)
+    l2_mb: float | None = key(RATE, None)
 
     def rate_in(self, precision: str) -> float | None:
         """Return the rate of a precision's products; None where it is not known."""
         return getattr(self, PRECISIONS[precision].rate or "", None)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A layer's lower limit in ms, the part of memory and arithmetic, and which of them binds.
-
-    `efficiency` is the limit over the measured time, above 1 where a cache held the data; None if
-    there is no time.
-    """
-
-    layer: str
-    estimated_ms: float | None
-    memory_ms: float | None
-    compute_ms: float | None
-    bound: str
-    time_ms: float | None
-    efficiency: float | None
 
 
 def target_names() -> tuple[str, ...]:
@@ -338,30 +312,3 @@ def read_target(path: Path) -> Target:
     table = read_toml(path, f"write {EXAMPLE}")
     with naming(path):
         return read_section(Target, {"name": path.stem, **table}, EXAMPLE)
-
-
-def estimate(layer: Layer, target: Target) -> Estimate:
-    """Estimate one layer; only what is known of it counts, and `bound` says what that is.
-
-    `bound` is memory, compute, none (nothing to do) or unknown.
-    """
-    moved = layer.bytes_moved
-    memory = None if moved is None else moved / target.bandwidth_gb_s / 1e6
-    compute = _compute_ms(layer, target)
-    limit = None if memory is None else max(memory, compute or 0.0)
-    if limit is None or (layer.is_heavy and compute is None):
-        bound = "unknown"
-    elif limit == 0:
-        bound = "none"
-    else:
-        bound = "compute" if compute == limit else "memory"
-    time = layer.time_ms
-    efficiency = limit / time if limit is not None and time else None
-    return Estimate(layer.name, limit, memory, compute, bound, time, efficiency)
-
-
-def _compute_ms(layer: Layer, target: Target) -> float | None:
-    rate = target.rate_of(layer)
-    if layer.macs is None or rate is None:
-        return None
-    return 2 * layer.macs / rate / 1e9

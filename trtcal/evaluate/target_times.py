@@ -1,0 +1,207 @@
+"""How long a variant takes on the GPU that it is for: measured there, else estimated.
+
+An estimate is of the layers that TensorRT is expected to make of the model; where the model is not
+there, of those that a build lists, and says which compiler's they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trtcal.backends.options import (
+    DEFAULT_BATCHES,
+    BuildOptions,
+    ShapeRanges,
+    check_shapes,
+    shape_ranges,
+    with_sizes,
+)
+from trtcal.documents import Document
+from trtcal.evidence.layers.layer import Layer, TensorInfo
+from trtcal.evidence.layers.predicted import predict_layers
+from trtcal.evidence.layers.reading import Engine
+from trtcal.evidence.layers.roofline import Target, datasheet_of, find_target, time_of
+from trtcal.evidence.manifest import Build
+from trtcal.evidence.times import (
+    TENSORRT,
+    TENSORRT_RTX,
+    SpeedupEstimate,
+    TimeEstimate,
+    estimate_engine,
+    speedup,
+)
+from trtcal.model import Model
+from trtcal.model.shapes import Shape
+
+SIZES = ("least", "usual", "largest")
+Sized = tuple[str, int, tuple[Layer, ...]]
+"""A size, its batch, and the layers of an engine for it."""
+
+
+@dataclass(frozen=True)
+class TargetTime(TimeEstimate):
+    """One inference of `batch` samples on a target; a measured one has no interval."""
+
+    target: str
+    batch: int
+    is_measured: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where the figure comes from, as it ends a sentence."""
+        if self.is_measured:
+            return f"measured layer by layer on {self.gpu}"
+        return f"estimated for {self.engine}, not measured"
+
+    @property
+    def engine(self) -> str:
+        """Whose engine it is, and of which size."""
+        return f"{self.compiler} on the {self.gpu}, batch of {self.batch}"
+
+
+@dataclass(frozen=True)
+class Speed(SpeedupEstimate):
+    """How many times as fast as `against` a variant is on a target."""
+
+    against: str
+    time: TargetTime
+    other: TargetTime
+
+    @property
+    def is_too_small(self) -> bool:
+        """Whether launches decide in both, so that no estimate says which is faster."""
+        return self.time.too_small and self.other.too_small
+
+    @property
+    def sentence(self) -> str:
+        """The figure with its interval, or why there is none."""
+        if self.is_too_small:
+            return f"too small to estimate: {self.time.kernels} kernels, launch time decides"
+        exact = self.low == self.high
+        ends = "" if exact else f" ({self.low:.3g} to {self.high:.3g})"
+        about = "" if exact else "about "
+        return f"{about}{self.ratio:.3g} times the speed of {self.against}{ends}"
+
+    def to_document(self) -> dict[str, object]:
+        """Return the JSON form."""
+        ends = {name: getattr(self, name) for name in ("against", "ratio", "low", "high")}
+        source = self.time.engine if self.is_too_small else self.time.source
+        words = {"sentence": self.sentence, "source": source}
+        ends["too_small"] = self.is_too_small
+        return {**vars(self.time), **ends, "against_kernels": self.other.kernels, **words}
+
+
+def sizes_of(model: Model, given: ShapeRanges, data: ShapeRanges | None = None) -> ShapeRanges:
+    """Return the least, usual and largest shape of each input that has dynamic sizes.
+
+    They are those given, of the data, of the model's metadata, or batches of 1, 8 and 32;
+    `InputError` if another axis has no size.
+    """
+    return shape_ranges(model.inputs, with_sizes(BuildOptions("", given), model, data).shapes)
+
+
+def estimate_model(
+    model: Model, targets: Iterable[str], ranges: ShapeRanges
+) -> tuple[TargetTime, ...]:
+    """Estimate a model in its usual size for each target whose GPU is known."""
+    shapes = {name: usual for name, (_, usual, _) in ranges.items()}
+    known = {target: gpu for target in targets if (gpu := datasheet_of(target))}
+    times = (
+        (target, estimate_engine(predict_layers(model, gpu, shapes=shapes), find_target(gpu)))
+        for target, gpu in known.items()
+    )
+    batch = _batch(model, shapes)
+    return tuple(
+        TargetTime(**vars(time), target=target, batch=batch) for target, time in times if time
+    )
+
+
+def _batch(model: Model, shapes: Mapping[str, Shape]) -> int:
+    first = next(iter(model.inputs), None)
+    shape = shapes.get(first.name, first.shape) if first else ()
+    return next((size for size in shape[:1] if isinstance(size, int)), 1)
+
+
+def sized(engine: Engine, given: ShapeRanges, model: Model | None, gpu: Target) -> list[Sized]:
+    """Return the layers of an engine for its sizes, of a model those that TensorRT is to make of it.
+
+    A list says no more of dynamic sizes than the batch, which is that of `given`, or 1, 8 and 32.
+    """
+    if model is not None:
+        check_shapes(model.inputs, given)
+        ranges = sizes_of(model, given)
+        shapes = [{name: of[size] for name, of in ranges.items()} for size in range(len(SIZES))]
+        batches = [_batch(model, each) for each in shapes]
+        every = [predict_layers(model, gpu, shapes=each) for each in shapes]
+    else:
+        batches = [of[0] for of in next(iter(given.values()), [(n,) for n in DEFAULT_BATCHES])]
+        every = [at_batch(engine.layers, batch) for batch in batches]
+    if every[0] == every[-1]:
+        return [(SIZES[1], _first(every[0]), every[0])]
+    return list(zip(SIZES, batches, every, strict=True))
+
+
+def estimates_of(sizes: Sequence[Sized], gpu: Target, compiler: str) -> Document | None:
+    """Return the estimate for the usual size, and in `sizes` that for each."""
+    known = [
+        {"size": size, "batch": batch, **vars(estimate)}
+        for size, batch, layers in sizes
+        if (estimate := estimate_engine(layers, gpu, compiler=compiler))
+    ]
+    return {**known[len(known) // 2], "sizes": known} if known else None
+
+
+def at_batch(layers: Iterable[Layer], batch: int) -> tuple[Layer, ...]:
+    """Return layers for a batch, where their first axis is known only at run time."""
+    return tuple(_at_batch(layer, batch) for layer in layers)
+
+
+def _at_batch(layer: Layer, batch: int) -> Layer:
+    def fixed(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
+        firsts = ((tensor, (batch, *tensor.shape[1:])) for tensor in tensors)
+        return tuple(replace(t, shape=shape) if t.shape[:1] == (-1,) else t for t, shape in firsts)
+
+    inputs, outputs = fixed(layer.inputs), fixed(layer.outputs)
+    is_dynamic = (inputs, outputs) != (layer.inputs, layer.outputs)
+    macs = layer.macs * batch if layer.macs and is_dynamic else layer.macs
+    return replace(layer, inputs=inputs, outputs=outputs, macs=macs)
+
+
+def _first(layers: Sequence[Layer]) -> int:
+    """Return the batch of layers whose sizes are known."""
+    shapes = (tensor.shape for layer in layers for tensor in layer.inputs)
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def of_build(build: Build) -> TargetTime | None:
+    """Return the measured time of an engine, else the estimate of the layers that it lists."""
+    gpu, ms = datasheet_of(build.target), time_of(build.layers)
+    compiler = TENSORRT_RTX if build.backend == "tensorrt-rtx" else TENSORRT
+    if ms is not None:
+        kernels = sum(not layer.is_idle for layer in build.layers)
+        device = build.gpu or build.target
+        exact = TimeEstimate(ms, ms, ms, kernels, 0, device, compiler, too_small=False)
+        return TargetTime(**vars(exact), target=build.target, batch=0, is_measured=True)
+    layers = at_batch(build.layers, DEFAULT_BATCHES[1])
+    listed = estimate_engine(layers, find_target(gpu), compiler=compiler) if gpu else None
+    if listed is None:
+        return None
+    return TargetTime(**vars(listed), target=build.target, batch=_first(layers))
+
+
+def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
+    """Return how many times as fast one is; of a measured and an estimated one by both intervals."""
+    ratio = slow.ms / fast.ms
+    if fast.is_measured or slow.is_measured:
+        ends = slow.low_ms / fast.high_ms, slow.high_ms / fast.low_ms
+        return Speed(ratio, *ends, against, fast, slow)
+    estimate = speedup(slow, fast)
+    return Speed(estimate.ratio, estimate.low, estimate.high, against, fast, slow)
+
+
+def best_known(times: Sequence[TargetTime], builds: Iterable[Build]) -> tuple[TargetTime, ...]:
+    """Return a model's time on each target: measured, else estimated, else of the layers listed."""
+    built = {time.target: time for build in builds if (time := of_build(build))}
+    measured = {target: time for target, time in built.items() if time.is_measured}
+    return tuple((built | {time.target: time for time in times} | measured).values())
