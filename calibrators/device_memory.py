@@ -28,15 +28,12 @@ class Memory(Protocol):
 
     def allocate(self, nbytes: int) -> int:
         """Return the address of `nbytes` new bytes."""
-        ...
 
     def copy(self, address: int, array: Array) -> None:
         """Copy the elements of an array, in C order, to `address`; they are there on return."""
-        ...
 
     def free(self, address: int) -> None:
         """Give back what `allocate` gave."""
-        ...
 
 
 class PyCudaMemory:

@@ -35,19 +35,14 @@ LARGE, PAGE, BLOCK = 1024, 4096, 1 << 24  # bytes
 EMBEDDED = 1 << 28  # bytes of external data that are read into the model; more stay in their files
 MESSAGE = 2_000_000_000  # bytes that one file takes: protobuf ends at 2**31 - 1
 ITEM_BYTES: dict[int, int] = {
-    TensorProto.BOOL: 1,
-    TensorProto.INT8: 1,
-    TensorProto.UINT8: 1,
-    TensorProto.BFLOAT16: 2,
-    TensorProto.FLOAT16: 2,
-    TensorProto.INT16: 2,
-    TensorProto.UINT16: 2,
-    TensorProto.FLOAT: 4,
-    TensorProto.INT32: 4,
-    TensorProto.UINT32: 4,
-    TensorProto.DOUBLE: 8,
-    TensorProto.INT64: 8,
-    TensorProto.UINT64: 8,
+    TensorProto.DataType.Value(name): count
+    for count, names in (
+        (1, ("BOOL", "INT8", "UINT8")),
+        (2, ("BFLOAT16", "FLOAT16", "INT16", "UINT16")),
+        (4, ("FLOAT", "INT32", "UINT32")),
+        (8, ("DOUBLE", "INT64", "UINT64")),
+    )
+    for name in names
 }
 """Bytes of a value, of the types that numpy has, and BFLOAT16."""
 NARROW_TYPES: dict[int, Precision] = {
@@ -139,12 +134,9 @@ def embedded(tensor: TensorProto) -> TensorProto:
     """Return a tensor that holds its bytes itself."""
     if not uses_external_data(tensor):
         return tensor
-    return TensorProto(
-        name=tensor.name,
-        data_type=tensor.data_type,
-        dims=tensor.dims,
-        raw_data=b"".join(_blocks(tensor)),
-    )
+    whole = without_bytes(tensor)
+    whole.raw_data = b"".join(_blocks(tensor))
+    return whole
 
 
 def _place(tensor: TensorProto) -> tuple[Path, int]:

@@ -126,14 +126,10 @@ def _keeps_shape(added: tuple[int, ...], shape: Sequence[int | str | None] | Non
 
 
 IDENTITIES = removal(
-    "identities",
-    "Remove Identity and Dropout, which separate nodes that TensorRT would fuse.",
-    _same,
+    "identities", "Remove Identity and Dropout, which keep TensorRT from fusing nodes.", _same
 )
 NEUTRALS = removal(
-    "neutral",
-    "Remove Mul and Div by 1, Add and Sub of 0, where the shape stays the same.",
-    _unchanged,
+    "neutral", "Remove Mul and Div by 1, Add and Sub of 0, where the shape stays.", _unchanged
 )
 
 
@@ -208,19 +204,14 @@ def _cast_back(node: gs.Node, rounding: bool = False) -> gs.Tensor | None:
 
 
 TRANSPOSES = removal(
-    "transposes",
-    "Remove Transposes that undo each other, and those that move no axis.",
-    _transposed_back,
+    "transposes", "Remove Transposes that undo each other or move no axis.", _transposed_back
 )
 CASTS = removal(
-    "casts",
-    "Remove Casts to the type of their input, and pairs of Casts that lose no value.",
-    _cast_back,
+    "casts", "Remove Casts to the type of their input, and pairs that lose no value.", _cast_back
 )
 ROUNDING_CASTS = removal(
     "rounding-casts",
-    "Remove Casts to a narrower float type and back, which round: the outputs change by the "
-    "rounding.",
+    "Remove Casts to a narrower float type and back; the outputs change by their rounding.",
     lambda node: _cast_back(node, rounding=True),
     on_request=True,
 )
