@@ -41,9 +41,7 @@ class Observation:
     dataset: str
     samples: int
     histograms: dict[str, Histogram]
-    profile: Profile | None = field(
-        default=None, compare=False
-    )  # where the time went, if it was run
+    profile: Profile | None = field(default=None, compare=False)  # if it was run here
     sizes: SizeRanges = field(default_factory=dict, compare=False)
     sample_digests: str = ""  # `trtcal.data.overlap.keep`
 

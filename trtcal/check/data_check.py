@@ -18,7 +18,6 @@ from trtcal.check.evidence import (
     like_shuffled,
     weigh,
 )
-from trtcal.check.issues import DataCheck
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.ranking import Trial, answered, rank
@@ -35,7 +34,7 @@ from trtcal.check.samples import (
 )
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
-from trtcal.data.issues import DataIssue, Question
+from trtcal.data.issues import DataCheck, DataIssue, Question
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 

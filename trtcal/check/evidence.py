@@ -35,10 +35,7 @@ FITTING = 0.1  # nats: a misfit below which what BatchNormalizations read is as 
 FITS = 0.5  # misfit of BatchNormalizations after over before, where a change corrects it
 FITS_FAR = 0.2  # and where it is not quite as in training after it
 UNFIT = 1.1  # and where it makes it worse
-USUAL = (
-    -1.0,
-    1.5,
-)  # powers of ten of the first layer's signal to bias, with samples as in training
+USUAL = (-1.0, 1.5)  # the first layer's signal to bias, in powers of ten, where samples are right
 POSSIBLE = (-1.3, 2.2)  # and with whatever a network was trained on: some have no normalization
 
 

@@ -52,6 +52,7 @@ from trtcal.documents.digests import (
     digest_bytes,
     digest_document,
     digest_file,
+    json_bytes,
     read_record,
     seal,
     to_json,
@@ -153,7 +154,7 @@ def write_document(path: Path, document: Document) -> Document:
 
 def write_json(path: Path, value: object) -> None:
     """Write a JSON value to `path`, whole or not at all."""
-    write_bytes(path, to_json(value).encode("utf-8", "surrogatepass"))
+    write_bytes(path, json_bytes(value))
 
 
 def write_npz(

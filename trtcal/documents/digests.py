@@ -37,6 +37,11 @@ def to_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def json_bytes(value: object) -> bytes:
+    """Return `to_json` as a file has it."""
+    return to_json(value).encode("utf-8", "surrogatepass")
+
+
 def digest_bytes(data: bytes | memoryview) -> str:
     """Return `sha256:` and the hexadecimal SHA-256 of `data`."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
@@ -65,7 +70,7 @@ def seal(document: Document) -> Document:
 def record_of(files: Digests) -> bytes:
     """Return the bytes of the record of files."""
     body = {"kind": "files", "schema_version": 1, "files": dict(sorted(files.items()))}
-    return to_json(seal(body)).encode("utf-8", "surrogatepass")
+    return json_bytes(seal(body))
 
 
 def read_record(folder: Path) -> Digests | None:

@@ -246,7 +246,7 @@ def _of_file(path: Path, embedded: int) -> Model:
         check_file(path, MODEL_BYTES)
         digest = checked_digest(path)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
-        fingerprint = _combined([digest, *map(checked_digest, _external(path, proto))])
+        fingerprint = _combined([digest, *map(checked_digest, external_files(path, proto))])
         load_external(proto, path.parent, embedded)
         check_sizes(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -351,7 +351,7 @@ def without_samples(model: Model) -> frozenset[str]:
     )
 
 
-def _external(path: Path, proto: onnx.ModelProto) -> list[Path]:
+def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
     """Return the files of a model's external data."""
     outside = filter(uses_external_data, tensors_of(proto))
     names = {ExternalDataInfo(tensor).location for tensor in outside}

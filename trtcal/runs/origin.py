@@ -25,7 +25,6 @@ from trtcal.documents import (
     parsing,
     read_document,
     recover,
-    seal,
     to_fields,
     write_document,
 )
@@ -165,11 +164,7 @@ class Origin:
 
     def write(self, folder: Path, command: str) -> Document:
         """Write `run.json`; times and the machine stand under `measured`."""
-        left = {
-            "measured",
-            "digest",
-            *(key for key in ("source", "cost") if not getattr(self, key)),
-        }
+        left = {"measured", "digest"} | {k for k in ("source", "cost") if not getattr(self, k)}
         body = {key: value for key, value in vars(self).items() if key not in left}
         steps = [{"stage": s.stage, "output": s.output, "digest": s.digest} for s in self.stages]
         seconds = {step.output: round(step.seconds, 3) for step in self.stages}
@@ -182,7 +177,7 @@ class Origin:
             "stages": steps,
             "measured": {**to_fields(self.measured), "seconds": seconds, "record": FILES},
         }
-        return write_document(folder / RUN_FILE, seal(document))
+        return write_document(folder / RUN_FILE, document)
 
 
 def check_replaceable(folder: Path) -> None:

@@ -8,7 +8,6 @@ from trtcal.documents import Document
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 RUN = "urn:trtcal:run:v1"
-BUNDLE = "urn:trtcal:bundle:v1"
 ALGORITHM = "sha256:"
 
 
