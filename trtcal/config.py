@@ -31,9 +31,8 @@ else:
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-FILE = "trtcal.toml"
+FILE, PAGE = "trtcal.toml", "see docs/configuration.md"
 MOST_BYTES = 1 << 20
-DEFAULT_TARGETS = ("cpu", "sm89")
 METHODS = ("minmax", "percentile", "entropy")
 TASKS = (
     *("classification", "multilabel", "detection", "segmentation", "regression", "embedding"),
@@ -57,13 +56,7 @@ class WrongKeyError(InputError):
     `example` is a right value of it, as TOML has it.
     """
 
-    def __init__(
-        self,
-        problem: str,
-        key: str = "",
-        hint: str = "see docs/configuration.md",
-        example: str = "",
-    ) -> None:
+    def __init__(self, problem: str, key: str = "", hint: str = PAGE, example: str = "") -> None:
         shown = f"for example: {key.rpartition('.')[2]} = {example}" if example and key else hint
         super().__init__(problem.format(repr(key)), shown)
         self.problem, self.key, self.advice, self.example = problem, key, hint, example
@@ -586,7 +579,7 @@ class BuildConfig:
     @property
     def run_targets(self) -> tuple[str, ...]:
         """The targets of a run."""
-        return self.targets or DEFAULT_TARGETS
+        return self.targets or ("cpu", "sm89")
 
     @property
     def compares_fp16(self) -> bool:

@@ -33,22 +33,8 @@ from trtcal.model.passes.scalars import SCALARS
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
-    FUNCTIONS,
-    FLOAT32,
-    OPSET,
-    TYPES,
-    FP16,
-    ROUNDING,
-    CONSTANTS,
-    BRANCHES,
-    TYPES,
-    IDENTITIES,
-    NEUTRALS,
-    CASTS,
-    ROUNDING_CASTS,
-    TRANSPOSES,
-    SCALES,
-    SCALARS,
+    *(FUNCTIONS, FLOAT32, OPSET, TYPES, FP16, ROUNDING, CONSTANTS, BRANCHES, TYPES),
+    *(IDENTITIES, NEUTRALS, CASTS, ROUNDING_CASTS, TRANSPOSES, SCALES, SCALARS),
 )
 """All passes, in the order in which they run; of computed shapes more types follow."""
 
