@@ -111,7 +111,6 @@ class _PrimaryContext:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current for this thread."""
         if self.given_up:
             raise DeviceError("the GPU's context was closed after a CUDA error")
         try:

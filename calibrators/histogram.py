@@ -319,7 +319,6 @@ def _values(patterns: Patterns) -> Edges:
 
 
 def _bin(magnitude: float) -> int:
-    """Return the bin of a positive value."""
     return int(np.float32(magnitude).view(np.uint32)) >> SHIFT
 
 

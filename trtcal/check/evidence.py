@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,13 @@ class LabelEvidence:
         """Whether significantly more samples get their label's class as changed."""
         lost, won = self.counts
         return won > lost and mcnemar(lost, won) < P
+
+    @property
+    def beats_constant(self) -> bool:
+        """Whether they are significantly more than one class for all samples would get right."""
+        classes, counts = np.unique(self.labels, return_counts=True)
+        constant = np.full_like(self.labels, classes[counts.argmax()])
+        return replace(self, given=constant).is_better
 
     @property
     def is_open(self) -> bool:

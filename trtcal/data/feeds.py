@@ -111,7 +111,6 @@ class _Pass:
 
     @property
     def samples(self) -> int:
-        """How many there were so far."""
         return len(self.shapes)
 
     def feeds(self, source: Iterable[object]) -> Iterator[Feeds]:
@@ -131,7 +130,6 @@ class _Pass:
             yield arrays
 
     def all_labels(self) -> Labels | None:
-        """Return the labels of all feeds so far, None if they have none."""
         return np.concatenate(self._labels) if self._labels else None
 
     def _keep_labels(self, where: str, labels: Labels | None) -> None:

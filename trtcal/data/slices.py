@@ -126,7 +126,6 @@ def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
 
 
 def _order(path: Path, named: _Column, files: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return for each of the samples' files the row that names it."""
     if len(named.values) != len(named.codes):
         raise InputError(f"{path} has a second row for a file", "write one row for each image")
     missing = [file for file in files if file not in named.values]

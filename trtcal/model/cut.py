@@ -144,7 +144,6 @@ class _Parts:
         return sorted(nodes.values(), key=lambda node: self.order[id(node)])
 
     def inputs_of(self, nodes: Sequence[NodeProto]) -> list[ValueInfoProto]:
-        """Return the model's inputs that nodes read."""
         read = {name for node in nodes for name in reads(node)}
         return [value for name, value in self.inputs.items() if name in read]
 

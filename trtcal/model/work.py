@@ -144,7 +144,6 @@ class _Counter:
         return replace(self, inference=inference).nodes(graph.node, scope)
 
     def nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> list[NodeWork]:
-        """Return the work of nodes in order."""
         return [counted for i, node in enumerate(nodes) for counted in self._node(node, i, scope)]
 
     def _node(self, node: NodeProto, number: int, scope: Scope) -> list[NodeWork]:

@@ -50,7 +50,6 @@ class _Chain:
 
     @property
     def tensors(self) -> list[str]:
-        """The sums and the outputs of the makers."""
         return [name for maker in self.makers for name in (maker.sum.name, maker.made.name)]
 
     @property

@@ -123,7 +123,6 @@ class _Progress:
 
     @property
     def best(self) -> State:
-        """The best state so far."""
         if self.state is None:
             raise RuntimeError("nothing has been tried yet")
         return self.state

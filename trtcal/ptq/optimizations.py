@@ -20,7 +20,7 @@ from trtcal.ptq.changes import Changes
 from trtcal.ptq.channel_splitting import split_channels
 from trtcal.ptq.equalization import equalize, smooth
 from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
-from trtcal.ptq.scale_search import ScaleSearch, search_scales
+from trtcal.ptq.scale_search import search_scales
 from trtcal.ptq.zero_centering import zero_center
 from trtcal.quantization import Plan, find_layers, tensors_to_observe
 from trtcal.ranges import Calibration
@@ -257,10 +257,10 @@ def _search_scales(context: Context, state: State, _: Mapping[str, Calibration])
     started = monotonic()
     until = started + SEARCH_TIME * (context.until - started)
     with context.reporter("searching scales", len(state.calibration.ranges)) as advance:
-        samples = min(context.in_memory, SEARCH_SAMPLES)
-        objective = context.options.objective
-        search = ScaleSearch(samples, objective, lambda: monotonic() < until, advance)
-        ranges = search_scales(context.model(before), state.calibration, context.fit, search)
+        data = context.fit, min(context.in_memory, SEARCH_SAMPLES), context.options.objective
+        ranges = search_scales(
+            context.model(before), state.calibration, *data, lambda: monotonic() < until, advance
+        )
     if ranges is None:
         return ()
     narrowed = replace(before, calibration=ranges)

@@ -176,7 +176,6 @@ def _of_build(document: Document, folder: Path, name: str) -> Iterator[Check]:
 
 
 def _of_follower(path: Path, what: str, digest: str | None = None) -> Iterator[Check]:
-    """Yield the check of a file that a follower of runs writes and can check."""
     for kind in follower_kinds():
         if path.name in kind.outputs[:1]:
             yield Check(what, kind.problem(path.parent, digest))

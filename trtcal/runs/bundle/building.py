@@ -243,7 +243,6 @@ def _copy_model(request: Request, run: Origin, place: Path) -> tuple[Model, str]
 
 
 def _builds(request: Request, run: Origin, model: Model) -> list[Build]:
-    """Return the builds of the variant for the targets asked for."""
     builds = find_builds(request.run, run, model)
     targets = {canonical(target) for target in request.targets}
     there = {build.target for build in builds}
