@@ -175,10 +175,8 @@ class Scheduler:
         if self.running:
             self.idle_since = time.perf_counter()
         elif time.perf_counter() - self.idle_since > NO_WORKER_S:
-            raise BackendError(
-                f"no worker has been available for {NO_WORKER_S:.0f} s",
-                "check the state of the cluster with `ray status`",
-            )
+            hint = "check the state of the cluster with `ray status`"
+            raise BackendError(f"no worker has been available for {NO_WORKER_S:.0f} s", hint)
 
     def _next_task(self) -> Task:
         """Take work for about `TASK_S`, less towards the end, so that all end together."""

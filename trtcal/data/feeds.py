@@ -134,10 +134,8 @@ class _Pass:
 
     def _keep_labels(self, where: str, labels: Labels | None) -> None:
         if self.samples and (labels is None) != (not self._labels):
-            raise InputError(
-                f"data {where}: some feeds have labels and others have none",
-                "give labels in every feed, or in none",
-            )
+            hint = "give labels in every feed, or in none"
+            raise InputError(f"data {where}: some feeds have labels and others have none", hint)
         if labels is not None:
             self._labels.append(labels)
 

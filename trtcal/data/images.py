@@ -26,6 +26,7 @@ from trtcal.data.dataset import (
 from trtcal.data.preprocessing import Preprocess
 from trtcal.data.slices import reading_csv
 from trtcal.documents import canonical_json, digest_bytes
+from trtcal.documents.bounds import MB, read_bytes
 from trtcal.errors import InputError
 from trtcal.model import TensorSpec
 
@@ -38,10 +39,8 @@ def image_labels(folder: Path, files: Sequence[str], kind: str | None) -> Labels
 
     `kind` is "csv" or "folders". `InputError` if a file has no label, or a label no file.
     """
-    if kind is None:
-        return None
-    read = from_csv if kind == "csv" else from_folders
-    return read(folder, files)
+    read = {"csv": from_csv, "folders": from_folders}.get(kind or "")
+    return read(folder, files) if read else None
 
 
 def from_csv(folder: Path, files: Sequence[str]) -> Labels:
@@ -85,10 +84,8 @@ def _keep(rows: dict[str, int], path: Path, line: int, file: str, label: str | N
 
 
 def _wrong(path: Path, line: int, what: str) -> InputError:
-    return InputError(
-        f"{path}, line {line}: {what}",
-        "write file,label in the first line, then one line for each image",
-    )
+    hint = "write file,label in the first line, then one line for each image"
+    return InputError(f"{path}, line {line}: {what}", hint)
 
 
 def from_folders(folder: Path, files: Sequence[str]) -> Labels:
@@ -98,15 +95,35 @@ def from_folders(folder: Path, files: Sequence[str]) -> Labels:
     """
     loose = [file for file in files if "/" not in file]
     if loose:
-        raise InputError(
-            f"image {loose[0]!r} is not in a class folder of {folder}",
-            'put each image into the folder of its class, or use labels = "csv"',
-        )
-    names = (item.name for item in folder.iterdir() if item.is_dir())
-    classes = sorted(name for name in names if not name.startswith("."))
+        hint = 'put each image into the folder of its class, or use labels = "csv"'
+        raise InputError(f"image {loose[0]!r} is not in a class folder of {folder}", hint)
+    classes = _class_folders(folder)
     _check_numbers(folder, classes)
     place = {name: number for number, name in enumerate(classes)}
     return np.array([place[file.split("/")[0]] for file in files], np.int64)
+
+
+def _class_folders(folder: Path) -> list[str]:
+    names = (item.name for item in folder.iterdir() if item.is_dir())
+    return sorted(name for name in names if not name.startswith("."))
+
+
+def folder_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the class folders of images, in the order of their numbers."""
+    return tuple(name for name in _class_folders(folder) if name.isprintable())
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """Return the names of classes in a text file, one a line; `InputError` if it is none of these."""
+    try:
+        names = read_bytes(path, MB).decode().rstrip("\n").split("\n")
+    except UnicodeError:
+        raise InputError(f"{path} is not UTF-8 text", "write one class per line") from None
+    for number, name in enumerate(map(str.strip, names), 1):
+        if not name or not name.isprintable():
+            hint = "write one name per line"
+            raise InputError(f"{path}, line {number}: this is not the name of a class", hint)
+    return tuple(map(str.strip, names))
 
 
 def _check_numbers(folder: Path, classes: list[str]) -> None:

@@ -244,10 +244,8 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
     document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != kind:
         other = document.get("kind") if isinstance(document, dict) else type(document).__name__
-        raise InputError(
-            f"{path} is not a trtcal {kind} (its kind is {other!r})",
-            f"give a {kind} that trtcal wrote",
-        )
+        hint = f"give a {kind} that trtcal wrote"
+        raise InputError(f"{path} is not a trtcal {kind} (its kind is {other!r})", hint)
     again = f"write it again: `{command}`" if command else "write it again with this trtcal"
     written = document.get("schema_version")
     if written != version:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,13 @@ def _without_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
     _copy_fields(proto, small, but="graph")
     _copy_fields(proto.graph, small.graph, but="initializer")
     return small
+
+
+def refill(entries: Any, kept: Iterable[Any]) -> None:
+    """Let a repeated field of a message have these entries, some of its own among them."""
+    kept = list(kept)
+    del entries[:]
+    entries.extend(kept)
 
 
 def _copy_fields(source: Any, target: Any, but: str) -> None:
@@ -221,8 +228,7 @@ def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[N
         if any(attribute.ref_attr_name for attribute in node.attribute):
             copied = NodeProto()
             copied.CopyFrom(node)
-            del copied.attribute[:]
-            copied.attribute.extend(attribute for attribute in filled if attribute is not None)
+            refill(copied.attribute, (item for item in filled if item is not None))
             node = copied
         yield node
 

@@ -62,10 +62,8 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
         array = left.pop(initializer.name, None)
         if array is None:
             continue
-        if (
-            tuple(initializer.dims) != array.shape
-            or initializer.data_type != onnx.TensorProto.FLOAT
-        ):
+        form = tuple(initializer.dims), initializer.data_type
+        if form != (array.shape, onnx.TensorProto.FLOAT):
             raise InputError(
                 f"the optimizations do not fit the constant {initializer.name!r}", HOW_TO_MAKE
             )

@@ -143,10 +143,8 @@ def improve(
     uses them. `InputError` for fewer than 8 samples, and for a plan that quantizes nothing.
     """
     if options.plan.asked.isdisjoint(NARROW):
-        raise InputError(
-            "the plan quantizes nothing, so that there is nothing to improve",
-            f"ask for {', '.join(NARROW)} in a layer, or leave --improve out",
-        )
+        hint = f"ask for {', '.join(NARROW)} in a layer, or leave --improve out"
+        raise InputError("the plan quantizes nothing, so that there is nothing to improve", hint)
     fit, selection = split_samples(prepared, dataset)
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, fit, options, reporter)

@@ -180,10 +180,8 @@ class History:
             if str(error) == "interrupted":
                 raise too_slow(self.path, size) from error
             if isinstance(error, sqlite3.OperationalError):
-                raise ResourceError(
-                    f"{self.path}: {error}",
-                    "check that no other program uses it and that the disk has room",
-                ) from error
+                hint = "check that no other program uses it and that the disk has room"
+                raise ResourceError(f"{self.path}: {error}", hint) from error
             raise InputError(
                 f"{self.path} is not a history: {error}", "give another --db"
             ) from error

@@ -184,10 +184,8 @@ def check_replaceable(folder: Path) -> None:
     """`InputError` if a folder holds something else than a run that another one may replace."""
     recover(folder)
     if folder.exists() and not (folder.is_dir() and _is_run(folder)):
-        raise InputError(
-            f"{folder} contains files that are not a trtcal run",
-            "choose another folder: `output` in trtcal.toml, or -o",
-        )
+        hint = "choose another folder: `output` in trtcal.toml, or -o"
+        raise InputError(f"{folder} contains files that are not a trtcal run", hint)
 
 
 def _is_run(folder: Path) -> bool:

@@ -66,10 +66,8 @@ def verify(path: Path, public_key: Path | None = None) -> list[Check]:
     names = (name for name in files_in(path) if name in recorded or name not in others)
     content = list(_of_documents(path, names, True) if path.is_dir() else _of_file(path))
     if not content and not recorded:
-        raise InputError(
-            f"{path} has no digest of trtcal",
-            "give a report, a JSON document of trtcal or the folder of a run",
-        )
+        hint = "give a report, a JSON document of trtcal or the folder of a run"
+        raise InputError(f"{path} has no digest of trtcal", hint)
     name = Path(os.path.abspath(path)).name
     return [*content, *files, Check(name, None, OF_SIGNATURE, "only bundles are signed")]
 

@@ -125,10 +125,8 @@ def _decimal(text: str, line: str, where: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(
-            f"{where} is not `tensor amax`: {line[:80]!r}",
-            "give a table of ranges, or name its --format",
-        ) from None
+        hint = "give a table of ranges, or name its --format"
+        raise InputError(f"{where} is not `tensor amax`: {line[:80]!r}", hint) from None
 
 
 def to_table_json(amaxes: Mapping[str, float]) -> bytes:

@@ -86,10 +86,8 @@ def prepare_with_record(
         see(graph, record)
         before = record.after
     if not graph.nodes:
-        raise InputError(
-            f"the outputs of model {model.path} do not depend on its inputs",
-            "give a model that uses its inputs",
-        )
+        hint = "give a model that uses its inputs"
+        raise InputError(f"the outputs of model {model.path} do not depend on its inputs", hint)
     notes = notes_on(graph, model)
     proto = export_model(graph, model.proto)
     with _blaming(passes, records):
@@ -108,10 +106,8 @@ def _blaming(passes: Iterable[Pass], records: Sequence[PassRecord]) -> Iterator[
         if not scripts:
             raise
         names = ", ".join(sorted(scripts))
-        raise InputError(
-            f"{names}: after these passes {error.message}",
-            "correct these passes, or leave them out",
-        ) from error
+        hint = "correct these passes, or leave them out"
+        raise InputError(f"{names}: after these passes {error.message}", hint) from error
 
 
 def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:

@@ -135,18 +135,16 @@ NEUTRALS = removal(
 
 NARROW: set[int] = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 WIDE: set[int] = {TensorProto.FLOAT, TensorProto.DOUBLE}
+WHOLE: set[int] = {TensorProto.INT32, TensorProto.INT64}
 FLOATS = NARROW | WIDE
 HOLDING: dict[int, set[int]] = {
-    TensorProto.FLOAT16: WIDE,
-    TensorProto.BFLOAT16: WIDE,
+    **dict.fromkeys(NARROW, WIDE),
     TensorProto.FLOAT: {TensorProto.DOUBLE},
-    TensorProto.INT8: {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64} | FLOATS,
-    TensorProto.UINT8: {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64} | FLOATS,
-    TensorProto.INT16: {TensorProto.INT32, TensorProto.INT64} | WIDE,
-    TensorProto.UINT16: {TensorProto.INT32, TensorProto.INT64} | WIDE,
+    **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8), {TensorProto.INT16} | WHOLE | FLOATS),
+    **dict.fromkeys((TensorProto.INT16, TensorProto.UINT16), WHOLE | WIDE),
     TensorProto.INT32: {TensorProto.INT64, TensorProto.DOUBLE},
     TensorProto.UINT32: {TensorProto.INT64, TensorProto.DOUBLE},
-    TensorProto.BOOL: {TensorProto.INT32, TensorProto.INT64} | FLOATS,
+    TensorProto.BOOL: WHOLE | FLOATS,
 }
 """Type -> the types that hold each of its values exactly."""
 

@@ -248,12 +248,8 @@ def _builds(request: Request, run: Origin, model: Model) -> list[Build]:
     there = {build.target for build in builds}
     if not builds or targets - there:
         missing = ", ".join(sorted(targets - there)) or "any target"
-        raise InputError(
-            f"{request.run} has no engine of {request.variant} for {missing}",
-            f"its targets are {', '.join(there)}"
-            if there
-            else "run again with targets: [build] in trtcal.toml",
-        )
+        hint = f"its targets are {', '.join(there)}" if there else "run again with [build] targets"
+        raise InputError(f"{request.run} has no engine of {request.variant} for {missing}", hint)
     return [build for build in builds if not targets or build.target in targets]
 
 
