@@ -47,8 +47,7 @@ def _factory(name: str) -> Factory:
     if name in BUILT_IN:
         factory: Factory = getattr(import_module("calibrators.methods"), BUILT_IN[name])
         return factory
-    entry = _entry_points().get(name)
-    if entry is None:
+    if (entry := _entry_points().get(name)) is None:
         raise UnknownCalibratorError(f"unknown calibrator {name!r}")
     loaded: Factory = entry.load()
     return loaded

@@ -862,8 +862,7 @@ def read_toml(path: Path, hint: str = "correct its TOML syntax") -> dict[str, An
 
 def _quoted(path: Path, problem: str) -> str:
     """Return the line that a problem of TOML's reader is about, "" if it names none."""
-    number = re.search(r"at (?:line (\d+)|end of document)", problem)
-    if number is None:
+    if (number := re.search(r"at (?:line (\d+)|end of document)", problem)) is None:
         return ""
     lines = path.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
     line = int(number[1] or len(lines))

@@ -184,8 +184,7 @@ AS_INT8 = frozenset(("minmax", "percentile"))  # methods that choose without a l
 def _choose(method: str, calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorRange:
     chosen = calibrator(histogram)
     notes = [chosen.note] if chosen.note else []
-    infinite = histogram.positive_inf + histogram.negative_inf
-    if infinite:
+    if infinite := histogram.positive_inf + histogram.negative_inf:
         notes.append(f"{infinite} infinite values were not counted")
     low, high, counts = histogram.magnitudes()
     outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())

@@ -82,8 +82,7 @@ def _check_with_model(
         if issue:
             issues.append(issue)
             samples = replace(samples, labels=None)
-    image = find_image_input(model)
-    if image is not None:
+    if (image := find_image_input(model)) is not None:
         more = in_doubt(model, dataset, samples)
         issues += ImageChecks(probe, image, more).run(samples)
     elif samples.labels is None:
@@ -145,8 +144,7 @@ class ImageChecks:
         return issue, self._with(samples, transposed(self.image, array)) if issue else samples
 
     def _noise(self, samples: Samples) -> Checked:
-        noise = check_noise(self.image, samples.feeds[self.image.name])
-        if noise is None:
+        if (noise := check_noise(self.image, samples.feeds[self.image.name])) is None:
             return None, samples
         classes = self.probe.run(samples).classes
         if samples.labels is None or classes is None:

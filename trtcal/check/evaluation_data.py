@@ -81,8 +81,7 @@ class EvaluationCheck:
         return self._of_images(samples) or ([issue] if issue else [])
 
     def _of_images(self, samples: Samples) -> list[DataIssue]:
-        image = find_image_input(self.model)
-        if image is None:
+        if (image := find_image_input(self.model)) is None:
             return []
         probe, more = ModelProbe(self.model, BATCH), in_doubt(self.model, self.dataset, samples)
         with suppress(BackendError):  # it may take no other batch than that of the evaluation

@@ -47,14 +47,12 @@ def from_csv(folder: Path, files: Sequence[str]) -> Labels:
     """Return the labels that `labels.csv` (columns file and label, integers) gives to `files`."""
     path = folder / CSV
     rows = _rows(path)
-    absent = sorted(set(rows) - set(files))
-    if absent:
+    if absent := sorted(set(rows) - set(files)):
         raise InputError(
             f"{path} has a label for {absent[0]!r}, which is not an image in that folder",
             f"give paths relative to {folder}, with / between folders",
         )
-    missing = [file for file in files if file not in rows]
-    if missing:
+    if missing := [file for file in files if file not in rows]:
         raise InputError(
             f"{path} has no label for {missing[0]!r} ({len(missing)} of {len(files)} images)",
             "add a row for every image",
@@ -93,8 +91,7 @@ def from_folders(folder: Path, files: Sequence[str]) -> Labels:
 
     A folder without images keeps its place, so that a part of a dataset has the labels of the whole.
     """
-    loose = [file for file in files if "/" not in file]
-    if loose:
+    if loose := [file for file in files if "/" not in file]:
         hint = 'put each image into the folder of its class, or use labels = "csv"'
         raise InputError(f"image {loose[0]!r} is not in a class folder of {folder}", hint)
     classes = _class_folders(folder)

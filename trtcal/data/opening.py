@@ -180,8 +180,7 @@ def _open_path(
         return _open_folder(path, layout, images, labels)
     if path.suffix.lower() == ".json":
         return FeedDataset(path, layout, partial(read_feeds, path))
-    script = script_named(path)
-    if script is not None:
+    if (script := script_named(path)) is not None:
         return FeedDataset(script.path, layout, script)
     return _of_arrays(path, layout, _arrays_of(path, layout))
 

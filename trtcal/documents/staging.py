@@ -396,8 +396,7 @@ def together() -> Iterator[Batch]:
 
     Until then what is read is what was there before. A block inside of another one belongs to it.
     """
-    outer = _batch.get()
-    if outer is not None:
+    if (outer := _batch.get()) is not None:
         yield outer
         return
     batch = Batch()

@@ -258,8 +258,7 @@ def count_macs(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tens
     An operator of ONNX's that has no formula multiplies nothing; one of another domain may.
     """
     name = operator(node)
-    formula = FORMULAS.get(name)
-    if formula is None:
+    if (formula := FORMULAS.get(name)) is None:
         return 0 if _is_known(node) else None
     try:
         count = formula(Operands(node, inputs, outputs))

@@ -219,8 +219,7 @@ class _Check:
         if scale is None or scale.data_type not in FLOATS:
             return
         values = np.asarray(array_of(scale), np.float32)
-        wrong = _wrong_scale(values, self.kind in TAKEN)
-        if wrong:
+        if wrong := _wrong_scale(values, self.kind in TAKEN):
             count = f", one of {values.size}" if values.size > 1 else ""
             self.fail(
                 f"has a scale that is {wrong} ({name!r}{count})",
@@ -248,8 +247,7 @@ class _Check:
         if stored is None or stored.data_type != TensorProto.FLOAT8E4M3FN:
             return
         codes = array_of(stored).view(np.uint8)
-        count = int(np.count_nonzero(codes & 0x7F == 0x7F))
-        if count:
+        if count := int(np.count_nonzero(codes & 0x7F == 0x7F)):
             self.fail(
                 f"reads NaN: {count} of the {codes.size} values of {stored.name!r} are 0x7F or 0xFF",
                 f"{REQUANTIZE}: limit values to 448 times the scale before they become float8e4m3fn",

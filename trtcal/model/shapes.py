@@ -198,8 +198,7 @@ class Inference:
         shape: Shape = inputs[0].shape or ()
         if node.domain in (*STANDARD, CONTRIB) and node.op_type in UNMULTIPLIED:
             return shape
-        width = _last_size(node, inputs)
-        if width is None:
+        if (width := _last_size(node, inputs)) is None:
             self.assumed.append(
                 f"{node.output[0]!r}, made by {operator(node)}, has its input's shape"
             )

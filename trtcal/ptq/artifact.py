@@ -284,8 +284,7 @@ def _step(
     reader: gs.Node | None = node
     while reader is not None:
         output = reader.outputs[0]
-        known = calibration.ranges.get(placement.range_of(output.name))
-        if known is not None:
+        if (known := calibration.ranges.get(placement.range_of(output.name))) is not None:
             return known.amax / LEVELS
         reader = only_consumer(output, graph)
     return None

@@ -59,8 +59,7 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
     changed.CopyFrom(proto)
     left = dict(constants)
     for initializer in changed.graph.initializer:
-        array = left.pop(initializer.name, None)
-        if array is None:
+        if (array := left.pop(initializer.name, None)) is None:
             continue
         form = tuple(initializer.dims), initializer.data_type
         if form != (array.shape, onnx.TensorProto.FLOAT):

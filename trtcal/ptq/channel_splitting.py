@@ -211,8 +211,7 @@ class _Splitting:
         return np.moveaxis(self._constant(node.inputs[1]), axes[1] if axes else 1, 0)
 
     def _bias(self, node: gs.Node) -> Values:
-        bias = own_bias(node)
-        if bias is None:
+        if (bias := own_bias(node)) is None:
             raise RuntimeError(f"{node.name} has no bias of its own")
         return self._constant(bias.node.inputs[bias.index]).reshape(-1)
 

@@ -226,8 +226,7 @@ def _split(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequ
 
 
 def _zero_center(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
-    centered = zero_center(context.model(state), state.calibration)
-    if centered is None:
+    if (centered := zero_center(context.model(state), state.calibration)) is None:
         return ()
     return [replace(state.with_changes(centered[0]), calibration=centered[1])]
 

@@ -277,8 +277,7 @@ class LayerwiseReconstruction:
         """Return by what a layer's bias (channels,) is too small for the mean that is read behind."""
         mean = partial(self._mean, step, weights)
         missing = mean("float") - mean("quantized")
-        activation = activation_of(self.pair, step.itself.start)
-        if activation is None:
+        if (activation := activation_of(self.pair, step.itself.start)) is None:
             return missing
         expected = mean("float", activation)
         return solve_shift(missing, lambda tried: mean("quantized", activation, tried) - expected)

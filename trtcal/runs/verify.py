@@ -97,8 +97,7 @@ def _of_record(path: Path, base: Path | None = None) -> Iterator[Check]:
 
     Files of others are not checked. Names begin at `base`, or else at the path.
     """
-    run = place_in_run(path)
-    if run is None:
+    if (run := place_in_run(path)) is None:
         runs = [Path(name).parent for name in files_in(path) if Path(name).name == FILES]
         for inner in runs:
             yield from _of_record(path / inner, Path(os.path.realpath(path)))

@@ -156,8 +156,7 @@ def notes_on(graph: gs.Graph, source: Model) -> tuple[str, ...]:
     called = {(function.domain, function.name) for function in source.proto.functions}
     nodes: dict[str, list[str]] = {}
     for node in graph.nodes:
-        why = _why_kept(node, called)
-        if why:
+        if why := _why_kept(node, called):
             nodes.setdefault(why, []).append(node.name)
     for chain in find_chains(graph):
         why = f"no Q/DQ take the place of its fake quantization: {chain.why_kept}"

@@ -40,8 +40,7 @@ def drop_other_types(proto: onnx.ModelProto) -> None:
 
 
 def _check(model: Model, node: NodeProto, number: int) -> None:
-    why = _unreadable(node)
-    if why:
+    if why := _unreadable(node):
         shown = repr(node.name) if node.name else f"number {number}"
         hint = "export the model without it"
         raise InputError(f"model {model.path}: node {shown} ({node.op_type!r}) {why}", hint)

@@ -117,8 +117,7 @@ class Draft:
 
         Its builder is weakly typed and has a flag for these alone: `InputError` for other formats.
         """
-        others = self.asked.intersection(NARROW) - {"int8"}
-        if others:
+        if others := self.asked.intersection(NARROW) - {"int8"}:
             raise InputError(
                 f"{server} builds engines in FP32, FP16 or INT8, and {self.request.variant} has "
                 f"layers in {spelled(others)}",

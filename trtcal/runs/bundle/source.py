@@ -36,8 +36,7 @@ def find_model(folder: Path, run: Origin, variant: str) -> tuple[Model, list[str
     `InputError` if the run has no such variant.
     """
     steps = {Path(step.output).stem: step for step in run.of_stage("quantize")}
-    step = steps.get(variant)
-    if step is None:
+    if (step := steps.get(variant)) is None:
         raise InputError(
             f"{folder} has no variant {variant!r}", f"its variants are {', '.join(steps)}"
         )
