@@ -100,8 +100,7 @@ def read_observation(path: Path) -> Observation:
         observation = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
         return replace(observation, sample_digests="".join(more))
 
-    observation: Observation = parsing(path, build)
-    return observation
+    return parsing(path, build)
 
 
 def cached(

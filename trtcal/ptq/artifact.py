@@ -188,8 +188,7 @@ def read_optimizations(path: Path) -> Optimizations:
             raise InputError(f"{path} was changed after it was written", HOW_TO_MAKE)
         return result
 
-    optimizations: Optimizations = parsing(path, build)
-    return optimizations
+    return parsing(path, build)
 
 
 def _bounds(least: float, largest: float | None) -> Bounds:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from trtcal.backends.trial import crashes_as_warnings
@@ -39,6 +38,7 @@ from trtcal.ptq.optimizations import (
     ImproveOptions,
     OutOfTimeError,
     State,
+    now,
 )
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
@@ -221,7 +221,7 @@ def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: R
         samples=whole(most),
         in_memory=whole(in_memory),
         options=options,
-        until=monotonic() + options.seconds,
+        until=now() + options.seconds,
         reporter=reporter,
         build=build,
     )
@@ -238,12 +238,12 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
     progress = _Progress()
     for method, table in tables.items():
         name = NEAREST if method == NONE else f"{RANGES}{method}"
-        ranges = _Attempt(name, "", [State(table, tables)], monotonic())
+        ranges = _Attempt(name, "", [State(table, tables)], now())
         progress = _judged(progress, context, judge, ranges)
     for optimization in filter(options.takes, OPTIMIZATIONS):
         try:
             context.check_time()
-            started = monotonic()
+            started = now()
             with crashes_as_warnings():
                 states = optimization.apply(context, progress.best, progress.ranges)
                 attempt = _Attempt(
@@ -261,7 +261,7 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
         return progress
     first, *others = attempt.states
     plan = context.plan
-    in_time = itertools.takewhile(lambda _: monotonic() <= context.until, others)
+    in_time = itertools.takewhile(lambda _: now() <= context.until, others)
 
     def measured(state: State) -> tuple[Verdict, State]:
         return judge.measure(quantize(context.model(state), state.calibration, plan).proto), state
@@ -271,7 +271,7 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     if others and plan.ranged:
         what = f"{what}; with ranges by {state.calibration.method}"
     kept = progress.keeps(verdict, attempt.finer)
-    seconds = monotonic() - attempt.started
+    seconds = now() - attempt.started
     tried = Try(attempt.name, what, verdict.loss, verdict.value, kept, seconds)
     return replace(
         progress,

@@ -87,7 +87,7 @@ class Context:
     """What optimizations work with: the prepared model, and samples to fit to.
 
     `samples` of `fit` are used, and `in_memory` of them layer by layer. `until` is when time is over,
-    by `monotonic`. `build` gives the prepared model with changes.
+    by `now`. `build` gives the prepared model with changes.
     """
 
     prepared: Model
@@ -110,7 +110,7 @@ class Context:
 
     def check_time(self) -> None:
         """Leave an optimization if time is over."""
-        if monotonic() > self.until:
+        if now() > self.until:
             raise OutOfTimeError
 
     @contextmanager
@@ -129,6 +129,11 @@ class Context:
         with reporter(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
             options = ObserveOptions(batch=BATCH)
             return observe(model, self.fit, tensors, options, advance)
+
+
+def now() -> float:
+    """Return the time in seconds."""
+    return monotonic()
 
 
 Apply = Callable[[Context, State, Mapping[str, Calibration]], Sequence[State]]
@@ -253,12 +258,12 @@ def _reconstructed(context: Context, state: State, options: ReconstructionOption
 def _search_scales(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
     """Search without biases that were corrected for other ranges, and correct biases after it."""
     before = state.float_only
-    started = monotonic()
+    started = now()
     until = started + SEARCH_TIME * (context.until - started)
     with context.reporter("searching scales", len(state.calibration.ranges)) as advance:
         data = context.fit, min(context.in_memory, SEARCH_SAMPLES), context.options.objective
         ranges = search_scales(
-            context.model(before), state.calibration, *data, lambda: monotonic() < until, advance
+            context.model(before), state.calibration, *data, lambda: now() < until, advance
         )
     if ranges is None:
         return ()
