@@ -26,7 +26,7 @@ from trtcal.data.dataset import (
 from trtcal.data.preprocessing import Preprocess
 from trtcal.data.slices import reading_csv
 from trtcal.documents import canonical_json, digest_bytes
-from trtcal.documents.bounds import MB, read_bytes
+from trtcal.documents.bounds import ARRAYS_BYTES, MB, check_file, read_bytes
 from trtcal.errors import InputError
 from trtcal.model import TensorSpec
 
@@ -253,13 +253,8 @@ def _files(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _state(file: Path) -> tuple[int, int]:
-    try:
-        info = file.stat()
-    except OSError as error:
-        raise InputError(
-            f"image {file} cannot be read: {error}", "check the file and its permissions"
-        ) from error
-    return info.st_size, info.st_mtime_ns
+    size = check_file(file, ARRAYS_BYTES, "check the file and its permissions")
+    return size, file.stat().st_mtime_ns
 
 
 def _image_input(folder: Path, layout: Layout) -> TensorSpec:

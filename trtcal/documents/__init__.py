@@ -49,6 +49,7 @@ from trtcal.documents.digests import (
     FILES,
     Document,
     canonical_json,
+    digest_blocks,
     digest_bytes,
     digest_document,
     digest_file,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,18 @@ def digest_bytes(data: bytes | memoryview) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+def digest_blocks(blocks: Iterable[bytes]) -> str:
+    """Return the digest of bytes that come in blocks."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block)
+    return "sha256:" + digest.hexdigest()
+
+
 def digest_file(path: Path) -> str:
     """Return the digest of a file's bytes, read in blocks."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return "sha256:" + digest.hexdigest()
+        return digest_blocks(iter(lambda: file.read(1 << 20), b""))
 
 
 def digest_document(document: Document) -> str:

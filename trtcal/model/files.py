@@ -8,7 +8,6 @@ its file is an external tensor with an entry `basepath`: the folder.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from trtcal.documents import digest_bytes, replacing, together, write_bytes
+from trtcal.documents import digest_blocks, digest_bytes, replacing, together, write_bytes
 from trtcal.formats import REFUSED, TYPES, Precision
 
 Array = npt.NDArray[Any]
@@ -169,10 +168,7 @@ def _blocks(tensor: TensorProto) -> Iterator[bytes]:
 
 def digest_of(tensor: TensorProto) -> str:
     """Return the digest of a weight's bytes, read in blocks."""
-    digest = hashlib.sha256()
-    for block in _blocks(tensor):
-        digest.update(block)
-    return "sha256:" + digest.hexdigest()
+    return digest_blocks(_blocks(tensor))
 
 
 def load_external(proto: onnx.ModelProto, folder: Path, most: int = EMBEDDED) -> None:
@@ -338,10 +334,8 @@ class OnnxFile:
         self.placed: Placed = []
         if not fits(proto, most):
             self.placed = beside(proto, "")[1]
-            digest = hashlib.sha256()
-            for piece in _pieces(self.placed):
-                digest.update(piece)
-            self.weights = f"weights-{digest.hexdigest()[:32]}.bin"
+            digest = digest_blocks(_pieces(self.placed)).partition(":")[2]
+            self.weights = f"weights-{digest[:32]}.bin"
             proto, _ = beside(proto, self.weights)
         self.data = bytes(proto.SerializeToString(deterministic=True))
 

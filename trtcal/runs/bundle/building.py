@@ -31,6 +31,7 @@ from trtcal.documents import (
     to_fields,
     write_bytes,
     write_json,
+    write_npz,
     write_text,
 )
 from trtcal.errors import BackendError, GateFailed, InputError
@@ -213,7 +214,7 @@ def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Document, 
         _copy_engine(request, build, run, place) for build in _builds(request, run, model)
     )
     golden = make_golden(model, request.data, request.samples)
-    golden.write(place / GOLDEN)
+    write_npz(place / GOLDEN, golden.arrays.items())
     for name in ("report.html", REPORT_FILE, RUN_FILE):
         copy(request.run, name, place / name)
     materials = _materials(run, report) | _copy_tables(request, run, engines[0][1], place)

@@ -247,11 +247,7 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.serialization import (
-            Encoding,
-            PublicFormat,
-            load_pem_public_key,
-        )
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError:
         raise RefusedError(
             "the signature was not checked, because `cryptography` is not installed"
@@ -265,13 +261,19 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
         raise RefusedError(f"the public key {path} cannot be read: {shown(error)}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RefusedError(f"the public key {path} is not an EC key on P-256")
-    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    name = hashlib.sha256(public).hexdigest()
-    for signature in (signature for named, signature in signatures if named == name):
+    for signature in (signature for name, signature in signatures if name == key_name(key)):
         with suppress(InvalidSignature):
             key.verify(signature, data, ec.ECDSA(SHA256()))
             return True
     return False
+
+
+def key_name(public: Any) -> str:
+    """Return the digest of a public key, by which signatures name it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
 
 
 def _decoded(text: str, what: str) -> bytes:
