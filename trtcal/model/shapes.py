@@ -159,13 +159,9 @@ class Inference:
             values = {
                 n: numpy_helper.from_array(t.value, n) for n, t in pairs if t.value is not None
             }
+            imports = [helper.make_opsetid(d, v) for d, v in self.opsets.items()]
             inferred: Types = onnx.shape_inference.infer_node_outputs(
-                schema,
-                node,
-                types,
-                values,
-                opset_imports=[helper.make_opsetid(d, v) for d, v in self.opsets.items()],
-                ir_version=self.ir_version,
+                schema, node, types, values, opset_imports=imports, ir_version=self.ir_version
             )
         except Exception:  # no schema, or a model that does not fit it: it raises what it likes
             return {}

@@ -177,14 +177,8 @@ class _Counter:
         return outputs, [NodeWork(name, operator(node), every, moved, *where)]
 
     def _inside(self, name: str, what: str, times: int = 1) -> _Counter:
-        return replace(
-            self,
-            prefix=f"{name}/",
-            root=self.root or name,
-            body=f"{what} {name!r}",
-            times=self.times * times,
-            depth=self.depth + 1,
-        )
+        inner = replace(self, prefix=f"{name}/", root=self.root or name, body=f"{what} {name!r}")
+        return replace(inner, times=self.times * times, depth=self.depth + 1)
 
     def _within(
         self, graph: onnx.GraphProto, name: str, what: str, scope: Scope, times: int = 1

@@ -189,21 +189,17 @@ def _recalibrated(
     model = context.model(state)
     tensors = tensors_to_observe(find_layers(model))
     known = state.calibration.ranges
-    if not context.plan.ranged:
-        return [state]
     changed = [tensor for tensor in tensors if tensor in changes.moved or tensor not in known]
-    if not changed:
+    if not (changed and context.plan.ranged):
         return [state]
     observation = context.observe(model, changed, context.reported)
     first = state.calibration.method
     others = state.tables if context.options.effort == "best" else ()
-    tables = dict(state.tables)
+    tables = {**state.tables, first: state.calibration}
     methods = dict.fromkeys((first, *others))
     for calibrator in methods:
         new = calibrate(observation, method if method and calibrator == first else calibrator)
-        tables[calibrator] = _joined(
-            tensors, state.calibration if calibrator == first else tables[calibrator], new
-        )
+        tables[calibrator] = _joined(tensors, tables[calibrator], new)
     return [replace(state, calibration=tables[method], tables=tables) for method in methods]
 
 

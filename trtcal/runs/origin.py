@@ -168,15 +168,9 @@ class Origin:
         body = {key: value for key, value in vars(self).items() if key not in left}
         steps = [{"stage": s.stage, "output": s.output, "digest": s.digest} for s in self.stages]
         seconds = {step.output: round(step.seconds, 3) for step in self.stages}
-        document = {
-            "kind": RUN,
-            "schema_version": 1,
-            "trtcal": __version__,
-            "command": command,
-            **body,
-            "stages": steps,
-            "measured": {**to_fields(self.measured), "seconds": seconds, "record": FILES},
-        }
+        head = {"kind": RUN, "schema_version": 1, "trtcal": __version__, "command": command}
+        measured = {**to_fields(self.measured), "seconds": seconds, "record": FILES}
+        document = {**head, **body, "stages": steps, "measured": measured}
         return write_document(folder / RUN_FILE, document)
 
 
