@@ -224,7 +224,7 @@ def before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto
 def cut_before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> tuple[str, ...]:
     """Return the tensors at which a cut leaves these nodes, and all that depends on them, out.
 
-    None if no layer that multiplies would be left in the body. Those that hold no floats, such as
+    None of them if no layer that multiplies would be left in the body. Those without floats, such as
     shapes, follow a cut by themselves.
     """
     left = before(proto, nodes)
