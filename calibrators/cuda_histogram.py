@@ -42,13 +42,11 @@ class Device(Memory, Protocol):
 
     def read(self, address: int, array: Array) -> None:
         """Copy from `address` into an array, which has its values on return."""
-        ...
 
     def launch(
         self, kernel: str, blocks: int, values: int, elements: int, fp16: bool, words: int
     ) -> None:
         """Run a kernel over the elements at address `values`; on return, `words` are written."""
-        ...
 
 
 class PyCudaDevice(PyCudaMemory):

@@ -28,15 +28,12 @@ class Memory(Protocol):
 
     def allocate(self, nbytes: int) -> int:
         """Return the address of `nbytes` new bytes."""
-        ...
 
     def copy(self, address: int, array: Array) -> None:
         """Copy the elements of an array, in C order, to `address`; they are there on return."""
-        ...
 
     def free(self, address: int) -> None:
         """Give back what `allocate` gave."""
-        ...
 
 
 class PyCudaMemory:
@@ -114,7 +111,6 @@ class _PrimaryContext:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current for this thread."""
         if self.given_up:
             raise DeviceError("the GPU's context was closed after a CUDA error")
         try:

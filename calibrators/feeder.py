@@ -122,8 +122,7 @@ class Feeder:
 
         `FeedError` if the batch does not fit, or there never was one.
         """
-        feeds = self._next_full()
-        if feeds is None:
+        if (feeds := self._next_full()) is None:
             return None
         arrays = [self._fitting(name, feeds) for name in names]
         self.unused = tuple(sorted(set(feeds) - set(names)))

@@ -59,20 +59,6 @@ class Histogram:
     `VALUES_KEPT` values take half a MiB, more take 4 MiB.
     """
 
-    __slots__ = (
-        "_dense",
-        "_kept",
-        "_older",
-        "_room",
-        "_size",
-        "maximum",
-        "minimum",
-        "nan",
-        "negative_inf",
-        "positive_inf",
-        "zeros",
-    )
-
     def __init__(self) -> None:
         self._dense: npt.NDArray[np.uint32] | None = None
         self._room = COUNT_LIMIT
@@ -86,12 +72,8 @@ class Histogram:
         self._kept: Patterns | None = np.empty(0, np.uint32)
         self._size = 0
         self._older: Bins = np.empty(0, np.uint32), np.empty(0, np.int64)
-        self.zeros = 0
-        self.nan = 0
-        self.positive_inf = 0
-        self.negative_inf = 0
-        self.minimum = math.inf
-        self.maximum = -math.inf
+        self.zeros = self.nan = self.positive_inf = self.negative_inf = 0
+        self.minimum, self.maximum = math.inf, -math.inf
 
     def update(self, values: npt.ArrayLike, padding: int = 0) -> None:
         """Count every element of `values` (float32, or float16, which float32 holds exactly).
@@ -103,7 +85,7 @@ class Histogram:
             raise TypeError(f"a histogram counts float32 or float16 values, not {array.dtype}")
         bits = array.astype(np.float32, copy=False).reshape(-1).view(np.int32)
         if self._kept is not None and self._size + finite_nonzero(bits) > VALUES_KEPT:
-            self._spill()
+            self._spill(self._kept[: self._size])
         if self._kept is not None:
             self._keep(bits)
         else:
@@ -121,15 +103,11 @@ class Histogram:
         if numbers[0]:
             self._extend(0, 0)
 
-    def _spill(self) -> None:
+    def _spill(self, kept: Patterns) -> None:
         """Stop to keep values: count those that are there."""
-        kept, self._kept = self._values(), None
+        self._kept = None
         self._room -= kept.size
         count_values(kept.view(np.int32), self._counts())
-
-    def _values(self) -> Patterns:
-        """Return the values that are kept."""
-        return np.empty(0, np.uint32) if self._kept is None else self._kept[: self._size]
 
     def _count(self, bits: Bits) -> None:
         if bits.size > self._room:
@@ -183,11 +161,7 @@ class Histogram:
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of `other`: afterwards this is the histogram of both sets of values."""
-        if (
-            self._size + other._size <= VALUES_KEPT
-            and self._kept is not None
-            and other._kept is not None
-        ):
+        if self.keeps(other._size) and other._kept is not None:
             self._keep(other._kept[: other._size].view(np.int32))
         else:
             self._fold()
@@ -345,7 +319,6 @@ def _values(patterns: Patterns) -> Edges:
 
 
 def _bin(magnitude: float) -> int:
-    """Return the bin of a positive value."""
     return int(np.float32(magnitude).view(np.uint32)) >> SHIFT
 
 

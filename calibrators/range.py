@@ -38,7 +38,6 @@ class Calibrator(Protocol):
 
     def __call__(self, histogram: Histogram) -> Range:
         """Choose the range of one tensor; `EmptyHistogramError` if nothing was observed."""
-        ...
 
 
 def guard(amax: float, histogram: Histogram) -> Range:

@@ -13,13 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from calibrators.range import Calibrator
 
 GROUP = "trtcal.calibrators"
-BUILT_IN = {
-    "auto": "calibrators.methods:Auto",
-    "entropy": "calibrators.methods:Entropy",
-    "minmax": "calibrators.methods:MinMax",
-    "mse": "calibrators.methods:MSE",
-    "percentile": "calibrators.methods:Percentile",
-}
+BUILT_IN = {kind.lower(): kind for kind in ("Auto", "Entropy", "MinMax", "MSE", "Percentile")}
 
 Factory = Callable[..., Calibrator]
 _registered: dict[str, Factory] = {}
@@ -51,11 +45,9 @@ def _factory(name: str) -> Factory:
     if name in _registered:
         return _registered[name]
     if name in BUILT_IN:
-        module, attribute = BUILT_IN[name].split(":")
-        factory: Factory = getattr(import_module(module), attribute)
+        factory: Factory = getattr(import_module("calibrators.methods"), BUILT_IN[name])
         return factory
-    entry = _entry_points().get(name)
-    if entry is None:
+    if (entry := _entry_points().get(name)) is None:
         raise UnknownCalibratorError(f"unknown calibrator {name!r}")
     loaded: Factory = entry.load()
     return loaded

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 
 from calibrators.device_memory import Memory, PyCudaMemory
@@ -248,12 +247,7 @@ class BuilderCalibrator:
         self._watching.enter_context(self.failures.of_signals())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._watching.close()
         # A builder that failed may have failed because of a callback, which then says why.
         because = self.failures.first is not None and isinstance(error, Exception)

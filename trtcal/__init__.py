@@ -27,10 +27,9 @@ from trtcal.errors import __version__ as __version__
 
 if TYPE_CHECKING:
     from trtcal.backends.options import BuildOptions
-    from trtcal.check.issues import DataCheck
     from trtcal.config import Config, ImagesConfig
     from trtcal.data import Dataset
-    from trtcal.data.issues import DataIssue
+    from trtcal.data.issues import DataCheck, DataIssue
     from trtcal.errors import BackendError, GateFailed, InputError, ResourceError, TrtcalError
     from trtcal.evaluate.ab import ABOptions, ABTest
     from trtcal.evaluate.comparison import Comparison
@@ -68,10 +67,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "backends.options": ("BuildOptions",),
-    "check.issues": ("DataCheck",),
     "config": ("Config", "ImagesConfig"),
     "data": ("Dataset",),
-    "data.issues": ("DataIssue",),
+    "data.issues": ("DataCheck", "DataIssue"),
     "errors": ("BackendError", "GateFailed", "InputError", "ResourceError", "TrtcalError"),
     "evaluate.comparison": ("Comparison",),
     "evaluate.ab": ("ABOptions", "ABTest"),

@@ -31,9 +31,8 @@ else:
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-FILE = "trtcal.toml"
+FILE, PAGE = "trtcal.toml", "see docs/configuration.md"
 MOST_BYTES = 1 << 20
-DEFAULT_TARGETS = ("cpu", "sm89")
 METHODS = ("minmax", "percentile", "entropy")
 TASKS = (
     *("classification", "multilabel", "detection", "segmentation", "regression", "embedding"),
@@ -57,13 +56,7 @@ class WrongKeyError(InputError):
     `example` is a right value of it, as TOML has it.
     """
 
-    def __init__(
-        self,
-        problem: str,
-        key: str = "",
-        hint: str = "see docs/configuration.md",
-        example: str = "",
-    ) -> None:
+    def __init__(self, problem: str, key: str = "", hint: str = PAGE, example: str = "") -> None:
         shown = f"for example: {key.rpartition('.')[2]} = {example}" if example and key else hint
         super().__init__(problem.format(repr(key)), shown)
         self.problem, self.key, self.advice, self.example = problem, key, hint, example
@@ -153,10 +146,7 @@ def _factor(value: Any) -> Any:
 
 TEXT = Kind("a string", lambda value: isinstance(value, str), example='"text"')
 FILE_NAME = Kind(
-    TEXT.words,
-    lambda value: isinstance(value, str) and "\0" not in value,
-    Path,
-    example='"folder/file"',
+    TEXT.words, lambda value: TEXT.fits(value) and "\0" not in value, Path, '"folder/file"'
 )
 COUNT = Kind(
     "a whole number from 1 to 1,000,000",
@@ -384,28 +374,16 @@ class ImagesConfig:
     layout: str = key(one_of("NCHW", "NHWC"), about="The order of the model's axes.")
     scale: float = key(FACTOR, about="What each pixel, from 0 to 255, is multiplied by.")
     mean: tuple[float, ...] = key(
-        NUMBERS,
-        (0.0,),
-        "Subtracted from the scaled pixels: one number, or one for each channel.",
-        unset="0",
+        NUMBERS, (0.0,), "Subtracted from the scaled pixels, for all channels or each.", unset="0"
     )
     std: tuple[float, ...] = key(
-        NUMBERS,
-        (1.0,),
-        "What the result is divided by: one number, or one for each channel.",
-        unset="1",
+        NUMBERS, (1.0,), "What the result is divided by, for all channels or each.", unset="1"
     )
     resize: int | tuple[int, int] | None = key(
-        SIDES,
-        None,
-        "The length of the shorter side in pixels, or height and width.",
-        unset="not resized",
+        SIDES, None, "The shorter side in pixels, or height and width.", unset="not resized"
     )
     crop: tuple[int, int] | None = key(
-        CROP,
-        None,
-        "Height and width in pixels of the part that is cut from the middle.",
-        unset="not cut",
+        CROP, None, "Height and width in pixels of the part cut from the middle.", unset="not cut"
     )
     interpolation: str = key(
         one_of("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"),
@@ -433,14 +411,10 @@ class DataConfig:
     """Settings of all data of a model."""
 
     constants: dict[str, Any] = key(
-        partial(by_name, CONSTANT),
-        dict,
-        "Inputs that are the same for all samples, by their names.",
+        partial(by_name, CONSTANT), dict, "Inputs that are the same for all samples, by name."
     )
     states: dict[str, str] = key(
-        partial(by_name, TEXT),
-        dict,
-        "Outputs that become an input at the next sample of a sequence: output to input.",
+        partial(by_name, TEXT), dict, "Outputs that are the next sample's input: output to input."
     )
     sample_axis: bool = key(
         FLAG, True, "`false` if the inputs have no axis for samples: each feed is one sample."
@@ -456,9 +430,7 @@ class PrepareConfig:
     )
     add: tuple[str, ...] = key(STRINGS, (), "Preparation passes to add that run on request only.")
     passes: tuple[Path, ...] = key(
-        SCRIPTS,
-        (),
-        "Python files with preparation passes of your own, which run last; needs `--trust`.",
+        SCRIPTS, (), "Python files with passes of your own, which run last; needs `--trust`."
     )
 
 
@@ -467,10 +439,7 @@ class CalibrationConfig:
     """The data and methods to calibrate with."""
 
     data: Path | None = key(
-        FILE_NAME,
-        None,
-        "Calibration data: a file, a folder or a script.",
-        unset="needed for `trtcal run`",
+        FILE_NAME, None, "The data: a file, a folder or a script.", unset="needed for `trtcal run`"
     )
     labels: str | Path | None = key(
         LABELLED_BY, None, "Where the labels of the samples are; `.npz` files have their own."
@@ -529,15 +498,10 @@ class EvaluationConfig:
     )
     batch: int = key(COUNT, 32, "Samples that are run together.")
     rounds: int | None = key(
-        COUNT,
-        None,
-        "Timed runs of each variant.",
-        unset="60 if a limit or a price asks for times, else 6",
+        COUNT, None, "Timed runs of a variant.", unset="60 if a limit or price needs times, else 6"
     )
     slices: Path | None = key(
-        FILE_NAME,
-        None,
-        "A CSV file of attributes: their names in the first line, then a row for each sample.",
+        FILE_NAME, None, "A CSV of attributes: their names in line 1, then a row for each sample."
     )
     metric: Path | None = key(
         FILE_NAME,
@@ -557,24 +521,16 @@ class PlanConfig:
     layers: dict[str, str] = key(_texts, dict, "Precisions of single layers by their names.")
     default: str = key(TEXT, "int8", "The precision of every other layer.")
     method: str | None = key(
-        TEXT,
-        None,
-        "The calibration method whose ranges the plan takes.",
-        unset="`method` of `[calibration]`",
+        TEXT, None, "The method whose ranges the plan takes.", unset="`method` of `[calibration]`"
     )
     rules: tuple[dict[str, Any], ...] = key(
-        TABLES,
-        (),
-        "Precisions by pattern, operator or other traits of layers, as in a plan's JSON.",
+        TABLES, (), "Precisions by pattern, operator or other traits, as in a plan's JSON."
     )
     second_qdq: tuple[str, ...] = key(
         STRINGS, (), "Nodes that read in INT8 through a second Q/DQ pair, as in a plan's JSON."
     )
     rest: str | None = key(
-        one_of("fp16", "fp32"),
-        None,
-        "The precision of what is not quantized.",
-        unset="`rest` of `[build]`",
+        one_of("fp16", "fp32"), None, "The precision of the rest.", unset="`rest` of `[build]`"
     )
     block_size: int = key(COUNT, 128, "Weights in INT4 that share a scale: 128 or 64.")
     improve: str | None = key(
@@ -623,7 +579,7 @@ class BuildConfig:
     @property
     def run_targets(self) -> tuple[str, ...]:
         """The targets of a run."""
-        return self.targets or DEFAULT_TARGETS
+        return self.targets or ("cpu", "sm89")
 
     @property
     def compares_fp16(self) -> bool:
@@ -661,10 +617,7 @@ class ReportConfig:
     """The price of an hour of the machine where latency is measured, for the cost of inferences."""
 
     price_per_hour: float | None = key(
-        RATE,
-        None,
-        "The price of an hour of the machine where latency is measured.",
-        unset="no costs",
+        RATE, None, "The price of an hour of the machine that measures latency.", unset="no costs"
     )
     currency: str = key(CURRENCY, "USD", "The currency of the price.")
 
@@ -680,22 +633,13 @@ class CostConfig:
         read_tags, dict, "Tags of the runs, such as a team: any key to a text."
     )
     inferences_per_month: float | None = key(
-        RATE,
-        None,
-        "The number of inferences in a month, from which the cost of a month follows.",
-        unset="cost per million inferences only",
+        RATE, None, "Inferences in a month, for its cost.", unset="cost per million inferences only"
     )
     instance: str | None = key(
-        LABEL,
-        None,
-        "The type of the machine where latency is measured, as a table of prices has it.",
-        unset="found by its GPU",
+        LABEL, None, "The machine's type, as a table of prices has it.", unset="found by its GPU"
     )
     region: str | None = key(
-        LABEL,
-        None,
-        "The region of that machine, as a table of prices has it.",
-        unset="found by its GPU",
+        LABEL, None, "The machine's region, as a table of prices has it.", unset="found by its GPU"
     )
     pricing: str = key(one_of(*PRICINGS), "on-demand", "How the machine is paid.")
     prices: Path | None = key(
@@ -918,8 +862,7 @@ def read_toml(path: Path, hint: str = "correct its TOML syntax") -> dict[str, An
 
 def _quoted(path: Path, problem: str) -> str:
     """Return the line that a problem of TOML's reader is about, "" if it names none."""
-    number = re.search(r"at (?:line (\d+)|end of document)", problem)
-    if number is None:
+    if (number := re.search(r"at (?:line (\d+)|end of document)", problem)) is None:
         return ""
     lines = path.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
     line = int(number[1] or len(lines))

@@ -103,10 +103,8 @@ def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]
 def scales_of(calibration: Calibration) -> dict[str, np.float32]:
     """Return the scale of every range; `InputError` if there is none."""
     if not calibration.ranges:
-        raise InputError(
-            "the calibration has no range",
-            "calibrate again, with data that reach the model's layers",
-        )
+        hint = "calibrate again, with data that reach the model's layers"
+        raise InputError("the calibration has no range", hint)
     return {name: scale_of(item.amax) for name, item in calibration.ranges.items()}
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents.streams import to_errors
 from trtcal.errors import InputError
 
 
@@ -38,7 +37,7 @@ def running(path: Path, hint: str) -> Iterator[None]:
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
-        with to_errors():
+        with contextlib.redirect_stdout(sys.stderr):  # results stay clean
             yield
     except (InputError, MemoryError, KeyboardInterrupt):
         raise

@@ -4,8 +4,8 @@ import shutil
 import numpy as np
 import pytest
 
-from trtcal.check.issues import DataCheck
 from trtcal.cli.main import run_command
+from trtcal.data.issues import DataCheck
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.ptq.changes import with_constants
 from trtcal.ptq.equalization import equalize
 from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
-from trtcal.ptq.scale_search import ScaleSearch, search_scales
+from trtcal.ptq.scale_search import search_scales
 from trtcal.quantization import quantize
 
 
@@ -103,9 +103,9 @@ def test_ranges_that_are_far_too_wide_are_narrowed(subject):
     table = net.calibrated()
     wide = {name: replace(one, amax=3.0 * one.amax) for name, one in table.ranges.items()}
     wide = replace(table, ranges=wide)
-    found = search_scales(net.prepared, wide, net.dataset, ScaleSearch(48))
+    found = search_scales(net.prepared, wide, net.dataset, 48)
     assert found.ranges["r0"].amax == pytest.approx(0.8 * wide.ranges["r0"].amax)
     assert "times 0.8" in found.ranges["r0"].note
     assert net.decibels(None, found) < net.decibels(None, wide)
-    at_once = ScaleSearch(48, may_go_on=lambda: False)
-    assert search_scales(net.prepared, wide, net.dataset, at_once) is None
+    at_once = {"may_go_on": lambda: False}
+    assert search_scales(net.prepared, wide, net.dataset, 48, **at_once) is None

@@ -16,8 +16,7 @@ from tests.reporting.samples import (
     write_report,
     write_run,
 )
-from trtcal.check.issues import DataCheck
-from trtcal.data.issues import DataIssue
+from trtcal.data.issues import DataCheck, DataIssue
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.groups import Breakdown, Group

@@ -31,8 +31,8 @@ from trtcal.model import load_model
 from trtcal.ranges import Calibration
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import Draft, make_bundle
-from trtcal.runs.bundle.source import read_run
 from trtcal.runs.bundle.verifying import MANIFEST, Options, verify
+from trtcal.runs.origin import Origin
 from trtcal.wings.fleet.exporters.deepstream import export_deepstream
 from trtcal.wings.fleet.exporters.docker import export_docker
 from trtcal.wings.fleet.exporters.triton import export_triton
@@ -159,7 +159,7 @@ def draft(made_bundle, request_of, tmp_path):
     def draft(images=IMAGES, engines=(entry, other), model=model, task=about["task"]):
         asked = request_of(images=images)
         pairs = tuple((one, made) for one in engines)
-        return Draft(folder, asked, read_run(asked.run), pairs, model, about["model"], task)
+        return Draft(folder, asked, Origin.read(asked.run), pairs, model, about["model"], task)
 
     return draft
 

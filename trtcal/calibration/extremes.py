@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.backends.taps import Inside
+from trtcal.calibration.observer import Progress
 from trtcal.data import Dataset
 from trtcal.documents import Sealed
 from trtcal.model import Model
@@ -41,10 +42,7 @@ class Tails(Sealed, kind=TAILS_KIND, command="trtcal ranges tails"):
 
 
 def find_tails(
-    model: Model,
-    dataset: Dataset,
-    tensors: Sequence[str],
-    progress: Callable[[int], None] = lambda done: None,
+    model: Model, dataset: Dataset, tensors: Sequence[str], progress: Progress = lambda done: None
 ) -> Tails:
     """Run all samples once, and keep for each tensor the three that reach farthest.
 

@@ -41,9 +41,7 @@ class Observation:
     dataset: str
     samples: int
     histograms: dict[str, Histogram]
-    profile: Profile | None = field(
-        default=None, compare=False
-    )  # where the time went, if it was run
+    profile: Profile | None = field(default=None, compare=False)  # if it was run here
     sizes: SizeRanges = field(default_factory=dict, compare=False)
     sample_digests: str = ""  # `trtcal.data.overlap.keep`
 
@@ -102,8 +100,7 @@ def read_observation(path: Path) -> Observation:
         observation = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
         return replace(observation, sample_digests="".join(more))
 
-    observation: Observation = parsing(path, build)
-    return observation
+    return parsing(path, build)
 
 
 def cached(
@@ -186,8 +183,7 @@ AS_INT8 = frozenset(("minmax", "percentile"))  # methods that choose without a l
 def _choose(method: str, calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorRange:
     chosen = calibrator(histogram)
     notes = [chosen.note] if chosen.note else []
-    infinite = histogram.positive_inf + histogram.negative_inf
-    if infinite:
+    if infinite := histogram.positive_inf + histogram.negative_inf:
         notes.append(f"{infinite} infinite values were not counted")
     low, high, counts = histogram.magnitudes()
     outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())

@@ -21,7 +21,7 @@ from trtcal.calibration.profile import Settings, Stopwatch
 from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
 from trtcal.data import Dataset, batch_for, count_read, size_ranges
 from trtcal.data.overlap import keep, numbers_of
-from trtcal.documents import Workplace
+from trtcal.documents import Document, Workplace
 from trtcal.errors import InputError, Interrupted
 from trtcal.extensions import WORKERS, load
 from trtcal.model import Model
@@ -119,31 +119,21 @@ def _job(
 def _checkpoint(
     model: Model, dataset: Dataset, into: dict[str, str], options: ObserveOptions
 ) -> Checkpoint | None:
-    work = {
-        "model": model.fingerprint,
-        "tensors": into,
-        "batch": options.batch,
-        "memory": options.max_memory,
-    }
+    work: Document = {"model": model.fingerprint, "tensors": into}
+    work |= {"batch": options.batch, "memory": options.max_memory}
     return None if options.checkpoint is None else Checkpoint(options.checkpoint, work, dataset)
 
 
+@dataclass
 class _Work:
-    def __init__(
-        self,
-        job: Job,
-        accumulator: HistogramAccumulator,
-        checkpoint: Checkpoint | None,
-        progress: Progress,
-    ) -> None:
-        self.job, self.accumulator, self.checkpoint = job, accumulator, checkpoint
-        self.whole = len(job.dataset) * len(job.passes)
-        self.progress = progress
-        self.before = count(span for spans in accumulator.done.values() for span in spans)
-        self.seen = 0
+    job: Job
+    accumulator: HistogramAccumulator
+    checkpoint: Checkpoint | None
+    progress: Progress
+    seen: int = 0
 
     def do(self, settings: Settings) -> None:
-        self._report(self.before)
+        self._report(self._done())
         workers = [] if settings.alone else start_workers(self.job, settings)
         with finishing_on_interrupt() as interrupt:  # Ray sets signal handlers when it starts
             if workers:
@@ -152,6 +142,9 @@ class _Work:
                 self._alone(interrupt.is_set)
         if interrupt.is_set() and self.job.left(self.accumulator):
             self._interrupted()
+
+    def _done(self) -> int:
+        return count(span for spans in self.accumulator.done.values() for span in spans)
 
     def _report(self, samples: int) -> None:
         """Report progress in samples of the dataset, whatever the number of passes."""
@@ -191,10 +184,10 @@ class _Work:
 
     def _interrupted(self) -> None:
         self._keep()
-        done = count(span for spans in self.accumulator.done.values() for span in spans)
+        done = self._done() / (len(self.job.dataset) * len(self.job.passes))
         where = f"saved in {self.checkpoint.path}" if self.checkpoint else "and not saved"
         raise Interrupted(
-            f"interrupted: {done / self.whole:.0%} of the observation is done, {where}",
+            f"interrupted: {done:.0%} of the observation is done, {where}",
             "start the same command again: it resumes from there" if self.checkpoint else None,
         )
 

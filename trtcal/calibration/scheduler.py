@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from typing import Protocol
 
 from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.job import Job, Task, count
-from trtcal.calibration.lanes import TaskResult, TaskRunner
+from trtcal.calibration.lanes import AfterBatch, TaskResult, TaskRunner
 from trtcal.data.dataset import Span
 from trtcal.documents.streams import guard
 from trtcal.errors import BackendError, TrtcalError
@@ -61,6 +61,7 @@ class LocalWorker:
     """A worker process on this machine."""
 
     lost: type[BaseException] = BrokenProcessPool
+    ready = True  # a process can always be given a task
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -68,11 +69,6 @@ class LocalWorker:
         with _alone():  # it may start a process too, which counts such things
             self.asked: Event = context.Event()
         self.pool = ProcessPoolExecutor(1, context, _begin, (job, self.asked))
-
-    @property
-    def ready(self) -> bool:
-        """A process can always be given a task."""
-        return True
 
     def submit(self, task: Task) -> Future[TaskResult]:
         """Begin a task."""
@@ -125,8 +121,7 @@ def _begin(job: Job, stop: Event) -> None:
 
 
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
     os._exit(1)
 
@@ -136,10 +131,7 @@ def _work(task: Task) -> TaskResult:
 
 
 def run_parallel(
-    job: Job,
-    accumulator: HistogramAccumulator,
-    workers: Sequence[Worker],
-    after_task: Callable[[int], bool],
+    job: Job, accumulator: HistogramAccumulator, workers: Sequence[Worker], after_task: AfterBatch
 ) -> None:
     """Do what the accumulator lacks, with all workers, and add it to the accumulator.
 
@@ -182,10 +174,8 @@ class Scheduler:
         if self.running:
             self.idle_since = time.perf_counter()
         elif time.perf_counter() - self.idle_since > NO_WORKER_S:
-            raise BackendError(
-                f"no worker has been available for {NO_WORKER_S:.0f} s",
-                "check the state of the cluster with `ray status`",
-            )
+            hint = "check the state of the cluster with `ray status`"
+            raise BackendError(f"no worker has been available for {NO_WORKER_S:.0f} s", hint)
 
     def _next_task(self) -> Task:
         """Take work for about `TASK_S`, less towards the end, so that all end together."""

@@ -18,7 +18,6 @@ from trtcal.check.evidence import (
     like_shuffled,
     weigh,
 )
-from trtcal.check.issues import DataCheck
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.ranking import Trial, answered, rank
@@ -35,7 +34,7 @@ from trtcal.check.samples import (
 )
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
-from trtcal.data.issues import DataIssue, Question
+from trtcal.data.issues import DataCheck, DataIssue, Question
 from trtcal.evaluate.per_sample import Labels
 from trtcal.model import Model
 
@@ -83,8 +82,7 @@ def _check_with_model(
         if issue:
             issues.append(issue)
             samples = replace(samples, labels=None)
-    image = find_image_input(model)
-    if image is not None:
+    if (image := find_image_input(model)) is not None:
         more = in_doubt(model, dataset, samples)
         issues += ImageChecks(probe, image, more).run(samples)
     elif samples.labels is None:
@@ -114,12 +112,19 @@ def exchanged(planes: Array) -> Array:
 
 
 class ImageChecks:
-    """Checks of an image input; each is made on samples corrected for the faults before it."""
+    """Checks of an image input; each is made on samples corrected for the faults before it.
+
+    With `known`, the model's classes of all samples of the data, labels alone decide.
+    """
 
     def __init__(
-        self, probe: ModelProbe, image: ImageInput, more: Callable[[Samples], Samples]
+        self,
+        probe: ModelProbe,
+        image: ImageInput,
+        more: Callable[[Samples], Samples],
+        known: Labels | None = None,
     ) -> None:
-        self.probe, self.image, self.more = probe, image, more
+        self.probe, self.image, self.more, self.known = probe, image, more, known
         self.driven: float | None = None  # the signal to bias of the samples as given, once known
 
     def run(self, samples: Samples) -> list[DataIssue]:
@@ -139,8 +144,7 @@ class ImageChecks:
         return issue, self._with(samples, transposed(self.image, array)) if issue else samples
 
     def _noise(self, samples: Samples) -> Checked:
-        noise = check_noise(self.image, samples.feeds[self.image.name])
-        if noise is None:
+        if (noise := check_noise(self.image, samples.feeds[self.image.name])) is None:
             return None, samples
         classes = self.probe.run(samples).classes
         if samples.labels is None or classes is None:
@@ -153,7 +157,7 @@ class ImageChecks:
             return None, samples
         ways = changes(self.image.planes(array))
         proof = self._proof(samples, (*ways, exchanged) if ways else ())
-        change, evidence = proof or self._clearest(samples, ways)
+        change, evidence = proof or self._clearest(samples, () if self.known is not None else ways)
         if not isinstance(change, Change) or evidence is None:
             return None, samples
         return self._values_issue(array, change, evidence), self._changed(samples, change)
@@ -174,9 +178,13 @@ class ImageChecks:
         given = next((trial for trial in others if trial.way is None), best)
         again = Trial(best.way, *answer(best.way, len(given.labels)))
         evidence = again.over(Trial(None, *answer(None, len(given.labels))))
+        if self.known is not None and not evidence.beats_constant:
+            return None
         return (best.way, evidence) if evidence.is_better else (None, None)
 
     def _answered(self, samples: Samples, way: Way) -> tuple[Labels, Labels]:
+        if self.known is not None and way is None:
+            return self.known[samples.numbers], np.asarray(samples.labels)
         return answered(self.probe, self._changed(samples, way))
 
     def _clearest(self, samples: Samples, ways: Sequence[Change]) -> Tried:
@@ -261,6 +269,8 @@ class ImageChecks:
         return _stated(issue, evidence), self._changed(samples, exchanged)
 
     def _clear_order(self, samples: Samples) -> Evidence | None:
+        if self.known is not None:
+            return None
         few = samples.first(ORDERED)
         if len(few) < len(samples) and not self._order_evidence(few).may_be_clear:
             return None

@@ -6,16 +6,13 @@ data, prepared alike, were asked already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from trtcal.check.data_check import BATCH, SAMPLES, ImageChecks, Tried, Way, in_doubt
-from trtcal.check.evidence import Evidence, LabelEvidence, check_label_numbers, check_labels
-from trtcal.check.preprocessing import Change
+from trtcal.check.data_check import BATCH, SAMPLES, ImageChecks, in_doubt
+from trtcal.check.evidence import check_label_numbers, check_labels
 from trtcal.check.probe import ModelProbe, Response, plain_response
 from trtcal.check.ranking import NO_CLASS
 from trtcal.check.samples import (
@@ -29,7 +26,7 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import Array
 from trtcal.data.issues import ERROR, DataIssue, Question
 from trtcal.errors import BackendError
-from trtcal.evaluate.per_sample import Labels, Values, class_labels
+from trtcal.evaluate.per_sample import Values, class_labels
 from trtcal.evaluate.replay import Batch
 from trtcal.model import Model
 
@@ -84,42 +81,12 @@ class EvaluationCheck:
         return self._of_images(samples) or ([issue] if issue else [])
 
     def _of_images(self, samples: Samples) -> list[DataIssue]:
-        image = find_image_input(self.model)
-        if image is None:
+        if (image := find_image_input(self.model)) is None:
             return []
         probe, more = ModelProbe(self.model, BATCH), in_doubt(self.model, self.dataset, samples)
         with suppress(BackendError):  # it may take no other batch than that of the evaluation
-            return _Proved(probe, image, more, classes=self.classes).run(samples)
+            return ImageChecks(probe, image, more, self.classes).run(samples)
         return []
-
-
-class _Proved(ImageChecks):
-    """Checks of an image input that labels decide; the model's classes for all samples are known."""
-
-    def __init__(self, *known: Any, classes: Labels) -> None:
-        super().__init__(*known)
-        self.classes = classes
-
-    def _answered(self, samples: Samples, way: Way) -> tuple[Labels, Labels]:
-        if way is not None or samples.labels is None:
-            return super()._answered(samples, way)
-        return self.classes[samples.numbers], samples.labels
-
-    def _proof(self, samples: Samples, ways: Sequence[Way]) -> Tried | None:
-        """Return what labels prove, where they are more than one answer for all would get."""
-        proof = super()._proof(samples, ways)
-        evidence = proof and proof[1]
-        if not isinstance(evidence, LabelEvidence):
-            return proof
-        classes, counts = np.unique(evidence.labels, return_counts=True)
-        constant = np.full_like(evidence.labels, classes[counts.argmax()])
-        return proof if replace(evidence, given=constant).is_better else None
-
-    def _clearest(self, samples: Samples, ways: Sequence[Change]) -> Tried:
-        return None, None
-
-    def _clear_order(self, samples: Samples) -> Evidence | None:
-        return None
 
 
 def prepared_otherwise(calibration: Samples, evaluation: Samples) -> list[DataIssue]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,10 +35,7 @@ FITTING = 0.1  # nats: a misfit below which what BatchNormalizations read is as 
 FITS = 0.5  # misfit of BatchNormalizations after over before, where a change corrects it
 FITS_FAR = 0.2  # and where it is not quite as in training after it
 UNFIT = 1.1  # and where it makes it worse
-USUAL = (
-    -1.0,
-    1.5,
-)  # powers of ten of the first layer's signal to bias, with samples as in training
+USUAL = (-1.0, 1.5)  # the first layer's signal to bias, in powers of ten, where samples are right
 POSSIBLE = (-1.3, 2.2)  # and with whatever a network was trained on: some have no normalization
 
 
@@ -61,6 +58,13 @@ class LabelEvidence:
         """Whether significantly more samples get their label's class as changed."""
         lost, won = self.counts
         return won > lost and mcnemar(lost, won) < P
+
+    @property
+    def beats_constant(self) -> bool:
+        """Whether they are significantly more than one class for all samples would get right."""
+        classes, counts = np.unique(self.labels, return_counts=True)
+        constant = np.full_like(self.labels, classes[counts.argmax()])
+        return replace(self, given=constant).is_better
 
     @property
     def is_open(self) -> bool:

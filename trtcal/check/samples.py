@@ -124,13 +124,9 @@ def check_samples(samples: Samples) -> list[DataIssue]:
     issues = []
     if samples.total < FEWEST:
         text = f"the data have only {samples.total} samples"
-        fix = (
-            f"give at least {FEWEST} samples, better some hundreds, that cover what the model "
-            "will see"
-        )
-        figures = {"samples": float(samples.total)}
-        few = DataIssue("too_few_samples", "samples", text, figures, fix, severity=WARNING)
-        issues.append(few)
+        fix = f"give at least {FEWEST}, better some hundreds, that cover what the model will see"
+        about = "too_few_samples", "samples", text, {"samples": float(samples.total)}, fix
+        issues.append(DataIssue(*about, severity=WARNING))
     zeros, constant = _zero_and_constant(samples.feeds)
     if constant.mean() > SHARE and constant.sum() > 1:
         issues.append(_constant_issue(zeros, constant))

@@ -120,7 +120,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         )
 
     def _names(self) -> tuple[str, ...]:
-        from trtcal.runs.bundle.labels import folder_names, read_names
+        from trtcal.data.images import folder_names, read_names
 
         settings = self.config.evaluation
         source = self.data or settings.data

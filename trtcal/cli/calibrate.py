@@ -27,8 +27,8 @@ from trtcal.errors import some
 if TYPE_CHECKING:
     from trtcal.calibration import Observation, ObserveOptions
     from trtcal.calibration.profile import Phases
-    from trtcal.check.issues import DataCheck
     from trtcal.data import Dataset
+    from trtcal.data.issues import DataCheck
     from trtcal.model import Model
     from trtcal.ranges import Calibration, TensorRange
 

@@ -10,7 +10,7 @@ from trtcal.cli.output import note, say, warning
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.check.issues import DataCheck
+    from trtcal.data.issues import DataCheck
 
 
 class CheckData(

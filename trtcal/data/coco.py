@@ -20,6 +20,7 @@ from trtcal.errors import InputError
 
 COCO_FORM = "give COCO instances: images (id, width, height), annotations (bbox), categories (id)"
 CHANNELS = (1, 3, 4)
+Item = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
     images = _images_of(path, document["images"], dataset)
     categories = enumerate(_sorted(document["categories"]))
     places = {category["id"]: place for place, category in categories}
-    by_image = defaultdict[Any, list[Mapping[str, Any]]](list)
+    by_image = defaultdict[Any, list[Item]](list)
     for annotation in document["annotations"]:
         if annotation["category_id"] not in places:
             raise _wrong(path, f"category {annotation['category_id']} is not in `categories`")
@@ -80,15 +81,8 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
 
 
 def _form(most: int) -> np.dtype[Any]:
-    return np.dtype(
-        [
-            ("boxes", "f8", (most, 4)),
-            ("classes", "i8", (most,)),
-            ("crowd", "?", (most,)),
-            ("categories", "i8"),
-            ("size", "f8", (2,)),
-        ]
-    )
+    of_boxes = [("boxes", "f8", (most, 4)), ("classes", "i8", (most,)), ("crowd", "?", (most,))]
+    return np.dtype([*of_boxes, ("categories", "i8", ()), ("size", "f8", (2,))])
 
 
 NEEDED = {
@@ -98,7 +92,7 @@ NEEDED = {
 }
 
 
-def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
+def _read(path: Path) -> dict[str, list[Item]]:
     document = read_json(path)
     for name, keys in NEEDED.items():
         items = document.get(name) if isinstance(document, dict) else None
@@ -116,14 +110,11 @@ def _wrong(path: Path, what: str) -> InputError:
     return InputError(f"labels {path}: {what}", COCO_FORM)
 
 
-def _sorted(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sorted(items: Sequence[Item]) -> list[Item]:
     return sorted(items, key=lambda item: (isinstance(item["id"], str), item["id"]))
 
 
-def _images_of(
-    path: Path, images: Sequence[dict[str, Any]], dataset: Dataset
-) -> list[dict[str, Any]]:
-    """Return the image of each sample."""
+def _images_of(path: Path, images: Sequence[Item], dataset: Dataset) -> list[Item]:
     if dataset.files is None:
         if len(images) != len(dataset):
             what = f"{len(images)} images for the {len(dataset)} samples of {dataset.name}"
@@ -151,13 +142,8 @@ def _images_of(
 
 
 def _fill(
-    path: Path,
-    record: Any,
-    image: Mapping[str, Any],
-    annotations: Sequence[Mapping[str, Any]],
-    places: Mapping[Any, int],
+    path: Path, record: Any, image: Item, annotations: Sequence[Item], places: Mapping[Any, int]
 ) -> None:
-    """Write the annotations of one image into its record."""
     for number, annotation in enumerate(annotations):
         try:
             x, y, width, height = map(float, annotation["bbox"])

@@ -111,7 +111,6 @@ class _Pass:
 
     @property
     def samples(self) -> int:
-        """How many there were so far."""
         return len(self.shapes)
 
     def feeds(self, source: Iterable[object]) -> Iterator[Feeds]:
@@ -131,15 +130,12 @@ class _Pass:
             yield arrays
 
     def all_labels(self) -> Labels | None:
-        """Return the labels of all feeds so far, None if they have none."""
         return np.concatenate(self._labels) if self._labels else None
 
     def _keep_labels(self, where: str, labels: Labels | None) -> None:
         if self.samples and (labels is None) != (not self._labels):
-            raise InputError(
-                f"data {where}: some feeds have labels and others have none",
-                "give labels in every feed, or in none",
-            )
+            hint = "give labels in every feed, or in none"
+            raise InputError(f"data {where}: some feeds have labels and others have none", hint)
         if labels is not None:
             self._labels.append(labels)
 

@@ -26,6 +26,7 @@ from trtcal.data.dataset import (
 from trtcal.data.preprocessing import Preprocess
 from trtcal.data.slices import reading_csv
 from trtcal.documents import canonical_json, digest_bytes
+from trtcal.documents.bounds import ARRAYS_BYTES, MB, check_file, read_bytes
 from trtcal.errors import InputError
 from trtcal.model import TensorSpec
 
@@ -38,24 +39,20 @@ def image_labels(folder: Path, files: Sequence[str], kind: str | None) -> Labels
 
     `kind` is "csv" or "folders". `InputError` if a file has no label, or a label no file.
     """
-    if kind is None:
-        return None
-    read = from_csv if kind == "csv" else from_folders
-    return read(folder, files)
+    read = {"csv": from_csv, "folders": from_folders}.get(kind or "")
+    return read(folder, files) if read else None
 
 
 def from_csv(folder: Path, files: Sequence[str]) -> Labels:
     """Return the labels that `labels.csv` (columns file and label, integers) gives to `files`."""
     path = folder / CSV
     rows = _rows(path)
-    absent = sorted(set(rows) - set(files))
-    if absent:
+    if absent := sorted(set(rows) - set(files)):
         raise InputError(
             f"{path} has a label for {absent[0]!r}, which is not an image in that folder",
             f"give paths relative to {folder}, with / between folders",
         )
-    missing = [file for file in files if file not in rows]
-    if missing:
+    if missing := [file for file in files if file not in rows]:
         raise InputError(
             f"{path} has no label for {missing[0]!r} ({len(missing)} of {len(files)} images)",
             "add a row for every image",
@@ -85,10 +82,8 @@ def _keep(rows: dict[str, int], path: Path, line: int, file: str, label: str | N
 
 
 def _wrong(path: Path, line: int, what: str) -> InputError:
-    return InputError(
-        f"{path}, line {line}: {what}",
-        "write file,label in the first line, then one line for each image",
-    )
+    hint = "write file,label in the first line, then one line for each image"
+    return InputError(f"{path}, line {line}: {what}", hint)
 
 
 def from_folders(folder: Path, files: Sequence[str]) -> Labels:
@@ -96,17 +91,36 @@ def from_folders(folder: Path, files: Sequence[str]) -> Labels:
 
     A folder without images keeps its place, so that a part of a dataset has the labels of the whole.
     """
-    loose = [file for file in files if "/" not in file]
-    if loose:
-        raise InputError(
-            f"image {loose[0]!r} is not in a class folder of {folder}",
-            'put each image into the folder of its class, or use labels = "csv"',
-        )
-    names = (item.name for item in folder.iterdir() if item.is_dir())
-    classes = sorted(name for name in names if not name.startswith("."))
+    if loose := [file for file in files if "/" not in file]:
+        hint = 'put each image into the folder of its class, or use labels = "csv"'
+        raise InputError(f"image {loose[0]!r} is not in a class folder of {folder}", hint)
+    classes = _class_folders(folder)
     _check_numbers(folder, classes)
     place = {name: number for number, name in enumerate(classes)}
     return np.array([place[file.split("/")[0]] for file in files], np.int64)
+
+
+def _class_folders(folder: Path) -> list[str]:
+    names = (item.name for item in folder.iterdir() if item.is_dir())
+    return sorted(name for name in names if not name.startswith("."))
+
+
+def folder_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the class folders of images, in the order of their numbers."""
+    return tuple(name for name in _class_folders(folder) if name.isprintable())
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """Return the names of classes in a text file, one a line; `InputError` if it is none of these."""
+    try:
+        names = read_bytes(path, MB).decode().rstrip("\n").split("\n")
+    except UnicodeError:
+        raise InputError(f"{path} is not UTF-8 text", "write one class per line") from None
+    for number, name in enumerate(map(str.strip, names), 1):
+        if not name or not name.isprintable():
+            hint = "write one name per line"
+            raise InputError(f"{path}, line {number}: this is not the name of a class", hint)
+    return tuple(map(str.strip, names))
 
 
 def _check_numbers(folder: Path, classes: list[str]) -> None:
@@ -239,13 +253,8 @@ def _files(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _state(file: Path) -> tuple[int, int]:
-    try:
-        info = file.stat()
-    except OSError as error:
-        raise InputError(
-            f"image {file} cannot be read: {error}", "check the file and its permissions"
-        ) from error
-    return info.st_size, info.st_mtime_ns
+    size = check_file(file, ARRAYS_BYTES, "check the file and its permissions")
+    return size, file.stat().st_mtime_ns
 
 
 def _image_input(folder: Path, layout: Layout) -> TensorSpec:

@@ -1,10 +1,16 @@
-"""What may be wrong with data, one by one."""
+"""What is wrong with data, one by one, and as a document: `trtcal check-data --json`.
+
+Labels and the samples themselves prove that something is wrong. What a model answers does not: it also
+answers little where nothing that it knows is in the samples. That is a question.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from trtcal.documents import Sealed
 
 ERROR, WARNING = "error", "warning"
 
@@ -48,3 +54,21 @@ class DataIssue:
 
 class Question(DataIssue):
     """What would be an issue if labels, or who trained the model, confirmed it; `fix` says how."""
+
+
+@dataclass(frozen=True)
+class DataCheck(Sealed, kind="data_check", command="trtcal check-data"):
+    """All issues, and questions, that the check has about `checked` of `samples` samples for a model.
+
+    >>> check = check_data("samples/digits/digits.onnx", "samples/digits/calibration.npz")
+    >>> check.checked, check.issues
+    (64, ())
+    """
+
+    model: str
+    dataset: str
+    dataset_name: str
+    samples: int
+    checked: int
+    issues: tuple[DataIssue, ...]
+    questions: tuple[Question, ...] = ()

@@ -35,7 +35,7 @@ from trtcal.data.dataset import (
     name_of,
     spans,
 )
-from trtcal.data.feeds import ArrayLike, FeedDataset, arrays_in, constant, is_array
+from trtcal.data.feeds import ArrayLike, FeedDataset, Source, arrays_in, constant, is_array
 from trtcal.data.images import ImageDataset, find_images
 from trtcal.data.polygraphy import read_feeds, script_named
 from trtcal.errors import InputError
@@ -44,13 +44,7 @@ from trtcal.model.passes.bfloat16 import refuse_bfloat16
 
 IN_MEMORY = "arrays in memory"
 Data = (
-    str
-    | os.PathLike[str]
-    | Dataset
-    | ArrayLike
-    | Mapping[str, object]
-    | Iterable[object]
-    | Callable[[], Iterable[object]]
+    str | os.PathLike[str] | Dataset | ArrayLike | Mapping[str, object] | Iterable[object] | Source
 )
 """What can be opened as a dataset."""
 
@@ -165,7 +159,7 @@ def _for_inputs(dataset: Dataset, model: Model) -> Dataset:
     return dataset
 
 
-def _in_memory(data: Iterable[object] | Callable[[], Iterable[object]]) -> Iterator[object]:
+def _in_memory(data: Iterable[object] | Source) -> Iterator[object]:
     """Yield the feeds of one pass out of an iterable, or of what a function gives."""
     feeds = data() if callable(data) else data
     if not isinstance(feeds, Iterable):
@@ -180,8 +174,7 @@ def _open_path(
         return _open_folder(path, layout, images, labels)
     if path.suffix.lower() == ".json":
         return FeedDataset(path, layout, partial(read_feeds, path))
-    script = script_named(path)
-    if script is not None:
+    if (script := script_named(path)) is not None:
         return FeedDataset(script.path, layout, script)
     return _of_arrays(path, layout, _arrays_of(path, layout))
 

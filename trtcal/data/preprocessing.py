@@ -129,10 +129,8 @@ def _check_size(file: Path, size: tuple[int, int]) -> None:
 
 
 def _too_large(file: Path, text: str) -> InputError:
-    return InputError(
-        f"image {file} is too large to decode safely: {text}",
-        "make it smaller, or remove it from the folder if you do not know it",
-    )
+    hint = "make it smaller, or remove it from the folder if you do not know it"
+    return InputError(f"image {file} is too large to decode safely: {text}", hint)
 
 
 def _eight_bit(image: Image.Image, form: str | None) -> Image.Image:

@@ -126,10 +126,8 @@ def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
 
 
 def _order(path: Path, named: _Column, files: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return for each of the samples' files the row that names it."""
     if len(named.values) != len(named.codes):
         raise InputError(f"{path} has a second row for a file", "write one row for each image")
-    missing = [file for file in files if file not in named.values]
-    if missing:
+    if missing := [file for file in files if file not in named.values]:
         raise InputError(f"{path} has no row for {missing[0]!r}", "write one row for each image")
     return np.array([named.values[file] for file in files], np.int64)

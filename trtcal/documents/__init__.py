@@ -49,9 +49,11 @@ from trtcal.documents.digests import (
     FILES,
     Document,
     canonical_json,
+    digest_blocks,
     digest_bytes,
     digest_document,
     digest_file,
+    json_bytes,
     read_record,
     seal,
     to_json,
@@ -153,7 +155,7 @@ def write_document(path: Path, document: Document) -> Document:
 
 def write_json(path: Path, value: object) -> None:
     """Write a JSON value to `path`, whole or not at all."""
-    write_bytes(path, to_json(value).encode("utf-8", "surrogatepass"))
+    write_bytes(path, json_bytes(value))
 
 
 def write_npz(
@@ -243,10 +245,8 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
     document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != kind:
         other = document.get("kind") if isinstance(document, dict) else type(document).__name__
-        raise InputError(
-            f"{path} is not a trtcal {kind} (its kind is {other!r})",
-            f"give a {kind} that trtcal wrote",
-        )
+        hint = f"give a {kind} that trtcal wrote"
+        raise InputError(f"{path} is not a trtcal {kind} (its kind is {other!r})", hint)
     again = f"write it again: `{command}`" if command else "write it again with this trtcal"
     written = document.get("schema_version")
     if written != version:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,18 +37,28 @@ def to_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def json_bytes(value: object) -> bytes:
+    """Return `to_json` as a file has it."""
+    return to_json(value).encode("utf-8", "surrogatepass")
+
+
 def digest_bytes(data: bytes | memoryview) -> str:
     """Return `sha256:` and the hexadecimal SHA-256 of `data`."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+def digest_blocks(blocks: Iterable[bytes]) -> str:
+    """Return the digest of bytes that come in blocks."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block)
+    return "sha256:" + digest.hexdigest()
+
+
 def digest_file(path: Path) -> str:
     """Return the digest of a file's bytes, read in blocks."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return "sha256:" + digest.hexdigest()
+        return digest_blocks(iter(lambda: file.read(1 << 20), b""))
 
 
 def digest_document(document: Document) -> str:
@@ -65,7 +75,7 @@ def seal(document: Document) -> Document:
 def record_of(files: Digests) -> bytes:
     """Return the bytes of the record of files."""
     body = {"kind": "files", "schema_version": 1, "files": dict(sorted(files.items()))}
-    return to_json(seal(body)).encode("utf-8", "surrogatepass")
+    return json_bytes(seal(body))
 
 
 def read_record(folder: Path) -> Digests | None:

@@ -43,10 +43,8 @@ DEPTH = 4  # folders above a file in which changes may be pending: a run has bui
 def unwritable(path: Path, error: OSError | ValueError) -> ResourceError:
     """Return the error for a place that can't be written to."""
     shown = re.sub(rf"{re.escape(PREFIX)}[^/]*/{NEW}/?", "", str(path))
-    return ResourceError(
-        f"cannot write {shown}: {getattr(error, 'strerror', None) or error}",
-        "choose another output path, or check its permissions and the space on the disk",
-    )
+    hint = "choose another output path, or check its permissions and the space on the disk"
+    return ResourceError(f"cannot write {shown}: {getattr(error, 'strerror', None) or error}", hint)
 
 
 class Workplace:
@@ -375,12 +373,10 @@ class Batch:
     def commit(self) -> None:
         """Let everything change, folder by folder, that of a run after those in it."""
         for folder, changes in [*self.folders.items()]:
-            run, prefix = (
-                (folder, Path()) if changes.is_run else place_in_run(folder) or (None, Path())
-            )
-            if run is not None:
-                with unwritable_errors(run):
-                    self.of(run).recorded |= changes.files(prefix)
+            place = (folder, Path()) if changes.is_run else place_in_run(folder)
+            if place is not None:
+                with unwritable_errors(place[0]):
+                    self.of(place[0]).recorded |= changes.files(place[1])
         for folder in sorted(self.folders, key=lambda folder: -len(folder.parts)):
             with unwritable_errors(folder):
                 self.folders[folder].commit()
@@ -400,8 +396,7 @@ def together() -> Iterator[Batch]:
 
     Until then what is read is what was there before. A block inside of another one belongs to it.
     """
-    outer = _batch.get()
-    if outer is not None:
+    if (outer := _batch.get()) is not None:
         yield outer
         return
     batch = Batch()
@@ -429,10 +424,8 @@ def replacing(path: Path) -> Iterator[Path]:
     with together() as batch:
         with unwritable_errors(path):
             if path.exists() and not path.is_file():
-                raise InputError(
-                    f"cannot write {path}: it exists and is not a regular file",
-                    "choose another output path",
-                )
+                hint = "choose another output path"
+                raise InputError(f"cannot write {path}: it exists and is not a regular file", hint)
             changes = batch.of(path.parent)
         try:
             yield changes.new / path.name

@@ -47,10 +47,8 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     """
     size = proto.ByteSize()
     if size >= MODEL_BYTES:
-        raise InputError(
-            f"model {path} has 2 GiB outside the initializers of its main graph",
-            "move constants from its subgraphs and nodes to initializers of the main graph",
-        )
+        hint = "move constants from its subgraphs and nodes to initializers of the main graph"
+        raise InputError(f"model {path} has 2 GiB outside the initializers of its main graph", hint)
     digest = sha256(proto.SerializeToString()).digest() if size <= REMEMBERED_BYTES else None
     if digest in PASSED:
         return

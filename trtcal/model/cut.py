@@ -18,7 +18,7 @@ from onnx import NodeProto, ValueInfoProto
 
 from trtcal.documents import digest_bytes
 from trtcal.errors import InputError
-from trtcal.model.files import embedded, size_of
+from trtcal.model.files import embedded, refill, size_of
 from trtcal.model.graph import reads
 from trtcal.model.model import Model, TensorSpec, load_model
 from trtcal.model.ops import HEAVY
@@ -144,7 +144,6 @@ class _Parts:
         return sorted(nodes.values(), key=lambda node: self.order[id(node)])
 
     def inputs_of(self, nodes: Sequence[NodeProto]) -> list[ValueInfoProto]:
-        """Return the model's inputs that nodes read."""
         read = {name for node in nodes for name in reads(node)}
         return [value for name, value in self.inputs.items() if name in read]
 
@@ -176,9 +175,7 @@ class _Parts:
         outputs = [name for name in self.outputs if name in results]
         proto = self.model(self.rest, [*inputs, *self.inputs_of(self.rest)], outputs)
         del proto.metadata_props[:]
-        weights = list(map(embedded, proto.graph.initializer))
-        del proto.graph.initializer[:]
-        proto.graph.initializer.extend(weights)
+        refill(proto.graph.initializer, map(embedded, proto.graph.initializer))
         return proto
 
     def _value(self, name: str) -> ValueInfoProto:
@@ -196,10 +193,8 @@ def _check_names(model: Model, names: Sequence[str], makers: Mapping[str, NodePr
     for name in names:
         if name not in makers:
             close = difflib.get_close_matches(name, known, n=CLOSE, cutoff=0.4) or known[-CLOSE:]
-            raise InputError(
-                f"model {model.path} has no node that makes a tensor {name!r}",
-                f"tensors with similar names: {', '.join(close)}",
-            )
+            hint = f"tensors with similar names: {', '.join(close)}"
+            raise InputError(f"model {model.path} has no node that makes a tensor {name!r}", hint)
     if not names:
         raise InputError("no tensor to cut at is named", "give --outputs NAME,NAME")
 
@@ -229,7 +224,7 @@ def before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto
 def cut_before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> tuple[str, ...]:
     """Return the tensors at which a cut leaves these nodes, and all that depends on them, out.
 
-    None if no layer that multiplies would be left in the body. Those that hold no floats, such as
+    None of them if no layer that multiplies would be left in the body. Those without floats, such as
     shapes, follow a cut by themselves.
     """
     left = before(proto, nodes)

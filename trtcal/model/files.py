@@ -8,9 +8,8 @@ its file is an external tensor with an entry `basepath`: the folder.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from trtcal.documents import digest_bytes, replacing, together, write_bytes
+from trtcal.documents import digest_blocks, digest_bytes, replacing, together, write_bytes
 from trtcal.formats import REFUSED, TYPES, Precision
 
 Array = npt.NDArray[Any]
@@ -35,19 +34,14 @@ LARGE, PAGE, BLOCK = 1024, 4096, 1 << 24  # bytes
 EMBEDDED = 1 << 28  # bytes of external data that are read into the model; more stay in their files
 MESSAGE = 2_000_000_000  # bytes that one file takes: protobuf ends at 2**31 - 1
 ITEM_BYTES: dict[int, int] = {
-    TensorProto.BOOL: 1,
-    TensorProto.INT8: 1,
-    TensorProto.UINT8: 1,
-    TensorProto.BFLOAT16: 2,
-    TensorProto.FLOAT16: 2,
-    TensorProto.INT16: 2,
-    TensorProto.UINT16: 2,
-    TensorProto.FLOAT: 4,
-    TensorProto.INT32: 4,
-    TensorProto.UINT32: 4,
-    TensorProto.DOUBLE: 8,
-    TensorProto.INT64: 8,
-    TensorProto.UINT64: 8,
+    TensorProto.DataType.Value(name): count
+    for count, names in (
+        (1, ("BOOL", "INT8", "UINT8")),
+        (2, ("BFLOAT16", "FLOAT16", "INT16", "UINT16")),
+        (4, ("FLOAT", "INT32", "UINT32")),
+        (8, ("DOUBLE", "INT64", "UINT64")),
+    )
+    for name in names
 }
 """Bytes of a value, of the types that numpy has, and BFLOAT16."""
 NARROW_TYPES: dict[int, Precision] = {
@@ -112,6 +106,13 @@ def _without_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
     return small
 
 
+def refill(entries: Any, kept: Iterable[Any]) -> None:
+    """Let a repeated field of a message have these entries, some of its own among them."""
+    kept = list(kept)
+    del entries[:]
+    entries.extend(kept)
+
+
 def _copy_fields(source: Any, target: Any, but: str) -> None:
     for field, value in source.ListFields():
         if field.name == but:
@@ -139,12 +140,9 @@ def embedded(tensor: TensorProto) -> TensorProto:
     """Return a tensor that holds its bytes itself."""
     if not uses_external_data(tensor):
         return tensor
-    return TensorProto(
-        name=tensor.name,
-        data_type=tensor.data_type,
-        dims=tensor.dims,
-        raw_data=b"".join(_blocks(tensor)),
-    )
+    whole = without_bytes(tensor)
+    whole.raw_data = b"".join(_blocks(tensor))
+    return whole
 
 
 def _place(tensor: TensorProto) -> tuple[Path, int]:
@@ -170,10 +168,7 @@ def _blocks(tensor: TensorProto) -> Iterator[bytes]:
 
 def digest_of(tensor: TensorProto) -> str:
     """Return the digest of a weight's bytes, read in blocks."""
-    digest = hashlib.sha256()
-    for block in _blocks(tensor):
-        digest.update(block)
-    return "sha256:" + digest.hexdigest()
+    return digest_blocks(_blocks(tensor))
 
 
 def load_external(proto: onnx.ModelProto, folder: Path, most: int = EMBEDDED) -> None:
@@ -229,8 +224,7 @@ def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[N
         if any(attribute.ref_attr_name for attribute in node.attribute):
             copied = NodeProto()
             copied.CopyFrom(node)
-            del copied.attribute[:]
-            copied.attribute.extend(attribute for attribute in filled if attribute is not None)
+            refill(copied.attribute, (item for item in filled if item is not None))
             node = copied
         yield node
 
@@ -340,10 +334,8 @@ class OnnxFile:
         self.placed: Placed = []
         if not fits(proto, most):
             self.placed = beside(proto, "")[1]
-            digest = hashlib.sha256()
-            for piece in _pieces(self.placed):
-                digest.update(piece)
-            self.weights = f"weights-{digest.hexdigest()[:32]}.bin"
+            digest = digest_blocks(_pieces(self.placed)).partition(":")[2]
+            self.weights = f"weights-{digest[:32]}.bin"
             proto, _ = beside(proto, self.weights)
         self.data = bytes(proto.SerializeToString(deterministic=True))
 

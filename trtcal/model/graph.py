@@ -24,6 +24,7 @@ from trtcal.model.files import (
     array_of,
     digest_of,
     embedded,
+    refill,
     stand_in,
     subgraphs_of,
     weights_of,
@@ -90,9 +91,7 @@ def import_graph(proto: onnx.ModelProto) -> gs.Graph:
 def restored(small: onnx.ModelProto, weights: Mapping[str, TensorProto | Weight]) -> gs.Graph:
     """Return the graph, sorted, of a stand-in, which is changed, and the model's weights."""
     kept = {n: t if isinstance(t, Weight) else Weight(t) for n, t in weights.items()}
-    inputs = [value for value in small.graph.input if value.name not in kept]
-    del small.graph.input[:]
-    small.graph.input.extend(inputs)
+    refill(small.graph.input, (value for value in small.graph.input if value.name not in kept))
     for name, weight in kept.items():
         small.graph.initializer.append(weight.tensor)
         small.graph.initializer[-1].name = name
@@ -108,13 +107,11 @@ def small_export(graph: gs.Graph) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     weights = _detached(graph)
     proto = _exported(graph, weights)
     outer = {tensor.name for tensor in proto.graph.initializer} & set(weights)
-    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in outer]
     for tensor in proto.graph.initializer:
         if tensor.name in outer:
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             proto.graph.input.append(value)
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
+    refill(proto.graph.initializer, (t for t in proto.graph.initializer if t.name not in outer))
     return proto, {name: weights[name] for name in sorted(outer)}
 
 
@@ -207,8 +204,7 @@ def _tidy(node: onnx.NodeProto, outer: set[str], weights: Mapping[str, Weight]) 
     """Give subgraphs their own weights, and take out copies of those that they read from outside."""
     for part in subgraphs_of(node):
         own = [tensor for tensor in part.initializer if tensor.name not in outer]
-        del part.initializer[:]
-        part.initializer.extend(own)
+        refill(part.initializer, own)
         for tensor in part.initializer:
             if tensor.name in weights:
                 weights[tensor.name].fill(tensor, inner=True)

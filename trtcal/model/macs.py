@@ -218,47 +218,36 @@ def _butterflies(length: int) -> int:
     return 2 * math.ceil(math.log2(max(length, 2)))
 
 
+PRODUCTS = (
+    *("FusedGemm", "GemmFastGelu", "FusedMatMul", "TransposeMatMul", "FusedMatMulActivation"),
+    *("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
+)
+BLOCKED = ("MatMulNBits", "MatMulBnb4", "MatMulFpQ4")
 FORMULAS: Mapping[str, Formula] = {
-    "Conv": _convolution(0, 1),
-    "ConvInteger": _convolution(0, 1),
+    **dict.fromkeys(
+        ("Conv", "ConvInteger", "DeformConv", f"{CONTRIB}::FusedConv"), _convolution(0, 1)
+    ),
     "QLinearConv": _convolution(0, 3),
-    "DeformConv": _convolution(0, 1),
     "ConvTranspose": lambda n: convolution_macs(n.shape(0)[0], n.shape(0)[2:], n.shape(1)),
-    "Gemm": _product(1),
-    "QGemm": _product(3),
-    "MatMul": _product(1),
-    "MatMulInteger": _product(1),
-    "QLinearMatMul": _product(3),
+    **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger"), _product(1)),
+    **dict.fromkeys(("QGemm", "QLinearMatMul", f"{CONTRIB}::QGemm"), _product(3)),
+    **dict.fromkeys((f"{CONTRIB}::{name}" for name in PRODUCTS), _product(1)),
+    **dict.fromkeys((f"{CONTRIB}::{name}" for name in BLOCKED), _by_attributes),
     "Einsum": _einsum,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
+    **dict.fromkeys(("LSTM", "GRU", "RNN", f"{CONTRIB}::DynamicQuantizeLSTM"), _recurrent),
     "Attention": _attention,
     "DFT": _fourier,
     "STFT": _short_time_fourier,
     "ai.onnx.ml::LinearClassifier": _linear,
     "ai.onnx.ml::LinearRegressor": _linear,
-    "com.microsoft::FusedConv": _convolution(0, 1),
-    "com.microsoft::NhwcFusedConv": lambda node: convolution_macs(
+    f"{CONTRIB}::NhwcFusedConv": lambda node: convolution_macs(
         node.shape(0)[0], node.made[1:-1], node.shape(1)
     ),
-    "com.microsoft::FusedGemm": _product(1),
-    "com.microsoft::GemmFastGelu": _product(1),
-    "com.microsoft::QGemm": _product(3),
-    "com.microsoft::FusedMatMul": _product(1),
-    "com.microsoft::TransposeMatMul": _product(1),
-    "com.microsoft::FusedMatMulActivation": _product(1),
-    "com.microsoft::MatMulIntegerToFloat": _product(1),
-    "com.microsoft::DynamicQuantizeMatMul": _product(1),
-    "com.microsoft::MatMulNBits": _by_attributes,
-    "com.microsoft::MatMulBnb4": _by_attributes,
-    "com.microsoft::MatMulFpQ4": _by_attributes,
-    "com.microsoft::DynamicQuantizeLSTM": _recurrent,
-    "com.microsoft::Attention": _contrib_attention(4),
-    "com.microsoft::QAttention": _contrib_attention(8),
-    "com.microsoft::MultiHeadAttention": _multi_head,
-    "com.microsoft::DecoderMaskedMultiHeadAttention": _multi_head,
-    "com.microsoft::GroupQueryAttention": _grouped,
+    f"{CONTRIB}::Attention": _contrib_attention(4),
+    f"{CONTRIB}::QAttention": _contrib_attention(8),
+    f"{CONTRIB}::MultiHeadAttention": _multi_head,
+    f"{CONTRIB}::DecoderMaskedMultiHeadAttention": _multi_head,
+    f"{CONTRIB}::GroupQueryAttention": _grouped,
 }
 """Operator (with its domain, if that is not ONNX's) -> how its multiply-accumulates are counted."""
 
@@ -269,8 +258,7 @@ def count_macs(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tens
     An operator of ONNX's that has no formula multiplies nothing; one of another domain may.
     """
     name = operator(node)
-    formula = FORMULAS.get(name)
-    if formula is None:
+    if (formula := FORMULAS.get(name)) is None:
         return 0 if _is_known(node) else None
     try:
         count = formula(Operands(node, inputs, outputs))

@@ -26,6 +26,7 @@ from trtcal.model.files import (
     attribute_of,
     load_external,
     opset_of,
+    refill,
     stand_in,
     tensors_of,
 )
@@ -91,14 +92,13 @@ class Overrides:
     precisions: Mapping[str, str] = field(default_factory=dict)
 
     def with_layer(
-        self, name: str, weight: Grid | None, bias: Floats | None, precision: str = "int8"
+        self, name: str, weight: Grid | None, bias: Floats | None, precision: str
     ) -> Overrides:
         """Return the overrides with one layer's values in place of those before."""
         weights = self.weights if weight is None else {**self.weights, name: weight}
         biases = self.biases if bias is None else {**self.biases, name: bias}
-        precisions = self.precisions
-        if precision != "int8":
-            precisions = {**precisions, name: precision}
+        own = {} if precision == "int8" else {name: precision}
+        precisions = {**self.precisions, **own}
         return replace(self, weights=weights, biases=biases, precisions=precisions)
 
     def precision(self, name: str) -> str | None:
@@ -246,7 +246,7 @@ def _of_file(path: Path, embedded: int) -> Model:
         check_file(path, MODEL_BYTES)
         digest = checked_digest(path)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
-        fingerprint = _combined([digest, *map(checked_digest, _external(path, proto))])
+        fingerprint = _combined([digest, *map(checked_digest, external_files(path, proto))])
         load_external(proto, path.parent, embedded)
         check_sizes(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -295,10 +295,8 @@ def _drop_initialized_inputs(proto: onnx.ModelProto) -> tuple[str, ...]:
     Up to IR version 3 every initializer had to be an input too; later ones are defaults.
     """
     names = set(initialized := _initialized_inputs(proto))
-    inputs = [value for value in proto.graph.input if value.name not in names]
+    refill(proto.graph.input, (value for value in proto.graph.input if value.name not in names))
     had_to_be, proto.ir_version = proto.ir_version <= 3, max(proto.ir_version, 4)
-    del proto.graph.input[:]
-    proto.graph.input.extend(inputs)
     return () if had_to_be else tuple(initialized)
 
 
@@ -351,7 +349,7 @@ def without_samples(model: Model) -> frozenset[str]:
     )
 
 
-def _external(path: Path, proto: onnx.ModelProto) -> list[Path]:
+def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
     """Return the files of a model's external data."""
     outside = filter(uses_external_data, tensors_of(proto))
     names = {ExternalDataInfo(tensor).location for tensor in outside}

@@ -101,7 +101,7 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
 def _scope(
     nodes: Sequence[NodeProto], constants: dict[str, TensorProto], outside: _Scope
 ) -> _Scope:
-    """Return a scope within another; `given` are its constants that no node of it makes."""
+    """Return a scope within another; `constants` are those of it that no node makes."""
     pairs = tuple(node for node in nodes if _is_pair(node))
     makers = {name: node for node in pairs for name in node.output}
     return replace(
@@ -136,7 +136,6 @@ class _Check:
         self.attributes = {attribute.name: attribute.i for attribute in node.attribute}
 
     def run(self) -> None:
-        """`InputError` with what is wrong first."""
         self._check_type()
         self._check_shape()
         self._check_scale()
@@ -144,7 +143,6 @@ class _Check:
         self._check_codes()
 
     def fail(self, what: str, hint: str) -> NoReturn:
-        """Raise `InputError` on the node."""
         result = f"that makes {next(iter(self.node.output), '')!r}"
         name = repr(self.node.name) if self.node.name else result
         where = f" of function {self.scope.function!r}" if self.scope.function else ""
@@ -157,7 +155,6 @@ class _Check:
 
     @property
     def zero_point(self) -> TensorProto | None:
-        """The constant zero point, None without one."""
         return self.scope.constants.get(self.node.input[2]) if len(self.node.input) > 2 else None
 
     def _check_type(self) -> None:
@@ -222,8 +219,7 @@ class _Check:
         if scale is None or scale.data_type not in FLOATS:
             return
         values = np.asarray(array_of(scale), np.float32)
-        wrong = _wrong_scale(values, self.kind in TAKEN)
-        if wrong:
+        if wrong := _wrong_scale(values, self.kind in TAKEN):
             count = f", one of {values.size}" if values.size > 1 else ""
             self.fail(
                 f"has a scale that is {wrong} ({name!r}{count})",
@@ -251,8 +247,7 @@ class _Check:
         if stored is None or stored.data_type != TensorProto.FLOAT8E4M3FN:
             return
         codes = array_of(stored).view(np.uint8)
-        count = int(np.count_nonzero(codes & 0x7F == 0x7F))
-        if count:
+        if count := int(np.count_nonzero(codes & 0x7F == 0x7F)):
             self.fail(
                 f"reads NaN: {count} of the {codes.size} values of {stored.name!r} are 0x7F or 0xFF",
                 f"{REQUANTIZE}: limit values to 448 times the scale before they become float8e4m3fn",

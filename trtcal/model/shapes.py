@@ -63,6 +63,7 @@ def operator(node: NodeProto) -> str:
 
 UNKNOWN = Tensor()
 Scope = dict[str, Tensor]
+Types = Mapping[str, TypeProto]
 
 
 def constant_of(tensor: TensorProto) -> Tensor:
@@ -128,7 +129,7 @@ class Inference:
 
     opsets: Mapping[str, int]
     ir_version: int
-    stated: Mapping[str, TypeProto] = field(default_factory=dict)
+    stated: Types = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     assumed: list[str] = field(default_factory=list)
     measured: Mapping[str, Shape] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class Inference:
         is_sure = len(self.assumed) == before  # what depends on values may be of any size
         return self._evaluated(node, inputs, results) if is_sure else results
 
-    def _inferred(self, node: NodeProto, inputs: Sequence[Tensor]) -> Mapping[str, TypeProto]:
+    def _inferred(self, node: NodeProto, inputs: Sequence[Tensor]) -> Types:
         domain = "" if node.domain in STANDARD else node.domain
         pairs = [(n, t) for n, t in zip(node.input, inputs, strict=True) if n and t.kind]
         try:
@@ -158,24 +159,16 @@ class Inference:
             values = {
                 n: numpy_helper.from_array(t.value, n) for n, t in pairs if t.value is not None
             }
-            inferred: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
-                schema,
-                node,
-                types,
-                values,
-                opset_imports=[helper.make_opsetid(d, v) for d, v in self.opsets.items()],
-                ir_version=self.ir_version,
+            imports = [helper.make_opsetid(d, v) for d, v in self.opsets.items()]
+            inferred: Types = onnx.shape_inference.infer_node_outputs(
+                schema, node, types, values, opset_imports=imports, ir_version=self.ir_version
             )
         except Exception:  # no schema, or a model that does not fit it: it raises what it likes
             return {}
         return inferred
 
     def _completed(
-        self,
-        node: NodeProto,
-        index: int,
-        inferred: Mapping[str, TypeProto],
-        inputs: Sequence[Tensor],
+        self, node: NodeProto, index: int, inferred: Types, inputs: Sequence[Tensor]
     ) -> Tensor:
         """Return an output as inferred, as stated, or as assumed."""
         name = node.output[index]
@@ -201,8 +194,7 @@ class Inference:
         shape: Shape = inputs[0].shape or ()
         if node.domain in (*STANDARD, CONTRIB) and node.op_type in UNMULTIPLIED:
             return shape
-        width = _last_size(node, inputs)
-        if width is None:
+        if (width := _last_size(node, inputs)) is None:
             self.assumed.append(
                 f"{node.output[0]!r}, made by {operator(node)}, has its input's shape"
             )

@@ -148,7 +148,6 @@ class _Counter:
         return replace(self, inference=inference).nodes(graph.node, scope)
 
     def nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> list[NodeWork]:
-        """Return the work of nodes in order."""
         return [counted for i, node in enumerate(nodes) for counted in self._node(node, i, scope)]
 
     def _node(self, node: NodeProto, number: int, scope: Scope) -> list[NodeWork]:
@@ -182,14 +181,8 @@ class _Counter:
         return outputs, [NodeWork(name, operator(node), every, moved, *where)]
 
     def _inside(self, name: str, what: str, times: int = 1) -> _Counter:
-        return replace(
-            self,
-            prefix=f"{name}/",
-            root=self.root or name,
-            body=f"{what} {name!r}",
-            times=self.times * times,
-            depth=self.depth + 1,
-        )
+        inner = replace(self, prefix=f"{name}/", root=self.root or name, body=f"{what} {name!r}")
+        return replace(inner, times=self.times * times, depth=self.depth + 1)
 
     def _within(
         self, graph: onnx.GraphProto, name: str, what: str, scope: Scope, times: int = 1

@@ -23,10 +23,10 @@ from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
 from trtcal.check.data_check import check_data as check
 from trtcal.check.evaluation_data import EvaluationCheck
-from trtcal.check.issues import DataCheck
 from trtcal.config import Config, DataConfig, ImagesConfig, Tasks, read_config
 from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
+from trtcal.data.issues import DataCheck
 from trtcal.data.opening import Data
 from trtcal.documents import Workplace, write_document
 from trtcal.errors import InputError

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from trtcal.backends.options import BuildOptions, with_sizes, write_range
 from trtcal.calibration import calibrate
-from trtcal.check.issues import DataCheck
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
-from trtcal.data.issues import DataIssue
+from trtcal.data.issues import DataCheck, DataIssue
 from trtcal.documents import (
     FILES,
     Document,

@@ -24,9 +24,9 @@ from trtcal.calibration import (
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
 from trtcal.check.evaluation_data import EvaluationCheck
-from trtcal.check.issues import DataCheck
 from trtcal.config import BuildConfig, Config
 from trtcal.data.dataset import SizeRanges
+from trtcal.data.issues import DataCheck
 from trtcal.documents import Document, digest_file, to_fields, unfinished, write_json
 from trtcal.errors import BackendError, ResourceError, TrtcalError
 from trtcal.evaluate.comparison import Comparison, compare, with_layers

@@ -188,8 +188,7 @@ def read_optimizations(path: Path) -> Optimizations:
             raise InputError(f"{path} was changed after it was written", HOW_TO_MAKE)
         return result
 
-    optimizations: Optimizations = parsing(path, build)
-    return optimizations
+    return parsing(path, build)
 
 
 def _bounds(least: float, largest: float | None) -> Bounds:
@@ -284,8 +283,7 @@ def _step(
     reader: gs.Node | None = node
     while reader is not None:
         output = reader.outputs[0]
-        known = calibration.ranges.get(placement.range_of(output.name))
-        if known is not None:
+        if (known := calibration.ranges.get(placement.range_of(output.name))) is not None:
             return known.amax / LEVELS
         reader = only_consumer(output, graph)
     return None

@@ -68,7 +68,6 @@ def _elementwise_behind(pair: PairedGraph, place: int, output: str) -> list[onnx
 
 
 def _still_read(pair: PairedGraph, output: str, nodes: Sequence[onnx.NodeProto]) -> list[str]:
-    """Return the tensors of these nodes that other nodes read too."""
     unread = {name: pair.readers[name] for name in (output, *(n.output[0] for n in nodes))}
     for name in (name for node in nodes for name in set(reads(node)) & set(unread)):
         unread[name] -= 1

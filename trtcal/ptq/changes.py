@@ -59,13 +59,10 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
     changed.CopyFrom(proto)
     left = dict(constants)
     for initializer in changed.graph.initializer:
-        array = left.pop(initializer.name, None)
-        if array is None:
+        if (array := left.pop(initializer.name, None)) is None:
             continue
-        if (
-            tuple(initializer.dims) != array.shape
-            or initializer.data_type != onnx.TensorProto.FLOAT
-        ):
+        form = tuple(initializer.dims), initializer.data_type
+        if form != (array.shape, onnx.TensorProto.FLOAT):
             raise InputError(
                 f"the optimizations do not fit the constant {initializer.name!r}", HOW_TO_MAKE
             )

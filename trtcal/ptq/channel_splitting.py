@@ -50,7 +50,6 @@ class _Chain:
 
     @property
     def tensors(self) -> list[str]:
-        """The sums and the outputs of the makers."""
         return [name for maker in self.makers for name in (maker.sum.name, maker.made.name)]
 
     @property
@@ -203,17 +202,15 @@ class _Splitting:
             column = self._columns(node)[channel]
             self._bias(node)[...] += value * column.reshape(len(column), -1).sum(axis=1)
 
-    def _rows(self, node: gs.Node) -> Values:
+    def _rows(self, node: gs.Node, side: int = 0) -> Values:
         axes = weight_axes(node)
-        return np.moveaxis(self._constant(node.inputs[1]), axes[0] if axes else 0, 0)
+        return np.moveaxis(self._constant(node.inputs[1]), axes[side] if axes else side, 0)
 
     def _columns(self, node: gs.Node) -> Values:
-        axes = weight_axes(node)
-        return np.moveaxis(self._constant(node.inputs[1]), axes[1] if axes else 1, 0)
+        return self._rows(node, 1)
 
     def _bias(self, node: gs.Node) -> Values:
-        bias = own_bias(node)
-        if bias is None:
+        if (bias := own_bias(node)) is None:
             raise RuntimeError(f"{node.name} has no bias of its own")
         return self._constant(bias.node.inputs[bias.index]).reshape(-1)
 

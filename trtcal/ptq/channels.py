@@ -59,8 +59,7 @@ class Channels:
 
     def make(self, tensor: gs.Tensor, axis: int | None, count: int) -> Ids | None:
         """Give a tensor new channels along an axis, counted from either end; None if it is unknown."""
-        axis = _from_front(tensor, axis)
-        if axis is None:
+        if (axis := _from_front(tensor, axis)) is None:
             return None
         ids = self.new(count)
         self.of[tensor.name] = (axis, ids)
@@ -139,8 +138,7 @@ def _weighted(node: gs.Node, channels: Channels) -> bool:
         channels.freeze(source)
     else:
         channels.edits.append(Edit(kernel.name, node.name, columns, ids, -1, groups))
-    new_ids = channels.make(node.outputs[0], axis, weight.shape[rows])
-    if new_ids is not None:
+    if (new_ids := channels.make(node.outputs[0], axis, weight.shape[rows])) is not None:
         channels.edits.append(Edit(kernel.name, node.name, rows, new_ids, 1))
         _with_bias(node, channels, new_ids)
     return True
@@ -233,8 +231,7 @@ def _mul(node: gs.Node, channels: Channels) -> bool:
     """Make channels anew by one factor each; the input stays as it is."""
     index = 1 if constant(node.inputs[0]) is None else 0
     source, factors = node.inputs[1 - index], node.inputs[index]
-    fixed = constant(factors)
-    if fixed is None:
+    if (fixed := constant(factors)) is None:
         return _gate(node, channels)
     channels.freeze(source)
     if source.shape is None or fixed.dtype != np.float32 or fixed.size < 2:
@@ -251,8 +248,7 @@ def _scaled_by(
     node: gs.Node, channels: Channels, constants: Mapping[str, int], axis: int, count: int
 ) -> None:
     """Make channels along an axis that are scaled in constants, each with its own axis."""
-    ids = channels.make(node.outputs[0], axis, count)
-    if ids is not None:
+    if (ids := channels.make(node.outputs[0], axis, count)) is not None:
         channels.edits += [Edit(name, node.name, own, ids, 1) for name, own in constants.items()]
 
 

@@ -220,7 +220,6 @@ def scaled_constants(graph: gs.Graph, edits: Sequence[Edit], factors: Values) ->
 
 
 def _broadcast(scale: Values, edit: Edit, shape: tuple[int, ...]) -> Values:
-    """Return a scale in a shape that multiplies the constant of an edit."""
     if edit.groups > 1:
         each = np.repeat(scale.reshape(edit.groups, -1), shape[0] // edit.groups, axis=0)
         return np.asarray(each.reshape(shape[0], shape[1], *[1] * (len(shape) - 2)))

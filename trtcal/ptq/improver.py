@@ -123,7 +123,6 @@ class _Progress:
 
     @property
     def best(self) -> State:
-        """The best state so far."""
         if self.state is None:
             raise RuntimeError("nothing has been tried yet")
         return self.state
@@ -144,16 +143,15 @@ def improve(
     uses them. `InputError` for fewer than 8 samples, and for a plan that quantizes nothing.
     """
     if options.plan.asked.isdisjoint(NARROW):
-        raise InputError(
-            "the plan quantizes nothing, so that there is nothing to improve",
-            f"ask for {', '.join(NARROW)} in a layer, or leave --improve out",
-        )
+        hint = f"ask for {', '.join(NARROW)} in a layer, or leave --improve out"
+        raise InputError("the plan quantizes nothing, so that there is nothing to improve", hint)
     fit, selection = split_samples(prepared, dataset)
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, fit, options, reporter)
         progress = _try_all(context, judge)
     best = progress.best
     warnings = _warnings(len(fit), len(selection))
+    counts = {"fitted": context.in_memory, "calibration": len(fit), "selection": len(selection)}
     record = {
         "kind": OPTIMIZATIONS_KIND,
         "schema_version": 1,
@@ -163,11 +161,7 @@ def improve(
         "effort": options.effort,
         "objective": "metric" if options.metric else options.objective,
         **({} if options.plan == Plan() else {"plan": options.plan.to_document()["digest"]}),
-        "samples": {
-            "fitted": context.in_memory,
-            "calibration": len(fit),
-            "selection": len(selection),
-        },
+        "samples": counts,
         "tries": [attempt.to_document() for attempt in progress.tries],
         "untried": list(progress.untried),
         "layers": layer_changes(context.model(best), best.calibration),
@@ -218,16 +212,8 @@ def _context(prepared: Model, fit: Dataset, options: ImproveOptions, reporter: R
     def build(changes: Changes) -> Any:
         return changes.of(prepared.proto)
 
-    return Context(
-        prepared=prepared,
-        fit=fit,
-        samples=whole(most),
-        in_memory=whole(in_memory),
-        options=options,
-        until=now() + options.seconds,
-        reporter=reporter,
-        build=build,
-    )
+    until = now() + options.seconds
+    return Context(prepared, fit, whole(most), whole(in_memory), options, until, reporter, build)
 
 
 def _try_all(context: Context, judge: Judge) -> _Progress:

@@ -108,15 +108,9 @@ def matrix_form(node: gs.Node, layer: Layer) -> MatrixForm | None:
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return None
     dims = weight.ndim - 2
-    return MatrixForm(
-        "Conv",
-        weight.shape,
-        0,
-        node.attrs.get("group", 1),
-        tuple(node.attrs.get("strides", [1] * dims)),
-        tuple(node.attrs.get("dilations", [1] * dims)),
-        tuple(node.attrs.get("pads", [0] * 2 * dims)),
-    )
+    usual = {"strides": [1] * dims, "dilations": [1] * dims, "pads": [0] * 2 * dims}
+    places = (tuple(node.attrs.get(name, default)) for name, default in usual.items())
+    return MatrixForm("Conv", weight.shape, 0, node.attrs.get("group", 1), *places)
 
 
 def mask_of(feeds: Feeds) -> Mask:

@@ -20,7 +20,7 @@ from trtcal.ptq.changes import Changes
 from trtcal.ptq.channel_splitting import split_channels
 from trtcal.ptq.equalization import equalize, smooth
 from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
-from trtcal.ptq.scale_search import ScaleSearch, search_scales
+from trtcal.ptq.scale_search import search_scales
 from trtcal.ptq.zero_centering import zero_center
 from trtcal.quantization import Plan, find_layers, tensors_to_observe
 from trtcal.ranges import Calibration
@@ -189,21 +189,17 @@ def _recalibrated(
     model = context.model(state)
     tensors = tensors_to_observe(find_layers(model))
     known = state.calibration.ranges
-    if not context.plan.ranged:
-        return [state]
     changed = [tensor for tensor in tensors if tensor in changes.moved or tensor not in known]
-    if not changed:
+    if not (changed and context.plan.ranged):
         return [state]
     observation = context.observe(model, changed, context.reported)
     first = state.calibration.method
     others = state.tables if context.options.effort == "best" else ()
-    tables = dict(state.tables)
+    tables = {**state.tables, first: state.calibration}
     methods = dict.fromkeys((first, *others))
     for calibrator in methods:
         new = calibrate(observation, method if method and calibrator == first else calibrator)
-        tables[calibrator] = _joined(
-            tensors, state.calibration if calibrator == first else tables[calibrator], new
-        )
+        tables[calibrator] = _joined(tensors, tables[calibrator], new)
     return [replace(state, calibration=tables[method], tables=tables) for method in methods]
 
 
@@ -231,8 +227,7 @@ def _split(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequ
 
 
 def _zero_center(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
-    centered = zero_center(context.model(state), state.calibration)
-    if centered is None:
+    if (centered := zero_center(context.model(state), state.calibration)) is None:
         return ()
     return [replace(state.with_changes(centered[0]), calibration=centered[1])]
 
@@ -262,10 +257,10 @@ def _search_scales(context: Context, state: State, _: Mapping[str, Calibration])
     started = now()
     until = started + SEARCH_TIME * (context.until - started)
     with context.reporter("searching scales", len(state.calibration.ranges)) as advance:
-        samples = min(context.in_memory, SEARCH_SAMPLES)
-        objective = context.options.objective
-        search = ScaleSearch(samples, objective, lambda: now() < until, advance)
-        ranges = search_scales(context.model(before), state.calibration, context.fit, search)
+        data = context.fit, min(context.in_memory, SEARCH_SAMPLES), context.options.objective
+        ranges = search_scales(
+            context.model(before), state.calibration, *data, lambda: now() < until, advance
+        )
     if ranges is None:
         return ()
     narrowed = replace(before, calibration=ranges)

@@ -94,7 +94,6 @@ class _Step:
 
     @property
     def made(self) -> str:
-        """The output of the layer."""
         return self.itself.outputs[0]
 
     def along(self, values: Array, shift: Floats) -> Floats:
@@ -255,7 +254,6 @@ class LayerwiseReconstruction:
         return overrides.with_layer(step.name, grid, bias, step.kind.name)
 
     def _run_layer(self, step: _Step, grid: Grid | None) -> None:
-        """Run a layer with its input and its weight quantized."""
         part = self.pair.part(step.itself, ())
         values = (grid or step.nearest).floats(step.weight.axis)
         part = with_constants(part, {part.graph.node[0].input[step.weight.index]: values})
@@ -279,8 +277,7 @@ class LayerwiseReconstruction:
         """Return by what a layer's bias (channels,) is too small for the mean that is read behind."""
         mean = partial(self._mean, step, weights)
         missing = mean("float") - mean("quantized")
-        activation = activation_of(self.pair, step.itself.start)
-        if activation is None:
+        if (activation := activation_of(self.pair, step.itself.start)) is None:
             return missing
         expected = mean("float", activation)
         return solve_shift(missing, lambda tried: mean("quantized", activation, tried) - expected)
@@ -333,7 +330,6 @@ class LayerwiseReconstruction:
         return Grid(step.kind.rounded(steps), scale)
 
     def _inputs(self, step: _Step, number: int) -> tuple[Floats, Floats]:
-        """Return a layer's input in a batch, in float and quantized."""
         return self.spill.get("float", number)[step.read], self._quantized(step, number)
 
     def _quantized(self, step: _Step, number: int) -> Floats:

@@ -14,40 +14,33 @@ FACTORS = (0.8, 0.9, 1.12, 1.3)
 LEAST_GAIN = 0.005  # of the whole loss: less may be chance
 
 
-@dataclasses.dataclass(frozen=True)
-class ScaleSearch:
-    """How ranges are searched: on how many `samples`, for which `objective` (`sqnr` or `kl`).
-
-    The search ends early when `may_go_on` is false. `progress` is called once for each range.
-    """
-
-    samples: int
-    objective: str = "sqnr"
-    may_go_on: Callable[[], bool] = lambda: True
-    progress: Callable[[int], None] = lambda done: None
-
-
 def search_scales(
-    model: Model, calibration: Calibration, dataset: Dataset, search: ScaleSearch
+    model: Model,
+    calibration: Calibration,
+    dataset: Dataset,
+    samples: int,
+    objective: str = "sqnr",
+    may_go_on: Callable[[], bool] = lambda: True,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Calibration | None:
     """Return the ranges after one round of coordinate descent, None if none was changed.
 
     All other tensors have the best ranges found so far, and only what comes after a tensor is run
-    again.
+    again. `objective` is `sqnr` or `kl`; the search ends early when `may_go_on` is false.
     """
     ranges = dict(calibration.ranges)
-    with Rerun(model, calibration, dataset, search.samples) as rerun:
+    with Rerun(model, calibration, dataset, samples) as rerun:
         whole = rerun.whole()
-        measure = "kl" if search.objective == "kl" and whole.kl is not None else "noise"
+        measure = "kl" if objective == "kl" and whole.kl is not None else "noise"
         for source, scales in rerun.ranges():
-            if not search.may_go_on():
+            if not may_go_on():
                 break
             before = ranges[source].amax
             amax = _best_range(rerun, scales, before, measure)
             if amax != before:
                 note = f"{before:.6g} times {amax / before:g}, by the error of the outputs"
                 ranges[source] = dataclasses.replace(ranges[source], amax=amax, note=note)
-            search.progress(1)
+            progress(1)
     if ranges == calibration.ranges:
         return None
     return dataclasses.replace(calibration, ranges=ranges)

@@ -113,8 +113,7 @@ def against_last(history: History, report: Document, project: str | None = None)
     if report.get("comparison", {}) is None:
         return None
     now: Entry = parsing(Path("the report"), lambda: entry_of(report, project))
-    before = history.before(now)
-    if before is None:
+    if (before := history.before(now)) is None:
         return None
     difference = compare_runs(before, now)
     own = sorted(difference.changed, key=lambda change: change.variant != now.variant)

@@ -25,8 +25,7 @@ def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
         name, measured = row["name"], report["measured"]["variants"][row["name"]]
         for metric in METRICS.values():
             if metric.of == OUTPUTS and metric.is_recorded:
-                value = figure_of(row, metric)
-                if value is not None:
+                if (value := figure_of(row, metric)) is not None:
                     yield (name, metric.name), value
             elif metric.of == TIMES:
                 yield (name, metric.name), float(measured["latency"][metric.timing])
@@ -84,8 +83,7 @@ def digests_of_run(report: Document) -> dict[str, str]:
         digests["calibration data"] = part["dataset"]
         digests[f"calibration {part['method']}"] = part["digest"]
     for row in comparison["rows"][1:]:
-        plan = row["quantization"].get("plan")
-        if plan:
+        if plan := row["quantization"].get("plan"):
             digests[f"plan of {row['name']}"] = plan
     for part in report["optimizations"]:
         digests[f"optimizations, {part['effort']}"] = part["optimizations"]

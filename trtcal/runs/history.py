@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from trtcal.config import CostConfig, read_tags
 from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file, parse_json, seconds_for, too_slow
-from trtcal.documents.schema import changes_of
+from trtcal.documents.schema import changes_of, replace_texts
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 from trtcal.runs.follower import follower_kinds
@@ -180,10 +180,8 @@ class History:
             if str(error) == "interrupted":
                 raise too_slow(self.path, size) from error
             if isinstance(error, sqlite3.OperationalError):
-                raise ResourceError(
-                    f"{self.path}: {error}",
-                    "check that no other program uses it and that the disk has room",
-                ) from error
+                hint = "check that no other program uses it and that the disk has room"
+                raise ResourceError(f"{self.path}: {error}", hint) from error
             raise InputError(
                 f"{self.path} is not a history: {error}", "give another --db"
             ) from error
@@ -368,20 +366,14 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
         **{key: verdict[field] for key, field in VERDICT.items()},
         "command": (measured["run"] or {}).get("command"),
         "folder": folder,
+        "digests": digests_of_run(report),
     }
-    facts = {
-        **{key: storable(value) for key, value in plain.items()},
-        "digests": {
-            storable(key): storable(digest) for key, digest in digests_of_run(report).items()
-        },
-        "figures": {
-            (storable(variant), key): v for (variant, key), v in figures_of_run(report).items()
-        },
-        "tags": CostConfig.from_document(report).tags,
-    }
-    return from_fields(Entry, {"number": 0, "report": report["digest"], **facts})
+    figures = {(storable(name), key): v for (name, key), v in figures_of_run(report).items()}
+    facts = {"figures": figures, "tags": CostConfig.from_document(report).tags}
+    first = {"number": 0, "report": report["digest"]}
+    return from_fields(Entry, {**first, **replace_texts(plain, storable), **facts})
 
 
-def storable(text: Any) -> Any:
+def storable(text: str) -> str:
     """Return text without lone surrogates, which no database takes."""
-    return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text
+    return text.encode("utf-8", "backslashreplace").decode()

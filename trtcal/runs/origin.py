@@ -25,7 +25,6 @@ from trtcal.documents import (
     parsing,
     read_document,
     recover,
-    seal,
     to_fields,
     write_document,
 )
@@ -165,34 +164,22 @@ class Origin:
 
     def write(self, folder: Path, command: str) -> Document:
         """Write `run.json`; times and the machine stand under `measured`."""
-        left = {
-            "measured",
-            "digest",
-            *(key for key in ("source", "cost") if not getattr(self, key)),
-        }
+        left = {"measured", "digest"} | {k for k in ("source", "cost") if not getattr(self, k)}
         body = {key: value for key, value in vars(self).items() if key not in left}
         steps = [{"stage": s.stage, "output": s.output, "digest": s.digest} for s in self.stages]
         seconds = {step.output: round(step.seconds, 3) for step in self.stages}
-        document = {
-            "kind": RUN,
-            "schema_version": 1,
-            "trtcal": __version__,
-            "command": command,
-            **body,
-            "stages": steps,
-            "measured": {**to_fields(self.measured), "seconds": seconds, "record": FILES},
-        }
-        return write_document(folder / RUN_FILE, seal(document))
+        head = {"kind": RUN, "schema_version": 1, "trtcal": __version__, "command": command}
+        measured = {**to_fields(self.measured), "seconds": seconds, "record": FILES}
+        document = {**head, **body, "stages": steps, "measured": measured}
+        return write_document(folder / RUN_FILE, document)
 
 
 def check_replaceable(folder: Path) -> None:
     """`InputError` if a folder holds something else than a run that another one may replace."""
     recover(folder)
     if folder.exists() and not (folder.is_dir() and _is_run(folder)):
-        raise InputError(
-            f"{folder} contains files that are not a trtcal run",
-            "choose another folder: `output` in trtcal.toml, or -o",
-        )
+        hint = "choose another folder: `output` in trtcal.toml, or -o"
+        raise InputError(f"{folder} contains files that are not a trtcal run", hint)
 
 
 def _is_run(folder: Path) -> bool:

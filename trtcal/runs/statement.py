@@ -8,7 +8,6 @@ from trtcal.documents import Document
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 RUN = "urn:trtcal:run:v1"
-BUNDLE = "urn:trtcal:bundle:v1"
 ALGORITHM = "sha256:"
 
 
@@ -24,10 +23,7 @@ def resource(name: str, digest: str) -> Document:
 
 
 def statement(
-    subjects: Mapping[str, str],
-    materials: Mapping[str, str],
-    predicate_type: str,
-    predicate: Mapping[str, object],
+    subjects: Mapping[str, str], materials: Mapping[str, str], kind: str, predicate: Document
 ) -> Document:
     """Return a Statement v1 about `subjects`; its predicate names `materials`, both name to digest.
 
@@ -36,7 +32,7 @@ def statement(
     return {
         "_type": STATEMENT,
         "subject": [resource(*pair) for pair in sorted(subjects.items())],
-        "predicateType": predicate_type,
+        "predicateType": kind,
         "predicate": {
             **predicate,
             "materials": [resource(*pair) for pair in sorted(materials.items())],

@@ -6,8 +6,6 @@ Signed bundles are left as they are: their signature is about the files as they 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from trtcal.config import parse_config
@@ -15,7 +13,7 @@ from trtcal.documents import (
     Document,
     digest_bytes,
     digest_document,
-    is_staging,
+    files_in,
     read_json,
     recover,
     seal,
@@ -42,7 +40,7 @@ def upgrade(path: Path) -> list[Path]:
     if not path.exists():
         raise InputError(f"{path} does not exist", "check the path")
     recover(path)
-    files = [path] if path.is_file() else list(_files(path))
+    files = [path / name for name in files_in(path) if not _is_signed(path, path / name)]
     with together():
         configs = {file: _converted_config(file) for file in files if file.suffix == ".toml"}
         changed = [file for file, (before, after) in configs.items() if after != before]
@@ -53,14 +51,10 @@ def upgrade(path: Path) -> list[Path]:
     return changed + [file for file in files if _is_database(file) and History(file).convert()]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder, without those of signed bundles and what is not there yet."""
-    for place, folders, names in os.walk(folder):
-        if SIGNATURE in names:
-            folders.clear()
-            continue
-        folders[:] = sorted(name for name in folders if not is_staging(name))
-        yield from (Path(place, name) for name in sorted(names))
+def _is_signed(folder: Path, file: Path) -> bool:
+    """Tell whether a file in a folder belongs to a signed bundle."""
+    inside = (place for place in file.parents if place.is_relative_to(folder))
+    return any((place / SIGNATURE).is_file() for place in inside)
 
 
 def _converted_config(file: Path) -> tuple[str, str]:

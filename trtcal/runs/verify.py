@@ -66,10 +66,8 @@ def verify(path: Path, public_key: Path | None = None) -> list[Check]:
     names = (name for name in files_in(path) if name in recorded or name not in others)
     content = list(_of_documents(path, names, True) if path.is_dir() else _of_file(path))
     if not content and not recorded:
-        raise InputError(
-            f"{path} has no digest of trtcal",
-            "give a report, a JSON document of trtcal or the folder of a run",
-        )
+        hint = "give a report, a JSON document of trtcal or the folder of a run"
+        raise InputError(f"{path} has no digest of trtcal", hint)
     name = Path(os.path.abspath(path)).name
     return [*content, *files, Check(name, None, OF_SIGNATURE, "only bundles are signed")]
 
@@ -99,8 +97,7 @@ def _of_record(path: Path, base: Path | None = None) -> Iterator[Check]:
 
     Files of others are not checked. Names begin at `base`, or else at the path.
     """
-    run = place_in_run(path)
-    if run is None:
+    if (run := place_in_run(path)) is None:
         runs = [Path(name).parent for name in files_in(path) if Path(name).name == FILES]
         for inner in runs:
             yield from _of_record(path / inner, Path(os.path.realpath(path)))
@@ -176,7 +173,6 @@ def _of_build(document: Document, folder: Path, name: str) -> Iterator[Check]:
 
 
 def _of_follower(path: Path, what: str, digest: str | None = None) -> Iterator[Check]:
-    """Yield the check of a file that a follower of runs writes and can check."""
     for kind in follower_kinds():
         if path.name in kind.outputs[:1]:
             yield Check(what, kind.problem(path.parent, digest))

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibrators.range import scale_of
 from trtcal.calibration.formats.qdq import interval, scaled
 from trtcal.calibration.formats.table import foreign
-from trtcal.documents import read_json, to_json
+from trtcal.documents import json_bytes, read_json
 from trtcal.errors import InputError
 from trtcal.formats import FORMATS
 from trtcal.ranges import Calibration, TensorRange
@@ -126,11 +126,7 @@ def _numbers(
 
 def to_aimet(amaxes: Mapping[str, float]) -> bytes:
     """Return encodings 2.0.0 in int8, symmetric."""
-    encodings = [
-        {"name": name, "output_dtype": "int8", "y_scale": float(scale_of(amax))}
-        for name, amax in amaxes.items()
-    ]
-    return _document("2.0.0", encodings=encodings)
+    return _encodings("int8", {name: scale_of(amax) for name, amax in amaxes.items()})
 
 
 def to_aimet_1(amaxes: Mapping[str, float]) -> bytes:
@@ -139,17 +135,19 @@ def to_aimet_1(amaxes: Mapping[str, float]) -> bytes:
     encodings = [
         {"name": name, **kind, "scale": [float(scale_of(amax))]} for name, amax in amaxes.items()
     ]
-    return _document("1.0.0", activation_encodings=encodings, param_encodings=[])
+    lists = {"activation_encodings": encodings, "param_encodings": list[Entry]()}
+    return json_bytes({"version": "1.0.0", **lists})
 
 
 def to_aimet_fp8(amaxes: Mapping[str, float]) -> bytes:
     """Return encodings 2.0.0 in float8e4m3fn; `amaxes` are those for FP8."""
-    encodings = [
-        {"name": name, "output_dtype": FP8, "y_scale": float(np.float32(amax / FORMATS["fp8"].top))}
-        for name, amax in amaxes.items()
+    top = FORMATS["fp8"].top
+    return _encodings(FP8, {name: np.float32(amax / top) for name, amax in amaxes.items()})
+
+
+def _encodings(kind: str, scales: Mapping[str, np.float32]) -> bytes:
+    entries = [
+        {"name": name, "output_dtype": kind, "y_scale": float(scale)}
+        for name, scale in scales.items()
     ]
-    return _document("2.0.0", encodings=encodings)
-
-
-def _document(version: str, **lists: list[dict[str, Any]]) -> bytes:
-    return to_json({"version": version, **lists}).encode("utf-8", "surrogatepass")
+    return json_bytes({"version": "2.0.0", "encodings": entries})

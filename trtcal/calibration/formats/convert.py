@@ -248,21 +248,15 @@ def _amaxes(calibration: Calibration, form: str) -> dict[str, float]:
 
 
 def _check_int8(ranges: Mapping[str, TensorRange]) -> None:
-    alone = [name for name, entry in ranges.items() if not entry.is_for_int8]
-    if alone:
-        raise InputError(
-            f"these ranges are for FP8 alone: {some(alone, NAMES_SHOWN)}",
-            f"calibrate the model for INT8, or write --format {AIMET_FP8}",
-        )
+    if alone := [name for name, entry in ranges.items() if not entry.is_for_int8]:
+        hint = f"calibrate the model for INT8, or write --format {AIMET_FP8}"
+        raise InputError(f"these ranges are for FP8 alone: {some(alone, NAMES_SHOWN)}", hint)
 
 
 def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
-    absent = [name for name in tensors if name not in calibration.ranges]
-    if absent:
+    if absent := [name for name in tensors if name not in calibration.ranges]:
         reasons = [calibration.unranged.get(n, "the file has no entry for it") for n in absent]
         pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
-        raise InputError(
-            f"tensors without a range: {some(pairs, NAMES_SHOWN)}",
-            "`trtcal ranges show` lists the reasons",
-        )
+        hint = "`trtcal ranges show` lists the reasons"
+        raise InputError(f"tensors without a range: {some(pairs, NAMES_SHOWN)}", hint)
     return replace(calibration, ranges={name: calibration.ranges[name] for name in tensors})

@@ -18,7 +18,7 @@ import flatbuffers  # type: ignore[import-untyped]  # it comes with onnxruntime
 import numpy as np
 
 from trtcal.calibration.formats.table import add_once, read_lines, table_of, writable
-from trtcal.documents import read_json, to_json
+from trtcal.documents import json_bytes, read_json
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.ranges import Calibration
@@ -125,18 +125,15 @@ def _decimal(text: str, line: str, where: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(
-            f"{where} is not `tensor amax`: {line[:80]!r}",
-            "give a table of ranges, or name its --format",
-        ) from None
+        hint = "give a table of ranges, or name its --format"
+        raise InputError(f"{where} is not `tensor amax`: {line[:80]!r}", hint) from None
 
 
 def to_table_json(amaxes: Mapping[str, float]) -> bytes:
     """Return the JSON that `quantize_static(calibration_cache_path=...)` reads."""
     data = {name: {**_bounds(amax), "CLS": "TensorData"} for name, amax in amaxes.items()}
     method = {"CLS": "CalibrationMethod", "value": "CalibrationMethod.MinMax"}
-    table = {"CLS": "TensorsData", "data": data, "calibration_method": method}
-    return to_json(table).encode("utf-8", "surrogatepass")
+    return json_bytes({"CLS": "TensorsData", "data": data, "calibration_method": method})
 
 
 def _bounds(amax: float) -> dict[str, Any]:

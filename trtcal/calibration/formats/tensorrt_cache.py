@@ -85,10 +85,8 @@ def read_cache(path: Path) -> Calibration:
 def _entry(line: str, where: str) -> tuple[str, float]:
     match = ENTRY.fullmatch(line.rstrip())
     if not match:
-        raise InputError(
-            f"{where} is not `tensor: scale`: {line[:80]!r}",
-            "write the scale as up to 8 hexadecimal digits, the bits of a float32",
-        )
+        hint = "write the scale as up to 8 hexadecimal digits, the bits of a float32"
+        raise InputError(f"{where} is not `tensor: scale`: {line[:80]!r}", hint)
     return match[1], amax_of(np.uint32(int(match[2], 16)).view(np.float32))
 
 

@@ -106,8 +106,7 @@ def _affine(
     if not is_op(node, "Mul", "Add"):
         return None
     other = node.inputs[1] if node.inputs[0] is source else node.inputs[0]
-    value = _by_channel(constant(other), channels, rank)
-    if value is None:
+    if (value := _by_channel(constant(other), channels, rank)) is None:
         return None
     value = _wide(value)
     return (value, np.zeros_like(value)) if node.op == "Mul" else (np.ones_like(value), value)

@@ -22,8 +22,7 @@ WIDENED, TYPES = "float32", ("to", "dtype", "output_dtype")
 
 def refuse_bfloat16(model: Model) -> None:
     """`InputError` for a model that computes in bfloat16, with the first node and the remedy."""
-    where = next(_places(model.proto), None)
-    if where is None:
+    if (where := next(_places(model.proto), None)) is None:
         return
     output = f"{model.path.stem}-{WIDENED}.onnx"
     command = command_line("prepare", str(model.path), add=WIDENED, o=output)

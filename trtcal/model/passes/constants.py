@@ -163,8 +163,7 @@ def _decided(graph: gs.Graph) -> Iterator[gs.Node]:
 
 
 def _taken(node: gs.Node) -> gs.Graph | None:
-    condition = constant(node.inputs[0])
-    if condition is None:
+    if (condition := constant(node.inputs[0])) is None:
         return None
     branch: gs.Graph = node.attrs["then_branch" if condition.all() else "else_branch"]
     return branch

@@ -33,22 +33,8 @@ from trtcal.model.passes.scalars import SCALARS
 from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
-    FUNCTIONS,
-    FLOAT32,
-    OPSET,
-    TYPES,
-    FP16,
-    ROUNDING,
-    CONSTANTS,
-    BRANCHES,
-    TYPES,
-    IDENTITIES,
-    NEUTRALS,
-    CASTS,
-    ROUNDING_CASTS,
-    TRANSPOSES,
-    SCALES,
-    SCALARS,
+    *(FUNCTIONS, FLOAT32, OPSET, TYPES, FP16, ROUNDING, CONSTANTS, BRANCHES, TYPES),
+    *(IDENTITIES, NEUTRALS, CASTS, ROUNDING_CASTS, TRANSPOSES, SCALES, SCALARS),
 )
 """All passes, in the order in which they run; of computed shapes more types follow."""
 
@@ -100,10 +86,8 @@ def prepare_with_record(
         see(graph, record)
         before = record.after
     if not graph.nodes:
-        raise InputError(
-            f"the outputs of model {model.path} do not depend on its inputs",
-            "give a model that uses its inputs",
-        )
+        hint = "give a model that uses its inputs"
+        raise InputError(f"the outputs of model {model.path} do not depend on its inputs", hint)
     notes = notes_on(graph, model)
     proto = export_model(graph, model.proto)
     with _blaming(passes, records):
@@ -122,10 +106,8 @@ def _blaming(passes: Iterable[Pass], records: Sequence[PassRecord]) -> Iterator[
         if not scripts:
             raise
         names = ", ".join(sorted(scripts))
-        raise InputError(
-            f"{names}: after these passes {error.message}",
-            "correct these passes, or leave them out",
-        ) from error
+        hint = "correct these passes, or leave them out"
+        raise InputError(f"{names}: after these passes {error.message}", hint) from error
 
 
 def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:
@@ -174,8 +156,7 @@ def notes_on(graph: gs.Graph, source: Model) -> tuple[str, ...]:
     called = {(function.domain, function.name) for function in source.proto.functions}
     nodes: dict[str, list[str]] = {}
     for node in graph.nodes:
-        why = _why_kept(node, called)
-        if why:
+        if why := _why_kept(node, called):
             nodes.setdefault(why, []).append(node.name)
     for chain in find_chains(graph):
         why = f"no Q/DQ take the place of its fake quantization: {chain.why_kept}"

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from onnx import AttributeProto, NodeProto
 
 from trtcal.errors import InputError
-from trtcal.model.files import all_nodes, opset_of, stand_in, subgraphs_of, weights_of
+from trtcal.model.files import all_nodes, opset_of, refill, stand_in, subgraphs_of, weights_of
 from trtcal.model.graph import MIN_OPSET, NUMBERS, STANDARD, clean, held_by, restored
 from trtcal.model.model import Model, name_nodes, unique
 
@@ -35,19 +35,15 @@ def read_graph(model: Model) -> gs.Graph:
 
 def drop_other_types(proto: onnx.ModelProto) -> None:
     """Forget the types of values that are no tensors, which the graph library can't write."""
-    kept = [value for value in proto.graph.value_info if value.type.HasField("tensor_type")]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(kept)
+    values = proto.graph.value_info
+    refill(values, (value for value in values if value.type.HasField("tensor_type")))
 
 
 def _check(model: Model, node: NodeProto, number: int) -> None:
-    why = _unreadable(node)
-    if why:
+    if why := _unreadable(node):
         shown = repr(node.name) if node.name else f"number {number}"
-        raise InputError(
-            f"model {model.path}: node {shown} ({node.op_type!r}) {why}",
-            "export the model without it",
-        )
+        hint = "export the model without it"
+        raise InputError(f"model {model.path}: node {shown} ({node.op_type!r}) {why}", hint)
 
 
 def _unreadable(node: NodeProto) -> str | None:
@@ -103,5 +99,4 @@ def _name_domain_once(small: onnx.ModelProto) -> None:
     """Import ONNX's own operators by the empty name; a model that has none of them does too."""
     others = [item for item in small.opset_import if item.domain not in STANDARD]
     version = opset_of(small) if len(others) < len(small.opset_import) else MIN_OPSET
-    del small.opset_import[:]
-    small.opset_import.extend([onnx.helper.make_opsetid("", version), *others])
+    refill(small.opset_import, [onnx.helper.make_opsetid("", version), *others])

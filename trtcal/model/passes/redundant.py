@@ -126,31 +126,25 @@ def _keeps_shape(added: tuple[int, ...], shape: Sequence[int | str | None] | Non
 
 
 IDENTITIES = removal(
-    "identities",
-    "Remove Identity and Dropout, which separate nodes that TensorRT would fuse.",
-    _same,
+    "identities", "Remove Identity and Dropout, which keep TensorRT from fusing nodes.", _same
 )
 NEUTRALS = removal(
-    "neutral",
-    "Remove Mul and Div by 1, Add and Sub of 0, where the shape stays the same.",
-    _unchanged,
+    "neutral", "Remove Mul and Div by 1, Add and Sub of 0, where the shape stays.", _unchanged
 )
 
 
 NARROW: set[int] = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 WIDE: set[int] = {TensorProto.FLOAT, TensorProto.DOUBLE}
+WHOLE: set[int] = {TensorProto.INT32, TensorProto.INT64}
 FLOATS = NARROW | WIDE
 HOLDING: dict[int, set[int]] = {
-    TensorProto.FLOAT16: WIDE,
-    TensorProto.BFLOAT16: WIDE,
+    **dict.fromkeys(NARROW, WIDE),
     TensorProto.FLOAT: {TensorProto.DOUBLE},
-    TensorProto.INT8: {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64} | FLOATS,
-    TensorProto.UINT8: {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64} | FLOATS,
-    TensorProto.INT16: {TensorProto.INT32, TensorProto.INT64} | WIDE,
-    TensorProto.UINT16: {TensorProto.INT32, TensorProto.INT64} | WIDE,
+    **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8), {TensorProto.INT16} | WHOLE | FLOATS),
+    **dict.fromkeys((TensorProto.INT16, TensorProto.UINT16), WHOLE | WIDE),
     TensorProto.INT32: {TensorProto.INT64, TensorProto.DOUBLE},
     TensorProto.UINT32: {TensorProto.INT64, TensorProto.DOUBLE},
-    TensorProto.BOOL: {TensorProto.INT32, TensorProto.INT64} | FLOATS,
+    TensorProto.BOOL: WHOLE | FLOATS,
 }
 """Type -> the types that hold each of its values exactly."""
 
@@ -208,19 +202,14 @@ def _cast_back(node: gs.Node, rounding: bool = False) -> gs.Tensor | None:
 
 
 TRANSPOSES = removal(
-    "transposes",
-    "Remove Transposes that undo each other, and those that move no axis.",
-    _transposed_back,
+    "transposes", "Remove Transposes that undo each other or move no axis.", _transposed_back
 )
 CASTS = removal(
-    "casts",
-    "Remove Casts to the type of their input, and pairs of Casts that lose no value.",
-    _cast_back,
+    "casts", "Remove Casts to the type of their input, and pairs that lose no value.", _cast_back
 )
 ROUNDING_CASTS = removal(
     "rounding-casts",
-    "Remove Casts to a narrower float type and back, which round: the outputs change by the "
-    "rounding.",
+    "Remove Casts to a narrower float type and back; the outputs change by their rounding.",
     lambda node: _cast_back(node, rounding=True),
     on_request=True,
 )

@@ -228,7 +228,6 @@ def _only(tensor: gs.Tensor) -> gs.Node | None:
 
 
 def _is_inner(tensor: gs.Tensor, node: gs.Node, kept: KeptTensors) -> bool:
-    """Tell whether only the chain of a Round reads a tensor."""
     estimated = _straight_through(node.outputs[0]) is not node.outputs[0]
     readers = 3 if tensor is node.inputs[0] and estimated else 1
     return kept.is_free(tensor) and len(tensor.outputs) == readers

@@ -45,7 +45,6 @@ def _rewritten(node: gs.Node) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | Non
 
 
 def _kind(node: gs.Node) -> np.dtype[Any] | None:
-    """Return the type of a node's codes, None if it is not known."""
     zero, makers = optional_input(node, 2), node.inputs[0].inputs
     if zero is not None:
         return numpy_type(zero.dtype)

@@ -31,6 +31,7 @@ from trtcal.documents import (
     to_fields,
     write_bytes,
     write_json,
+    write_npz,
     write_text,
 )
 from trtcal.errors import BackendError, GateFailed, InputError
@@ -38,27 +39,29 @@ from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
 from trtcal.formats import NARROW, spelled
 from trtcal.model import Model
+from trtcal.reporting.document import read_report
 from trtcal.runs.bundle.golden import MOST_SAMPLES, make_golden
-from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
+from trtcal.runs.bundle.manifest import describe_engine, manifest_of
 from trtcal.runs.bundle.signing import Signer, envelope
-from trtcal.runs.bundle.source import copy, find_builds, find_model, read_report, read_run
+from trtcal.runs.bundle.source import copy, find_builds, find_model
 from trtcal.runs.bundle.verifying import (
     MANIFEST,
+    PREDICATE,
     SIGNATURE,
     Options,
     Result,
     is_for_shipping,
     verify,
 )
-from trtcal.runs.origin import Origin
-from trtcal.runs.statement import BUNDLE
+from trtcal.runs.origin import REPORT_FILE, RUN_FILE, Origin
+from trtcal.runs.verify import check_whole
 
 GOLDEN = "golden.npz"
 PREPROCESSING, LABELS = "preprocessing.json", "labels.txt"
 TRITON, DEEPSTREAM, DOCKER = "triton", "deepstream", "docker"
 OWNED = (
     *(MANIFEST, SIGNATURE, "engines", "model", GOLDEN, "calibration.json", "plan.json"),
-    *(PREPROCESSING, LABELS, "report.html", "report.json", "run.json"),
+    *(PREPROCESSING, LABELS, "report.html", REPORT_FILE, RUN_FILE),
     *(TRITON, DEEPSTREAM, DOCKER),
 )
 """Everything that a bundle has at the top of its folder."""
@@ -115,8 +118,7 @@ class Draft:
 
         Its builder is weakly typed and has a flag for these alone: `InputError` for other formats.
         """
-        others = self.asked.intersection(NARROW) - {"int8"}
-        if others:
+        if others := self.asked.intersection(NARROW) - {"int8"}:
             raise InputError(
                 f"{server} builds engines in FP32, FP16 or INT8, and {self.request.variant} has "
                 f"layers in {spelled(others)}",
@@ -145,25 +147,25 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
     `BackendError` if the outputs are not repeated.
     """
     check_place(folder)
-    run = read_run(request.run)
+    run = Origin.read(request.run)
+    check_whole(request.run)
     if request.data.fingerprint != run.evaluation_data:
         raise InputError(
             f"data {request.data.name} are not the data that {request.run} was judged on",
             "give the data of that run with --data, or its trtcal.toml with --config",
         )
     with replacing_entries(folder, OWNED) as place:
-        draft, contents = _fill(request, run, place)
+        draft, contents, materials = _fill(request, run, place)
         notes = [line for export in request.exports for line in export(draft)]
-        statement = manifest_of(place, contents)
+        statement = manifest_of(place, contents, materials)
         payload = canonical_json(statement)
         write_bytes(place / MANIFEST, payload)
         write_json(place / SIGNATURE, envelope(payload, request.signer))
         result = _verified(place, request.signer)
         if result.status:
-            raise BackendError(
-                f"the new bundle fails its own verification: {result.verdict}", "run it again"
-            )
-    about = _verdict_note(contents.verdict, request.variant)
+            what = f"the new bundle fails its own verification: {result.verdict}"
+            raise BackendError(what, "run it again")
+    about = _verdict_note(contents["verdict"], request.variant)
     if read_record(request.run) is None:
         about.append("the files of this run were not recorded: only its content was checked")
     return Bundle(folder, digest_bytes(payload), statement, result, (*about, *notes))
@@ -186,40 +188,49 @@ def check_place(folder: Path) -> None:
         return
     if folder.is_dir():
         names = {entry.name for entry in folder.iterdir() if not is_staging(entry.name)}
-        if not names or (names <= set(OWNED) and is_bundle(folder)):
+        if not names or (names <= set(OWNED) and _is_bundle(folder)):
             return
     raise InputError(
         f"{folder} contains files that are not a bundle", "choose another folder with -o"
     )
 
 
-def is_bundle(folder: Path) -> bool:
+def _is_bundle(folder: Path) -> bool:
     """Whether a folder has a bundle's manifest, which may have been changed."""
     path = folder / MANIFEST
     document = read_json(path) if path.is_file() else None
-    return isinstance(document, dict) and document.get("predicateType") == BUNDLE
+    return isinstance(document, dict) and document.get("predicateType") == PREDICATE
 
 
-def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Contents]:
+def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Document, dict[str, str]]:
     """Put everything but exports, manifest and signature into the bundle."""
-    report = read_report(request.run)
+    report = read_report(request.run / REPORT_FILE)
     verdict, task = parsing(
-        request.run / "report.json", lambda: (_verdict(report, request), _task(report))
+        request.run / REPORT_FILE,
+        lambda: (_verdict(report, request), (report.get("comparison") or {}).get("task")),
     )
     model, onnx = _copy_model(request, run, place)
     engines = tuple(
         _copy_engine(request, build, run, place) for build in _builds(request, run, model)
     )
     golden = make_golden(model, request.data, request.samples)
-    golden.write(place / GOLDEN)
-    for name in ("report.html", "report.json", "run.json"):
+    write_npz(place / GOLDEN, golden.arrays.items())
+    for name in ("report.html", REPORT_FILE, RUN_FILE):
         copy(request.run, name, place / name)
-    entries, about = [entry for entry, _ in engines], golden.to_document(GOLDEN)
     materials = _materials(run, report) | _copy_tables(request, run, engines[0][1], place)
-    origin = request.variant, task, entries, about, verdict, materials
-    specs = specs_of(model.inputs), specs_of(model.outputs)
-    contents = Contents(*origin, onnx, *specs, *_copy_about(request, place), run.tags)
-    return Draft(place, request, run, engines, model, onnx, task), contents
+    contents = {
+        "variant": request.variant,
+        "task": task,
+        "engines": [entry for entry, _ in engines],
+        "golden": golden.to_document(GOLDEN),
+        "verdict": verdict,
+        "model": onnx,
+        "inputs": [to_fields(spec) for spec in model.inputs],
+        "outputs": [to_fields(spec) for spec in model.outputs],
+        **_copy_about(request, place),
+        "tags": run.tags,
+    }
+    return Draft(place, request, run, engines, model, onnx, task), contents, materials
 
 
 def _copy_model(request: Request, run: Origin, place: Path) -> tuple[Model, str]:
@@ -232,18 +243,13 @@ def _copy_model(request: Request, run: Origin, place: Path) -> tuple[Model, str]
 
 
 def _builds(request: Request, run: Origin, model: Model) -> list[Build]:
-    """Return the builds of the variant for the targets asked for."""
     builds = find_builds(request.run, run, model)
     targets = {canonical(target) for target in request.targets}
     there = {build.target for build in builds}
     if not builds or targets - there:
         missing = ", ".join(sorted(targets - there)) or "any target"
-        raise InputError(
-            f"{request.run} has no engine of {request.variant} for {missing}",
-            f"its targets are {', '.join(there)}"
-            if there
-            else "run again with targets: [build] in trtcal.toml",
-        )
+        hint = f"its targets are {', '.join(there)}" if there else "run again with [build] targets"
+        raise InputError(f"{request.run} has no engine of {request.variant} for {missing}", hint)
     return [build for build in builds if not targets or build.target in targets]
 
 
@@ -287,11 +293,6 @@ def _materials(run: Origin, report: Document) -> dict[str, str]:
     }
 
 
-def _task(report: Document) -> Document | None:
-    task: Document | None = (report.get("comparison") or {}).get("task")
-    return task
-
-
 def _verdict(report: Document, request: Request) -> Document:
     """Return the run's verdict, and whether the limits hold for the variant that is bundled."""
     measured: dict[str, Any] = report["measured"]
@@ -315,16 +316,14 @@ def _verdict_note(verdict: Document, variant: str) -> list[str]:
     return [f"the verdict of the run is on {verdict['variant']}; the limits of {variant}: {limits}"]
 
 
-def _copy_about(request: Request, place: Path) -> tuple[str | None, str | None]:
-    """Write the declared preprocessing and the names of the classes, where there are any."""
-    preprocessing = labels = None
+def _copy_about(request: Request, place: Path) -> Document:
+    """Write the declared preprocessing and the names of the classes, and return the files or None."""
     if request.images is not None:
-        preprocessing = PREPROCESSING
         write_json(place / PREPROCESSING, to_fields(request.images))
     if request.class_names:
-        labels = LABELS
         write_text(place / LABELS, "".join(f"{name}\n" for name in request.class_names))
-    return preprocessing, labels
+    files = {"preprocessing": PREPROCESSING, "labels": LABELS}
+    return {what: file if (place / file).exists() else None for what, file in files.items()}
 
 
 def read_bundle(folder: Path) -> tuple[Document, str]:

@@ -35,10 +35,8 @@ def device_of(described: Target) -> Device:
     """Return the device that a description is of; `InputError` if its compute capability is unknown."""
     target = described.capability or capability_of(described.name)
     if target is None or not CAPABILITY.fullmatch(target):
-        raise InputError(
-            f"the description of {described.name} has no compute capability",
-            'add a line such as capability = "sm89"',
-        )
+        hint = 'add a line such as capability = "sm89"'
+        raise InputError(f"the description of {described.name} has no compute capability", hint)
     return Device(described.name, target, described.cuda, described.platform)
 
 

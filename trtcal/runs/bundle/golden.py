@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, open_session, run_once
 from trtcal.data import Dataset
 from trtcal.data.dataset import Feeds, batch_for
-from trtcal.documents import Document, write_npz
+from trtcal.documents import Document
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model, uniquely_named
 
@@ -46,10 +45,6 @@ class Golden:
     arrays: dict[str, Array] = field(default_factory=dict)
     tolerances: dict[str, float] = field(default_factory=dict)
     labels: list[int] | None = None
-
-    def write(self, path: Path) -> None:
-        """Write all arrays into an `.npz`."""
-        write_npz(path, self.arrays.items())
 
     def to_document(self, file: str) -> Document:
         """Return what the manifest says of them."""

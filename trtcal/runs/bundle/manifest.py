@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
 
 from trtcal.backends.options import shape_ranges
 from trtcal.backends.targets import CAPABILITY, PORTABLE, parse_target, runs_on
-from trtcal.documents import Document, digest_file, files_in, to_fields
+from trtcal.documents import Document, digest_file, files_in
 from trtcal.errors import __version__
 from trtcal.evidence.layers.roofline import GPUS
 from trtcal.evidence.manifest import Build
-from trtcal.runs.bundle.verifying import HEADER, MANIFEST, SIGNATURE
-from trtcal.runs.statement import BUNDLE, statement
+from trtcal.runs.bundle.verifying import HEADER, MANIFEST, PREDICATE, SIGNATURE
+from trtcal.runs.statement import statement
 
 LATEST_PORTABLE = "sm120"
 """From this capability on portable engines run on all; source: TensorRT-RTX's documents."""
@@ -25,41 +23,13 @@ DRIVERS = {"11": "450.80.02", "12": "525.60.13", "13": "580"}
 ON_CPU = "onnxruntime"
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a bundle's manifest says besides its files: engines, golden inputs, origin, verdict.
-
-    `materials` are digests of what it was made of, by name; `preprocessing` and `labels` name files;
-    `tags` are those of costs.
-    """
-
-    variant: str
-    task: Document | None
-    engines: list[Document]
-    golden: Document
-    verdict: Document
-    materials: dict[str, str]
-    model: str
-    inputs: list[Document] = field(default_factory=list)
-    outputs: list[Document] = field(default_factory=list)
-    preprocessing: str | None = None
-    labels: str | None = None
-    tags: dict[str, str] = field(default_factory=dict)
-
-
-def manifest_of(folder: Path, contents: Contents) -> Document:
-    """Return the in-toto Statement of everything in a folder."""
-    names = (name for name in files_in(folder) if name not in _OUTSIDE)
+def manifest_of(folder: Path, contents: Document, materials: Mapping[str, str]) -> Document:
+    """Return the in-toto Statement of everything in a folder: what it is, and was made of by name."""
+    names = (name for name in files_in(folder) if name not in (MANIFEST, SIGNATURE))
     subjects = {name: digest_file(folder / name) for name in names}
-    predicate = {
-        **{key: value for key, value in vars(contents).items() if key != "materials"},
-        "trtcal": __version__,
-        "sizes": {name: (folder / name).stat().st_size for name in subjects},
-    }
-    return statement(subjects, contents.materials, BUNDLE, predicate)
-
-
-_OUTSIDE = (MANIFEST, SIGNATURE)
+    sizes = {name: (folder / name).stat().st_size for name in subjects}
+    predicate = {**contents, "trtcal": __version__, "sizes": sizes}
+    return statement(subjects, materials, PREDICATE, predicate)
 
 
 def describe_engine(build: Build, file: str, platform: str) -> Document:
@@ -139,8 +109,3 @@ def _precision(build: Build) -> Document:
 
 def _counts(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
-
-
-def specs_of(specs: Iterable[Any]) -> list[Document]:
-    """Return names, types and shapes of inputs or outputs."""
-    return [to_fields(spec) for spec in specs]

@@ -7,7 +7,6 @@ public key. Source: DSSE 1.0.2, envelope.md and protocol.md; a signature is ASN.
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from trtcal.documents import Document, seal
 from trtcal.documents.bounds import MB, read_bytes
 from trtcal.errors import InputError
-from trtcal.runs.bundle.verifying import PAYLOAD, pae
+from trtcal.runs.bundle.verifying import PAYLOAD, key_name, pae
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -27,10 +26,9 @@ WANTED = "make one: `openssl ecparam -name prime256v1 -genkey -noout -out key.pe
 
 @dataclass(frozen=True)
 class Signer:
-    """A private key, and the digest of its public key by which it is named."""
+    """A private key."""
 
     key: EllipticCurvePrivateKey
-    key_id: str
 
     def sign(self, payload: bytes) -> Document:
         """Return one signature of a payload, with the name of its key."""
@@ -38,7 +36,8 @@ class Signer:
         from cryptography.hazmat.primitives.hashes import SHA256
 
         signature = self.key.sign(pae(PAYLOAD, payload), ECDSA(SHA256()))
-        return {"keyid": self.key_id, "sig": base64.b64encode(signature).decode()}
+        name = key_name(self.key.public_key())
+        return {"keyid": name, "sig": base64.b64encode(signature).decode()}
 
     def public_pem(self) -> bytes:
         """Return the public key as those who verify get it."""
@@ -70,14 +69,7 @@ def read_signer(path: Path) -> Signer:
         raise InputError(f"{path} is not a readable private key{why}", WANTED) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise InputError(f"{path} is not an EC private key on P-256", WANTED)
-    return Signer(key, _key_id(key))
-
-
-def _key_id(key: EllipticCurvePrivateKey) -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return hashlib.sha256(public).hexdigest()
+    return Signer(key)
 
 
 def envelope(payload: bytes, signer: Signer | None) -> Document:

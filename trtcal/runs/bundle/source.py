@@ -1,32 +1,20 @@
-"""The run that a bundle is made of: its record, every digest checked, and files inside its folder."""
+"""The files of a run that a bundle is made of, inside its folder."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
-from trtcal.documents import Document, read_document
+import onnx
+
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
-from trtcal.reporting.document import REPORT_KIND as REPORT
-from trtcal.reporting.document import VERSION as REPORT_VERSION
+from trtcal.model.model import external_files
 from trtcal.runs.origin import Origin
-from trtcal.runs.verify import check_whole
 
 AGAIN = "run it again: `trtcal run`"
-
-
-def read_run(folder: Path) -> Origin:
-    """Return a run's origin once every digest in its folder holds; else `InputError`."""
-    origin = Origin.read(folder)
-    check_whole(folder)
-    return origin
-
-
-def read_report(folder: Path) -> Document:
-    """Return the report of a run."""
-    return read_document(folder / "report.json", REPORT, REPORT_VERSION)
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -48,26 +36,14 @@ def find_model(folder: Path, run: Origin, variant: str) -> tuple[Model, list[str
     `InputError` if the run has no such variant.
     """
     steps = {Path(step.output).stem: step for step in run.of_stage("quantize")}
-    step = steps.get(variant)
-    if step is None:
+    if (step := steps.get(variant)) is None:
         raise InputError(
             f"{folder} has no variant {variant!r}", f"its variants are {', '.join(steps)}"
         )
     path = inside(folder, step.output)
     model = load_model(path)
-    beside = Path(step.output).parent
-    return model, [step.output, *(f"{beside}/{name}" for name in _weights_of(path))]
-
-
-def _weights_of(path: Path) -> list[str]:
-    """Return the names of the files in which a model's weights lie beside it."""
-    import onnx
-
-    from trtcal.model.files import tensors_of
-
-    proto = onnx.load(path, load_external_data=False)
-    entries = (entry for tensor in tensors_of(proto) for entry in tensor.external_data)
-    return sorted({entry.value for entry in entries if entry.key == "location"})
+    weights = external_files(path, onnx.load(path, load_external_data=False))
+    return model, [step.output, *(os.path.relpath(file, folder.resolve()) for file in weights)]
 
 
 def find_builds(folder: Path, run: Origin, model: Model) -> list[Build]:

@@ -51,7 +51,8 @@ PROBE_S, SELF_TEST_S = 30.0, 600.0
 HOLDS, UNCHECKED, REBUILD, REFUSED = "holds", "not checked", "rebuild", "refused"
 WARNED = "warning"
 VERDICTS = {HOLDS: "READY", REBUILD: "REBUILD RECOMMENDED", REFUSED: "REFUSED"}
-STATUSES = {HOLDS: 0, REBUILD: 1, REFUSED: 2}
+ORDER = (HOLDS, REBUILD, REFUSED)
+"""From best to worst: the place is the exit status."""
 Manifest = Mapping[str, Any]
 Digests = Mapping[str, str]
 """File -> SHA-256 of its bytes, in hexadecimal."""
@@ -125,7 +126,7 @@ class Result:
     @property
     def status(self) -> int:
         """The exit status."""
-        return STATUSES[self.state]
+        return ORDER.index(self.state)
 
     def to_document(self) -> dict[str, Any]:
         """Return the result as JSON."""
@@ -246,11 +247,7 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.serialization import (
-            Encoding,
-            PublicFormat,
-            load_pem_public_key,
-        )
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError:
         raise RefusedError(
             "the signature was not checked, because `cryptography` is not installed"
@@ -264,13 +261,19 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
         raise RefusedError(f"the public key {path} cannot be read: {shown(error)}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RefusedError(f"the public key {path} is not an EC key on P-256")
-    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    name = hashlib.sha256(public).hexdigest()
-    for signature in (signature for named, signature in signatures if named == name):
+    for signature in (signature for name, signature in signatures if name == key_name(key)):
         with suppress(InvalidSignature):
             key.verify(signature, data, ec.ECDSA(SHA256()))
             return True
     return False
+
+
+def key_name(public: Any) -> str:
+    """Return the digest of a public key, by which signatures name it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
 
 
 def _decoded(text: str, what: str) -> bytes:
@@ -447,12 +450,9 @@ def fit(engine: Manifest, device: Device) -> Check:
         return Check(
             "device", REFUSED, f"{device.missing or 'it has no GPU'}; the engine needs {target}"
         )
-    capability, platform_ = _capability(engine, device), _platform(engine, device)
-    for problem in (capability, platform_, _driver(engine, device)):
-        if problem is not None and problem.state == REFUSED:
-            return problem
+    checks = [find(engine, device) for find in (_capability, _platform, _driver)]
     fitting = Check("device", HOLDS, f"the engine for {target} is for {device.name}")
-    return capability or platform_ or fitting
+    return max(filter(None, [*checks, fitting]), key=lambda check: ORDER.index(check.state))
 
 
 def _capability(engine: Manifest, device: Device) -> Check | None:
@@ -506,9 +506,6 @@ def _driver(engine: Manifest, device: Device) -> Check | None:
     return Check("device", REFUSED, reason)
 
 
-ORDER = (HOLDS, REBUILD, REFUSED)
-
-
 def choose(engines: Sequence[Manifest], device: Device) -> tuple[Manifest, Check]:
     """Return the engine that suits a device best, and how it fits; the CPU's where there is no GPU."""
     of_gpu = [engine for engine in engines if engine["product"] != "onnxruntime"]
@@ -521,7 +518,6 @@ def choose(engines: Sequence[Manifest], device: Device) -> tuple[Manifest, Check
 
 
 def _runtime(engine: Manifest) -> Check:
-    """Return whether the runtime installed is of the engine's version."""
     product, built = shown(engine["product"]), shown(engine["version"])
     try:
         here = version(product)
@@ -534,7 +530,6 @@ def _runtime(engine: Manifest) -> Check:
 
 
 def _lacking(engine: Manifest) -> str:
-    """Return the packages that a self-test would need and that are not installed."""
     packages = ["numpy", *([] if engine["product"] == "onnxruntime" else ["polygraphy"])]
     return ", ".join(name for name in packages if find_spec(name) is None)
 
@@ -573,7 +568,6 @@ def _run(folder: Path, manifest: Manifest, digests: Digests, options: Options) -
 def _self_test(
     folder: Path, golden: Manifest, digests: Digests, engine: Manifest, options: Options
 ) -> Check:
-    """Return what came of the golden inputs, run in a child process."""
     device: Any = options.device
     request = {
         "product": engine["product"],
