@@ -2,8 +2,7 @@
 
 What TensorRT decides by timing (layouts, some fusions) is known only when it has built. The rules are
 those that NVIDIA documents, "Working with Quantized Types" (Q/DQ interaction, placement) and "Layer
-fusion"; where they say nothing, those of published layer lists: docs/benchmarks.md says which, and how
-well they are met. A layer list of TensorRT-RTX shows what another compiler makes.
+fusion"; where they say nothing, those of published layer lists (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from trtcal.evidence.layers.layer import (
     TensorInfo,
     dtype_named,
 )
-from trtcal.evidence.layers.roofline import Target, capability_of
 from trtcal.formats import FORMATS
 from trtcal.model import ops
 from trtcal.model.files import attribute_of
@@ -58,8 +56,6 @@ COMPILED = ("NoOp", "Slice", "Shuffle", "PointWise", "Reduction", "Softmax", "No
 """Kinds that TensorRT's compiler (Myelin) joins, and the Q/DQ around them; the last names a kernel."""
 FIRST_COMPILED = 9
 """The major version from which networks of products are compiled, and attention is one kernel."""
-FIRST_WITH_TF32 = 80
-"""The compute capability, times 10, from which FP32 products use TF32."""
 FEW_CHANNELS = 4
 """Up to so many input channels, FP32 convolutions keep the linear layout, and INT8 ones pool."""
 PREDICTED = "predicted"
@@ -80,21 +76,21 @@ Scale = tuple[str, bytes]
 
 def predict_layers(
     model: Model,
-    target: Target | str = "a100",
     *,
+    tf32: bool = True,
     shapes: Mapping[str, Shape] | None = None,
     version: str = "10",
     strongly_typed: bool = True,
 ) -> tuple[Layer, ...]:
-    """Return the layers that a version of TensorRT is expected to make of a model for a GPU.
+    """Return the layers that a version of TensorRT is expected to make of a model.
 
-    Their tactic is `predicted`, followed by `tf32` where FP32 products use it.
+    Their tactic is `predicted`, followed by `tf32` where the GPU has that for FP32 products.
     `shapes` are those of its inputs, where they are dynamic. Of a network that is not
     `strongly_typed`, float layers compute in FP16, as `trtexec --best` lets them.
     """
     work = count_work(model, shapes)
     network = _Network(View(model), work.tensors, int(version.partition(".")[0]))
-    return _Writer(network, work.by_root, _has_tf32(target), not strongly_typed).layers()
+    return _Writer(network, work.by_root, tf32, not strongly_typed).layers()
 
 
 def fused_nodes(model: Model, tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
@@ -102,13 +98,6 @@ def fused_nodes(model: Model, tensors: Mapping[str, Tensor]) -> Iterator[list[st
     network = _Network(View(model), tensors)
     for kernel in network.in_order():
         yield [network.view.nodes[i].name for i in sorted(kernel.nodes)]
-
-
-def _has_tf32(target: Target | str) -> bool:
-    if isinstance(target, Target):
-        return target.tf32_tflops is not None
-    number = (capability_of(target) or target).removeprefix("sm")
-    return not number.isdigit() or int(number) >= FIRST_WITH_TF32
 
 
 @dataclass(frozen=True)
@@ -164,10 +153,10 @@ class _Network:
     def read(self, tensor: str) -> _Read:
         """Return the tensor from which Q/DQ nodes make one, and how."""
         steps, scale = list[int](), None
-        while (maker := self.view.maker(tensor)) is not None and self.view.operators[
-            maker
-        ] in ops.QDQ:
+        while (maker := self.view.maker(tensor)) is not None:
             node = self.view.nodes[maker]
+            if node.op_type not in ops.QDQ:
+                break
             scale = scale or self._scale(node)
             steps.append(maker)
             tensor = node.input[0]
@@ -279,40 +268,36 @@ class _Network:
         """Tell whether a kernel waits for another one by a detour."""
         reads = self.computed(following)
         pending = [m for r in reads if (m := self.view.makers.get(r.tensor)) not in kernel.nodes]
-        seen, first = set[_Kernel](), self._first_beside(kernel) if pending else 0
+        seen = set[_Kernel]()
         while pending:
             before = self.kernels.get(-1 if (maker := pending.pop()) is None else maker)
             if before is kernel:
                 return True
-            if before is not None and before not in seen and max(before.nodes) >= first:
+            if before is not None and before not in seen:
                 seen.add(before)
                 pending.extend(self.view.makers.get(read.tensor) for read in self.inputs(before))
         return False
 
-    def _first_beside(self, kernel: _Kernel) -> int:
-        """Return the first node that may wait for a kernel, or is joined to one that may."""
-        first = min(kernel.nodes)
-        kernels = set(self.kernels.values())
-        for last, start in sorted(((max(k.nodes), min(k.nodes)) for k in kernels), reverse=True):
-            first = min(first, start) if last >= first else first
-        return first
-
     def _join_beside(self) -> None:
-        """Join products of one tensor that have the same form; only Relu stays in them."""
+        """Join products of one tensor that have the same form; no activation but Relu stays in them."""
         beside: dict[object, list[_Kernel]] = {}
         for kernel in dict.fromkeys(self.kernels.values()):
             beside.setdefault(self._form_of_product(kernel), []).append(kernel)
         beside.pop(None, None)
         for first, *others in beside.values():
             for kernel in (first, *others) if others else ():
-                tail = [
-                    i for i in kernel.nodes if self.view.operators[i] in ops.ACTIVATIONS | {"Mul"}
-                ]
-                if {self.view.operators[i] for i in tail} - {"Relu"}:
-                    kernel.nodes = [i for i in kernel.nodes if i not in tail]
-                    self._join(tail)
+                tail = self._tail(kernel)
+                self._join(tail)
+                kernel.nodes = [i for i in kernel.nodes if i not in tail]
                 first.nodes = sorted({*first.nodes, *kernel.nodes})
                 self.kernels |= dict.fromkeys(kernel.nodes, first)
+
+    def _tail(self, kernel: _Kernel) -> list[int]:
+        """Return the activations in a kernel, and what is behind them, if one is no Relu."""
+        active = ops.ACTIVATIONS | {"Mul"}
+        numbers = [i for i in kernel.nodes if self.view.operators[i] in active]
+        is_kept = {self.view.operators[i] for i in numbers} <= {"Relu"}
+        return [] if is_kept else [i for i in sorted(kernel.nodes) if i >= min(numbers)]
 
     def _form_of_product(self, kernel: _Kernel) -> object:
         number, *behind = sorted(kernel.nodes)
