@@ -10,6 +10,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import onnx
@@ -79,6 +80,8 @@ from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverag
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 NO_RANGE, OVERFLOW = "has no range", "fp16_overflow"
+Logs = Sequence[Path]
+Findings = Iterable[Finding]
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def diagnose(
     case: Case,
     limits: Sequence[Limit] = (),
     suppressions: Sequence[Suppression] = (),
-    further: Iterable[Finding] = (),
+    further: Findings = (),
 ) -> Diagnosis:
     """Return what is wrong with a build, the costliest first; `further` are findings of others.
 
@@ -186,7 +189,7 @@ def diagnose(
 
 
 def suppress(
-    findings: Iterable[Finding], suppressions: Sequence[Suppression]
+    findings: Findings, suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[tuple[Finding, Suppression], ...]]:
     """Separate findings into those that count and those that are accepted, each with why."""
     pairs = [(f, next((why for why in suppressions if why.covers(f)), None)) for f in findings]
@@ -238,7 +241,7 @@ def _absent(case: Case) -> Iterator[Finding]:
         yield of_kind(ABSENT.get(name, "no_narrow"), None, what, evidence, cost=cost)
 
 
-def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
+def _lost(case: Case, mentions: Mentions) -> Findings:
     layers = {layer.name: layer for layer in case.layers}
     for outcome in case.outcomes:
         if outcome.is_lost:
@@ -273,7 +276,7 @@ def _cost(layer: Layer | None, risk: str) -> Cost:
     return Cost(layer.time_ms, layer.bytes_moved if sized else None, risk)
 
 
-def _left(case: Case) -> Iterable[Finding]:
+def _left(case: Case) -> Findings:
     """Yield a finding for each node that the plan asked in INT8 and that no range was there for."""
     for node, reason in case.skipped.items():
         if NO_RANGE in reason:
@@ -325,8 +328,8 @@ def check_build(
     build: Build,
     config: Config,
     model: Model | None = None,
-    logs: Sequence[Path] = (),
-    further: Iterable[Finding] = (),
+    logs: Logs = (),
+    further: Findings = (),
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
@@ -353,8 +356,7 @@ def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding
     yield from examine(layers).findings
     if model is not None:
         yield from _roundings(model)
-    if model is not None and layers:
-        yield from _fusions(model, Engine("", tuple(layers)))
+        yield from _fusions(model, Engine("", tuple(layers))) if layers else ()
 
 
 def _roundings(model: Model) -> Iterator[Finding]:
@@ -387,11 +389,7 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
 
 
 def check_folder(
-    path: Path,
-    config: Config,
-    logs: Sequence[Path] = (),
-    model: Model | None = None,
-    further: Iterable[Finding] = (),
+    path: Path, config: Config, logs: Logs = (), model: Model | None = None, further: Findings = ()
 ) -> Diagnosis:
     """Diagnose a build by its folder or manifest, one that failed by the log that it left."""
     if path.is_file() or (path / MANIFEST).is_file():
@@ -404,9 +402,7 @@ def check_folder(
     return check_engine(engine, config, (log, *logs), model, further)
 
 
-def check_failure(
-    log: Path, model: Model, has_parser: bool, own: Iterable[Finding] = ()
-) -> Diagnosis:
+def check_failure(log: Path, model: Model, has_parser: bool, own: Findings = ()) -> Diagnosis:
     """Diagnose a build that gave no engine: by its log, and by the Q/DQ where TensorRT parses them."""
     further = [*own, *(_faults(find_faults(model.proto)) if has_parser else ())]
     return diagnose(Case(events=_events([log]), is_built=False), further=further)
@@ -415,9 +411,9 @@ def check_failure(
 def check_engine(
     engine: Engine,
     config: Config,
-    logs: Sequence[Path] = (),
+    logs: Logs = (),
     model: Model | None = None,
-    further: Iterable[Finding] = (),
+    further: Findings = (),
 ) -> Diagnosis:
     """Diagnose what another tool built, by its layer list, its logs and the ONNX it was made of.
 
@@ -430,22 +426,18 @@ def check_engine(
         expected = () if narrow_formats(engine.layers) else ("int8",)
         has_layers = bool(engine.layers)
         case = Case(layers=engine.layers, coverage=coverage, expected=expected, is_built=has_layers)
-        further = [*_recorded(logs), *_of_layers(engine.layers, None)]
-        return check_case(case, config, logs, further)
+        own = [*_recorded(logs), *_of_layers(engine.layers, None)]
+        return check_case(case, config, logs, [*further, *own])
     diagnosis = _check_of_model(engine, config, logs, uniquely_named(model), further)
     return with_nodes(diagnosis, model)
 
 
-def _recorded(logs: Sequence[Path]) -> Iterator[Finding]:
+def _recorded(logs: Logs) -> Iterator[Finding]:
     return (finding for log in logs for finding in recorded(log))
 
 
 def _check_of_model(
-    engine: Engine,
-    config: Config,
-    logs: Sequence[Path],
-    model: Model,
-    further: Iterable[Finding],
+    engine: Engine, config: Config, logs: Logs, model: Model, further: Findings
 ) -> Diagnosis:
     if not engine.layers:
         faults = find_faults(model.proto)
@@ -514,9 +506,7 @@ def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:
     return tuple(name for name in RANGED if name in formats)
 
 
-def check_case(
-    case: Case, config: Config, logs: Sequence[Path], further: Iterable[Finding] = ()
-) -> Diagnosis:
+def check_case(case: Case, config: Config, logs: Logs, further: Findings = ()) -> Diagnosis:
     """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
     check_known([limit.metric for limit in config.limits], None if config.evaluation.metric else ())
     accepted = [Suppression(**entry) for entry in config.suppress]
@@ -524,13 +514,13 @@ def check_case(
     return replace(diagnosis, findings=with_context(diagnosis.findings, logs))
 
 
-def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
+def _events(logs: Logs) -> Iterator[tuple[str, Event]]:
     for log in logs:
         for event in events_of_file(log):
             yield log.name, event
 
 
-def with_context(findings: Sequence[Finding], logs: Sequence[Path]) -> tuple[Finding, ...]:
+def with_context(findings: Findings, logs: Logs) -> tuple[Finding, ...]:
     """Return the findings with the lines around every log line that they give as evidence."""
     shown = (item for finding in findings for item in finding.evidence)
     places = {item.place for item in shown if item.source == "log"}
@@ -553,12 +543,10 @@ def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:
     kept: dict[int, str] = {}
     if lines:
         with log.open("rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(islice(file, lines[-1] + CONTEXT_LINES), 1):
                 if number in near:
                     text = raw[:SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
                     kept[number] = text.rstrip("\r\n")
-                if number > lines[-1] + CONTEXT_LINES:
-                    break
     shown = set(lines)
     for line in lines:
         here = range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1)
