@@ -54,6 +54,7 @@ from trtcal.quantization.qdq import asked_precisions, provenance, quantization_r
 BUILD_AGAIN = "build it again with what is installed here"
 LEDGER = "engines.jsonl"
 REFUSAL_BYTES = 1 << 18  # bytes of a log that are searched for what the builder lacks
+Search = Callable[[Finding], Finding]
 
 
 def ledger_path() -> Path:
@@ -227,12 +228,10 @@ def build(
             if not (workplace / LOG).exists():
                 raise
 
-            def search(cause: Finding) -> Finding:
-                attempt = partial(backend.build_in, options=options)
-                has_crashed = not (workplace / ERROR).exists()
-                limit_s = 0.0 if has_crashed and bisect_s < math.inf else bisect_s
-                return bisect(model, attempt, cause, workplace, limit_s)
-
+            has_crashed = not (workplace / ERROR).exists()
+            limit_s = 0.0 if has_crashed and bisect_s < math.inf else bisect_s
+            attempt = partial(backend.build_in, options=options)
+            search = partial(bisect, model, attempt, folder=workplace, limit_s=limit_s)
             explained = _explained(error, model, backend, workplace, search)
             _keep_log(workplace, folder, backend.engine_file)
             raise explained from error
@@ -242,11 +241,7 @@ def build(
 
 
 def _explained(
-    error: TrtcalError,
-    model: Model,
-    backend: Backend,
-    workplace: Path,
-    search: Callable[[Finding], Finding],
+    error: TrtcalError, model: Model, backend: Backend, workplace: Path, search: Search
 ) -> TrtcalError:
     """Return the error that says what ended a build, and record in the workplace all that is known.
 
@@ -307,7 +302,7 @@ def _move(source: Path, destination: Path) -> None:
 def _describe(
     model: Model, backend: Backend, options: BuildOptions, product: Made, workplace: Path
 ) -> Build:
-    record = quantization_record(model.proto)
+    record, tail = quantization_record(model.proto), tail_of(metadata_of(model.proto))
     cache = options.timing_cache and Path(options.timing_cache.name)
     bare = replace(options, timing_cache=cache)  # a manifest holds no paths
     engine = workplace / backend.engine_file
@@ -318,7 +313,6 @@ def _describe(
         **json.loads((workplace / "measured.json").read_text()),
     }
     outcomes = _outcomes(model, backend, options, product.layers, workplace / LOG)
-    tail = tail_of(metadata_of(model.proto))
     return Build(
         folder=workplace,
         backend=backend.name,
@@ -355,8 +349,7 @@ def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]
 
 def _recorded(result: Build) -> Build:
     """Write down whose engine it is, and its manifest."""
-    unrecorded = record_engine(result.measured["engine_digest"], result.digest)
-    if unrecorded:
+    if unrecorded := record_engine(result.measured["engine_digest"], result.digest):
         result = replace(result, measured={**result.measured, "unrecorded": unrecorded})
     write_document(result.folder / MANIFEST, result.to_document())
     return result

@@ -38,8 +38,7 @@ class Transcript:
         self, text: BinaryIO, records: BinaryIO, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._text, self._records, self._clock = text, records, clock
-        self._started = clock()
-        self._rest = b""
+        self._started, self._rest = clock(), b""
         self._seconds, self._severity, self._length = 0.0, "unknown", 0
         self._message: list[str] = []
 

@@ -81,7 +81,10 @@ class Route:
     def to_request(
         self, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what the worker gets, as JSON; `shapes` are the ranges of dynamic inputs."""
+        """Return what the worker gets, as JSON; `shapes` are the ranges of dynamic inputs.
+
+        The builder calibrates with their optima, and with no float but float32.
+        """
         body = {
             "route": self.name,
             "ranges": dict(self.ranges),
@@ -95,19 +98,13 @@ class Route:
             **body,
             "data": str(self.data.absolute()),
             "images": asdict(self.images) if self.images else None,
-            "feeds": {spec.name: _fed(spec, shapes) for spec in inputs},
-            "types": {spec.name: _type(spec) for spec in inputs},
+            "feeds": {
+                x.name: list(shapes[x.name][1] if x.name in shapes else x.shape) for x in inputs
+            },
+            "types": {
+                x.name: "float32" if x.dtype.startswith("float") else x.dtype for x in inputs
+            },
         }
-
-
-def _fed(spec: TensorSpec, shapes: Mapping[str, Any]) -> list[int]:
-    """Return the shape that the builder calibrates an input with: its optimum."""
-    return list(shapes[spec.name][1] if spec.name in shapes else spec.shape)
-
-
-def _type(spec: TensorSpec) -> str:
-    """Return the type that the builder calibrates an input with: no float but float32."""
-    return "float32" if spec.dtype.startswith("float") else spec.dtype
 
 
 def _one_of(value: str | None, known: tuple[str | None, ...], what: str) -> None:
@@ -154,8 +151,7 @@ def parse_profiles(pairs: Sequence[str]) -> tuple[ShapeRanges, ...]:
 
 def _range(name: str, text: str) -> ShapeRange:
     parts = text.split(":")
-    if len(parts) == 1:
-        parts = parts * 3
+    parts *= 3 if len(parts) == 1 else 1
     if len(parts) != 3 or not all(SHAPE.fullmatch(part) for part in parts):
         raise InputError(
             f"shape {text!r} of input {name!r} is not MIN:OPT:MAX", f"write it like {EXAMPLE}"
@@ -329,11 +325,8 @@ def check_shapes(inputs: tuple[TensorSpec, ...], ranges: ShapeRanges) -> None:
 
 
 def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    if (
-        len(shape) != len(spec.shape)
-        or not all(0 <= size < 2**31 for size in shape)
-        or 0 in shape[:1]
-    ):
-        return False  # other axes than that of the samples may be empty: a past in the first step
-    pairs = zip(shape, spec.shape, strict=True)
-    return all(isinstance(expected, str) or size == expected for size, expected in pairs)
+    # Other axes than that of the samples may be empty: a past in the first step.
+    is_shape = all(0 <= size < 2**31 for size in shape) and 0 not in shape[:1]
+    pairs = zip(shape, spec.shape, strict=False)
+    fits = all(isinstance(expected, str) or size == expected for size, expected in pairs)
+    return is_shape and fits and len(shape) == len(spec.shape)

@@ -37,9 +37,8 @@ def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
         raise InputError(f"unknown backend {name!r}", f"choose one of: {', '.join(BACKENDS)}")
     chosen = chosen or (backend.default_target if name else None)
     if chosen is None:
-        raise InputError(
-            "no target is given", _offer(backend.targets() if name else targets_here())
-        )
+        known = backend.targets() if name else targets_here()
+        raise InputError("no target is given", _offer(known))
     backend.check_target(chosen)
     return backend, chosen
 
@@ -68,12 +67,9 @@ def targets_here() -> dict[str, str]:
 
 
 def _offer(targets: Iterable[str]) -> str:
-    every = ", ".join(f"--target {target}{named_gpus(target)}" for target in targets)
-    return (
-        f"the targets on this machine are: {every}"
-        if every
-        else "`trtcal doctor` says what is missing"
-    )
+    if every := ", ".join(f"--target {target}{named_gpus(target)}" for target in targets):
+        return f"the targets on this machine are: {every}"
+    return "`trtcal doctor` says what is missing"
 
 
 @dataclass(frozen=True)
@@ -156,10 +152,9 @@ def _check_version(build: Build) -> None:
 def _check_signature(
     build: Build, side: str, recorded: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...]
 ) -> None:
-    ours = {spec.name: spec for spec in recorded}
-    theirs = {spec.name: spec for spec in expected}
+    ours, theirs = ({spec.name: spec for spec in specs} for specs in (recorded, expected))
     for name in sorted(ours.keys() | theirs.keys()):
-        if name not in ours or name not in theirs or not _alike(ours[name], theirs[name]):
+        if name not in ours or name not in theirs or _form(ours[name]) != _form(theirs[name]):
             raise InputError(
                 f"the engine in {build.folder} has {side} {ours.get(name, 'no ' + repr(name))}, "
                 f"the model has {theirs.get(name, 'no ' + repr(name))}",
@@ -167,18 +162,15 @@ def _check_signature(
             )
 
 
-def _alike(first: TensorSpec, second: TensorSpec) -> bool:
-    """Whether two tensors have one type and shape; how a dynamic size is called is no matter."""
-    shapes = [[None if isinstance(n, str) else n for n in spec.shape] for spec in (first, second)]
-    return first.dtype == second.dtype and shapes[0] == shapes[1]
+def _form(spec: TensorSpec) -> object:
+    """Return a tensor's type and shape; how a dynamic size is called is no matter."""
+    return spec.dtype, [None if isinstance(size, str) else size for size in spec.shape]
 
 
 def _check_plugins(build: Build) -> None:
     """Ask the runtime for every plug-in. Never yet run on a GPU."""
-    if not build.plugins:
-        return
-    missing = sorted(set(build.plugins) - BACKENDS[build.backend].plugins())
-    if missing:
+    here = BACKENDS[build.backend].plugins() if build.plugins else set()
+    if missing := sorted(set(build.plugins) - here):
         raise InputError(
             f"the engine in {build.folder} needs the plug-in {missing[0]!r}, which is not installed",
             "install the plug-in library that the engine was built with",

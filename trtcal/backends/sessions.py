@@ -146,19 +146,16 @@ def open_session(
     try:
         graph, whole = _read(model, provider, options)
         with _source(whole) as source:
-            opening = partial(
-                Session,
-                graph,
-                source,
-                sess_options=options,
-                providers=list(dict.fromkeys([provider, CPU])),
-                disabled_optimizers=[QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))],
-            )
+            settings = {
+                "sess_options": options,
+                "providers": list(dict.fromkeys([provider, CPU])),
+                "disabled_optimizers": [QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))],
+            }
+            opening = partial(Session, graph, source, **settings)
             if provider == CPU:  # a fork cannot use the parent's GPU
                 parts = parts_of(graph.graph, as_it_is, arena)
-                _check_survival(
-                    name, graph, crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
-                )
+                number = crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
+                _check_survival(name, graph, number)
             session = opening()
     except NativeCrash:
         raise
@@ -222,13 +219,11 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
 
 def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     """Return what helps where ONNX Runtime refuses a model: a cut, if it lacks an operator."""
-    if isinstance(model, onnx.ModelProto):
-        nodes = lacking(model, refused_operators(text, model))
-        if nodes:
-            rest = "the part that is cut off is not judged"
-            hint = hint_to_cut(f"{MODEL}.onnx", model, nodes, rest)
-            alone = "no layer that multiplies comes before it: replace it with ONNX operators"
-            return hint or alone
+    graph = model if isinstance(model, onnx.ModelProto) else onnx.ModelProto()
+    if nodes := lacking(graph, refused_operators(text, graph)):
+        rest = "the part that is cut off is not judged"
+        alone = "no layer that multiplies comes before it: replace it with ONNX operators"
+        return hint_to_cut(f"{MODEL}.onnx", graph, nodes, rest) or alone
     return "test the model in ONNX Runtime alone, then export it again or update onnxruntime"
 
 

@@ -99,6 +99,11 @@ def runs_on(target: str, capability: Capability) -> bool:
 
 
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h
+GPU_S = 10.0  # that the driver may take to answer
+PACKAGES = (
+    *("numpy", "onnx", "onnx-graphsurgeon", "onnxruntime"),
+    *("polygraphy", "tensorrt", "tensorrt-rtx"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Gpu:
     """A GPU's name, and its compute capability."""
 
     name: str
-    capability: tuple[int, int]
+    capability: Capability
 
     def __str__(self) -> str:
         return f"{self.name} (sm{self.capability[0]}{self.capability[1]})"
@@ -129,20 +134,6 @@ def find_gpu() -> Gpu | None:
         or cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
     )
     return None if failed else Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
-
-
-PACKAGES = (
-    "numpy",
-    "onnx",
-    "onnx-graphsurgeon",
-    "onnxruntime",
-    "polygraphy",
-    "tensorrt",
-    "tensorrt-rtx",
-)
-
-
-GPU_S = 10.0  # that the driver may take to answer
 
 
 def machine() -> dict[str, Any]:

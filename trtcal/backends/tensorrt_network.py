@@ -170,8 +170,7 @@ def set_dynamic_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> R
 
     `BackendError` if TensorRT refuses one.
     """
-    matched = match_ranges(trt, network, ranges)
-    tensors = float_tensors(trt, network)
+    matched, tensors = match_ranges(trt, network, ranges), float_tensors(trt, network)
     for name in matched.given:
         tensor, amax = tensors[name], float(single(ranges[name]))
         if not tensor.set_dynamic_range(-amax, amax):
@@ -203,18 +202,6 @@ def set_layer_precisions(
     for layer in layers:
         layer.precision = getattr(trt.DataType, TYPES[precisions[layer.name]])
     return absent
-
-
-def unranged_inputs(
-    network: Any, precisions: Mapping[str, str], missing: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the layers asked in INT8 whose first input has no range."""
-    lost = set(missing)
-    return tuple(
-        layer.name
-        for layer in layers_of(network)
-        if precisions.get(layer.name) == "int8" and _first_input(layer) in lost
-    )
 
 
 def _first_input(layer: Any) -> str | None:
@@ -296,9 +283,8 @@ def routed(
         return
     if request["route"] == "cache":
         _report(match_ranges(trt, network, request["ranges"]), network, request, say)
-        Path(CACHE).write_bytes(
-            cache_of_ranges(features.version, request["kind"], request["ranges"])
-        )
+        cache = cache_of_ranges(features.version, request["kind"], request["ranges"])
+        Path(CACHE).write_bytes(cache)
     calibrator = calibrator_for(trt, request)
     with _calibrating(calibrator):
         yield {**settings, "calibrator": calibrator}
@@ -345,7 +331,9 @@ def _report(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say)
     _warn(say, matched.foreign, "ranges belong to no tensor of TensorRT's network")
     if request["route"] == "dynamic-ranges":
         _warn(say, matched.rounded, "ranges are not float32 values: their scales are rounded")
-    lost = unranged_inputs(network, request["precisions"], matched.missing)
+    asked, missing = request["precisions"], set(matched.missing)
+    narrow = (layer for layer in layers_of(network) if asked.get(layer.name) == "int8")
+    lost = [layer.name for layer in narrow if _first_input(layer) in missing]
     _warn(say, lost, "layers requested in INT8 have an input without range")
     if lost and request["constraints"] == "obey":
         raise InputError(

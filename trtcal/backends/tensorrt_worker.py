@@ -148,7 +148,11 @@ def install_logger(trt: Any) -> list[str]:
 
 def build(request: dict[str, Any], trt: Any) -> bytes:
     """Return the serialized engine; Polygraphy's exception if there is none."""
-    from polygraphy.backend.trt import engine_bytes_from_network, network_from_onnx_path
+    from polygraphy.backend.trt import (
+        CreateConfig,
+        engine_bytes_from_network,
+        network_from_onnx_path,
+    )
 
     qdq = request.get("route", "qdq") == "qdq"
     strongly_typed = qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
@@ -159,9 +163,9 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
     with _routed(trt, network[1], request) as further:
         common |= further
         if request["module"] == "tensorrt_rtx":
-            config = _rtx_config(request, common, trt)
+            config = _rtx_config(request["capabilities"], common)
         else:
-            config = _config({**_flags(request, network[1], trt, strongly_typed), **common})
+            config = CreateConfig(**_flags(request, network[1], trt, strongly_typed), **common)
         return bytes(engine_bytes_from_network(network, config=config, save_timing_cache=cache))
 
 
@@ -226,17 +230,10 @@ def _plugin(plugin: Any, trt: Any) -> str:
     return f"{plugin.plugin_type} {plugin.plugin_version}"
 
 
-def _rtx_config(request: dict[str, Any], common: dict[str, Any], trt: Any) -> Any:
+def _rtx_config(capabilities: Sequence[Sequence[int]], common: dict[str, Any]) -> Any:
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
-    capabilities = [(major, minor) for major, minor in request["capabilities"]]
-    return CreateConfigRTX(compute_capabilities=capabilities or None, **common)
-
-
-def _config(common: dict[str, Any]) -> Any:
-    from polygraphy.backend.trt import CreateConfig
-
-    return CreateConfig(**common)
+    return CreateConfigRTX(compute_capabilities=list(map(tuple, capabilities)) or None, **common)
 
 
 def _flags(request: dict[str, Any], network: Any, trt: Any, strongly_typed: bool) -> dict[str, Any]:

@@ -98,6 +98,8 @@ class Values:
 
     def obstacle(self, tensor: gs.Tensor) -> str | None:
         """Return why a tensor cannot be in float16, None if nothing shows it."""
+        if isinstance(tensor, gs.Constant):
+            return _unfit(tensor)
         largest = self.observed.get(tensor.name)
         if largest is not None and 0 < largest < FP16_LEAST:
             return f"tensor {tensor.name!r}, of {largest:.6g} at most, would be 0 in float16"
@@ -109,11 +111,7 @@ class Values:
 
 def overflow(node: gs.Node, places: Places, values: Values) -> str | None:
     """Return why float16 does not fit a node, None if no constant or value shows that."""
-    reasons = (
-        _unfit(tensor) if isinstance(tensor, gs.Constant) else values.obstacle(tensor)
-        for tensor in at_places(node, places)
-    )
-    return next(filter(None, reasons), None)
+    return next(filter(None, map(values.obstacle, at_places(node, places))), None)
 
 
 def at_places(node: gs.Node, places: Places) -> Iterator[gs.Tensor]:
@@ -201,10 +199,8 @@ class Survey:
         """Return the precision that a plan asks of a node, None if it follows its neighbours."""
         if node.name in self.quantized or (decision.is_default and node.op not in HEAVY):
             return None
-        if decision.precision == FP16:
-            return FP16
-        if decision.precision == FP32:
-            return FP32
+        if decision.precision in (FP16, FP32):
+            return decision.precision
         return self.floats if node.op in HEAVY else None
 
     def _obstacle(self, node: gs.Node, places: Places | None, decision: Decision) -> str | None:

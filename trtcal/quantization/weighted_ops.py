@@ -216,12 +216,8 @@ def without_kernel(node: gs.Node, form: Precision) -> str | None:
     if is_op(node, "ConvTranspose"):
         return f"TensorRT has no {form.label} kernel for ConvTranspose"
     taps = math.prod(node.inputs[1].shape[2:]) if is_op(node, "Conv") else 0
-    if taps > FLOATING_TAPS:
-        return (
-            f"TensorRT has no {form.label} convolution of more than {FLOATING_TAPS} taps, and this one "
-            f"has {taps}"
-        )
-    return None
+    large = f"convolution of more than {FLOATING_TAPS} taps, and this one has {taps}"
+    return f"TensorRT has no {form.label} {large}" if taps > FLOATING_TAPS else None
 
 
 def _quantized_already(node: gs.Node) -> str | None:

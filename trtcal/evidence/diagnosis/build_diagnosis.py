@@ -520,7 +520,7 @@ def _events(logs: Logs) -> Iterator[tuple[str, Event]]:
             yield log.name, event
 
 
-def with_context(findings: Findings, logs: Logs) -> tuple[Finding, ...]:
+def with_context(findings: Sequence[Finding], logs: Logs) -> tuple[Finding, ...]:
     """Return the findings with the lines around every log line that they give as evidence."""
     shown = (item for finding in findings for item in finding.evidence)
     places = {item.place for item in shown if item.source == "log"}

@@ -54,11 +54,8 @@ class EngineDifference(Difference[Engine, Layer]):
     @property
     def pairs(self) -> tuple[LayerPair, ...]:
         """The layers that are in both engines."""
-        return tuple(
-            LayerPair(change.before, change.after, change.what)
-            for change in self.changes
-            if change.before and change.after
-        )
+        sides = ((change.before, change.after, change.what) for change in self.changes)
+        return tuple(LayerPair(old, new, by) for old, new, by in sides if old and new)
 
     def alone(self, kind: str) -> tuple[str, ...]:
         """Return the names of the layers that are `gone` or `new`."""
@@ -175,8 +172,7 @@ class _Places:
 def _unmatched(these: _Places, those: _Places) -> tuple[tuple[Reformat, ...], tuple[Reformat, ...]]:
     """Part the copies of one engine into those that the other lacks at the place, and the rest."""
     there = Counter(key for key, _ in _copies(those))
-    left: list[Reformat] = []
-    kept: list[Reformat] = []
+    left, kept = list[Reformat](), list[Reformat]()
     for key, reformat in _copies(these):
         there[key] -= 1
         (left if there[key] < 0 else kept).append(reformat)
@@ -197,15 +193,12 @@ def _copies(places: _Places) -> list[tuple[Hashable, Reformat]]:
 def _merged(these: _Places, those: _Places, partners: Mapping[int, Layer]) -> tuple[Moved, ...]:
     """Return the light layers of one engine whose work a neighbour's partner does in the other."""
     own = {(those.behind(i), stem) for i, layer in _working(those) for stem in _stems(layer)}
-    moved = []
-    for index, layer in _working(these):
-        stems = _stems(layer)
-        if any((these.behind(index), stem) in own for stem in stems):
-            continue
-        into = _taker(layer, these, these.neighbours(index), partners)
-        if into is not None:
-            moved.append(Moved(layer, into))
-    return tuple(moved)
+    lost = (
+        (layer, _taker(layer, these, these.neighbours(index), partners))
+        for index, layer in _working(these)
+        if not any((these.behind(index), stem) in own for stem in _stems(layer))
+    )
+    return tuple(Moved(layer, into) for layer, into in lost if into is not None)
 
 
 def _taker(
@@ -281,7 +274,8 @@ def _residual(difference: EngineDifference) -> Iterator[str]:
     types = [Counter(layer.inputs[1].dtype for layer in side) for side in sides]
     if types[0] == types[1]:
         return
-    old, new = (_list_types(counts) for counts in types)
+    parts = [[f"{n} read it in {dtype}" for dtype, n in side.most_common()] for side in types]
+    old, new = (", ".join(part) or "none" for part in parts)
     yield f"INT8 layers with a fused residual Add: before {old}; now {new}.{_effect(sides)}"
 
 
@@ -293,11 +287,6 @@ def _adding(engine: Engine) -> list[Layer]:
         and adds_residual(layer)
         and any("add" in node.lower() for node in own_nodes(layer))
     ]
-
-
-def _list_types(counts: Counter[str]) -> str:
-    parts = [f"{count} read it in {dtype}" for dtype, count in counts.most_common()]
-    return ", ".join(parts) or "none"
 
 
 def _effect(sides: Sequence[Sequence[Layer]]) -> str:
@@ -341,9 +330,8 @@ def _gone_and_new(difference: EngineDifference) -> Iterator[str]:
         if copies:
             yield f"{_count(copies, 'copy')} {verb} {word}{_cost(copies)}: {', '.join(parts)}."
     old, new = (math.fsum(copy.time_ms or 0.0 for copy in side) for side in difference.kept)
-    if difference.is_timed and abs(new - old) > LEAST_SHARE * (
-        difference.before.total_ms or math.inf
-    ):
+    least = LEAST_SHARE * (difference.before.total_ms or math.inf)
+    if difference.is_timed and abs(new - old) > least:
         yield f"The copies in both engines took {_ms(old)} before and take {_ms(new)} now."
 
 
@@ -358,22 +346,18 @@ def _precisions(difference: EngineDifference) -> Iterator[str]:
 
 def _moves(difference: EngineDifference) -> Iterator[str]:
     """Yield what was fused and what was split, in a sentence each or in one for many."""
-    for moves, was, now in (
-        (difference.merged, "was a layer of its own", "is part of"),
-        (difference.split, "is a layer of its own", "was part of"),
+    for moves, was, those, now in (
+        (difference.merged, "was a layer", "were layers", "is part of"),
+        (difference.split, "is a layer", "are layers", "was part of"),
     ):
+        names = [(short(m.layer.name), short(m.into.name)) for m in moves]
         if len(moves) > MAX_LISTED:
-            parts = [
-                f"{short(m.layer.name)} {now} {short(m.into.name)}" for m in moves[:MAX_LISTED]
-            ]
-            each = was.replace("is a layer of its", "are layers of their")
-            each = each.replace("was a layer of its", "were layers of their")
+            parts = [f"{own} {now} {into}" for own, into in names[:MAX_LISTED]]
             took = _sum_ms([moved.layer for moved in moves])
-            yield f"{len(moves)} layers {each}{took}; the first: {'; '.join(parts)}."
+            yield f"{len(moves)} layers {those} of their own{took}; the first: {'; '.join(parts)}."
         else:
-            for m in moves:
-                own = f"{short(m.layer.name)} {was}{_sum_ms([m.layer])}"
-                yield f"{own} and {now} {short(m.into.name)}."
+            for m, (own, into) in zip(moves, names, strict=True):
+                yield f"{own} {was} of its own{_sum_ms([m.layer])} and {now} {into}."
 
 
 def _by_kind(difference: EngineDifference) -> Iterator[str]:

@@ -166,10 +166,9 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The times of an engine's layers, in its order, over `runs` runs (None if unknown)."""
+    """The times of an engine's layers, in its order."""
 
     times: tuple[LayerTime, ...]
-    runs: int | None = None
 
     @property
     def total_ms(self) -> float:
@@ -194,7 +193,7 @@ def read_profile(source: str | bytes) -> Profile:
     times = tuple(_entries(text, runs))
     if not times:
         raise InputError("this profile has no layer with a time", TIMES_HINT)
-    return Profile(times, runs)
+    return Profile(times)
 
 
 def _entries(text: str, runs: int | None) -> list[LayerTime]:
@@ -212,8 +211,7 @@ def _entries(text: str, runs: int | None) -> list[LayerTime]:
 
 def _entry(name: str, fields: dict[str, str], runs: int | None) -> LayerTime:
     numbers = {key: _number(value) for key, value in fields.items()}
-    average = numbers.get("averageMs")
-    total = numbers.get("timeMs")
+    average, total = numbers.get("averageMs"), numbers.get("timeMs")
     if average is None and total is not None and runs:
         average = total / runs
     return LayerTime(name, average)

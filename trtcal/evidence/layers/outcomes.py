@@ -99,29 +99,23 @@ DETAILED = "build with detailed profiling verbosity, so that the list has the ty
 def _undecided(
     node: str, precision: str, listing: Sequence[Layer], layers: Sequence[Layer]
 ) -> Outcome:
-    if listing:
-        return _without_kernel(node, precision, listing[0])
-    opaque = next((layer for layer in layers if layer.is_opaque), None)
-    if opaque is not None:
-        reason = "not in the layer list; it may be inside a compiled subgraph"
-        return Outcome(node, precision, UNKNOWN, opaque.name, reason, DETAILED)
-    if not layers:
-        reason = "there is no layer list"
-        return Outcome(node, precision, UNKNOWN, None, reason, DETAILED)
-    reason = "not found in the layer list: merged into another layer, or removed"
-    hint = (
-        "find the layer that absorbed it; a node that affects no output is removed, which is fine"
-    )
-    return Outcome(node, precision, UNKNOWN, None, reason, hint)
-
-
-def _without_kernel(node: str, precision: str, layer: Layer) -> Outcome:
-    if layer.is_opaque:
+    opaque, hint = next((layer for layer in layers if layer.is_opaque), None), DETAILED
+    layer = listing[0] if listing else opaque
+    if listing and listing[0].is_opaque:
         reason = "inside a compiled subgraph whose kernels are not listed"
-        return Outcome(node, precision, UNKNOWN, layer.name, reason, DETAILED)
-    reason = f"only {layer.kind} layers list it, which do not multiply, convolve or pool"
-    hint = "element-wise operations run inside fused kernels and have no precision of their own"
-    return Outcome(node, precision, UNKNOWN, layer.name, reason, hint)
+    elif listing:
+        reason = f"only {listing[0].kind} layers list it, which do not multiply, convolve or pool"
+        hint = "element-wise operations run inside fused kernels and have no precision of their own"
+    elif opaque is not None:
+        reason = "not in the layer list; it may be inside a compiled subgraph"
+    elif not layers:
+        reason = "there is no layer list"
+    else:
+        reason = "not found in the layer list: merged into another layer, or removed"
+        hint = (
+            "find the layer that absorbed it; one that affects no output is removed, which is fine"
+        )
+    return Outcome(node, precision, UNKNOWN, layer and layer.name, reason, hint)
 
 
 PROFILE = re.compile(r" \[profile (\d+)\]")

@@ -100,6 +100,11 @@ def fused_nodes(model: Model, tensors: Mapping[str, Tensor]) -> Iterator[list[st
         yield [network.view.nodes[i].name for i in sorted(kernel.nodes)]
 
 
+def _only(scales: Iterable[Scale | None]) -> Scale | None:
+    different = set(scales)
+    return different.pop() if len(different) == 1 else None
+
+
 @dataclass(frozen=True)
 class _Read:
     """A tensor, and the Q/DQ nodes through which it is read, the last first, with their scale."""
@@ -168,12 +173,13 @@ class _Network:
         return self.dtype(narrow), node.input[1].encode() if values is None else values.tobytes()
 
     def dtype(self, tensor: str) -> str:
-        """Return the data type of a tensor in the model."""
         return TYPES.get(self.tensors.get(tensor, NOTHING).kind, UNKNOWN)
 
     def shape(self, tensor: str) -> Shape:
-        """Return the shape of a tensor, of no axis if it is not known."""
         return self.tensors.get(tensor, NOTHING).shape or ()
+
+    def has_few_channels(self, read: _Read) -> bool:
+        return self.shape(read.tensor)[1:2] <= (FEW_CHANNELS,)
 
     def picked(self, number: int) -> list[_Read]:
         """Return the reads of which a node's outputs have values, none if it computes others."""
@@ -188,13 +194,11 @@ class _Network:
 
     def _move_steps(self) -> None:
         for number in self.nodes:
-            scales = {self.scale_of(read) for read in self.picked(number)}
-            if len(scales) == 1 and (scale := scales.pop()):
+            if scale := _only(self.scale_of(read) for read in self.picked(number)):
                 self.given |= dict.fromkeys(self.view.nodes[number].output, scale)
         for number in reversed(self.nodes):
             for name in self.view.nodes[number].output:
-                scales = {self._asked(*use) for use in self.uses.get(name, ())}
-                if len(scales) == 1 and (scale := scales.pop()):
+                if scale := _only(self._asked(*use) for use in self.uses.get(name, ())):
                     self.requested[name] = scale
 
     def _asked(self, user: int | None, read: _Read) -> Scale | None:
@@ -240,13 +244,13 @@ class _Network:
         last = self.view.nodes[max(kernel.nodes)].output[0]
         branches = self.is_compiled and kernel.kind in self.chained
         for name in self.outputs(kernel) if branches else (last,):
-            same = (
-                {None, self.requested.get(name)} if all(map(self.picked, kernel.nodes)) else {None}
-            )
+            moves = all(map(self.picked, kernel.nodes))
+            same = {None, self.requested.get(name) if moves else None}
             uses = [(i, read) for i, read in self.uses.get(name, ()) if i not in kernel.nodes]
-            users = {self.kernels[i] for i, r in uses if i is not None and r.scale in same}
-            is_alone = len(users) == 1 and all(i is not None and r.scale in same for i, r in uses)
-            for each in sorted(users, key=lambda user: user.nodes) if branches or is_alone else ():
+            joined = [self.kernels[i] for i, r in uses if i is not None and r.scale in same]
+            is_alone = len(set(joined)) == 1 and len(joined) == len(uses)
+            users = sorted(set(joined), key=lambda user: user.nodes)
+            for each in users if branches or is_alone else ():
                 if self._fits(kernel, each) and not self._waits(each, kernel):
                     return each
         return None
@@ -256,8 +260,8 @@ class _Network:
         if kernel.kind not in HEAVY:
             return following.kind in self.chained
         if operators == {"MaxPool"}:
-            few = self.shape(self.inputs(kernel)[0].tensor)[1:2] <= (FEW_CHANNELS,)
-            return few and self.view.nodes[max(kernel.nodes)].output[0] in self.requested
+            result = self.view.nodes[max(kernel.nodes)].output[0]
+            return self.has_few_channels(self.inputs(kernel)[0]) and result in self.requested
         adds = len(self.computed(following)) > 1
         if adds and (kernel.kind != "Convolution" or kernel.has_residual):
             return False
@@ -354,12 +358,10 @@ class _Network:
     def forms(self, kernel: _Kernel, is_narrow: bool) -> Iterator[tuple[str, Scale | None]]:
         """Yield what a kernel writes, with the scale where it is quantized."""
         for name in self.outputs(kernel):
-            scales: Iterable[Scale | None] = (None,)
-            if is_narrow:
-                scales = (self.requested.get(name) or self.given.get(name),)
-            elif self.is_compiled and kernel.kind in COMPILED:
-                scales = {self._asked(*use): 0 for use in self.uses.get(name, ())} or scales
-            yield from ((name, scale) for scale in scales)
+            scales = [self.requested.get(name) or self.given.get(name) if is_narrow else None]
+            if not is_narrow and self.is_compiled and kernel.kind in COMPILED:
+                scales = [self._asked(*use) for use in self.uses.get(name, ())] or scales
+            yield from ((name, scale) for scale in dict.fromkeys(scales))
 
     def in_order(self) -> Iterable[_Kernel]:
         """Return the kernels, each behind those that it waits for."""
@@ -390,8 +392,8 @@ class _Writer:
     def layers(self) -> tuple[Layer, ...]:
         """Return all layers in order."""
         view = self.network.view
-        for name in (value.name for value in view.proto.graph.input):
-            self.wide[name, None] = self._info(name, self.network.dtype(name))
+        for value in view.proto.graph.input:
+            self.wide[value.name, None] = self._info(value.name, self.network.dtype(value.name))
         for kernel in self.network.in_order():
             self._write(kernel)
         for name in sorted(view.outputs):
@@ -412,18 +414,12 @@ class _Writer:
         layout = self._layout(kernel, dtype)
         computed, steps = network.computed(kernel), [*kernel.nodes]
         scale = written[0][1] or ("", b"")
-        inputs = [
-            self._quantized(read, self._scale(read, scale))
-            if read in quantized
-            else self._float(read, dtype, layout)
-            for read in sorted(computed, key=quantized.__contains__, reverse=True)
-        ]
-        constants = [
-            self._constant(kernel, read, bool(quantized), dtype)
-            for read in network.inputs(kernel)
-            if read not in computed
-        ]
+        narrow = [read for read in computed if read in quantized]
         floats = [read for read in computed if read not in quantized]
+        inputs = [self._quantized(read, self._scale(read, scale)) for read in narrow]
+        inputs += [self._float(read, dtype, layout) for read in floats]
+        others = (read for read in network.inputs(kernel) if read not in computed)
+        constants = [self._constant(kernel, read, bool(quantized), dtype) for read in others]
         reads = chain.from_iterable(network.reads[i] for i in kernel.nodes)
         steps += self._claimed(i for read in reads if read not in floats for i in read.steps)
         steps += self._claimed(i for form in written for i in self._quantizers(*form))
@@ -444,7 +440,7 @@ class _Writer:
                 constants=tuple(constants),
                 tactic=f"{PREDICTED} tf32" if is_tf32 else PREDICTED,
                 nodes=tuple(nodes[i].name for i in sorted(steps)),
-                weights=next(iter(weights), None),
+                weights=weights[0] if weights else None,
                 macs=None if None in macs else sum(filter(None, macs)),
             )
         )
@@ -489,13 +485,13 @@ class _Writer:
 
     def _layout(self, kernel: _Kernel, dtype: str) -> str:
         data = next(iter(self.network.computed(kernel)), _Read(""))
-        first = self.wide.get((data.tensor, None))
         if kernel.kind in ("Convolution", "Deconvolution"):
-            few = self.network.shape(data.tensor)[1:2] <= (FEW_CHANNELS,)
-            return LINEAR if dtype == "fp32" and (few or not self.has_tf32) else CHANNELS
+            is_plain = not self.has_tf32 or self.network.has_few_channels(data)
+            return LINEAR if dtype == "fp32" and is_plain else CHANNELS
         is_linear = kernel.kind in ("Gemm", "Shuffle", "Attention") or self._is_free(kernel)
-        is_linear |= first is None or not first.format.startswith(CHANNELS)
-        return LINEAR if is_linear else CHANNELS
+        first = self.wide.get((data.tensor, None))
+        follows = first is not None and first.format.startswith(CHANNELS)
+        return CHANNELS if follows and not is_linear else LINEAR
 
     def _is_free(self, kernel: _Kernel) -> bool:
         return self.network.view.operators[kernel.nodes[0]] in ops.FREE
