@@ -149,16 +149,12 @@ class Backend(ABC):
     def check_place(self, build: Build) -> None:
         """`InputError` if an engine does not run on this machine. Never yet run on a GPU."""
         gpu, expected = find_gpu(), build.gpu or build.target
+        what = f"the engine in {build.folder} is for"
         if gpu is None:
-            raise InputError(
-                f"the engine in {build.folder} is for {build.backend} {expected}, which this machine "
-                "does not have",
-                "load it on a machine with that GPU",
-            )
+            what += f" {build.backend} {expected}, which this machine does not have"
+            raise InputError(what, "load it on a machine with that GPU")
         if not self.fits(build, gpu):
-            raise InputError(
-                f"the engine in {build.folder} is for {expected}, not for the {gpu}", BUILD_AGAIN
-            )
+            raise InputError(f"{what} {expected}, not for the {gpu}", BUILD_AGAIN)
 
     def fits(self, build: Build, gpu: Gpu) -> bool:
         """Tell whether an engine runs on a GPU, by its target."""
@@ -166,10 +162,10 @@ class Backend(ABC):
 
     def open(self, build: Build, data: bytes) -> Session:
         """Load an engine into a session; `InputError` if trtcal does not run those of this backend."""
-        raise InputError(
-            f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run",
-            "compare ONNX models or onnxruntime builds",
+        what = (
+            f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run"
         )
+        raise InputError(what, "compare ONNX models or onnxruntime builds")
 
     def plugins(self) -> set[str]:
         """Return the plug-ins that its runtime has here, as a build names them."""
@@ -273,10 +269,8 @@ def _check_folder(folder: Path, engine_file: str) -> None:
     names = (RECORDS, engine_file, LOG, *OPTIONAL, MANIFEST)  # records show that a folder is ours
     there = next((folder / name for name in names if (folder / name).exists()), None)
     if there is not None and not is_build_folder(folder):
-        raise InputError(
-            f"cannot build into {folder}: its {there.name} is not from a build of trtcal",
-            "choose another --output, or move the file away",
-        )
+        what = f"cannot build into {folder}: its {there.name} is not from a build of trtcal"
+        raise InputError(what, "choose another --output, or move the file away")
 
 
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:

@@ -116,9 +116,8 @@ def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s:
     (folder / REQUEST).write_text(json.dumps(request))
     started = time.monotonic()
     if not 0 < time_limit_s < MONTH_S:
-        raise InputError(
-            f"{time_limit_s} s is not a time limit", "give a number of seconds above 0"
-        )
+        what = f"{time_limit_s} s is not a time limit"
+        raise InputError(what, "give a number of seconds above 0")
     with (
         log.open("wb", buffering=0) as text,
         log.with_suffix(".jsonl").open("wb", buffering=0) as records,

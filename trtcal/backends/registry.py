@@ -94,11 +94,9 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
     build, manifest = _read_manifest(place)
     data, engine = _read_engine(build)
     if not trust and not is_recorded(engine, manifest):
-        raise InputError(
-            f"the engine in {build.folder} was not built by you on this machine",
-            "an engine is a program: build it here, or give --trust if you trust the person who "
-            "built it",
-        )
+        hint = "build it here, or give --trust if you trust the person who built it"
+        what = f"the engine in {build.folder} was not built by you on this machine"
+        raise InputError(what, f"an engine is a program: {hint}")
     _check_version(build)
     BACKENDS[build.backend].check_place(build)
     if model is not None:
@@ -115,10 +113,8 @@ def _read_manifest(place: Path) -> tuple[Build, str]:
     if not (folder / MANIFEST).is_file():
         if (folder / LOG).is_file():
             raise no_engine(folder / LOG)
-        raise InputError(
-            f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine",
-            "give an ONNX file, or a folder that `trtcal build` wrote",
-        )
+        what = f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine"
+        raise InputError(what, "give an ONNX file, or a folder that `trtcal build` wrote")
     build, digest = read_manifest(folder)
     if place != folder and place.name != build.engine_file:
         raise InputError(f"{place} is not the engine that {MANIFEST} describes", "give its folder")
@@ -129,10 +125,8 @@ def _read_engine(build: Build) -> tuple[bytes, str]:
     data = read_bytes(build.engine, ARRAYS_BYTES)
     digest = digest_bytes(data)
     if digest != build.measured.get("engine_digest"):
-        raise InputError(
-            f"{build.engine} is not the engine that was built: its digest differs",
-            "restore the original file, or build it again",
-        )
+        what = f"{build.engine} is not the engine that was built: its digest differs"
+        raise InputError(what, "restore the original file, or build it again")
     return data, digest
 
 
@@ -142,11 +136,11 @@ def _check_version(build: Build) -> None:
         raise InputError(f"the engine in {build.folder} is for {build.backend!r}", "update trtcal")
     here = backend.availability().version
     if here != build.backend_version:
-        raise InputError(
-            f"the engine in {build.folder} was built by {build.backend} {build.backend_version}, "
-            + (f"and {here} is installed" if here else "which is not installed"),
-            BUILD_AGAIN,
+        builder = (
+            f"the engine in {build.folder} was built by {build.backend} {build.backend_version}"
         )
+        found = f"and {here} is installed" if here else "which is not installed"
+        raise InputError(f"{builder}, {found}", BUILD_AGAIN)
 
 
 def _check_signature(
@@ -171,7 +165,7 @@ def _check_plugins(build: Build) -> None:
     """Ask the runtime for every plug-in. Never yet run on a GPU."""
     here = BACKENDS[build.backend].plugins() if build.plugins else set()
     if missing := sorted(set(build.plugins) - here):
-        raise InputError(
-            f"the engine in {build.folder} needs the plug-in {missing[0]!r}, which is not installed",
-            "install the plug-in library that the engine was built with",
+        what = (
+            f"the engine in {build.folder} needs the plug-in {missing[0]!r}, which is not installed"
         )
+        raise InputError(what, "install the plug-in library that the engine was built with")

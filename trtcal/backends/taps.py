@@ -4,9 +4,8 @@ Asking a session for inner tensors in the plain way breaks its fusions and makes
 each one. A histogram does not care about the order of elements, so a tensor is tapped where the
 optimized graph has it, in its blocked layout (NCHWc) if need be, into a buffer that is used again.
 
-Where a tensor lies in the optimized graph is read off names that ONNX Runtime does not promise. So
-every tap is checked against the plain way on the first batch; a tap that differs is given up and
-its tensor asked for plainly, and a session without any tap is always possible.
+Where that is, is read off names that ONNX Runtime does not promise. So every tap is checked against
+the plain way on the first batch, and asked for plainly if it differs.
 """
 
 from __future__ import annotations

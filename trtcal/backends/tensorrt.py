@@ -215,10 +215,9 @@ class TensorRT(Backend):
     def check_target(self, target: str) -> None:
         """`InputError` unless it is `gpu`."""
         if target != "gpu":
-            raise InputError(
-                f"backend 'tensorrt' builds for the GPU it runs on, not for {target!r}",
-                "take the target gpu, or the backend tensorrt-rtx for other targets",
-            )
+            what = f"backend 'tensorrt' builds for the GPU it runs on, not for {target!r}"
+            hint = "take the target gpu, or the backend tensorrt-rtx for other targets"
+            raise InputError(what, hint)
 
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build an engine; the layer list comes from the inspector, else from the verbose log."""

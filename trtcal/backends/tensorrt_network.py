@@ -114,10 +114,8 @@ def match_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
     tensors = float_tensors(trt, network)
     ranged = tuple(name for name in tensors if name in ranges)
     if not ranged:
-        raise InputError(
-            f"none of the {len(ranges)} ranges belongs to a tensor of the network",
-            "give the calibration of this model",
-        )
+        what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
+        raise InputError(what, "give the calibration of this model")
     missing = tuple(name for name in tensors if name not in ranges)
     foreign = tuple(name for name in ranges if name not in tensors)
     rounded = tuple(n for n in ranged if scale_of(float(single(ranges[n]))) != scale_of(ranges[n]))
@@ -188,9 +186,8 @@ def set_layer_precisions(
     """
     for name, precision in precisions.items():
         if not name or precision not in TYPES:
-            raise InputError(
-                f"layer {name!r} cannot be requested in {precision!r}", "check the plan"
-            )
+            what = f"layer {name!r} cannot be requested in {precision!r}"
+            raise InputError(what, "check the plan")
     layers = [layer for layer in layers_of(network) if layer.name in precisions]
     there = {layer.name for layer in layers}
     absent = tuple(name for name in precisions if name not in there)
@@ -232,12 +229,10 @@ def calibrator_for(trt: Any, request: Mapping[str, Any]) -> Any:
 def _of_device(error: DeviceError) -> TrtcalError:
     message = f"calibration inside TensorRT failed: {error}"
     if isinstance(error, DeviceMemoryError):
-        return ResourceError(
-            message, "end other programs that use the GPU, or calibrate with smaller batches"
-        )
-    return BackendError(
-        message, "check `nvidia-smi` and the kernel's log for Xid messages, then build again"
-    )
+        hint = "end other programs that use the GPU, or calibrate with smaller batches"
+        return ResourceError(message, hint)
+    hint = "check `nvidia-smi` and the kernel's log for Xid messages, then build again"
+    return BackendError(message, hint)
 
 
 def _batches(request: Mapping[str, Any]) -> Iterator[Feeds]:

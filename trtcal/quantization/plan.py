@@ -230,18 +230,14 @@ class Plan:
             known = quantizable if precision in NARROW else ops
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
-                raise InputError(
-                    f"the plan names layer {name!r}, which the model does not have, or which "
-                    "cannot be quantized",
-                    f"did you mean: {', '.join(close)}",
-                )
+                what = "which the model does not have, or which cannot be quantized"
+                hint = f"did you mean: {', '.join(close)}"
+                raise InputError(f"the plan names layer {name!r}, {what}", hint)
         for number, rule in enumerate(self.rules, 1):
             known = quantizable if rule.precision in NARROW else ops
             if not (rule.optional or any(rule.matches(name, ops[name]) for name in known)):
-                raise InputError(
-                    f"rule {number} of the plan ({rule} in {rule.precision}) matches no node",
-                    'correct the rule, or add "optional": true to it',
-                )
+                what = f"rule {number} of the plan ({rule} in {rule.precision}) matches no node"
+                raise InputError(what, 'correct the rule, or add "optional": true to it')
 
     def to_document(self) -> Document:
         """Return the plan as a sealed document."""
@@ -258,9 +254,8 @@ FIELDS = tuple(item.name for item in dataclasses.fields(Plan))
 
 def _check_precision(what: str, precision: object) -> None:
     if precision not in PLANNED:
-        raise InputError(
-            f"plan: {what} has precision {precision!r}", f"choose one of: {', '.join(PLANNED)}"
-        )
+        known = f"choose one of: {', '.join(PLANNED)}"
+        raise InputError(f"plan: {what} has precision {precision!r}", known)
 
 
 def _fields(rule: Rule) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from trtcal.ranges import Calibration
 
 METADATA = "trtcal.quantization"
 NONE = "none"  # what a record says of a calibration where weights alone are quantized
+Names = dict[str, str]
 BY_TYPE = {onnx.TensorProto.DataType.Value(row.onnx): name for name, row in FORMATS.items()}
 
 
@@ -147,11 +148,9 @@ def _choose(
     layers += [layer for layer in optional if not decisions[layer.name].is_default]
     pairs = [(layer.name, writer.missing(layer, narrow[layer.name])) for layer in layers]
     reasons = {name: why for name, why in pairs if why}
-    reasons |= {
-        layer.name: f"no target has an INT8 kernel for {layer.op}"
-        for layer in layers
-        if layer.op in writer.plan.without and decisions[layer.name].is_default
-    }
+    free = (layer for layer in layers if decisions[layer.name].is_default)
+    lacked = (layer for layer in free if layer.op in writer.plan.without)
+    reasons |= {layer.name: f"no target has an INT8 kernel for {layer.op}" for layer in lacked}
     _check_wishes(reasons, decisions)
     skipped |= reasons | _stems(graph, layers, decisions)
     chosen = [(layer, narrow[layer.name]) for layer in layers if layer.name not in skipped]
@@ -166,10 +165,9 @@ def _check_wishes(reasons: Mapping[str, str], decisions: Mapping[str, Decision])
     """`InputError` if a plan names a layer for a format of weights that has no place in it."""
     for name, why in reasons.items():
         if decisions[name].by == "name" and decisions[name].precision in WEIGHTS_ONLY:
-            raise InputError(
-                f"the plan asks for {decisions[name].precision} in layer {name!r}: {why}",
-                "give the layer another precision; `trtcal plan show` lists the layers",
-            )
+            what = f"the plan asks for {decisions[name].precision} in layer {name!r}: {why}"
+            hint = "give the layer another precision; `trtcal plan show` lists the layers"
+            raise InputError(what, hint)
 
 
 NARROW_STEM = 16  # input channels; FP8 tensor cores multiply 32 values at a time
@@ -377,19 +375,13 @@ class _Writer(GraphWriter):
 def _scale_above(tensor: str, scale: Scale) -> Scale:
     above = step_above(scale)
     if above is None:
-        raise InputError(
-            f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}",
-            "remove its readers from `second_qdq` of the plan",
-        )
+        what = f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}"
+        raise InputError(what, "remove its readers from `second_qdq` of the plan")
     return above
 
 
 def _describe(
-    result: QuantizedModel,
-    calibration: Calibration,
-    plan: Plan,
-    done: dict[str, str],
-    moved: Collection[str],
+    result: QuantizedModel, calibration: Calibration, plan: Plan, done: Names, moved: Iterable[str]
 ) -> None:
     """Record in the model what was asked of it, so that a later command needs nothing else."""
     record: dict[str, Any] = {

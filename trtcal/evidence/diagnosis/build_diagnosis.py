@@ -243,20 +243,18 @@ def _absent(case: Case) -> Iterator[Finding]:
 
 def _lost(case: Case, mentions: Mentions) -> Findings:
     layers = {layer.name: layer for layer in case.layers}
-    for outcome in case.outcomes:
-        if outcome.is_lost:
-            events = mentions.of(outcome.node, case.tensors.get(outcome.node, ()))
-            layer = layers.get(outcome.layer or "")
-            yield _lost_one(outcome, layer, events)
+    for outcome in (outcome for outcome in case.outcomes if outcome.is_lost):
+        events = mentions.of(outcome.node, case.tensors.get(outcome.node, ()))
+        yield _lost_one(outcome, layers.get(outcome.layer or ""), events)
 
 
 def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -> Finding:
     narrower = PRECISIONS[outcome.got].width < PRECISIONS[outcome.asked].width
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
-    why = KINDS[kind].why
     if outcome.cause == EXPANDED and outcome.asked in WEIGHTS_ONLY:
-        kind, why = EXPANDED, KINDS[EXPANDED].why
+        kind = EXPANDED
+    why = KINDS[kind].why
     if outcome.cause == MISSING_RANGE and not narrower:
         kind, why = MISSING_RANGE, KINDS["fallback"].why
     what = f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}"
@@ -286,13 +284,13 @@ def _left(case: Case) -> Findings:
 
 def _merged(findings: list[Finding], case: Case) -> list[Finding]:
     """Join what a log line says of a node or tensor, or of overflow, to the finding about it."""
-    about: dict[str, int] = {}
-    kept: list[Finding] = []
+    about, kept = dict[str, int](), list[Finding]()
     for finding in findings:
         name = OVERFLOW if finding.kind == OVERFLOW else finding.subject or ""
         place = about.get(name) if _is_of_log(finding) else None
         if place is not None and finding.kind != "no_implementation":
-            kept[place] = _joined(kept[place], finding)
+            more = (item for item in finding.evidence if item not in kept[place].evidence)
+            kept[place] = replace(kept[place], evidence=(*kept[place].evidence, *more))
             continue
         if finding.subject is not None and not _is_of_log(finding):
             for name in (finding.subject, *case.tensors.get(finding.subject, ())):
@@ -304,11 +302,6 @@ def _merged(findings: list[Finding], case: Case) -> list[Finding]:
 
 def _is_of_log(finding: Finding) -> bool:
     return bool(finding.evidence) and all(evidence.source == "log" for evidence in finding.evidence)
-
-
-def _joined(finding: Finding, line: Finding) -> Finding:
-    more = tuple(evidence for evidence in line.evidence if evidence not in finding.evidence)
-    return replace(finding, evidence=finding.evidence + more)
 
 
 def summary_line(diagnosis: Diagnosis) -> str:
@@ -476,17 +469,14 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
         if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
             return finding
         parts = [("writes", writers[name]), *(("reads", node) for node in readers.get(name, ()))]
-        who = ", ".join(
-            f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
-        )
+        who = ", ".join(f"{n.name} ({n.op_type}) {verb} it" for verb, n in parts[:MAX_NODES])
         renamed = replace(finding, what=f"tensor {name!r} has no range: {who}")
         kind = types[name].tensor_type.elem_type if name in types else 0
         if kind in FLOATS | {0} and name in readers:
             return renamed
         why = "it is an output of the network" if kind in FLOATS | {0} else "it holds no floats"
-        return replace(
-            renamed, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
-        )
+        why, fix = f"Harmless: {why}.", "You need not do anything."
+        return replace(renamed, why=why, fix=fix, cost=HARMLESS)
 
     findings = sorted(map(named, diagnosis.findings), key=lambda finding: finding.cost == HARMLESS)
     return replace(diagnosis, findings=tuple(findings))
@@ -550,11 +540,10 @@ def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:
     shown = set(lines)
     for line in lines:
         here = range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1)
-        texts = [
-            kept[near] for near in here if near in kept and (near == line or near not in shown)
-        ]
+        new = (near for near in here if near in kept and (near == line or near not in shown))
+        text = "\n".join(map(kept.__getitem__, new))
         shown.update(here)
-        yield f"{log.name}:{line}", "\n".join(texts)
+        yield f"{log.name}:{line}", text
 
 
 def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:

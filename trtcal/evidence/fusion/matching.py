@@ -90,7 +90,8 @@ def _step(view: View, tensor: str, kinds: Collection[str]) -> tuple[Step, str] |
     number = view.maker(tensor)
     if number is None:
         return None
-    nodes, kind = (number,), view.operators[number]
+    nodes: tuple[int, ...] = (number,)
+    kind = view.operators[number]
     if kind == "DequantizeLinear":
         nodes, kind = _pair(view, number), "QDQ"
     elif kind == "Transpose":
