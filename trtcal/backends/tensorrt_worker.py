@@ -35,9 +35,8 @@ def inspect_engine(engine: bytes, trt: Any, timed: bool, shapes: Mapping[str, An
         loaded = engine_from_bytes(engine)
         Path(LAYERS).write_text(layer_information(loaded, trt))
         if timed:
-            Path(LAYER_TIMES).write_text(
-                json.dumps(times_document(_time(loaded, trt, shapes)), indent=1)
-            )
+            document = times_document(_time(loaded, trt, shapes))
+            Path(LAYER_TIMES).write_text(json.dumps(document, indent=1))
     except Exception as error:  # Polygraphy's, CUDA's and pybind11's own: the engine is good
         sys.stderr.write(f"[W] the engine could not be inspected: {error}\n")
 
@@ -197,9 +196,8 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
 
 
 def _lacks(trt: Any, what: str) -> InputError:
-    return InputError(
-        f"TensorRT {trt.__version__} has {what}", "`trtcal doctor` shows the versions here"
-    )
+    hint = "`trtcal doctor` shows the versions here"
+    return InputError(f"TensorRT {trt.__version__} has {what}", hint)
 
 
 def _profile(shapes: dict[str, Any]) -> Any:

@@ -1,8 +1,7 @@
 """How much of a network's compute is in narrow formats, and what the rest is and why, by MACs.
 
 MACs are multiply-accumulates. A count of layers says little: one convolution in INT8 beside an LSTM is
-all layers that a plan decides, and hardly any of the work. What is known only at run time is sentence
-beside the figures.
+all layers that a plan decides, and hardly any of the work.
 """
 
 from __future__ import annotations

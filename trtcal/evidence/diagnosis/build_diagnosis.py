@@ -1,7 +1,6 @@
 """All that is known of one build, put together: what is wrong, what it costs, and what to do.
 
-Only what needs a decision becomes a finding: a node that got the precision asked is none, and
-neither is a layer that is slow by nature. What was checked and is well is only counted.
+Only what needs a decision becomes a finding. What was checked and is well is only counted.
 """
 
 from __future__ import annotations
@@ -88,10 +87,9 @@ Findings = Iterable[Finding]
 class Case:
     """What one build left: outcomes by node, nodes that never got Q/DQ with why, layers, events.
 
-    `tensors` gives the tensors that each node reads and writes, if the model is given; each
-    event comes with the name of its log. `coverage` says how much of the compute is in narrow formats,
-    `expected` in which of them, by the names of plans, at least one layer was to run: `narrow` is any.
-    Without an engine, `is_built` is false.
+    `tensors` are those that each node reads and writes, if the model is given, `expected` the narrow
+    formats, by the names of plans, in which a layer was to run: `narrow` is any. Without an engine,
+    `is_built` is false.
     """
 
     outcomes: Sequence[Outcome] = ()
@@ -326,9 +324,9 @@ def check_build(
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
-    The findings of the layer list (copies, chains, float kernels between INT8 layers) are part of it;
-    with the model also those of its fusions, and lines that name a tensor are joined to the nodes that
-    use it. Of ONNX Runtime's CPU only the log is read: what it runs in float says nothing of TensorRT.
+    The findings of the layer list are part of it; with the model also those of its fusions, and lines
+    that name a tensor are joined to the nodes that use it. Of ONNX Runtime's CPU only the log is read:
+    what it runs in float says nothing of TensorRT.
     """
     logs = [build.log, *logs]
     if build.target == "cpu":

@@ -121,11 +121,9 @@ def _fail(what: str) -> NoReturn:
 
 def _read_program(number: int, text: str) -> Iterator[Layer]:
     blocks = _parse(text)
-    borders = _borders(blocks.group("header"))
-    tensors = _Tensors(number, borders, blocks.group("descriptors"))
-    statements = [
-        (word, value) for word, value in blocks.group("main").fields if isinstance(value, Group)
-    ]
+    tensors = _Tensors(number, _borders(blocks.group("header")), blocks.group("descriptors"))
+    fields = blocks.group("main").fields
+    statements = [(word, value) for word, value in fields if isinstance(value, Group)]
     if len(statements) > MAX_LAYERS:
         _fail("it has too many layers")
     for index, (word, statement) in enumerate(statements):
