@@ -62,9 +62,8 @@ def lower_with_reasons(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[st
         try:
             FUNCTIONS.apply(graph)
         except NotApplicable as reason:
-            raise InputError(
-                f"its Q/DQ cannot be checked: {reason}", "export the model without functions"
-            ) from None
+            what = f"its Q/DQ cannot be checked: {reason}"
+            raise InputError(what, "export the model without functions") from None
     fold(graph)
     reasons = settle(graph)
     lowering = _Lowering(graph)

@@ -307,10 +307,8 @@ def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
     if (folder / INSPECTED).exists():
         return with_types(read_inspector((folder / INSPECTED).read_bytes()), layers)
     if not layers and options.verbosity != "none":
-        raise BackendError(
-            "the build ended, but its log lists no layers",
-            "send us the build log (SECURITY.md has the address)",
-        )
+        what = "the build ended, but its log lists no layers"
+        raise BackendError(what, "send us the build log (SECURITY.md has the address)")
     return layers
 
 

@@ -52,10 +52,8 @@ class Features:
         """`BackendError` if this version lacks what a route needs."""
         has = kind in self.calibrators if route in ("cache", "calibrator") else self.dynamic_ranges
         if not (has and self.int8_flag):
-            raise BackendError(
-                f"TensorRT {self.version} has no route {route!r}, only qdq",
-                "quantize the model with Q/DQ, or use TensorRT 10 or earlier",
-            )
+            what = f"TensorRT {self.version} has no route {route!r}, only qdq"
+            raise BackendError(what, "quantize the model with Q/DQ, or use TensorRT 10 or earlier")
 
 
 @dataclass(frozen=True)
@@ -192,10 +190,8 @@ def set_layer_precisions(
     there = {layer.name for layer in layers}
     absent = tuple(name for name in precisions if name not in there)
     if absent and constraints == "obey":
-        raise InputError(
-            f"{len(absent)} layers of the plan are not in TensorRT's network: {shown(absent)}",
-            "remove them from the plan, or use --constraints prefer",
-        )
+        what = f"{len(absent)} layers of the plan are not in TensorRT's network: {shown(absent)}"
+        raise InputError(what, "remove them from the plan, or use --constraints prefer")
     for layer in layers:
         layer.precision = getattr(trt.DataType, TYPES[precisions[layer.name]])
     return absent

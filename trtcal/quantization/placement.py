@@ -101,15 +101,12 @@ def place(graph: gs.Graph) -> Placement:
     """Apply the rules to every node of a sorted graph."""
     order = {node.name: number for number, node in enumerate(graph.nodes)}
     layers, refused = list[Layer](), dict[str, str]()
-    too_old = (
-        f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and the model has "
-        f"opset {graph.opset}"
-    )
+    needs = f"for which Q/DQ need opset {FP16_OPSET}, and the model has opset {graph.opset}"
     decision: Found | None
     for node in graph.nodes:
         heavy = is_op(node, *RULES)
         if is_fp16(node) and graph.opset < FP16_OPSET:
-            decision = too_old if heavy else None
+            decision = f"its values are float16, {needs}" if heavy else None
         elif heavy:
             decision = RULES[node.op](node)
         else:

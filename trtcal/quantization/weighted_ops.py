@@ -50,10 +50,8 @@ def set_bias(node: gs.Node, value: gs.Constant) -> None:
     """Give a layer another bias; `InputError` if it has no place for one of that length."""
     place = bias_of(node)
     if place is None or place.values.shape != value.values.shape:
-        raise InputError(
-            f"layer {node.name!r} does not have the bias that the optimizations correct",
-            "run `trtcal quantize --improve` again, for this model",
-        )
+        what = f"layer {node.name!r} does not have the bias that the optimizations correct"
+        raise InputError(what, "run `trtcal quantize --improve` again, for this model")
     if place.index < len(place.node.inputs):
         place.node.inputs[place.index] = value
     else:

@@ -126,10 +126,8 @@ class _Graph:
         yield from self._zero_point_faults(dequantizer, word)
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
-            what = "its INT8 weights have one scale per block"
-            yield Fault(
-                "blocked_weights", f"{what}, for which TensorRT-RTX 1.7 computes wrong results"
-            )
+            wrong = "for which TensorRT-RTX 1.7 computes wrong results"
+            yield Fault("blocked_weights", f"its INT8 weights have one scale per block, {wrong}")
         elif scale.shape == (1,) and shape is None and node.op_type == "Conv":
             what = "the scale of its activation has the shape [1], and is not a scalar"
             yield Fault("vector_scale", what)
@@ -157,11 +155,9 @@ def _axis_faults(
     channel_axis = _output_axis(node, index, len(shape))
     axis = attribute_of(dequantizer, "axis", 1) % len(shape)
     if channel_axis is not None and axis != channel_axis:
-        yield Fault(
-            "wrong_axis",
-            f"its weight scales are on axis {axis}, its output channels on axis {channel_axis}",
-            f"quantize the weights along axis {channel_axis}, or use one scale for all weights",
-        )
+        what = f"its weight scales are on axis {axis}, its output channels on axis {channel_axis}"
+        fix = f"quantize the weights along axis {channel_axis}, or use one scale for all weights"
+        yield Fault("wrong_axis", what, fix)
 
 
 def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:

@@ -294,16 +294,13 @@ def _effect(sides: Sequence[Sequence[Layer]]) -> str:
         [sum(getattr(layer, group)[place].dtype in NARROW for layer in side) for side in sides]
         for group, place in (("inputs", 1), ("outputs", 0))
     )
+    write, before = f"{writing[1]} of these layers write INT8", f"{writing[0]} did before."
     if reading[1] > reading[0]:
-        return (
-            f" Their residual is quantized now, so the fused Add reads INT8. {writing[1]} of "
-            f"these layers write INT8 for the next layer; {writing[0]} did before."
-        )
+        what = "Their residual is quantized now, so the fused Add reads INT8."
+        return f" {what} {write} for the next layer; {before}"
     if reading[1] < reading[0]:
-        return (
-            f" Their residual is in float now. {writing[1]} of these layers write INT8; "
-            f"{writing[0]} did before. The values after them must be quantized again."
-        )
+        after = "The values after them must be quantized again."
+        return f" Their residual is in float now. {write}; {before} {after}"
     return ""
 
 

@@ -150,10 +150,8 @@ def _of_build(path: Path) -> Engine:
 def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:
     timed = join_times(engine.layers, profile)
     if all(layer.time_ms is None for layer in timed.layers):
-        raise InputError(
-            f"{path} is not a profile of {engine.source}: they have no layer name in common",
-            "give the profile of the same engine",
-        )
+        what = f"{path} is not a profile of {engine.source}: they have no layer name in common"
+        raise InputError(what, "give the profile of the same engine")
     notes = (*engine.notes, f"times: {path}", *_misfits(timed.without_time, timed.without_layer))
     return replace(engine, layers=timed.layers, total_ms=profile.total_ms, notes=notes)
 
