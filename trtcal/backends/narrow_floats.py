@@ -11,7 +11,7 @@ float16), and the state between steps of a recurrent layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -22,6 +22,7 @@ from trtcal.model.graph import STANDARD, reads
 from trtcal.model.model import unique
 from trtcal.model.ops import PICKS
 from trtcal.model.passes.functions import inlined
+from trtcal.quantization.fp16 import formal_types
 
 FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
 NARROW = {TensorProto.FLOAT16, BFLOAT16}
@@ -190,9 +191,9 @@ class _Part:
             read = [] if node.op_type == "QuantizeLinear" else known
             bound, results = {"": max([0, *read], key=NARROW.__contains__)}, [""]
         else:
-            pairs = zip(_formal(schema.inputs, len(known)), known, strict=True)
+            pairs = zip(formal_types(schema.inputs, len(known)), known, strict=True)
             bound = {formal: kind for formal, kind in pairs if kind}
-            results = _formal(schema.outputs, len(node.output))
+            results = formal_types(schema.outputs, len(node.output))
         stated = [files.attribute_of(node, name, 0) for name in ("to", "dtype", "output_dtype")]
         stated += [item.t.data_type for item in node.attribute if item.name == "value"]
         stated += known[1:2] if node.op_type == "DequantizeLinear" else []
@@ -235,8 +236,3 @@ def _sigmoid(node: NodeProto) -> Iterator[NodeProto]:
     yield _added("Exp", [minus], power)
     yield _added("Add", [power, one], total)
     yield _added("Reciprocal", [total], result)
-
-
-def _formal(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> list[str]:
-    """Return the types of as many parameters; the last one may stand for several."""
-    return [parameters[min(place, len(parameters) - 1)].type_str for place in range(count)]

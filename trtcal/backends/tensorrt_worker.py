@@ -18,8 +18,7 @@ from typing import Any
 from trtcal.backends.worker import fail, raise_in_parent, read_request
 from trtcal.errors import InputError, TrtcalError
 
-LAYERS = "layers.json"
-LAYER_TIMES = "layer-times.json"
+LAYERS, LAYER_TIMES = "layers.json", "layer-times.json"
 RUNS = 100
 
 

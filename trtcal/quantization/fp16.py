@@ -30,6 +30,7 @@ LENGTHS = slice(4, 5)  # of the inputs of a recurrent operator: its `sequence_le
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
 
 Array = npt.NDArray[Any]
+Formal = onnx.defs.OpSchema.FormalParameter
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,14 @@ def _schema(node: gs.Node, opset: int) -> onnx.defs.OpSchema | None:
 
 def _places(tensors: Any, formal: Any, schema: onnx.defs.OpSchema) -> tuple[int, ...]:
     allowed = {rule.type_param_str: rule.allowed_type_strs for rule in schema.type_constraints}
-    places = []
-    for index, tensor in enumerate(tensors):
-        kind = formal[min(index, len(formal) - 1)].type_str
-        if is_fp32(tensor) and FLOAT16_TENSOR in allowed.get(kind, (kind,)):
-            places.append(index)
-    return tuple(places)
+    kinds = formal_types(formal, len(tensors))
+    takes = [FLOAT16_TENSOR in allowed.get(kind, (kind,)) for kind in kinds]
+    return tuple(i for i, tensor in enumerate(tensors) if is_fp32(tensor) and takes[i])
+
+
+def formal_types(parameters: Sequence[Formal], count: int) -> list[str]:
+    """Return the types of as many parameters; the last one may stand for several."""
+    return [parameters[min(place, len(parameters) - 1)].type_str for place in range(count)]
 
 
 def is_fp32(tensor: gs.Tensor) -> bool:

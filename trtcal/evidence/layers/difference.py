@@ -235,8 +235,7 @@ def _kinds(before: Engine, after: Engine) -> dict[str, tuple[float, float]]:
     return sums
 
 
-MAX_LISTED = 3
-LEAST_SHARE = 0.01
+MAX_LISTED, LEAST_SHARE = 3, 0.01
 
 
 def describe(difference: EngineDifference) -> tuple[str, ...]:
@@ -252,17 +251,13 @@ def _total(difference: EngineDifference) -> Iterator[str]:
         yield f"The total went from {_ms(a)} to {_ms(b)}{_percent(a, b)}."
     else:
         c, d = bytes_of(before.layers), bytes_of(after.layers)
-        yield (
-            f"One engine has no layer times. The bytes moved went from {_mb(c)} to {_mb(d)}"
-            f"{_percent(c, d)}."
-        )
-    joined = len(difference.pairs)
+        moved = f"The bytes moved went from {_mb(c)} to {_mb(d)}{_percent(c, d)}."
+        yield f"One engine has no layer times. {moved}"
     by_order = sum(pair.by != "name" for pair in difference.pairs)
     how = f" ({by_order} matched by arithmetic and order, because their names differ)"
-    yield (
-        f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and matrix "
-        f"products are in both{how if by_order else ''}."
-    )
+    joined = f"{len(difference.pairs)} convolutions and matrix products are in both"
+    numbers = f"{len(before.layers)} layers became {len(after.layers)}"
+    yield f"{numbers}; {joined}{how if by_order else ''}."
     for side, kind in (("first", "gone"), ("second", "new")):
         if alone := difference.alone(kind):
             yield f"Only in the {side} engine: {listed(alone)}."

@@ -119,8 +119,7 @@ def _with_types(layer: Layer, listed: Layer | None) -> Layer:
     return replace(layer, inputs=inputs, outputs=outputs)
 
 
-MAX_ENTRIES = 1_000_000
-MAX_MS = 1e12
+MAX_ENTRIES, MAX_MS = 1_000_000, 1e12
 TIMES_HINT = "give the file that `trtexec --exportProfile` or `trtcal build --layer-times` wrote"
 
 SPACE = r"\s{0,64}"

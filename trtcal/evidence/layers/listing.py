@@ -30,8 +30,7 @@ from trtcal.evidence.layers.layer import (
 )
 from trtcal.evidence.layers.roofline import count_operands
 
-MAX_LAYER_CHARS = 1 << 18
-MAX_TRIES = 16
+MAX_LAYER_CHARS, MAX_TRIES = 1 << 18, 16
 
 LAYER_TYPE = re.compile(r", LayerType: ([\w.+-]{1,64}), Inputs: \[")
 TENSOR_TAIL = re.compile(
@@ -197,9 +196,7 @@ def _old_tensor(name: str, tail: re.Match[str]) -> TensorInfo:
     return TensorInfo(name, dtype_named(tail[1] or tail[3]), _shape(sizes), layout)
 
 
-MAX_LAYERS = 20_000
-MAX_LISTING_BYTES = 1 << 24
-MAX_JOINED_LINES = 64
+MAX_LAYERS, MAX_LISTING_BYTES, MAX_JOINED_LINES = 20_000, 1 << 24, 64
 HEADINGS = ("Layers:", "Engine Layer Information:")
 
 

@@ -416,7 +416,8 @@ class _Writer:
         scale = written[0][1] or ("", b"")
         narrow = [read for read in computed if read in quantized]
         floats = [read for read in computed if read not in quantized]
-        inputs = [self._quantized(read, self._scale(read, scale)) for read in narrow]
+        scales = [network.scale_of(r) or network.requested.get(r.tensor, scale) for r in narrow]
+        inputs = list(map(self._quantized, narrow, scales))
         inputs += [self._float(read, dtype, layout) for read in floats]
         others = (read for read in network.inputs(kernel) if read not in computed)
         constants = [self._constant(kernel, read, bool(quantized), dtype) for read in others]
@@ -444,9 +445,6 @@ class _Writer:
                 macs=None if None in macs else sum(filter(None, macs)),
             )
         )
-
-    def _scale(self, read: _Read, otherwise: Scale) -> Scale:
-        return self.network.scale_of(read) or self.network.requested.get(read.tensor, otherwise)
 
     def _output(
         self, name: str, scale: Scale | None, dtype: str, layout: str, is_narrow: bool

@@ -30,11 +30,8 @@ MAGIC = b"vtrt"
 MARK = re.compile(rb"NLYM.{4}(.{4})\0{4}header \{\n", re.DOTALL)
 BEGINNING = len(b"header {\n")
 
-MAX_PROGRAMS = 1000
-MAX_PROGRAM_BYTES = 1 << 26
-MAX_LAYERS = 100_000
-MAX_DEPTH = 16
-MAX_RANK = 16
+MAX_PROGRAMS, MAX_PROGRAM_BYTES, MAX_LAYERS = 1000, 1 << 26, 100_000
+MAX_DEPTH, MAX_RANK = 16, 16
 
 TOKEN = re.compile(r'\s+|"((?:[^"\\]|\\.)*)"|([{}=])|([^\s{}="]+)|(.)', re.DOTALL)
 NUMBERED = re.compile(r"\.\d+$")

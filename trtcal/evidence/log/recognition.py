@@ -268,8 +268,7 @@ def joined(event: UnplacedEvent, message: str) -> UnplacedEvent:
     return UnplacedEvent(with_next(event.event, message))
 
 
-NEAR_LINES = 32
-MAX_FAILURES = 64
+NEAR_LINES, MAX_FAILURES = 32, 64
 
 
 class Repeats:

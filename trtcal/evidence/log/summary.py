@@ -21,9 +21,7 @@ from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader
 from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event, Repeats, UnplacedEvent
 
-MAX_GROUPS = 500
-MAX_SUBJECTS = 10_000
-SHOWN_SUBJECTS = 5
+MAX_GROUPS, MAX_SUBJECTS, SHOWN_SUBJECTS = 500, 10_000, 5
 NO_RULE = "trtcal has no rule for this message."
 FACTS = frozenset(name for name, category in CATEGORIES.items() if category.is_fact)
 MIB = 1 << 20

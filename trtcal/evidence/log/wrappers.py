@@ -180,9 +180,7 @@ WRAPPERS = (
         own=OWN,
     ),
 )
-MAX_DEPTH = 6
-FIRST_LINES = 256
-FIRST_BYTES = 1 << 20
+MAX_DEPTH, FIRST_LINES, FIRST_BYTES = 6, 256, 1 << 20
 
 
 def wrappers_of(lines: Iterable[bytes]) -> list[Wrapper]:
