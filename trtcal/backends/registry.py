@@ -149,11 +149,9 @@ def _check_signature(
     ours, theirs = ({spec.name: spec for spec in specs} for specs in (recorded, expected))
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs or _form(ours[name]) != _form(theirs[name]):
-            raise InputError(
-                f"the engine in {build.folder} has {side} {ours.get(name, 'no ' + repr(name))}, "
-                f"the model has {theirs.get(name, 'no ' + repr(name))}",
-                "give an engine that was built from this model",
-            )
+            here, there = (specs.get(name, f"no {name!r}") for specs in (ours, theirs))
+            what = f"the engine in {build.folder} has {side} {here}, the model has {there}"
+            raise InputError(what, "give an engine that was built from this model")
 
 
 def _form(spec: TensorSpec) -> object:

@@ -327,10 +327,9 @@ def _report(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say)
     lost = [layer.name for layer in narrow if _first_input(layer) in missing]
     _warn(say, lost, "layers requested in INT8 have an input without range")
     if lost and request["constraints"] == "obey":
-        raise InputError(
-            f"{len(lost)} layers that must run in INT8 have an input without range: {shown(lost)}",
-            "calibrate those inputs, or use --constraints prefer",
-        )
+        what = f"{len(lost)} layers that must run in INT8 have an input without range"
+        hint = "calibrate those inputs, or use --constraints prefer"
+        raise InputError(f"{what}: {shown(lost)}", hint)
 
 
 def _warn(say: Say, names: Sequence[str], what: str) -> None:

@@ -294,7 +294,5 @@ def _reason(node: NodeWork, reasons: Mapping[str, str]) -> str:
 def _unknown_reason(node: NodeWork) -> str:
     if node.op in FORMULAS:
         return "the shapes of its inputs or outputs are not known"
-    return (
-        "its multiply-accumulates are not known: it is a plug-in, its body was not counted, or its "
-        "weights are not listed"
-    )
+    why = "it is a plug-in, its body was not counted, or its weights are not listed"
+    return f"its multiply-accumulates are not known: {why}"

@@ -126,10 +126,12 @@ def in_opset_of(model: Model, plan: Plan) -> Model:
         formats = plan.asked.intersection(NARROW) - {"int8"}
         if not formats:
             return model
-        raise InputError(
-            f"the plan asks for {', '.join(sorted(formats))}, which need opset {plan.opset}: {error}",
+        asked, hint = (
+            ", ".join(sorted(formats)),
             f"export the model with opset {plan.opset} or later",
-        ) from error
+        )
+        what = f"the plan asks for {asked}, which need opset {plan.opset}: {error}"
+        raise InputError(what, hint) from error
 
 
 def _choose(
@@ -199,11 +201,9 @@ def _stems(
 def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Calibration:
     """Return what is known of activations; `InputError` if it is of another model, or too little."""
     if calibration is not None and model.fingerprint != calibration.model:
-        raise InputError(
-            f"the calibration is for another model ({calibration.model[:19]}…) than {model.path} "
-            f"({model.fingerprint[:19]}…)",
-            "calibrate this model: the ranges of another model do not fit",
-        )
+        ours, theirs = f"{model.path} ({model.fingerprint[:19]}…)", f"({calibration.model[:19]}…)"
+        what = f"the calibration is for another model {theirs} than {ours}"
+        raise InputError(what, "calibrate this model: the ranges of another model do not fit")
     if calibration is None and plan.ranged:
         asked, weights = (" and ".join(names) for names in (plan.ranged, WEIGHTS_ONLY))
         raise InputError(

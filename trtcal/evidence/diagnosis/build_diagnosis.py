@@ -139,9 +139,7 @@ class Diagnosis:
 
     def to_document(self) -> Document:
         """Return the sealed JSON form."""
-        accepted = [
-            {**to_fields(finding), "accepted": why.reason} for finding, why in self.accepted
-        ]
+        accepted = [{**to_fields(item), "accepted": why.reason} for item, why in self.accepted]
         body = {
             "findings": list(map(to_fields, self.findings)),
             "accepted": accepted,
@@ -366,12 +364,9 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     """
     checked = check_fusions(model, layers=layers)
     rows = list(zip(checked.matches, checked.verdicts, strict=True))
-    fixable = {
-        breaker.subject
-        for match, verdict in rows
-        for breaker in match.breakers[:1]
-        if breaker.fix and (layers is None or verdict == AGREES)
-    }
+    shown = (match for match, word in rows if layers is None or word == AGREES)
+    first = (breaker for match in shown for breaker in match.breakers[:1])
+    fixable = {breaker.subject for breaker in first if breaker.fix}
     split = {match.root for match, word in rows if word == DIFFERS and match.state == WHOLE}
     subjects = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
     for finding in checked.findings:
@@ -419,8 +414,7 @@ def check_engine(
         case = Case(layers=engine.layers, coverage=coverage, expected=expected, is_built=has_layers)
         own = [*_recorded(logs), *_of_layers(engine.layers, None)]
         return check_case(case, config, logs, [*further, *own])
-    diagnosis = _check_of_model(engine, config, logs, uniquely_named(model), further)
-    return with_nodes(diagnosis, model)
+    return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model), further), model)
 
 
 def _recorded(logs: Logs) -> Iterator[Finding]:

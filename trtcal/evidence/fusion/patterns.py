@@ -26,8 +26,7 @@ from trtcal.config import (
 )
 from trtcal.errors import InputError
 
-LONGEST = 1000  # characters
-MOST_OPERATORS = 40
+LONGEST, MOST_OPERATORS = 1000, 40  # characters of an expression, and operators in one
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,7 @@ def adds_residual(layer: Layer) -> bool:
 
 # What takes less than this part of the time (or, without times, of the bytes) is not worth a line.
 LEAST_SHARE = 0.005
-LONG_CHAIN = 3
-MOST_EVIDENCE = 100
+LONG_CHAIN, MOST_EVIDENCE = 3, 100
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from trtcal.evidence.layers.reading import Engine
 
 
-LONGEST = 60
-
-
 def short(name: str) -> str:
     """Return a name cut to 60 characters."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return name if len(name) <= 60 else f"{name[:59]}…"
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:
