@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trtcal.evidence.times import COPY, OTHER, POOLING, PRODUCT, product_kind
+from trtcal.evidence.times import OTHER, PRODUCT, product_kind
+
+COPY, POOLING = "copy", "pooling"
 
 BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 

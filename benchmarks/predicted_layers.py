@@ -392,8 +392,9 @@ def main() -> None:
         path = next((p for p in files if re.search(case.path, str(p))), None)
         if path is None:
             continue
+        tf32, typed = case.gpu != "titan-rtx", not case.half
         predicted = predict_layers(
-            case.model, case.gpu, strongly_typed=not case.half, version=case.version
+            case.model, tf32=tf32, strongly_typed=typed, version=case.version
         )
         name = "/".join(path.parts[len(arguments.engines.parts) :][-3:])
         print(" | ".join([name, *compare(predicted, read_engine(path).layers)]), flush=True)

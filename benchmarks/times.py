@@ -72,7 +72,7 @@ class MeasuredEngine:
 
     def _kernel(self, kernel: KernelFacts, constants: Mapping[str, Any]) -> float:
         work = kernel.size_bytes, kernel.macs, kernel.precision, kernel.kind
-        return kernel_ms(*work, self.target, True, constants) or 0.0
+        return kernel_ms(*work, self.target, constants) or 0.0
 
 
 Engines = Sequence[MeasuredEngine]
@@ -156,7 +156,7 @@ def layer_error(constants: Mapping[str, Any]) -> float:
         surplus = (sum(us for _, us in timed) - 1e3 * by_name[name].latency_ms) / len(timed)
         for row, us in timed:
             work = int(row["bytes"]), int(row["macs"]), row["precision"], row["kind"]
-            ms = kernel_ms(*work, by_name[name].target, True, constants) or 0.0
+            ms = kernel_ms(*work, by_name[name].target, constants) or 0.0
             errors[name].append(math.log((1e3 * ms + surplus) / us) ** 2)
     return math.sqrt(np.mean([np.mean(own) for own in errors.values()]))
 

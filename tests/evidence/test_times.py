@@ -50,13 +50,13 @@ def test_beyond_the_cache_bytes_take_as_long_as_the_memory_lets_them():
     assert kernel_ms(1e7, 0, "fp32", PRODUCT, without) > kernel_ms(1e7, 0, "fp32", PRODUCT, GPU)
 
 
-def test_float32_products_take_tf32_unless_it_is_off():
+def test_float32_products_take_tf32_where_the_gpu_has_it():
     old = dataclasses.replace(GPU, tf32_tflops=None)
-    assert layer_ms(CONV, GPU) < layer_ms(CONV, GPU, tf32=False) == layer_ms(CONV, old)
-    assert layer_ms(INT8, GPU) == layer_ms(INT8, GPU, tf32=False)
+    assert layer_ms(CONV, GPU) < layer_ms(CONV, old)
+    assert layer_ms(INT8, GPU) == layer_ms(INT8, old)
     many = TensorInfo("y", "fp32", (1, 64, 100_000, 1000))
     depthwise = Layer("d", "CaskConvolution", (X,), (many,), macs=9 * 64 * 10**8, weights="fp32")
-    assert layer_ms(depthwise, GPU) == layer_ms(depthwise, GPU, tf32=False)
+    assert layer_ms(depthwise, GPU) == layer_ms(depthwise, old)
 
 
 def test_what_is_not_known_is_counted_and_not_made_up():

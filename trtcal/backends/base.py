@@ -54,6 +54,7 @@ from trtcal.quantization.qdq import asked_precisions, provenance, quantization_r
 BUILD_AGAIN = "build it again with what is installed here"
 LEDGER = "engines.jsonl"
 REFUSAL_BYTES = 1 << 18  # bytes of a log that are searched for what the builder lacks
+Search = Callable[[Finding], Finding]
 
 
 def ledger_path() -> Path:
@@ -148,16 +149,12 @@ class Backend(ABC):
     def check_place(self, build: Build) -> None:
         """`InputError` if an engine does not run on this machine. Never yet run on a GPU."""
         gpu, expected = find_gpu(), build.gpu or build.target
+        what = f"the engine in {build.folder} is for"
         if gpu is None:
-            raise InputError(
-                f"the engine in {build.folder} is for {build.backend} {expected}, which this machine "
-                "does not have",
-                "load it on a machine with that GPU",
-            )
+            what += f" {build.backend} {expected}, which this machine does not have"
+            raise InputError(what, "load it on a machine with that GPU")
         if not self.fits(build, gpu):
-            raise InputError(
-                f"the engine in {build.folder} is for {expected}, not for the {gpu}", BUILD_AGAIN
-            )
+            raise InputError(f"{what} {expected}, not for the {gpu}", BUILD_AGAIN)
 
     def fits(self, build: Build, gpu: Gpu) -> bool:
         """Tell whether an engine runs on a GPU, by its target."""
@@ -165,10 +162,10 @@ class Backend(ABC):
 
     def open(self, build: Build, data: bytes) -> Session:
         """Load an engine into a session; `InputError` if trtcal does not run those of this backend."""
-        raise InputError(
-            f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run",
-            "compare ONNX models or onnxruntime builds",
+        what = (
+            f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run"
         )
+        raise InputError(what, "compare ONNX models or onnxruntime builds")
 
     def plugins(self) -> set[str]:
         """Return the plug-ins that its runtime has here, as a build names them."""
@@ -227,12 +224,10 @@ def build(
             if not (workplace / LOG).exists():
                 raise
 
-            def search(cause: Finding) -> Finding:
-                attempt = partial(backend.build_in, options=options)
-                has_crashed = not (workplace / ERROR).exists()
-                limit_s = 0.0 if has_crashed and bisect_s < math.inf else bisect_s
-                return bisect(model, attempt, cause, workplace, limit_s)
-
+            has_crashed = not (workplace / ERROR).exists()
+            limit_s = 0.0 if has_crashed and bisect_s < math.inf else bisect_s
+            attempt = partial(backend.build_in, options=options)
+            search = partial(bisect, model, attempt, folder=workplace, limit_s=limit_s)
             explained = _explained(error, model, backend, workplace, search)
             _keep_log(workplace, folder, backend.engine_file)
             raise explained from error
@@ -242,11 +237,7 @@ def build(
 
 
 def _explained(
-    error: TrtcalError,
-    model: Model,
-    backend: Backend,
-    workplace: Path,
-    search: Callable[[Finding], Finding],
+    error: TrtcalError, model: Model, backend: Backend, workplace: Path, search: Search
 ) -> TrtcalError:
     """Return the error that says what ended a build, and record in the workplace all that is known.
 
@@ -278,10 +269,8 @@ def _check_folder(folder: Path, engine_file: str) -> None:
     names = (RECORDS, engine_file, LOG, *OPTIONAL, MANIFEST)  # records show that a folder is ours
     there = next((folder / name for name in names if (folder / name).exists()), None)
     if there is not None and not is_build_folder(folder):
-        raise InputError(
-            f"cannot build into {folder}: its {there.name} is not from a build of trtcal",
-            "choose another --output, or move the file away",
-        )
+        what = f"cannot build into {folder}: its {there.name} is not from a build of trtcal"
+        raise InputError(what, "choose another --output, or move the file away")
 
 
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
@@ -307,7 +296,7 @@ def _move(source: Path, destination: Path) -> None:
 def _describe(
     model: Model, backend: Backend, options: BuildOptions, product: Made, workplace: Path
 ) -> Build:
-    record = quantization_record(model.proto)
+    record, tail = quantization_record(model.proto), tail_of(metadata_of(model.proto))
     cache = options.timing_cache and Path(options.timing_cache.name)
     bare = replace(options, timing_cache=cache)  # a manifest holds no paths
     engine = workplace / backend.engine_file
@@ -318,7 +307,6 @@ def _describe(
         **json.loads((workplace / "measured.json").read_text()),
     }
     outcomes = _outcomes(model, backend, options, product.layers, workplace / LOG)
-    tail = tail_of(metadata_of(model.proto))
     return Build(
         folder=workplace,
         backend=backend.name,
@@ -355,8 +343,7 @@ def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]
 
 def _recorded(result: Build) -> Build:
     """Write down whose engine it is, and its manifest."""
-    unrecorded = record_engine(result.measured["engine_digest"], result.digest)
-    if unrecorded:
+    if unrecorded := record_engine(result.measured["engine_digest"], result.digest):
         result = replace(result, measured={**result.measured, "unrecorded": unrecorded})
     write_document(result.folder / MANIFEST, result.to_document())
     return result

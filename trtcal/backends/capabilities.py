@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import product
 
 from trtcal.backends.targets import (
     CAPABILITY,
@@ -50,14 +51,12 @@ def _capability(part: str) -> Capability | None:
 
 def check_precisions(precisions: Collection[str], targets: Collection[str]) -> None:
     """`InputError` if a target lacks a precision that is asked for, with those that have it."""
-    for precision in (name for name in NARROW if name in precisions):
-        for target in targets:
-            for part in _lacking(target, precision):
-                having = (gpu for gpu in GPUS if has(gpu, precision))
-                raise InputError(
-                    f"{_shown(part)} has no {precision}; {', '.join(having)} have",
-                    f"ask for one of {_offer(target)}, or name targets that have it",
-                )
+    asked = [name for name in NARROW if name in precisions]
+    for precision, target in product(asked, targets):
+        for part in _lacking(target, precision):
+            having = ", ".join(gpu for gpu in GPUS if has(gpu, precision))
+            hint = f"ask for one of {_offer(target)}, or name targets that have it"
+            raise InputError(f"{_shown(part)} has no {precision}; {having} have", hint)
 
 
 def _shown(part: str) -> str:

@@ -38,8 +38,7 @@ class Transcript:
         self, text: BinaryIO, records: BinaryIO, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._text, self._records, self._clock = text, records, clock
-        self._started = clock()
-        self._rest = b""
+        self._started, self._rest = clock(), b""
         self._seconds, self._severity, self._length = 0.0, "unknown", 0
         self._message: list[str] = []
 
@@ -117,9 +116,8 @@ def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s:
     (folder / REQUEST).write_text(json.dumps(request))
     started = time.monotonic()
     if not 0 < time_limit_s < MONTH_S:
-        raise InputError(
-            f"{time_limit_s} s is not a time limit", "give a number of seconds above 0"
-        )
+        what = f"{time_limit_s} s is not a time limit"
+        raise InputError(what, "give a number of seconds above 0")
     with (
         log.open("wb", buffering=0) as text,
         log.with_suffix(".jsonl").open("wb", buffering=0) as records,
@@ -147,10 +145,8 @@ def _run(command: list[str], folder: Path, transcript: Transcript, time_limit_s:
             _follow(child, transcript, time.monotonic() + time_limit_s)
             return child.wait()
         except (TimeoutError, subprocess.TimeoutExpired):
-            raise ResourceError(
-                f"the builder was stopped after the time limit of {time_limit_s:g} s",
-                "raise --time-limit",
-            ) from None
+            what = f"the builder was stopped after the time limit of {time_limit_s:g} s"
+            raise ResourceError(what, "raise --time-limit") from None
         finally:
             if child.poll() is None:
                 child.kill()
@@ -180,16 +176,13 @@ def _follow(child: subprocess.Popen[bytes], transcript: Transcript, deadline: fl
 def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
     hint = "read the build log: `trtcal log` explains its lines"
     if status == -signal.SIGKILL:
-        return BackendError(
-            f"the builder was killed (SIGKILL); last line: {last_line(log)}",
-            "the operating system kills programs when memory runs out: add memory, or give a "
-            "smaller --workspace",
-        )
+        what = f"the builder was killed (SIGKILL); last line: {last_line(log)}"
+        why = "the operating system kills programs when memory runs out"
+        return BackendError(what, f"{why}: add memory, or give a smaller --workspace")
     if status < 0:
-        return BackendError(
-            f"the builder crashed ({signal_name(-status)}); last line: {last_line(log)}",
-            "read the build log; the last node named there usually causes a crash of the parser",
-        )
+        what = f"the builder crashed ({signal_name(-status)}); last line: {last_line(log)}"
+        hint = "read the build log; the last node named there usually causes a crash of the parser"
+        return BackendError(what, hint)
     if (folder / RAISED).exists():
         status, message, hint = json.loads((folder / RAISED).read_text())
         return ERRORS_BY_STATUS[status](message, hint)

@@ -100,10 +100,8 @@ def _read(answer: dict[str, object]) -> Device:
         return Device(missing=missing, hint=hint)
     code = answer["code"]
     meaning, hint = ERRORS.get(code, (None, "see `nvidia-smi`"))  # type: ignore[call-overload]
-    why = f": {meaning}" if meaning else ""
-    return Device(
-        None, cuda, f"no CUDA device can be opened: error {code} of {answer['call']}{why}", hint
-    )
+    what = f"no CUDA device can be opened: error {code} of {answer['call']}"
+    return Device(None, cuda, f"{what}: {meaning}" if meaning else what, hint)
 
 
 def open_first() -> dict[str, object]:

@@ -213,9 +213,9 @@ def fold(graph: gs.Graph) -> bool:
     times scales, in the type of the scales, which may be dequantized themselves.
     """
     dequantizers = [node for node in graph.nodes if node.op == "DequantizeLinear"]
-    forms = [(node, form) for node in dequantizers if (form := format_of(node)) is not None]
-    lacked = [node.outputs[0] for node, form in forms if ONNX_RUNTIME in form.lacked_by]
-    pairs = [(tensor, values) for tensor in lacked if (values := expanded(tensor)) is not None]
-    for tensor, values in pairs:
+    forms = [(node.outputs[0], format_of(node)) for node in dequantizers]
+    lacked = [tensor for tensor, form in forms if form and ONNX_RUNTIME in form.lacked_by]
+    known = [(tensor, values) for tensor in lacked if (values := expanded(tensor)) is not None]
+    for tensor, values in known:
         put_values(tensor, values)
-    return bool(pairs)
+    return bool(known)

@@ -62,9 +62,8 @@ def lower_with_reasons(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[st
         try:
             FUNCTIONS.apply(graph)
         except NotApplicable as reason:
-            raise InputError(
-                f"its Q/DQ cannot be checked: {reason}", "export the model without functions"
-            ) from None
+            what = f"its Q/DQ cannot be checked: {reason}"
+            raise InputError(what, "export the model without functions") from None
     fold(graph)
     reasons = settle(graph)
     lowering = _Lowering(graph)
@@ -226,13 +225,12 @@ class _Lowering(GraphWriter):
         self.graph.toposort(mode="nodes")
 
     def _quantize_bias(self, node: gs.Node) -> None:
-        bias = constant(node.inputs[2])
-        scales = [self._scale(tensor) for tensor in node.inputs[:2]]
-        if bias is None or bias.ndim != 1 or scales[0] is None or scales[1] is None:
+        bias, (scale, weight_scale) = constant(node.inputs[2]), map(self._scale, node.inputs[:2])
+        if bias is None or bias.ndim != 1 or scale is None or weight_scale is None:
             return
         if bias.dtype != np.float32:  # a float16 can't hold the step
             return
-        step = np.asarray(np.float32(scales[0]) * scales[1], np.float32)
+        step = np.asarray(np.float32(scale) * weight_scale, np.float32)
         values = np.rint(bias.astype(np.float64) / step)
         if np.abs(values).max() > INT32_LIMIT:
             self._keep_float(node)  # an int32 cannot hold the bias

@@ -5,13 +5,13 @@ nothing is rounded and nothing overflows. Here each operator reads float32 value
 through a Cast that the optimizer has to keep; what is only moved or selected is not rounded again.
 Tensors keep their names and types where something else reads them.
 
-What is not known of a device is left to float32: the sum inside a layer (a GPU may add up in float16),
-the state between steps of a recurrent layer, the inside of any other operator.
+What is not known of a device is left to float32: what happens inside an operator (a GPU may add up in
+float16), and the state between steps of a recurrent layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -22,6 +22,7 @@ from trtcal.model.graph import STANDARD, reads
 from trtcal.model.model import unique
 from trtcal.model.ops import PICKS
 from trtcal.model.passes.functions import inlined
+from trtcal.quantization.fp16 import formal_types
 
 FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
 NARROW = {TensorProto.FLOAT16, BFLOAT16}
@@ -65,8 +66,8 @@ def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _widen_ends(graph: GraphProto, constants: set[str], names: set[str]) -> None:
     """Make float32 of inputs and outputs in bfloat16, and cast them."""
-    ends = [value for value in (*graph.input, *graph.output) if value.name not in constants]
-    ends = [value for value in ends if value.type.tensor_type.elem_type == BFLOAT16]
+    values = (value for value in (*graph.input, *graph.output) if value.name not in constants)
+    ends = [value for value in values if value.type.tensor_type.elem_type == BFLOAT16]
     inner = {value.name: unique(f"{value.name}/bfloat16", names) for value in ends}
     for node in files.with_inner(graph.node if ends else ()):
         node.input[:] = [inner.get(name, name) for name in node.input]
@@ -153,8 +154,8 @@ class _Part:
         self.nodes.extend(_sigmoid(copy) if node.op_type == "Sigmoid" else [copy])
         is_kept = schema is None or node.op_type in KEPT
         has_numbers = any(item.HasField("f") for item in node.attribute)  # as they are in float32
-        for name in filter(self._is_narrow, node.output):
-            if is_kept or has_numbers or node.op_type not in PICKS:
+        if is_kept or has_numbers or node.op_type not in PICKS:
+            for name in filter(self._is_narrow, node.output):
                 self._round(self.wide.pop(name), name, is_kept)
 
     def _converted(self, node: NodeProto, is_foreign: bool) -> NodeProto:
@@ -187,13 +188,12 @@ class _Part:
         """Note the types of a node's outputs that are not known."""
         known = [self.kinds.get(name, 0) for name in node.input]
         if schema is None:  # its results are taken to be as narrow as what it reads
-            is_quantizer = node.op_type == "QuantizeLinear"
-            kind = max([0, *known], key=NARROW.__contains__)
-            bound, results = {"": 0 if is_quantizer else kind}, [""]
+            read = [] if node.op_type == "QuantizeLinear" else known
+            bound, results = {"": max([0, *read], key=NARROW.__contains__)}, [""]
         else:
-            pairs = zip(_formal(schema.inputs, len(known)), known, strict=True)
+            pairs = zip(formal_types(schema.inputs, len(known)), known, strict=True)
             bound = {formal: kind for formal, kind in pairs if kind}
-            results = _formal(schema.outputs, len(node.output))
+            results = formal_types(schema.outputs, len(node.output))
         stated = [files.attribute_of(node, name, 0) for name in ("to", "dtype", "output_dtype")]
         stated += [item.t.data_type for item in node.attribute if item.name == "value"]
         stated += known[1:2] if node.op_type == "DequantizeLinear" else []
@@ -221,10 +221,9 @@ class _Part:
 
     def _round(self, result: str, name: str, is_kept: bool) -> None:
         """Round a node's result, unless it has its type already, and keep a Cast behind off it."""
-        if not is_kept:
-            self.nodes.append(_cast(result, f"{result}/rounded", self.kinds[name]))
-            result = f"{result}/rounded"
-        self.nodes.append(_added(BARRIER, [result], name))
+        source = result if is_kept else f"{result}/rounded"
+        self.nodes += [] if is_kept else [_cast(result, source, self.kinds[name])]
+        self.nodes.append(_added(BARRIER, [source], name))
         self.narrow.add(name)
 
 
@@ -237,8 +236,3 @@ def _sigmoid(node: NodeProto) -> Iterator[NodeProto]:
     yield _added("Exp", [minus], power)
     yield _added("Add", [power, one], total)
     yield _added("Reciprocal", [total], result)
-
-
-def _formal(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> list[str]:
-    """Return the types of as many parameters; the last one may stand for several."""
-    return [parameters[min(place, len(parameters) - 1)].type_str for place in range(count)]

@@ -60,10 +60,8 @@ class OnnxRuntime(Backend):
     def check_target(self, target: str) -> None:
         """`InputError` for any target but `cpu`, `cuda` and `tensorrt-ep`."""
         if target not in PROVIDERS:
-            known = ", ".join(PROVIDERS)
-            raise InputError(
-                f"backend 'onnxruntime' has no target {target!r}", f"use one of {known}"
-            )
+            known = f"use one of {', '.join(PROVIDERS)}"
+            raise InputError(f"backend 'onnxruntime' has no target {target!r}", known)
 
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Lower the model, let ONNX Runtime optimize it in a child process, and list its nodes.
@@ -105,13 +103,9 @@ class OnnxRuntime(Backend):
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""
         if outcome.asked not in NARROW or target != "cpu":
             return outcome
+        needs = ": the kernel needs a quantized output directly after the node, and an int32 bias"
         reason = "ONNX Runtime has no integer kernel for this node on the CPU"
-        if outcome.asked != "int8":
-            reason = LITERAL
-        elif op == "Conv":
-            reason += (
-                ": the kernel needs a quantized output directly after the node, and an int32 bias"
-            )
+        reason = LITERAL if outcome.asked != "int8" else reason + needs * (op == "Conv")
         return dataclasses.replace(outcome, reason=reason, hint=OF_TENSORRT, cause="no_kernel")
 
 
@@ -130,13 +124,13 @@ def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[
 
 def _layer(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: set[str]) -> Layer:
     kernel = node.op_type in INTEGER or node.op_type in FLOAT_KERNELS
+    name = _without_number(node.name)
     if not kernel:
-        return Layer(_without_number(node.name), node.op_type)
+        return Layer(name, node.op_type)
     dtype = "int8" if node.op_type in INTEGER else "fp32"
     inputs = (TensorInfo(_without_number(node.input[0]), dtype),)
-    source = _source(node, producers, heavy)
-    nodes = (source,) if source else ()
-    return Layer(_without_number(node.name), node.op_type, inputs, nodes=nodes)
+    nodes = tuple(filter(None, [_source(node, producers, heavy)]))
+    return Layer(name, node.op_type, inputs, nodes=nodes)
 
 
 def _without_number(name: str) -> str:

@@ -50,27 +50,22 @@ class Route:
             needs = "data" if fed else "ranges" if ranged else "a model with Q/DQ"
             raise InputError(f"route {self.name!r} needs {needs}, and nothing else", "see --help")
         if self.name == QDQ and (self.precisions or self.constraints):
-            raise InputError(
-                "route 'qdq' reads the plan from the Q/DQ of the model",
-                "give the plan to `trtcal quantize`",
-            )
+            what = "route 'qdq' reads the plan from the Q/DQ of the model"
+            raise InputError(what, "give the plan to `trtcal quantize`")
 
     def check(self, backend: str, routes: Collection[str], model: Model) -> None:
         """`InputError` if a backend does not have this way, or TensorRT would ignore it."""
         if self.name == QDQ:
             return
         if self.name not in routes:
-            raise InputError(
-                f"backend {backend!r} has only the route qdq, not {self.name!r}", USE_QDQ
-            )
+            what = f"backend {backend!r} has only the route qdq, not {self.name!r}"
+            raise InputError(what, USE_QDQ)
         if any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node):
-            raise InputError(
-                f"{model.path} has Q/DQ, with which TensorRT ignores or refuses calibrators and ranges",
-                "give the float model, or leave --route out",
-            )
+            what = "has Q/DQ, with which TensorRT ignores or refuses calibrators and ranges"
+            raise InputError(f"{model.path} {what}", "give the float model, or leave --route out")
 
     def asked(self, precisions: Mapping[str, str]) -> dict[str, str]:
-        """Return what is asked for each node of a model whose Q/DQ and types ask for `found`."""
+        """Return what is asked for each node of a model whose Q/DQ and types ask for `precisions`."""
         return {n: self.precisions.get(n, precision) for n, precision in precisions.items()}
 
     def record(self) -> dict[str, str]:
@@ -81,7 +76,10 @@ class Route:
     def to_request(
         self, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what the worker gets, as JSON; `shapes` are the ranges of dynamic inputs."""
+        """Return what the worker gets, as JSON; `shapes` are the ranges of dynamic inputs.
+
+        The builder calibrates with their optima, and with no float but float32.
+        """
         body = {
             "route": self.name,
             "ranges": dict(self.ranges),
@@ -95,26 +93,19 @@ class Route:
             **body,
             "data": str(self.data.absolute()),
             "images": asdict(self.images) if self.images else None,
-            "feeds": {spec.name: _fed(spec, shapes) for spec in inputs},
-            "types": {spec.name: _type(spec) for spec in inputs},
+            "feeds": {
+                x.name: list(shapes[x.name][1] if x.name in shapes else x.shape) for x in inputs
+            },
+            "types": {
+                x.name: "float32" if x.dtype.startswith("float") else x.dtype for x in inputs
+            },
         }
-
-
-def _fed(spec: TensorSpec, shapes: Mapping[str, Any]) -> list[int]:
-    """Return the shape that the builder calibrates an input with: its optimum."""
-    return list(shapes[spec.name][1] if spec.name in shapes else spec.shape)
-
-
-def _type(spec: TensorSpec) -> str:
-    """Return the type that the builder calibrates an input with: no float but float32."""
-    return "float32" if spec.dtype.startswith("float") else spec.dtype
 
 
 def _one_of(value: str | None, known: tuple[str | None, ...], what: str) -> None:
     if value not in known:
-        raise InputError(
-            f"unknown {what} {value!r}", f"choose one of: {', '.join(filter(None, known))}"
-        )
+        hint = f"choose one of: {', '.join(filter(None, known))}"
+        raise InputError(f"unknown {what} {value!r}", hint)
 
 
 SHAPE = re.compile(r"\d+(x\d+)*")
@@ -142,30 +133,23 @@ def parse_profiles(pairs: Sequence[str]) -> tuple[ShapeRanges, ...]:
     count = max(map(len, ranges_of.values()), default=1)
     for name, ranges in ranges_of.items():
         if len(ranges) not in (1, count):
-            raise InputError(
-                f"input {name!r} has {len(ranges)} shapes, but another input has {count}",
-                "give --shapes of each input once, or once for each optimization profile",
-            )
-    return tuple(
-        {name: ranges[number % len(ranges)] for name, ranges in ranges_of.items()}
-        for number in range(count)
-    )
+            what = f"input {name!r} has {len(ranges)} shapes, but another input has {count}"
+            hint = "give --shapes of each input once, or once for each optimization profile"
+            raise InputError(what, hint)
+    every = range(count)
+    return tuple({name: of[i % len(of)] for name, of in ranges_of.items()} for i in every)
 
 
 def _range(name: str, text: str) -> ShapeRange:
     parts = text.split(":")
-    if len(parts) == 1:
-        parts = parts * 3
+    parts *= 3 if len(parts) == 1 else 1
     if len(parts) != 3 or not all(SHAPE.fullmatch(part) for part in parts):
-        raise InputError(
-            f"shape {text!r} of input {name!r} is not MIN:OPT:MAX", f"write it like {EXAMPLE}"
-        )
+        what = f"shape {text!r} of input {name!r} is not MIN:OPT:MAX"
+        raise InputError(what, f"write it like {EXAMPLE}")
     low, usual, high = (tuple(int(size) for size in part.split("x")) for part in parts)
     if not len(low) == len(usual) == len(high) or not _rise((low, usual, high)):
-        raise InputError(
-            f"the shapes of input {name!r} are not in rising order: {text}",
-            "use the order smallest:usual:largest",
-        )
+        what = f"the shapes of input {name!r} are not in rising order: {text}"
+        raise InputError(what, "use the order smallest:usual:largest")
     return low, usual, high
 
 
@@ -234,11 +218,10 @@ def _default_shapes(spec: TensorSpec) -> ShapeRange:
         known = "".join(f"x{'?' if isinstance(size, str) else size}" for size in spec.shape[1:])
         first = spec.shape[0]
         batches = (first,) * 3 if isinstance(first, int) else DEFAULT_BATCHES
-        example = ":".join(f"{batch}{known}" for batch in batches)
+        example = f"--shapes {spec.name}=" + ":".join(f"{batch}{known}" for batch in batches)
         raise InputError(
             f"input {spec} has dynamic dimensions besides the batch",
-            f"give --data, to take the sizes of its samples, or --shapes {spec.name}={example} "
-            "with your sizes for each ?",
+            f"give --data, to take the sizes of its samples, or {example} with your sizes for each ?",
         )
     rest = tuple(int(size) for size in spec.shape[1:])
     low, usual, high = ((n, *rest) for n in DEFAULT_BATCHES)
@@ -279,9 +262,8 @@ class BuildOptions:
     def __post_init__(self) -> None:
         _one_of(self.verbosity, VERBOSITIES, "profiling verbosity")
         if self.workspace_bytes is not None and not 0 < self.workspace_bytes < 2**63:
-            raise InputError(
-                f"a workspace of {self.workspace_bytes} bytes", "give a size such as 2GB"
-            )
+            what = f"a workspace of {self.workspace_bytes} bytes"
+            raise InputError(what, "give a size such as 2GB")
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
             raise InputError(f"optimization level {self.optimization_level}", "give 0 to 5")
 
@@ -300,7 +282,7 @@ class BuildOptions:
             "--optimization-level": self.optimization_level is not None,
             "--layer-times": self.layer_times,
         }
-        return tuple(name for name, is_given in named.items() if is_given)
+        return tuple(filter(named.get, named))
 
     def to_document(self) -> dict[str, Any]:
         """Return what bears on the engine, as JSON without paths."""
@@ -329,11 +311,8 @@ def check_shapes(inputs: tuple[TensorSpec, ...], ranges: ShapeRanges) -> None:
 
 
 def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    if (
-        len(shape) != len(spec.shape)
-        or not all(0 <= size < 2**31 for size in shape)
-        or 0 in shape[:1]
-    ):
-        return False  # other axes than that of the samples may be empty: a past in the first step
-    pairs = zip(shape, spec.shape, strict=True)
-    return all(isinstance(expected, str) or size == expected for size, expected in pairs)
+    # Other axes than that of the samples may be empty: a past in the first step.
+    is_shape = all(0 <= size < 2**31 for size in shape) and 0 not in shape[:1]
+    pairs = zip(shape, spec.shape, strict=False)
+    fits = all(isinstance(expected, str) or size == expected for size, expected in pairs)
+    return is_shape and fits and len(shape) == len(spec.shape)

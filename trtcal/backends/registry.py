@@ -37,9 +37,8 @@ def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
         raise InputError(f"unknown backend {name!r}", f"choose one of: {', '.join(BACKENDS)}")
     chosen = chosen or (backend.default_target if name else None)
     if chosen is None:
-        raise InputError(
-            "no target is given", _offer(backend.targets() if name else targets_here())
-        )
+        known = backend.targets() if name else targets_here()
+        raise InputError("no target is given", _offer(known))
     backend.check_target(chosen)
     return backend, chosen
 
@@ -68,12 +67,9 @@ def targets_here() -> dict[str, str]:
 
 
 def _offer(targets: Iterable[str]) -> str:
-    every = ", ".join(f"--target {target}{named_gpus(target)}" for target in targets)
-    return (
-        f"the targets on this machine are: {every}"
-        if every
-        else "`trtcal doctor` says what is missing"
-    )
+    if every := ", ".join(f"--target {target}{named_gpus(target)}" for target in targets):
+        return f"the targets on this machine are: {every}"
+    return "`trtcal doctor` says what is missing"
 
 
 @dataclass(frozen=True)
@@ -98,11 +94,9 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
     build, manifest = _read_manifest(place)
     data, engine = _read_engine(build)
     if not trust and not is_recorded(engine, manifest):
-        raise InputError(
-            f"the engine in {build.folder} was not built by you on this machine",
-            "an engine is a program: build it here, or give --trust if you trust the person who "
-            "built it",
-        )
+        hint = "build it here, or give --trust if you trust the person who built it"
+        what = f"the engine in {build.folder} was not built by you on this machine"
+        raise InputError(what, f"an engine is a program: {hint}")
     _check_version(build)
     BACKENDS[build.backend].check_place(build)
     if model is not None:
@@ -119,10 +113,8 @@ def _read_manifest(place: Path) -> tuple[Build, str]:
     if not (folder / MANIFEST).is_file():
         if (folder / LOG).is_file():
             raise no_engine(folder / LOG)
-        raise InputError(
-            f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine",
-            "give an ONNX file, or a folder that `trtcal build` wrote",
-        )
+        what = f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine"
+        raise InputError(what, "give an ONNX file, or a folder that `trtcal build` wrote")
     build, digest = read_manifest(folder)
     if place != folder and place.name != build.engine_file:
         raise InputError(f"{place} is not the engine that {MANIFEST} describes", "give its folder")
@@ -133,10 +125,8 @@ def _read_engine(build: Build) -> tuple[bytes, str]:
     data = read_bytes(build.engine, ARRAYS_BYTES)
     digest = digest_bytes(data)
     if digest != build.measured.get("engine_digest"):
-        raise InputError(
-            f"{build.engine} is not the engine that was built: its digest differs",
-            "restore the original file, or build it again",
-        )
+        what = f"{build.engine} is not the engine that was built: its digest differs"
+        raise InputError(what, "restore the original file, or build it again")
     return data, digest
 
 
@@ -146,40 +136,34 @@ def _check_version(build: Build) -> None:
         raise InputError(f"the engine in {build.folder} is for {build.backend!r}", "update trtcal")
     here = backend.availability().version
     if here != build.backend_version:
-        raise InputError(
-            f"the engine in {build.folder} was built by {build.backend} {build.backend_version}, "
-            + (f"and {here} is installed" if here else "which is not installed"),
-            BUILD_AGAIN,
+        builder = (
+            f"the engine in {build.folder} was built by {build.backend} {build.backend_version}"
         )
+        found = f"and {here} is installed" if here else "which is not installed"
+        raise InputError(f"{builder}, {found}", BUILD_AGAIN)
 
 
 def _check_signature(
     build: Build, side: str, recorded: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...]
 ) -> None:
-    ours = {spec.name: spec for spec in recorded}
-    theirs = {spec.name: spec for spec in expected}
+    ours, theirs = ({spec.name: spec for spec in specs} for specs in (recorded, expected))
     for name in sorted(ours.keys() | theirs.keys()):
-        if name not in ours or name not in theirs or not _alike(ours[name], theirs[name]):
-            raise InputError(
-                f"the engine in {build.folder} has {side} {ours.get(name, 'no ' + repr(name))}, "
-                f"the model has {theirs.get(name, 'no ' + repr(name))}",
-                "give an engine that was built from this model",
-            )
+        if name not in ours or name not in theirs or _form(ours[name]) != _form(theirs[name]):
+            here, there = (specs.get(name, f"no {name!r}") for specs in (ours, theirs))
+            what = f"the engine in {build.folder} has {side} {here}, the model has {there}"
+            raise InputError(what, "give an engine that was built from this model")
 
 
-def _alike(first: TensorSpec, second: TensorSpec) -> bool:
-    """Whether two tensors have one type and shape; how a dynamic size is called is no matter."""
-    shapes = [[None if isinstance(n, str) else n for n in spec.shape] for spec in (first, second)]
-    return first.dtype == second.dtype and shapes[0] == shapes[1]
+def _form(spec: TensorSpec) -> object:
+    """Return a tensor's type and shape; how a dynamic size is called is no matter."""
+    return spec.dtype, [None if isinstance(size, str) else size for size in spec.shape]
 
 
 def _check_plugins(build: Build) -> None:
     """Ask the runtime for every plug-in. Never yet run on a GPU."""
-    if not build.plugins:
-        return
-    missing = sorted(set(build.plugins) - BACKENDS[build.backend].plugins())
-    if missing:
-        raise InputError(
-            f"the engine in {build.folder} needs the plug-in {missing[0]!r}, which is not installed",
-            "install the plug-in library that the engine was built with",
+    here = BACKENDS[build.backend].plugins() if build.plugins else set()
+    if missing := sorted(set(build.plugins) - here):
+        what = (
+            f"the engine in {build.folder} needs the plug-in {missing[0]!r}, which is not installed"
         )
+        raise InputError(what, "install the plug-in library that the engine was built with")

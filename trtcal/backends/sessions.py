@@ -146,32 +146,25 @@ def open_session(
     try:
         graph, whole = _read(model, provider, options)
         with _source(whole) as source:
-            opening = partial(
-                Session,
-                graph,
-                source,
-                sess_options=options,
-                providers=list(dict.fromkeys([provider, CPU])),
-                disabled_optimizers=[QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))],
-            )
+            settings = {
+                "sess_options": options,
+                "providers": list(dict.fromkeys([provider, CPU])),
+                "disabled_optimizers": [QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))],
+            }
+            opening = partial(Session, graph, source, **settings)
             if provider == CPU:  # a fork cannot use the parent's GPU
                 parts = parts_of(graph.graph, as_it_is, arena)
-                _check_survival(
-                    name, graph, crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
-                )
+                number = crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
+                _check_survival(name, graph, number)
             session = opening()
     except NativeCrash:
         raise
     except Exception as error:
-        raise BackendError(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",
-            _advice(model, str(error)),
-        ) from error
+        what = f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}"
+        raise BackendError(what, _advice(model, str(error))) from error
     if provider not in session.get_providers():  # it would go on with the CPU
-        raise BackendError(
-            f"ONNX Runtime could not load its {provider}",
-            "read the log of ONNX Runtime for the cause",
-        )
+        what = f"ONNX Runtime could not load its {provider}"
+        raise BackendError(what, "read the log of ONNX Runtime for the cause")
     return session
 
 
@@ -207,28 +200,24 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
     """`NativeCrash` unless the number of the signal is 0."""
     if not number:
         return
-    ops = tuple(dict.fromkeys(node.op_type for node in graph.graph.node))
-    types = "float16 " if is_narrow(graph) else ""
-    raise NativeCrash(
-        f"ONNX Runtime {onnxruntime.__version__} crashes ({signal_name(number)}) with {name} "
-        f"({types}{some(ops, OPS_SHOWN)})",
-        "the system ends processes when memory runs out: add memory, or use a smaller --batch"
-        if number == signal.SIGKILL
-        else "leave the model out, or keep these operators in float32 with --plan; update onnxruntime",
-        signal_name(number),
-        ops,
-    )
+    ops, end = tuple(dict.fromkeys(node.op_type for node in graph.graph.node)), signal_name(number)
+    model = f"{name} ({'float16 ' * is_narrow(graph)}{some(ops, OPS_SHOWN)})"
+    hint = "leave the model out, or keep these operators in float32 with --plan; update onnxruntime"
+    if number == signal.SIGKILL:
+        hint = (
+            "the system ends processes when memory runs out: add memory, or use a smaller --batch"
+        )
+    what = f"ONNX Runtime {onnxruntime.__version__} crashes ({end}) with {model}"
+    raise NativeCrash(what, hint, end, ops)
 
 
 def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     """Return what helps where ONNX Runtime refuses a model: a cut, if it lacks an operator."""
-    if isinstance(model, onnx.ModelProto):
-        nodes = lacking(model, refused_operators(text, model))
-        if nodes:
-            rest = "the part that is cut off is not judged"
-            hint = hint_to_cut(f"{MODEL}.onnx", model, nodes, rest)
-            alone = "no layer that multiplies comes before it: replace it with ONNX operators"
-            return hint or alone
+    graph = model if isinstance(model, onnx.ModelProto) else onnx.ModelProto()
+    if nodes := lacking(graph, refused_operators(text, graph)):
+        rest = "the part that is cut off is not judged"
+        alone = "no layer that multiplies comes before it: replace it with ONNX operators"
+        return hint_to_cut(f"{MODEL}.onnx", graph, nodes, rest) or alone
     return "test the model in ONNX Runtime alone, then export it again or update onnxruntime"
 
 
@@ -261,10 +250,8 @@ def run_session(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -
         pairs = zip(names, zip(*runs, strict=True), strict=True)
         return [session.joined(name, arrays, feeds) for name, arrays in pairs]
     except ValueError as error:
-        raise BackendError(
-            "samples run one at a time gave outputs of different shapes",
-            "run one sample in a batch: 1 for --batch",
-        ) from error
+        what = "samples run one at a time gave outputs of different shapes"
+        raise BackendError(what, "run one sample in a batch: 1 for --batch") from error
 
 
 def run_once(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -> list[Array]:
@@ -296,8 +283,6 @@ def give_back() -> None:
 
 
 def _failed(error: Exception) -> BackendError:
-    return BackendError(
-        f"ONNX Runtime failed while running the model: {first_line(error)}",
-        "check that the data fit the model, and that --batch fits the fixed batch size of the "
-        "model, if any",
-    )
+    fits = "the data fit the model, and that --batch fits the fixed batch size of the model, if any"
+    what = f"ONNX Runtime failed while running the model: {first_line(error)}"
+    return BackendError(what, f"check that {fits}")

@@ -4,9 +4,8 @@ Asking a session for inner tensors in the plain way breaks its fusions and makes
 each one. A histogram does not care about the order of elements, so a tensor is tapped where the
 optimized graph has it, in its blocked layout (NCHWc) if need be, into a buffer that is used again.
 
-Where a tensor lies in the optimized graph is read off names that ONNX Runtime does not promise. So
-every tap is checked against the plain way on the first batch; a tap that differs is given up and
-its tensor asked for plainly, and a session without any tap is always possible.
+Where that is, is read off names that ONNX Runtime does not promise. So every tap is checked against
+the plain way on the first batch, and asked for plainly if it differs.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class Taps:
         self._folder.cleanup()
 
     def _tapped(self, expected: dict[str, Array], first: Feeds) -> Session | None:
-        plainly: list[str] = []
+        plainly = list[str]()
         for _ in range(3):  # a tap that fails its check is asked for plainly, and all is done again
             data = self._optimize(self._with_outputs(self.data, plainly))
             self.places = locate(onnx.ModelProto.FromString(data), self.graph, self.tensors)
@@ -223,7 +222,6 @@ class Lane:
         return [replace(reading, values=reading.values.copy()) for reading in readings]
 
     def _read(self, feeds: Feeds) -> list[Reading]:
-        """Run what one run takes."""
         shapes = _shapes(feeds)
         before = self.rest() if shapes != self.latest else []
         self.latest = shapes
@@ -384,16 +382,14 @@ class Inside:
 
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
         inputs = {value.name for value in proto.graph.input}
-        self.names = [name for name in tensors if name not in inputs]
-        self.tensors = tensors
-        shown = showing(proto, self.names)
-        self.session: Session = open_session(shown, as_it_is=True, arena=False)
+        self.names, self.tensors = [name for name in tensors if name not in inputs], tensors
+        self.session = open_session(showing(proto, self.names), as_it_is=True, arena=False)
 
     def read(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return the tensors of one batch."""
         outputs = run_session(self.session, self.names, dict(feeds)) if self.names else []
-        computed = dict(zip(self.names, outputs, strict=True))
-        return {name: computed[name] if name in computed else feeds[name] for name in self.tensors}
+        known = {**feeds, **dict(zip(self.names, outputs, strict=True))}
+        return {name: known[name] for name in self.tensors}
 
     def read_each(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
         """Yield the tensors of each run that a batch takes, with the axes that the model gives them."""

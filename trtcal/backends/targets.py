@@ -50,12 +50,10 @@ def _canonical(part: str) -> str:
     capability = capability_of(part)
     if capability is None:
         names = [*NAMED, *(name for names in GPUS.values() for name in names)]
-        near = difflib.get_close_matches(text.replace(" ", ""), names, cutoff=0.5)
-        raise InputError(
-            f"target {part!r} is neither a compute capability nor a known GPU",
-            (f"did you mean {' or '.join(near)}? " if near else "use a form like sm89 or rtx4090; ")
-            + "`trtcal doctor` lists them",
-        )
+        near = " or ".join(difflib.get_close_matches(text.replace(" ", ""), names, cutoff=0.5))
+        hint = f"did you mean {near}? " if near else "use a form like sm89 or rtx4090; "
+        what = f"target {part!r} is neither a compute capability nor a known GPU"
+        raise InputError(what, f"{hint}`trtcal doctor` lists them")
     return capability
 
 
@@ -75,14 +73,11 @@ def parse_target(target: str) -> tuple[Capability, ...]:
     parts = [CAPABILITY.fullmatch(part) for part in target.split(",")]
     capabilities = tuple((int(part[1]), int(part[2])) for part in parts if part)
     if len(capabilities) < len(parts):
-        raise InputError(
-            f"target {target!r} is not a compute capability",
-            f"use the form sm89, sm86,sm120 for several, or {PORTABLE} for all supported ones",
-        )
+        hint = f"use the form sm89, sm86,sm120 for several, or {PORTABLE} for all supported ones"
+        raise InputError(f"target {target!r} is not a compute capability", hint)
     if len(set(capabilities)) < len(capabilities):
-        raise InputError(
-            f"target {target!r} names one capability twice", "give each capability once"
-        )
+        what = f"target {target!r} names one capability twice"
+        raise InputError(what, "give each capability once")
     return capabilities
 
 
@@ -99,6 +94,11 @@ def runs_on(target: str, capability: Capability) -> bool:
 
 
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h
+GPU_S = 10.0  # that the driver may take to answer
+PACKAGES = (
+    *("numpy", "onnx", "onnx-graphsurgeon", "onnxruntime"),
+    *("polygraphy", "tensorrt", "tensorrt-rtx"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Gpu:
     """A GPU's name, and its compute capability."""
 
     name: str
-    capability: tuple[int, int]
+    capability: Capability
 
     def __str__(self) -> str:
         return f"{self.name} (sm{self.capability[0]}{self.capability[1]})"
@@ -129,20 +129,6 @@ def find_gpu() -> Gpu | None:
         or cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
     )
     return None if failed else Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
-
-
-PACKAGES = (
-    "numpy",
-    "onnx",
-    "onnx-graphsurgeon",
-    "onnxruntime",
-    "polygraphy",
-    "tensorrt",
-    "tensorrt-rtx",
-)
-
-
-GPU_S = 10.0  # that the driver may take to answer
 
 
 def machine() -> dict[str, Any]:

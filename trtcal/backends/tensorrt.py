@@ -10,7 +10,6 @@ import dataclasses
 import json
 import shlex
 import shutil
-from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -46,17 +45,13 @@ from trtcal.model.ops import FLOATED
 from trtcal.quantization.qdq import fp16_tensors
 
 MIB = 1 << 20
+Profiles = tuple[ShapeRanges, ...]
 STRONGLY_TYPED = range(9, 11)
 """The major versions of TensorRT in which strong typing has to be asked for."""
 
 
 def trtexec_command(
-    version: str,
-    options: BuildOptions,
-    profiles: tuple[ShapeRanges, ...],
-    quantized: bool,
-    onnx: str,
-    engine: str,
+    version: str, options: BuildOptions, profiles: Profiles, quantized: bool, onnx: str, engine: str
 ) -> str | None:
     """Return the shell line of `trtexec`, None where this version's can't do the same."""
     major = int(version.split(".")[0])
@@ -70,20 +65,16 @@ def trtexec_command(
     return shlex.join(["trtexec", *common, *typing, "--noTF32", *cache])
 
 
-def rtx_command(
-    options: BuildOptions, profiles: tuple[ShapeRanges, ...], onnx: str, engine: str
-) -> str:
+def rtx_command(options: BuildOptions, profiles: Profiles, onnx: str, engine: str) -> str:
     """Return the shell line of `tensorrt_rtx`."""
     capabilities = ",".join(f"{major}{minor}" for major, minor in parse_target(options.target))
     target = [f"--computeCapabilities={capabilities}"] if capabilities else []
     return shlex.join(["tensorrt_rtx", *_common(options, profiles, onnx, engine), *target])
 
 
-def _common(
-    options: BuildOptions, profiles: tuple[ShapeRanges, ...], onnx: str, engine: str
-) -> list[str]:
+def _common(options: BuildOptions, profiles: Profiles, onnx: str, engine: str) -> list[str]:
     words = [f"--onnx={onnx}", f"--saveEngine={engine}", "--skipInference", "--verbose"]
-    words.append(f"--profilingVerbosity={options.verbosity}")
+    words += [f"--profilingVerbosity={options.verbosity}"]
     for number, profile in enumerate(profiles):
         words += [f"--profile={number}"] if len(profiles) > 1 else []
         words += _shapes(profile)
@@ -161,15 +152,15 @@ class TensorRTRTX(Backend):
             narrow = outcome.asked.upper()
             reason = f"TensorRT-RTX has no {narrow} kernel for {op} and reports no fallback"
             hint = "leave the node in float, or upsample with a Resize and a convolution"
-            return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
-        if op == "Conv" and (7, 5) in parse_target(target):
+        elif op == "Conv" and (7, 5) in parse_target(target):
             reason = "TensorRT-RTX has no INT8 convolution for sm75"
             hint = "use fp16 for sm75, or a newer GPU"
             if len(parse_target(target)) > 1:
                 reason += ", and all targets share the layers"
                 hint = "build for sm75 separately"
-            return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
-        return outcome
+        else:
+            return outcome
+        return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
 
 
 @cache
@@ -224,10 +215,9 @@ class TensorRT(Backend):
     def check_target(self, target: str) -> None:
         """`InputError` unless it is `gpu`."""
         if target != "gpu":
-            raise InputError(
-                f"backend 'tensorrt' builds for the GPU it runs on, not for {target!r}",
-                "take the target gpu, or the backend tensorrt-rtx for other targets",
-            )
+            what = f"backend 'tensorrt' builds for the GPU it runs on, not for {target!r}"
+            hint = "take the target gpu, or the backend tensorrt-rtx for other targets"
+            raise InputError(what, hint)
 
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build an engine; the layer list comes from the inspector, else from the verbose log."""
@@ -277,13 +267,11 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
     return Made(_layers(folder, options), _plugins(folder), str(gpu) if gpu else None)
 
 
-def _profiles(model: Model, options: BuildOptions) -> tuple[ShapeRanges, ...]:
+def _profiles(model: Model, options: BuildOptions) -> Profiles:
     return tuple(shape_ranges(model.inputs, profile) for profile in options.profiles)
 
 
-def _without_false_names(
-    proto: onnx.ModelProto, profiles: Sequence[ShapeRanges]
-) -> onnx.ModelProto:
+def _without_false_names(proto: onnx.ModelProto, profiles: Profiles) -> onnx.ModelProto:
     """Return a model whose axes of one name have one size: TensorRT holds them to it.
 
     Some exporters call every size that they do not know `?`.
@@ -319,10 +307,8 @@ def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
     if (folder / INSPECTED).exists():
         return with_types(read_inspector((folder / INSPECTED).read_bytes()), layers)
     if not layers and options.verbosity != "none":
-        raise BackendError(
-            "the build ended, but its log lists no layers",
-            "send us the build log (SECURITY.md has the address)",
-        )
+        what = "the build ended, but its log lists no layers"
+        raise BackendError(what, "send us the build log (SECURITY.md has the address)")
     return layers
 
 

@@ -52,10 +52,8 @@ class Features:
         """`BackendError` if this version lacks what a route needs."""
         has = kind in self.calibrators if route in ("cache", "calibrator") else self.dynamic_ranges
         if not (has and self.int8_flag):
-            raise BackendError(
-                f"TensorRT {self.version} has no route {route!r}, only qdq",
-                "quantize the model with Q/DQ, or use TensorRT 10 or earlier",
-            )
+            what = f"TensorRT {self.version} has no route {route!r}, only qdq"
+            raise BackendError(what, "quantize the model with Q/DQ, or use TensorRT 10 or earlier")
 
 
 @dataclass(frozen=True)
@@ -114,10 +112,8 @@ def match_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
     tensors = float_tensors(trt, network)
     ranged = tuple(name for name in tensors if name in ranges)
     if not ranged:
-        raise InputError(
-            f"none of the {len(ranges)} ranges belongs to a tensor of the network",
-            "give the calibration of this model",
-        )
+        what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
+        raise InputError(what, "give the calibration of this model")
     missing = tuple(name for name in tensors if name not in ranges)
     foreign = tuple(name for name in ranges if name not in tensors)
     rounded = tuple(n for n in ranged if scale_of(float(single(ranges[n]))) != scale_of(ranges[n]))
@@ -170,8 +166,7 @@ def set_dynamic_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> R
 
     `BackendError` if TensorRT refuses one.
     """
-    matched = match_ranges(trt, network, ranges)
-    tensors = float_tensors(trt, network)
+    matched, tensors = match_ranges(trt, network, ranges), float_tensors(trt, network)
     for name in matched.given:
         tensor, amax = tensors[name], float(single(ranges[name]))
         if not tensor.set_dynamic_range(-amax, amax):
@@ -189,32 +184,17 @@ def set_layer_precisions(
     """
     for name, precision in precisions.items():
         if not name or precision not in TYPES:
-            raise InputError(
-                f"layer {name!r} cannot be requested in {precision!r}", "check the plan"
-            )
+            what = f"layer {name!r} cannot be requested in {precision!r}"
+            raise InputError(what, "check the plan")
     layers = [layer for layer in layers_of(network) if layer.name in precisions]
     there = {layer.name for layer in layers}
     absent = tuple(name for name in precisions if name not in there)
     if absent and constraints == "obey":
-        raise InputError(
-            f"{len(absent)} layers of the plan are not in TensorRT's network: {shown(absent)}",
-            "remove them from the plan, or use --constraints prefer",
-        )
+        what = f"{len(absent)} layers of the plan are not in TensorRT's network: {shown(absent)}"
+        raise InputError(what, "remove them from the plan, or use --constraints prefer")
     for layer in layers:
         layer.precision = getattr(trt.DataType, TYPES[precisions[layer.name]])
     return absent
-
-
-def unranged_inputs(
-    network: Any, precisions: Mapping[str, str], missing: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the layers asked in INT8 whose first input has no range."""
-    lost = set(missing)
-    return tuple(
-        layer.name
-        for layer in layers_of(network)
-        if precisions.get(layer.name) == "int8" and _first_input(layer) in lost
-    )
 
 
 def _first_input(layer: Any) -> str | None:
@@ -245,12 +225,10 @@ def calibrator_for(trt: Any, request: Mapping[str, Any]) -> Any:
 def _of_device(error: DeviceError) -> TrtcalError:
     message = f"calibration inside TensorRT failed: {error}"
     if isinstance(error, DeviceMemoryError):
-        return ResourceError(
-            message, "end other programs that use the GPU, or calibrate with smaller batches"
-        )
-    return BackendError(
-        message, "check `nvidia-smi` and the kernel's log for Xid messages, then build again"
-    )
+        hint = "end other programs that use the GPU, or calibrate with smaller batches"
+        return ResourceError(message, hint)
+    hint = "check `nvidia-smi` and the kernel's log for Xid messages, then build again"
+    return BackendError(message, hint)
 
 
 def _batches(request: Mapping[str, Any]) -> Iterator[Feeds]:
@@ -296,9 +274,8 @@ def routed(
         return
     if request["route"] == "cache":
         _report(match_ranges(trt, network, request["ranges"]), network, request, say)
-        Path(CACHE).write_bytes(
-            cache_of_ranges(features.version, request["kind"], request["ranges"])
-        )
+        cache = cache_of_ranges(features.version, request["kind"], request["ranges"])
+        Path(CACHE).write_bytes(cache)
     calibrator = calibrator_for(trt, request)
     with _calibrating(calibrator):
         yield {**settings, "calibrator": calibrator}
@@ -345,13 +322,14 @@ def _report(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say)
     _warn(say, matched.foreign, "ranges belong to no tensor of TensorRT's network")
     if request["route"] == "dynamic-ranges":
         _warn(say, matched.rounded, "ranges are not float32 values: their scales are rounded")
-    lost = unranged_inputs(network, request["precisions"], matched.missing)
+    asked, missing = request["precisions"], set(matched.missing)
+    narrow = (layer for layer in layers_of(network) if asked.get(layer.name) == "int8")
+    lost = [layer.name for layer in narrow if _first_input(layer) in missing]
     _warn(say, lost, "layers requested in INT8 have an input without range")
     if lost and request["constraints"] == "obey":
-        raise InputError(
-            f"{len(lost)} layers that must run in INT8 have an input without range: {shown(lost)}",
-            "calibrate those inputs, or use --constraints prefer",
-        )
+        what = f"{len(lost)} layers that must run in INT8 have an input without range"
+        hint = "calibrate those inputs, or use --constraints prefer"
+        raise InputError(f"{what}: {shown(lost)}", hint)
 
 
 def _warn(say: Say, names: Sequence[str], what: str) -> None:

@@ -18,8 +18,7 @@ from typing import Any
 from trtcal.backends.worker import fail, raise_in_parent, read_request
 from trtcal.errors import InputError, TrtcalError
 
-LAYERS = "layers.json"
-LAYER_TIMES = "layer-times.json"
+LAYERS, LAYER_TIMES = "layers.json", "layer-times.json"
 RUNS = 100
 
 
@@ -35,9 +34,8 @@ def inspect_engine(engine: bytes, trt: Any, timed: bool, shapes: Mapping[str, An
         loaded = engine_from_bytes(engine)
         Path(LAYERS).write_text(layer_information(loaded, trt))
         if timed:
-            Path(LAYER_TIMES).write_text(
-                json.dumps(times_document(_time(loaded, trt, shapes)), indent=1)
-            )
+            document = times_document(_time(loaded, trt, shapes))
+            Path(LAYER_TIMES).write_text(json.dumps(document, indent=1))
     except Exception as error:  # Polygraphy's, CUDA's and pybind11's own: the engine is good
         sys.stderr.write(f"[W] the engine could not be inspected: {error}\n")
 
@@ -148,7 +146,11 @@ def install_logger(trt: Any) -> list[str]:
 
 def build(request: dict[str, Any], trt: Any) -> bytes:
     """Return the serialized engine; Polygraphy's exception if there is none."""
-    from polygraphy.backend.trt import engine_bytes_from_network, network_from_onnx_path
+    from polygraphy.backend.trt import (
+        CreateConfig,
+        engine_bytes_from_network,
+        network_from_onnx_path,
+    )
 
     qdq = request.get("route", "qdq") == "qdq"
     strongly_typed = qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
@@ -159,9 +161,9 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
     with _routed(trt, network[1], request) as further:
         common |= further
         if request["module"] == "tensorrt_rtx":
-            config = _rtx_config(request, common, trt)
+            config = _rtx_config(request["capabilities"], common)
         else:
-            config = _config({**_flags(request, network[1], trt, strongly_typed), **common})
+            config = CreateConfig(**_flags(request, network[1], trt, strongly_typed), **common)
         return bytes(engine_bytes_from_network(network, config=config, save_timing_cache=cache))
 
 
@@ -193,9 +195,8 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
 
 
 def _lacks(trt: Any, what: str) -> InputError:
-    return InputError(
-        f"TensorRT {trt.__version__} has {what}", "`trtcal doctor` shows the versions here"
-    )
+    hint = "`trtcal doctor` shows the versions here"
+    return InputError(f"TensorRT {trt.__version__} has {what}", hint)
 
 
 def _profile(shapes: dict[str, Any]) -> Any:
@@ -226,17 +227,10 @@ def _plugin(plugin: Any, trt: Any) -> str:
     return f"{plugin.plugin_type} {plugin.plugin_version}"
 
 
-def _rtx_config(request: dict[str, Any], common: dict[str, Any], trt: Any) -> Any:
+def _rtx_config(capabilities: Sequence[Sequence[int]], common: dict[str, Any]) -> Any:
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
-    capabilities = [(major, minor) for major, minor in request["capabilities"]]
-    return CreateConfigRTX(compute_capabilities=capabilities or None, **common)
-
-
-def _config(common: dict[str, Any]) -> Any:
-    from polygraphy.backend.trt import CreateConfig
-
-    return CreateConfig(**common)
+    return CreateConfigRTX(compute_capabilities=list(map(tuple, capabilities)) or None, **common)
 
 
 def _flags(request: dict[str, Any], network: Any, trt: Any, strongly_typed: bool) -> dict[str, Any]:

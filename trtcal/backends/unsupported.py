@@ -47,10 +47,8 @@ def _of_layer(layer: str, proto: onnx.ModelProto) -> set[str]:
 
 def lacking(proto: onnx.ModelProto, operators: Iterable[str]) -> list[onnx.NodeProto]:
     """Return the nodes of the main graph that are, or hold in subgraphs, one of some operators."""
-    names = set(operators)
-    return [
-        node for node in proto.graph.node if any(n.op_type in names for n in with_inner([node]))
-    ]
+    names, nodes = set(operators), proto.graph.node
+    return [node for node in nodes if any(n.op_type in names for n in with_inner([node]))]
 
 
 def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | None:
@@ -59,10 +57,8 @@ def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | 
     The others that it is known to lack are named with them, so that one cut does.
     """
     refused = refused_operators(text, model.proto)
-    if not refused:
-        return None
     nodes = lacking(model.proto, refused | LACKED.get(backend, frozenset()))
-    if not nodes:
+    if not (refused and nodes):
         return None
     shown = some((f"{node.name!r} ({node.op_type})" for node in nodes), NODES_NAMED)
     message = f"{backend} has no implementation of node {shown}; {_who_has(nodes, backend)}"
@@ -71,7 +67,7 @@ def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | 
 
 
 def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
-    inner = [part for node in nodes for part in with_inner([node])]
+    inner = list(with_inner(nodes))
     others = [
         name
         for name, lacked in LACKED.items()
@@ -80,8 +76,8 @@ def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
     ]
     if not others and any(part.domain not in STANDARD for part in inner):
         return "an operator outside the ONNX domains needs a plug-in on every backend"
-    has = "has" if len(others) == 1 else "have"
-    return f"{' and '.join(others)} {has} one" if others else "no other backend has one"
+    have = "has" if len(others) == 1 else "have"
+    return f"{' and '.join(others)} {have} one" if others else "no other backend has one"
 
 
 def hint_to_other(path: str) -> str:

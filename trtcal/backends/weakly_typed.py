@@ -78,7 +78,6 @@ def _widen(graph: gs.Graph) -> bool:
 def _cast_at_border(graph: gs.Graph, tensor: gs.Variable) -> None:
     wide = gs.Variable(f"{tensor.name}/fp32", np.float32, tensor.shape)
     replace_tensor(tensor, wide)
-    if any(tensor is other for other in graph.inputs):
-        graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT}, [tensor], [wide]))
-    else:
-        graph.nodes.append(gs.Node("Cast", wide.name, {"to": FLOAT16}, [wide], [tensor]))
+    is_input = any(tensor is other for other in graph.inputs)
+    kind, *ends = (FLOAT, [tensor], [wide]) if is_input else (FLOAT16, [wide], [tensor])
+    graph.nodes.append(gs.Node("Cast", wide.name, {"to": kind}, *ends))

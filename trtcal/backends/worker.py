@@ -12,9 +12,7 @@ from typing import Any
 
 from trtcal.errors import TrtcalError
 
-REQUEST = "request.json"
-ERROR = "error.txt"
-RAISED = "raised.json"
+REQUEST, ERROR, RAISED = "request.json", "error.txt", "raised.json"
 
 
 def fail(message: str) -> None:

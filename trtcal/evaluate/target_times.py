@@ -108,13 +108,17 @@ def estimate_model(
     shapes = {name: usual for name, (_, usual, _) in ranges.items()}
     known = {target: gpu for target in targets if (gpu := datasheet_of(target))}
     times = (
-        (target, estimate_engine(predict_layers(model, gpu, shapes=shapes), find_target(gpu)))
-        for target, gpu in known.items()
+        (target, estimate_engine(_layers(model, gpu, shapes), gpu))
+        for target, gpu in zip(known, map(find_target, known.values()), strict=True)
     )
     batch = _batch(model, shapes)
     return tuple(
         TargetTime(**vars(time), target=target, batch=batch) for target, time in times if time
     )
+
+
+def _layers(model: Model, gpu: Target, shapes: Mapping[str, Shape]) -> tuple[Layer, ...]:
+    return predict_layers(model, tf32=gpu.tf32_tflops is not None, shapes=shapes)
 
 
 def _batch(model: Model, shapes: Mapping[str, Shape]) -> int:
@@ -133,7 +137,7 @@ def sized(engine: Engine, given: ShapeRanges, model: Model | None, gpu: Target) 
         ranges = sizes_of(model, given)
         shapes = [{name: of[size] for name, of in ranges.items()} for size in range(len(SIZES))]
         batches = [_batch(model, each) for each in shapes]
-        every = [predict_layers(model, gpu, shapes=each) for each in shapes]
+        every = [_layers(model, gpu, each) for each in shapes]
     else:
         batches = [of[0] for of in next(iter(given.values()), [(n,) for n in DEFAULT_BATCHES])]
         every = [at_batch(engine.layers, batch) for batch in batches]

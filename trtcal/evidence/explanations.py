@@ -76,8 +76,6 @@ def explain_name(name: str) -> tuple[Explanation, ...]:
     if matches := tuple(explanation for explanation in known if explanation.name == plain):
         return matches
     names = dict.fromkeys(explanation.name for explanation in known)
-    near = difflib.get_close_matches(plain, names, cutoff=0.5)
-    hint = (
-        f"did you mean {' or '.join(near)}?" if near else "`trtcal log --explain` lists all of them"
-    )
+    near = " or ".join(difflib.get_close_matches(plain, names, cutoff=0.5))
+    hint = f"did you mean {near}?" if near else "`trtcal log --explain` lists all of them"
     raise InputError(f"no message and no finding has the name {name!r}", hint)

@@ -89,9 +89,8 @@ def of_kind(
     cost: Cost | None = None,
 ) -> Finding:
     """Return a finding that means what its kind says, with its fix if there is no better one."""
-    known = KINDS[kind]
-    more = tuple(evidence), cost or Cost()
-    return Finding(kind, subject, what, known.why, fix or known.fix, *more)
+    texts = what, KINDS[kind].why, fix or KINDS[kind].fix
+    return Finding(kind, subject, *texts, tuple(evidence), cost or Cost())
 
 
 def count_findings(kind: str, count: int) -> str:

@@ -23,14 +23,11 @@ from trtcal.model import TensorSpec
 from trtcal.quantization.coverage import Coverage
 
 BUILD_KIND = "build"
-MANIFEST = "build.json"
-LOG = "build.log"
-DIAGNOSIS = "diagnosis.json"
-RECORDS = "build.jsonl"
+MANIFEST, DIAGNOSIS = "build.json", "diagnosis.json"
+LOG, RECORDS = "build.log", "build.jsonl"
 RECORD = b'{"seconds": '
 """What a record begins with."""
-INSPECTED = "layers.json"
-LAYER_TIMES = "layer-times.json"
+INSPECTED, LAYER_TIMES = "layers.json", "layer-times.json"
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,7 @@ class Build:
     """A built engine, with its layers and the precision that each node asked for and got.
 
     `whole` are the outputs of the model that this model was cut from, none if it was not cut.
-    `coverage` is the share of the compute in INT8; for ONNX Runtime's CPU the share that Q/DQ ask
-    for.
+    `coverage` is the share of the compute in INT8; for ONNX Runtime's CPU what Q/DQ ask for.
 
     >>> import tempfile
     >>> made = build("samples/digits/digits.onnx", tempfile.mkdtemp())

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.config import read_toml
-from trtcal.evidence.layers.layer import Layer, is_quantize_step
+from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.roofline import Target
 from trtcal.formats import BY_LISTED
 
-CONSTANTS: Mapping[str, Any] = read_toml(Path(__file__).parent / "times.toml")
-PRODUCT, DEPTHWISE, POOLING, COPY, OTHER = "product", "depthwise", "pooling", "copy", "other"
+Constants = Mapping[str, Any]
+Lines = tuple[tuple[float, float], ...]
+CONSTANTS: Constants = read_toml(Path(__file__).parent / "times.toml")
+PRODUCT, DEPTHWISE, OTHER = "product", "depthwise", "other"
 TENSORRT, TENSORRT_RTX = "TensorRT", "TensorRT-RTX"
 USUAL_CLOCK_GHZ, USUAL_L2_MB = 1.6, 4.0
 
@@ -56,15 +58,13 @@ class SpeedupEstimate:
     high: float
 
 
-def floor_ms(target: Target, constants: Mapping[str, Any] = CONSTANTS) -> float:
+def floor_ms(target: Target, constants: Constants = CONSTANTS) -> float:
     """Return what a kernel with almost no work takes on a GPU."""
     cycles: float = constants["kernel"]["floor_kilocycles"]
     return cycles / (target.boost_ghz or USUAL_CLOCK_GHZ) / 1e3
 
 
-def memory_lines(
-    target: Target, constants: Mapping[str, Any] = CONSTANTS
-) -> tuple[tuple[float, float], ...]:
+def memory_lines(target: Target, constants: Constants = CONSTANTS) -> Lines:
     """Return slope (ms a byte) and offset (ms) of lines: their maximum is the time of moving bytes.
 
     Up to a share of the L2 cache, bytes take the first line; what is more comes from memory.
@@ -76,26 +76,21 @@ def memory_lines(
     return (fast, 0.0), (slow, cached * (fast - slow))
 
 
-def memory_ms(size_bytes: float, target: Target, constants: Mapping[str, Any] = CONSTANTS) -> float:
+def memory_ms(size_bytes: float, target: Target, constants: Constants = CONSTANTS) -> float:
     """Return how long moving bytes takes, without the floor."""
     return max(slope * size_bytes + offset for slope, offset in memory_lines(target, constants))
 
 
 def compute_ms(
-    macs: float,
-    precision: str,
-    kind: str,
-    target: Target,
-    tf32: bool = True,
-    constants: Mapping[str, Any] = CONSTANTS,
+    macs: float, precision: str, kind: str, target: Target, constants: Constants = CONSTANTS
 ) -> float | None:
     """Return how long multiply-accumulates take, without the floor; None if the GPU has no rate.
 
-    `precision` is the name in `trtcal.formats`. With `tf32`, as TensorRT has it by default, float32
-    products take the rate of TF32 where the GPU has it. Depthwise convolutions take that of float32.
+    `precision` is the name in `trtcal.formats`. As by TensorRT's default, float32 products take the
+    rate of TF32 where the GPU has it. Depthwise convolutions take that of float32.
     """
     form = "fp32" if kind == DEPTHWISE else precision
-    if form == "fp32" and kind == PRODUCT and tf32 and target.tf32_tflops is not None:
+    if form == "fp32" and kind == PRODUCT and target.tf32_tflops is not None:
         form = "tf32"
     rate = target.tf32_tflops if form == "tf32" else target.rate_in(form)
     shares = constants["rate_share"]
@@ -111,25 +106,13 @@ def kernel_ms(
     precision: str,
     kind: str,
     target: Target,
-    tf32: bool = True,
-    constants: Mapping[str, Any] = CONSTANTS,
+    constants: Constants = CONSTANTS,
 ) -> float | None:
     """Return how long one kernel takes, floor included; None if the GPU has no such rate."""
-    compute = compute_ms(macs, precision, kind, target, tf32, constants) if macs else 0.0
+    compute = compute_ms(macs, precision, kind, target, constants) if macs else 0.0
     if compute is None:
         return None
-    memory = memory_ms(size_bytes, target, constants)
-    return floor_ms(target, constants) + max(memory, compute)
-
-
-def kind_of(layer: Layer) -> str:
-    """Return the kind of a layer: products have the rates of tensor cores."""
-    if layer.is_heavy:
-        values = sum(math.prod(map(abs, tensor.shape)) for tensor in layer.outputs[:1])
-        return product_kind(layer.macs or 0, values)
-    if layer.is_reformat or is_quantize_step(layer):
-        return COPY
-    return POOLING if layer.is_pooling else OTHER
+    return floor_ms(target, constants) + max(memory_ms(size_bytes, target, constants), compute)
 
 
 def product_kind(macs: int, values: int) -> str:
@@ -140,29 +123,31 @@ def product_kind(macs: int, values: int) -> str:
     return DEPTHWISE if 0 < macs < 64 * values else PRODUCT
 
 
-def layer_ms(layer: Layer, target: Target, *, tf32: bool = True) -> float | None:
+def layer_ms(layer: Layer, target: Target) -> float | None:
     """Return how long a layer takes, floor included; None if its bytes or products are unknown.
 
     A layer that moves no data takes none.
     """
     if layer.is_idle:
         return 0.0
-    kind, moved, macs = kind_of(layer), layer.bytes_moved, layer.macs or 0
+    moved, macs = layer.bytes_moved, layer.macs or 0
     if moved is None or layer.is_opaque or (layer.is_heavy and not macs):
         return None
+    values = sum(math.prod(map(abs, tensor.shape)) for tensor in layer.outputs[:1])
+    kind = product_kind(macs, values) if layer.is_heavy else OTHER
     precision = BY_LISTED[layer.precision].name if layer.precision in BY_LISTED else "fp32"
-    return kernel_ms(moved, macs, precision, kind, target, tf32)
+    return kernel_ms(moved, macs, precision, kind, target)
 
 
 def estimate_engine(
-    layers: Iterable[Layer], target: Target, *, tf32: bool = True, compiler: str = TENSORRT
+    layers: Iterable[Layer], target: Target, *, compiler: str = TENSORRT
 ) -> TimeEstimate | None:
     """Estimate one inference of an engine from its layers; None if too much of it is not known.
 
     That is a whole subgraph in one layer (`Myelin`), or more than a tenth of the layers.
     """
     kernels = [layer for layer in layers if not layer.is_idle]
-    times = [layer_ms(layer, target, tf32=tf32) for layer in kernels]
+    times = [layer_ms(layer, target) for layer in kernels]
     unknown = times.count(None)
     if not kernels or 10 * unknown > len(kernels) or any(layer.is_opaque for layer in kernels):
         return None

@@ -1,8 +1,7 @@
 """How much of a network's compute is in narrow formats, and what the rest is and why, by MACs.
 
 MACs are multiply-accumulates. A count of layers says little: one convolution in INT8 beside an LSTM is
-all layers that a plan decides, and hardly any of the work. What is known only at run time is sentence
-beside the figures.
+all layers that a plan decides, and hardly any of the work.
 """
 
 from __future__ import annotations
@@ -133,10 +132,8 @@ class Coverage:
         """Yield further sentences: nodes and bytes, the next nodes, what was not counted, sizes."""
         formats = spelled(self.formats, "or")
         if self.nodes and not self.narrow_macs:  # the nodes and bytes of INT8 alone are counted
-            bytes_share = percent(100 * self.int8_bytes / max(self.moved_bytes, 1))
-            moved = (
-                f"{bytes_share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
-            )
+            share = percent(100 * self.int8_bytes / max(self.moved_bytes, 1))
+            moved = f"{share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
             yield f"that is {self.int8_nodes} of {self.nodes} nodes that multiply, and {moved}"
         for node in self.rest[1 : REST_SHOWN + 1]:
             share = percent(node.share or 0.0)
@@ -199,10 +196,8 @@ def asked_coverage(
 ) -> Coverage:
     """Return what of a model can run in narrow formats, by its Q/DQ: of `quantize` or another tool.
 
-    `lost` says of nodes why their Q/DQ give no kernel in them.
-
-    `sizes` are the shapes of inputs; see `trtcal.model.work.count_work`. Where they are not given,
-    those count that `quantize` recorded of the data.
+    `lost` says of nodes why their Q/DQ give no kernel in them, `sizes` are the shapes of inputs, else
+    those that `quantize` recorded of the data; see `trtcal.model.work.count_work`.
     """
     model = uniquely_named(model)
     record = quantization_record(model.proto)
@@ -220,8 +215,7 @@ def usual_sizes(record: Mapping[str, Any]) -> dict[str, Shape]:
 
 def recorded_sizes(record: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape, Shape]]:
     """Return the least, median and most sizes of a sample that `quantize` recorded, by input."""
-    sizes = record.get("sizes")
-    known = {}
+    sizes, known = record.get("sizes"), {}
     for name, shapes in sizes.items() if isinstance(sizes, dict) else ():
         if isinstance(shapes, list) and len(shapes) == 3 and all(map(_is_shape, shapes)):
             least, usual, most = map(tuple, shapes)
@@ -235,12 +229,11 @@ def _is_shape(value: object) -> bool:
 
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
     """Return why nodes have no Q/DQ, as `quantize` recorded it."""
-    excluded, skipped = record.get("excluded", {}), record.get("skipped", {})
     reasons = {
         node: f"left in float by the plan, {'which names it' if why == BY_NAME else why}"
-        for node, why in excluded.items()
+        for node, why in record.get("excluded", {}).items()
     }
-    return {**reasons, **skipped}
+    return {**reasons, **record.get("skipped", {})}
 
 
 def cover(
@@ -249,15 +242,13 @@ def cover(
     """Return the coverage of a network whose nodes of the main graph run in the precisions `got`."""
     multiplying = [node for node in work.nodes if node.macs]
     total = _sum_macs(multiplying)
-    # Q/DQ stand in the main graph alone.
-    precisions = {
-        id(node): "float" if node.body else got.get(node.node, "float") for node in multiplying
-    }
-    by_precision: dict[str, list[NodeWork]] = {}
-    for node in multiplying:
-        by_precision.setdefault(precisions[id(node)], []).append(node)
+    by_precision = dict[str, list[NodeWork]]()
+    for node in multiplying:  # Q/DQ stand in the main graph alone
+        precision = "float" if node.body else got.get(node.node, "float")
+        by_precision.setdefault(precision, []).append(node)
     own = by_precision.get(INT8, [])
-    rest = [node for node in multiplying if precisions[id(node)] not in NARROW]
+    narrow = {id(node) for name in NARROW for node in by_precision.get(name, ())}
+    rest = [node for node in multiplying if id(node) not in narrow]
     rest.sort(key=lambda node: -(node.macs or 0))
     unknown = [node for node in work.nodes if node.macs is None]
     others = [name for name in NARROW if name != INT8 and name in by_precision]
@@ -303,7 +294,5 @@ def _reason(node: NodeWork, reasons: Mapping[str, str]) -> str:
 def _unknown_reason(node: NodeWork) -> str:
     if node.op in FORMULAS:
         return "the shapes of its inputs or outputs are not known"
-    return (
-        "its multiply-accumulates are not known: it is a plug-in, its body was not counted, or its "
-        "weights are not listed"
-    )
+    why = "it is a plug-in, its body was not counted, or its weights are not listed"
+    return f"its multiply-accumulates are not known: {why}"

@@ -30,6 +30,7 @@ LENGTHS = slice(4, 5)  # of the inputs of a recurrent operator: its `sequence_le
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
 
 Array = npt.NDArray[Any]
+Formal = onnx.defs.OpSchema.FormalParameter
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,14 @@ def _schema(node: gs.Node, opset: int) -> onnx.defs.OpSchema | None:
 
 def _places(tensors: Any, formal: Any, schema: onnx.defs.OpSchema) -> tuple[int, ...]:
     allowed = {rule.type_param_str: rule.allowed_type_strs for rule in schema.type_constraints}
-    places = []
-    for index, tensor in enumerate(tensors):
-        kind = formal[min(index, len(formal) - 1)].type_str
-        if is_fp32(tensor) and FLOAT16_TENSOR in allowed.get(kind, (kind,)):
-            places.append(index)
-    return tuple(places)
+    kinds = formal_types(formal, len(tensors))
+    takes = [FLOAT16_TENSOR in allowed.get(kind, (kind,)) for kind in kinds]
+    return tuple(i for i, tensor in enumerate(tensors) if is_fp32(tensor) and takes[i])
+
+
+def formal_types(parameters: Sequence[Formal], count: int) -> list[str]:
+    """Return the types of as many parameters; the last one may stand for several."""
+    return [parameters[min(place, len(parameters) - 1)].type_str for place in range(count)]
 
 
 def is_fp32(tensor: gs.Tensor) -> bool:
@@ -98,6 +101,8 @@ class Values:
 
     def obstacle(self, tensor: gs.Tensor) -> str | None:
         """Return why a tensor cannot be in float16, None if nothing shows it."""
+        if isinstance(tensor, gs.Constant):
+            return _unfit(tensor)
         largest = self.observed.get(tensor.name)
         if largest is not None and 0 < largest < FP16_LEAST:
             return f"tensor {tensor.name!r}, of {largest:.6g} at most, would be 0 in float16"
@@ -109,11 +114,7 @@ class Values:
 
 def overflow(node: gs.Node, places: Places, values: Values) -> str | None:
     """Return why float16 does not fit a node, None if no constant or value shows that."""
-    reasons = (
-        _unfit(tensor) if isinstance(tensor, gs.Constant) else values.obstacle(tensor)
-        for tensor in at_places(node, places)
-    )
-    return next(filter(None, reasons), None)
+    return next(filter(None, map(values.obstacle, at_places(node, places))), None)
 
 
 def at_places(node: gs.Node, places: Places) -> Iterator[gs.Tensor]:
@@ -201,10 +202,8 @@ class Survey:
         """Return the precision that a plan asks of a node, None if it follows its neighbours."""
         if node.name in self.quantized or (decision.is_default and node.op not in HEAVY):
             return None
-        if decision.precision == FP16:
-            return FP16
-        if decision.precision == FP32:
-            return FP32
+        if decision.precision in (FP16, FP32):
+            return decision.precision
         return self.floats if node.op in HEAVY else None
 
     def _obstacle(self, node: gs.Node, places: Places | None, decision: Decision) -> str | None:

@@ -121,10 +121,9 @@ class _Writer(GraphWriter):
                 return self._dequantized(producer)
             if producer.op == "Cast" and producer.inputs[0].dtype == np.float16:
                 return producer.inputs[0]
-        casts = (node for node in tensor.outputs if is_cast_to(np.float16, node))
-        known = next(casts, None)
-        if known:
-            return known.outputs[0]
+        for node in tensor.outputs:
+            if is_cast_to(np.float16, node):
+                return node.outputs[0]
         return self._cast(self._clipped(tensor), self._variable(tensor))
 
     def _clipped(self, tensor: gs.Tensor) -> gs.Tensor:
@@ -145,8 +144,7 @@ class _Writer(GraphWriter):
 
     def _constant(self, tensor: gs.Constant) -> gs.Constant:
         values = np.asarray(constant(tensor))
-        lost = subnormal(values)
-        if lost:
+        if lost := subnormal(values):
             self.subnormal[tensor.name] = lost
         return self.new_constant(f"{tensor.name}/fp16", values.astype(np.float16))
 

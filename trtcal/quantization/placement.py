@@ -83,8 +83,7 @@ def _multiplying_bodies(model: Model) -> Iterator[str]:
     """Yield the nodes (Loop, Scan, If) whose bodies have all products, none if others have some."""
     nodes = model.proto.graph.node
     for node in () if any(node.op_type in MULTIPLIES for node in nodes) else nodes:
-        inner = (part for part in with_inner([node]) if part is not node)
-        if any(part.op_type in MULTIPLIES for part in inner):
+        if any(part.op_type in MULTIPLIES for part in with_inner([node])):
             yield f"{node.op_type} {node.name!r}"
 
 
@@ -101,17 +100,13 @@ def _tensors(layers: Iterable[Layer]) -> list[str]:
 def place(graph: gs.Graph) -> Placement:
     """Apply the rules to every node of a sorted graph."""
     order = {node.name: number for number, node in enumerate(graph.nodes)}
-    layers: list[Layer] = []
-    refused: dict[str, str] = {}
-    too_old = (
-        f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and the model has "
-        f"opset {graph.opset}"
-    )
+    layers, refused = list[Layer](), dict[str, str]()
+    needs = f"for which Q/DQ need opset {FP16_OPSET}, and the model has opset {graph.opset}"
     decision: Found | None
     for node in graph.nodes:
         heavy = is_op(node, *RULES)
         if is_fp16(node) and graph.opset < FP16_OPSET:
-            decision = too_old if heavy else None
+            decision = f"its values are float16, {needs}" if heavy else None
         elif heavy:
             decision = RULES[node.op](node)
         else:

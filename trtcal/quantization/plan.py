@@ -62,15 +62,13 @@ class Rule:
     def __post_init__(self) -> None:
         _check_precision(str(self), self.precision)
         if self.match not in MATCHES:
-            raise InputError(
-                f"plan: {self} matches by {self.match!r}", f"choose one of: {', '.join(MATCHES)}"
-            )
+            known = f"choose one of: {', '.join(MATCHES)}"
+            raise InputError(f"plan: {self} matches by {self.match!r}", known)
         if self.pattern is None and self.op is None:
             raise InputError("plan: a rule has neither a pattern nor an op", WRITE_PLAN)
         if len(self.pattern or "") > LONGEST_PATTERN:
-            raise InputError(
-                f"plan: a pattern is longer than {LONGEST_PATTERN} characters", WRITE_PLAN
-            )
+            what = f"plan: a pattern is longer than {LONGEST_PATTERN} characters"
+            raise InputError(what, WRITE_PLAN)
         _matcher(self.match, self.pattern or "")
 
     def matches(self, name: str, op: str) -> bool:
@@ -157,14 +155,12 @@ class Plan:
         for name, precision in [("default", self.default), *self.layers.items()]:
             _check_precision(repr(name), precision)
         if self.rest not in (None, *FLOATS):
-            raise InputError(
-                f"plan: 'rest' has precision {self.rest!r}", f"choose one of: {', '.join(FLOATS)}"
-            )
+            known = f"choose one of: {', '.join(FLOATS)}"
+            raise InputError(f"plan: 'rest' has precision {self.rest!r}", known)
         if self.block_size not in BLOCK_SIZES:
             known = " or ".join(map(str, sorted(BLOCK_SIZES)))
-            raise InputError(
-                f"plan: the block size is {self.block_size}", f"TensorRT takes {known}"
-            )
+            what = f"plan: the block size is {self.block_size}"
+            raise InputError(what, f"TensorRT takes {known}")
 
     @property
     def floats(self) -> str:
@@ -201,16 +197,11 @@ class Plan:
     @property
     def without_fp16(self) -> Plan:
         """The plan with fp32 where it asks for fp16: what quantization loses, and nothing else."""
-
-        def raised(precision: str) -> str:
-            return "fp32" if precision == "fp16" else precision
-
+        raised = {name: "fp32" if name == "fp16" else name for name in PLANNED}
+        layers = {name: raised[precision] for name, precision in self.layers.items()}
+        rules = tuple(dataclasses.replace(r, precision=raised[r.precision]) for r in self.rules)
         return dataclasses.replace(
-            self,
-            default=raised(self.default),
-            layers={name: raised(precision) for name, precision in self.layers.items()},
-            rules=tuple(dataclasses.replace(r, precision=raised(r.precision)) for r in self.rules),
-            rest=None,
+            self, default=raised[self.default], layers=layers, rules=rules, rest=None
         )
 
     @property
@@ -239,18 +230,14 @@ class Plan:
             known = quantizable if precision in NARROW else ops
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
-                raise InputError(
-                    f"the plan names layer {name!r}, which the model does not have, or which "
-                    "cannot be quantized",
-                    f"did you mean: {', '.join(close)}",
-                )
+                what = "which the model does not have, or which cannot be quantized"
+                hint = f"did you mean: {', '.join(close)}"
+                raise InputError(f"the plan names layer {name!r}, {what}", hint)
         for number, rule in enumerate(self.rules, 1):
             known = quantizable if rule.precision in NARROW else ops
             if not (rule.optional or any(rule.matches(name, ops[name]) for name in known)):
-                raise InputError(
-                    f"rule {number} of the plan ({rule} in {rule.precision}) matches no node",
-                    'correct the rule, or add "optional": true to it',
-                )
+                what = f"rule {number} of the plan ({rule} in {rule.precision}) matches no node"
+                raise InputError(what, 'correct the rule, or add "optional": true to it')
 
     def to_document(self) -> Document:
         """Return the plan as a sealed document."""
@@ -267,9 +254,8 @@ FIELDS = tuple(item.name for item in dataclasses.fields(Plan))
 
 def _check_precision(what: str, precision: object) -> None:
     if precision not in PLANNED:
-        raise InputError(
-            f"plan: {what} has precision {precision!r}", f"choose one of: {', '.join(PLANNED)}"
-        )
+        known = f"choose one of: {', '.join(PLANNED)}"
+        raise InputError(f"plan: {what} has precision {precision!r}", known)
 
 
 def _fields(rule: Rule) -> dict[str, Any]:

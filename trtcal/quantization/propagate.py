@@ -41,13 +41,13 @@ def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     """
     layers = list(layers)
     quantized = {name for layer in layers for name in layer.activations.values()}
-    taken = {layer.name for layer in layers}
-    layers_of_choice = []
-    for node in graph.nodes:
-        read = {i: t.name for i, t in enumerate(node.inputs) if t.name in quantized}
-        if read and node.op in INT8_LIGHT | POOLS | {"Concat"} and node.name not in taken:
-            layers_of_choice.append(Layer(node.name, node.op, read))
-    return layers_of_choice
+    taken, light = {layer.name for layer in layers}, INT8_LIGHT | POOLS | {"Concat"}
+    nodes = (node for node in graph.nodes if node.op in light and node.name not in taken)
+    reads = (
+        (node, {i: t.name for i, t in enumerate(node.inputs) if t.name in quantized})
+        for node in nodes
+    )
+    return [Layer(node.name, node.op, read) for node, read in reads if read]
 
 
 class _Propagation:
@@ -113,22 +113,17 @@ class _Propagation:
         if (reader.name, index) in self.taken:
             return
         self.taken.add((reader.name, index))
-        before = self.found.get(reader.name)
-        activations = {**(before.activations if before else {}), index: reader.inputs[index].name}
-        self.found[reader.name] = Layer(reader.name, reader.op, activations)
+        layer = self.found.setdefault(reader.name, Layer(reader.name, reader.op, {}))
+        layer.activations[index] = reader.inputs[index].name
 
 
 def is_pool(node: gs.Node) -> bool:
     """Tell whether a node pools in a way that the compiler has INT8 kernels for."""
     if node.op not in POOLS or len(node.outputs) > 1:
         return False
-    steps = set(node.attrs.get("strides", [1])) == {1}
-    return node.op == "MaxPool" or steps or counts_padding(node) or is_unpadded(node)
-
-
-def counts_padding(pool: gs.Node) -> bool:
-    """Tell whether an average takes padding for values: then it is INT8 with strides too."""
-    return bool(pool.attrs.get("count_include_pad", 0))
+    is_dense = set(node.attrs.get("strides", [1])) == {1}
+    counts_padding = bool(node.attrs.get("count_include_pad", 0))
+    return node.op == "MaxPool" or is_dense or counts_padding or is_unpadded(node)
 
 
 def is_unpadded(pool: gs.Node) -> bool:
@@ -146,9 +141,7 @@ def range_sources(graph: gs.Graph, names: Iterable[str]) -> dict[str, str]:
     moves a Q above the pooling, and where the Concat's range is another one, TensorRT-RTX 1.7 rounds to
     it in the kernel that fills the Concat, without a copy of the pooling's own.
     """
-    tensors = graph.tensors()
-    known = set(names)
-    sources: dict[str, str] = {}
+    tensors, known, sources = graph.tensors(), set(names), dict[str, str]()
     for name in sorted(known):
         source, passed = tensors[name], list[str]()
         while _takes_its_inputs(source, known) and (before := _before_pool(source)):
@@ -197,15 +190,13 @@ def cut_sources(graph: gs.Graph, layers: Iterable[Layer]) -> dict[str, str]:
 
 
 def _cuts(graph: gs.Graph, layers: Iterable[Layer]) -> Iterator[tuple[str, gs.Tensor]]:
-    tensors = graph.tensors()
-    every = list(layers)
+    tensors, every = graph.tensors(), list(layers)
     names = {layer.name for layer in every}
-    for layer in every:
-        if len(layer.activations) == 2:
-            for name in layer.activations.values():
-                whole = _cut_from(tensors[name])
-                if whole is not None and _products_of_parts(whole) <= names:
-                    yield name, whole
+    products = (layer for layer in every if len(layer.activations) == 2)
+    for name in (name for layer in products for name in layer.activations.values()):
+        whole = _cut_from(tensors[name])
+        if whole is not None and _products_of_parts(whole) <= names:
+            yield name, whole
 
 
 def _products_of_parts(whole: gs.Tensor) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from trtcal.ranges import Calibration
 
 METADATA = "trtcal.quantization"
 NONE = "none"  # what a record says of a calibration where weights alone are quantized
+Names = dict[str, str]
 BY_TYPE = {onnx.TensorProto.DataType.Value(row.onnx): name for name, row in FORMATS.items()}
 
 
@@ -99,13 +100,11 @@ def quantize(
     fp16_subgraphs = Fp16Subgraphs()
     if "fp16" in plan.asked:
         observed = {name: item.observed_amax for name, item in ranges.ranges.items()}
-        observed |= ranges.peaks
         quantized = [name for name, precision in names.items() if precision not in WEIGHTS_ONLY]
-        values = Values(observed, bool(ranges.peaks))
+        values = Values(observed | ranges.peaks, bool(ranges.peaks))
         fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, values, plan.floats)
         skipped |= fp16_subgraphs.skipped
-    done = {layer.name: writer.precision(layer) for layer in placement.layers}
-    done |= names
+    done = {layer.name: writer.precision(layer) for layer in placement.layers} | names
     choices = {layer.name: decisions[layer.name] for layer in placement.layers}
     excluded = {
         name: str(decision)
@@ -127,10 +126,12 @@ def in_opset_of(model: Model, plan: Plan) -> Model:
         formats = plan.asked.intersection(NARROW) - {"int8"}
         if not formats:
             return model
-        raise InputError(
-            f"the plan asks for {', '.join(sorted(formats))}, which need opset {plan.opset}: {error}",
+        asked, hint = (
+            ", ".join(sorted(formats)),
             f"export the model with opset {plan.opset} or later",
-        ) from error
+        )
+        what = f"the plan asks for {asked}, which need opset {plan.opset}: {error}"
+        raise InputError(what, hint) from error
 
 
 def _choose(
@@ -149,11 +150,9 @@ def _choose(
     layers += [layer for layer in optional if not decisions[layer.name].is_default]
     pairs = [(layer.name, writer.missing(layer, narrow[layer.name])) for layer in layers]
     reasons = {name: why for name, why in pairs if why}
-    reasons |= {
-        layer.name: f"no target has an INT8 kernel for {layer.op}"
-        for layer in layers
-        if layer.op in writer.plan.without and decisions[layer.name].is_default
-    }
+    free = (layer for layer in layers if decisions[layer.name].is_default)
+    lacked = (layer for layer in free if layer.op in writer.plan.without)
+    reasons |= {layer.name: f"no target has an INT8 kernel for {layer.op}" for layer in lacked}
     _check_wishes(reasons, decisions)
     skipped |= reasons | _stems(graph, layers, decisions)
     chosen = [(layer, narrow[layer.name]) for layer in layers if layer.name not in skipped]
@@ -168,10 +167,9 @@ def _check_wishes(reasons: Mapping[str, str], decisions: Mapping[str, Decision])
     """`InputError` if a plan names a layer for a format of weights that has no place in it."""
     for name, why in reasons.items():
         if decisions[name].by == "name" and decisions[name].precision in WEIGHTS_ONLY:
-            raise InputError(
-                f"the plan asks for {decisions[name].precision} in layer {name!r}: {why}",
-                "give the layer another precision; `trtcal plan show` lists the layers",
-            )
+            what = f"the plan asks for {decisions[name].precision} in layer {name!r}: {why}"
+            hint = "give the layer another precision; `trtcal plan show` lists the layers"
+            raise InputError(what, hint)
 
 
 NARROW_STEM = 16  # input channels; FP8 tensor cores multiply 32 values at a time
@@ -192,29 +190,25 @@ def _stems(
         node, decision = nodes[layer.name], decisions[layer.name]
         is_first = node.op == "Conv" and node.inputs[0].name in inputs
         form = FORMATS[decision.precision]
-        if form.needs_ranges and form.is_float and decision.is_default and is_first:
-            channels = node.inputs[1].shape[1]
-            if channels < NARROW_STEM:
-                reasons[layer.name] = (
-                    f"{form.label} loses much and saves little on {channels} input channels"
-                )
+        if not (form.needs_ranges and form.is_float and decision.is_default and is_first):
+            continue
+        if (channels := node.inputs[1].shape[1]) < NARROW_STEM:
+            what = f"loses much and saves little on {channels} input channels"
+            reasons[layer.name] = f"{form.label} {what}"
     return reasons if len(reasons) < len(layers) else {}
 
 
 def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Calibration:
     """Return what is known of activations; `InputError` if it is of another model, or too little."""
     if calibration is not None and model.fingerprint != calibration.model:
-        raise InputError(
-            f"the calibration is for another model ({calibration.model[:19]}…) than {model.path} "
-            f"({model.fingerprint[:19]}…)",
-            "calibrate this model: the ranges of another model do not fit",
-        )
+        ours, theirs = f"{model.path} ({model.fingerprint[:19]}…)", f"({calibration.model[:19]}…)"
+        what = f"the calibration is for another model {theirs} than {ours}"
+        raise InputError(what, "calibrate this model: the ranges of another model do not fit")
     if calibration is None and plan.ranged:
+        asked, weights = (" and ".join(names) for names in (plan.ranged, WEIGHTS_ONLY))
         raise InputError(
-            f"the plan asks for {' and '.join(plan.ranged)}, and there is no calibration with the "
-            "ranges of activations",
-            f"give the calibration.json of `trtcal calibrate`; {' and '.join(WEIGHTS_ONLY)} alone need "
-            "none",
+            f"the plan asks for {asked}, and there is no calibration with the ranges of activations",
+            f"give the calibration.json of `trtcal calibrate`; {weights} alone need none",
         )
     return calibration or without_ranges(model)
 
@@ -228,16 +222,10 @@ class _Writer(GraphWriter):
     """Puts Q/DQ pairs into one graph and remembers those that it has."""
 
     def __init__(
-        self,
-        graph: gs.Graph,
-        calibration: Calibration,
-        placement: Placement,
-        plan: Plan,
-        overrides: Overrides,
+        self, graph: gs.Graph, ranges: Calibration, places: Placement, plan: Plan, own: Overrides
     ) -> None:
         super().__init__(graph)
-        self.calibration, self.overrides = calibration, overrides
-        self.placement, self.plan = placement, plan
+        self.calibration, self.placement, self.plan, self.overrides = ranges, places, plan, own
         self.nodes = {node.name: node for node in graph.nodes}
         self.pairs: dict[tuple[str, bool, str], gs.Variable] = {}  # by tensor; is it the second one
         self.weights: dict[tuple[Any, ...], gs.Variable] = {}
@@ -278,16 +266,15 @@ class _Writer(GraphWriter):
 
     def _without_block(self, layer: Layer, precision: str) -> str | None:
         """Return why no block size fits a layer's weights, None if one does."""
+        node, blocks = self.nodes[layer.name], FORMATS[precision].blocks
+        axis = block_axis(node)
         if self._block(layer, precision):
             return None
-        axis = block_axis(self.nodes[layer.name])
         if axis is None or layer.weight is None:
             return f"{precision} is for the constant matrix of a MatMul or Gemm"
-        shape = self.nodes[layer.name].inputs[1].shape
-        summed = shape[axis]
-        if math.prod(shape) in FORMATS[precision].blocks:
+        if math.prod(node.inputs[1].shape) in blocks:
             return f"{precision} takes two blocks of weights or more, and this matrix is one"
-        sizes = " or ".join(map(str, sorted(FORMATS[precision].blocks)))
+        sizes, summed = " or ".join(map(str, sorted(blocks))), node.inputs[1].shape[axis]
         return f"{precision} takes blocks of {sizes} weights, which do not divide {summed}"
 
     def _too_small(self, layer: Layer, precision: str) -> str | None:
@@ -295,10 +282,9 @@ class _Writer(GraphWriter):
         values = layer.values(self.nodes[layer.name])
         amax = 0.0 if values is None else float(np.abs(values).max(initial=0))
         least = least_scale(FORMATS[precision]) * FORMATS[precision].top
-        if not 0 < amax < least:
-            return None
         sizes = f"at most {amax:.3g}, less than {least:.3g}"
-        return f"its weights are too small for {precision}: {sizes}"
+        is_lost = 0 < amax < least
+        return f"its weights are too small for {precision}: {sizes}" if is_lost else None
 
     def unfit(self, layer: Layer, precision: str) -> str | None:
         """Return why a layer's optimizations do not fit a precision, None if they do or if none are."""
@@ -331,9 +317,7 @@ class _Writer(GraphWriter):
         key = (tensor.name, second, precision)
         if key not in self.pairs:
             chosen = self.calibration.ranges[self.placement.range_of(tensor.name)]
-            scale = as_scale(
-                chosen.scale_in(precision), np.float16 if tensor.dtype == np.float16 else np.float32
-            )
+            scale = as_scale(chosen.scale_in(precision), tensor.dtype or np.float32)
             before = self._activation(tensor, False, precision) if second else tensor
             scale = _scale_above(tensor.name, scale) if second else scale
             dtype = FORMATS[precision].dtype
@@ -391,19 +375,13 @@ class _Writer(GraphWriter):
 def _scale_above(tensor: str, scale: Scale) -> Scale:
     above = step_above(scale)
     if above is None:
-        raise InputError(
-            f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}",
-            "remove its readers from `second_qdq` of the plan",
-        )
+        what = f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}"
+        raise InputError(what, "remove its readers from `second_qdq` of the plan")
     return above
 
 
 def _describe(
-    result: QuantizedModel,
-    calibration: Calibration,
-    plan: Plan,
-    done: dict[str, str],
-    moved: Collection[str],
+    result: QuantizedModel, calibration: Calibration, plan: Plan, done: Names, moved: Iterable[str]
 ) -> None:
     """Record in the model what was asked of it, so that a later command needs nothing else."""
     record: dict[str, Any] = {
@@ -442,8 +420,7 @@ def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     models quantized by other tools are understood too, and one-sided Q/DQ, which compilers run in
     float, is found.
     """
-    dequantized = _dequantized_types(proto)
-    fp16 = fp16_tensors(proto.graph)
+    dequantized, fp16 = _dequantized_types(proto), fp16_tensors(proto.graph)
 
     def precision(node: onnx.NodeProto) -> str:
         narrow = [dequantized[name] for name in node.input[:2] if name in dequantized]
@@ -462,7 +439,7 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
     """
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     types = {name: tensor.data_type for name, tensor in constants.items()}
-    precisions: dict[str, str] = {}
+    precisions = dict[str, str]()
     for node in proto.graph.node:
         if node.op_type == "QuantizeLinear":
             types[node.output[0]] = quantized_type(node, constants)

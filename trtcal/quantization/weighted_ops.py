@@ -50,10 +50,8 @@ def set_bias(node: gs.Node, value: gs.Constant) -> None:
     """Give a layer another bias; `InputError` if it has no place for one of that length."""
     place = bias_of(node)
     if place is None or place.values.shape != value.values.shape:
-        raise InputError(
-            f"layer {node.name!r} does not have the bias that the optimizations correct",
-            "run `trtcal quantize --improve` again, for this model",
-        )
+        what = f"layer {node.name!r} does not have the bias that the optimizations correct"
+        raise InputError(what, "run `trtcal quantize --improve` again, for this model")
     if place.index < len(place.node.inputs):
         place.node.inputs[place.index] = value
     else:
@@ -216,12 +214,8 @@ def without_kernel(node: gs.Node, form: Precision) -> str | None:
     if is_op(node, "ConvTranspose"):
         return f"TensorRT has no {form.label} kernel for ConvTranspose"
     taps = math.prod(node.inputs[1].shape[2:]) if is_op(node, "Conv") else 0
-    if taps > FLOATING_TAPS:
-        return (
-            f"TensorRT has no {form.label} convolution of more than {FLOATING_TAPS} taps, and this one "
-            f"has {taps}"
-        )
-    return None
+    large = f"convolution of more than {FLOATING_TAPS} taps, and this one has {taps}"
+    return f"TensorRT has no {form.label} {large}" if taps > FLOATING_TAPS else None
 
 
 def _quantized_already(node: gs.Node) -> str | None:

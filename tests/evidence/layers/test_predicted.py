@@ -39,7 +39,7 @@ def shown(model, **options):
         f"{layer.kind} {'+'.join(t.dtype for t in layer.inputs)}"
         f">{'+'.join(t.dtype for t in layer.outputs)} "
         f"{' '.join(node for node in layer.nodes if node not in skipped)}".strip()
-        for layer in predict_layers(model, "sm80", **options)
+        for layer in predict_layers(model, **options)
         if not layer.is_idle
     ]
 
@@ -171,6 +171,14 @@ RULES = {
             *("Pooling fp32>fp32 f", "PointWise fp32+fp32>fp32 e y", "Reformat fp32>fp32"),
         ],
     ),
+    "with all that follows": (
+        f"a = {CONV}(x.s, w.s); b = {CONV}(x.s, w.s); c = Sigmoid(a); e = Sigmoid(b);"
+        "f = Add(c, mask); g = Add(e, mask); h = GlobalAveragePool(f); y = Mul(g, h)",
+        [
+            *(ENTRY, "Convolution int8>fp32+fp32 a b", "PointWise fp32>fp32 c f"),
+            *("Pooling fp32>fp32 h", "PointWise fp32+fp32>fp32 e g y", "Reformat fp32>fp32"),
+        ],
+    ),
     "an input that is output too": ("y = Identity(x.s)", [ENTRY, "Reformat int8>fp32"]),
 }
 """Rule -> a graph and its kernels."""
@@ -181,7 +189,7 @@ def test_rules(rule, tmp_path):
     body, wanted = RULES[rule]
     model = net(tmp_path, body)
     assert shown(model) == wanted
-    listed = Counter(node for layer in predict_layers(model, "sm80") for node in layer.nodes)
+    listed = Counter(node for layer in predict_layers(model) for node in layer.nodes)
     assert listed == {node.name: 1 for node in model.proto.graph.node}
 
 
@@ -244,7 +252,7 @@ def test_a_mask_is_no_weight_of_attention(tmp_path):
 
 
 def test_without_tf32_convolutions_keep_the_linear_layout(tmp_path):
-    kernels = predict_layers(net(tmp_path, FLOATS), "sm75")
+    kernels = predict_layers(net(tmp_path, FLOATS), tf32=False)
     assert not any(layer.is_reformat for layer in kernels)
 
 
@@ -300,7 +308,7 @@ def test_compiled_products_of_one_tensor_are_one_kernel_whatever_follows(tmp_pat
 
 
 def test_layers_say_their_work(tmp_path):
-    layers = predict_layers(net(tmp_path, RULES["depthwise"][0]), "sm80")
+    layers = predict_layers(net(tmp_path, RULES["depthwise"][0]))
     copy, product = (layer for layer in layers if not layer.is_idle)
     values = 32 * 8 * 8
     assert (copy.origin, copy.is_reformat, copy.bytes_moved) == ("QDQ", True, 5 * values)

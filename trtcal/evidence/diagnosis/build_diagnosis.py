@@ -1,7 +1,6 @@
 """All that is known of one build, put together: what is wrong, what it costs, and what to do.
 
-Only what needs a decision becomes a finding: a node that got the precision asked is none, and
-neither is a layer that is slow by nature. What was checked and is well is only counted.
+Only what needs a decision becomes a finding. What was checked and is well is only counted.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import onnx
@@ -79,16 +79,17 @@ from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverag
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 NO_RANGE, OVERFLOW = "has no range", "fp16_overflow"
+Logs = Sequence[Path]
+Findings = Iterable[Finding]
 
 
 @dataclass(frozen=True)
 class Case:
     """What one build left: outcomes by node, nodes that never got Q/DQ with why, layers, events.
 
-    `tensors` gives the tensors that each node reads and writes, if the model is given; each
-    event comes with the name of its log. `coverage` says how much of the compute is in narrow formats,
-    `expected` in which of them, by the names of plans, at least one layer was to run: `narrow` is any.
-    Without an engine, `is_built` is false.
+    `tensors` are those that each node reads and writes, if the model is given, `expected` the narrow
+    formats, by the names of plans, in which a layer was to run: `narrow` is any. Without an engine,
+    `is_built` is false.
     """
 
     outcomes: Sequence[Outcome] = ()
@@ -138,9 +139,7 @@ class Diagnosis:
 
     def to_document(self) -> Document:
         """Return the sealed JSON form."""
-        accepted = [
-            {**to_fields(finding), "accepted": why.reason} for finding, why in self.accepted
-        ]
+        accepted = [{**to_fields(item), "accepted": why.reason} for item, why in self.accepted]
         body = {
             "findings": list(map(to_fields, self.findings)),
             "accepted": accepted,
@@ -157,7 +156,7 @@ def diagnose(
     case: Case,
     limits: Sequence[Limit] = (),
     suppressions: Sequence[Suppression] = (),
-    further: Iterable[Finding] = (),
+    further: Findings = (),
 ) -> Diagnosis:
     """Return what is wrong with a build, the costliest first; `further` are findings of others.
 
@@ -186,7 +185,7 @@ def diagnose(
 
 
 def suppress(
-    findings: Iterable[Finding], suppressions: Sequence[Suppression]
+    findings: Findings, suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[tuple[Finding, Suppression], ...]]:
     """Separate findings into those that count and those that are accepted, each with why."""
     pairs = [(f, next((why for why in suppressions if why.covers(f)), None)) for f in findings]
@@ -238,22 +237,20 @@ def _absent(case: Case) -> Iterator[Finding]:
         yield of_kind(ABSENT.get(name, "no_narrow"), None, what, evidence, cost=cost)
 
 
-def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
+def _lost(case: Case, mentions: Mentions) -> Findings:
     layers = {layer.name: layer for layer in case.layers}
-    for outcome in case.outcomes:
-        if outcome.is_lost:
-            events = mentions.of(outcome.node, case.tensors.get(outcome.node, ()))
-            layer = layers.get(outcome.layer or "")
-            yield _lost_one(outcome, layer, events)
+    for outcome in (outcome for outcome in case.outcomes if outcome.is_lost):
+        events = mentions.of(outcome.node, case.tensors.get(outcome.node, ()))
+        yield _lost_one(outcome, layers.get(outcome.layer or ""), events)
 
 
 def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -> Finding:
     narrower = PRECISIONS[outcome.got].width < PRECISIONS[outcome.asked].width
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
-    why = KINDS[kind].why
     if outcome.cause == EXPANDED and outcome.asked in WEIGHTS_ONLY:
-        kind, why = EXPANDED, KINDS[EXPANDED].why
+        kind = EXPANDED
+    why = KINDS[kind].why
     if outcome.cause == MISSING_RANGE and not narrower:
         kind, why = MISSING_RANGE, KINDS["fallback"].why
     what = f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}"
@@ -273,7 +270,7 @@ def _cost(layer: Layer | None, risk: str) -> Cost:
     return Cost(layer.time_ms, layer.bytes_moved if sized else None, risk)
 
 
-def _left(case: Case) -> Iterable[Finding]:
+def _left(case: Case) -> Findings:
     """Yield a finding for each node that the plan asked in INT8 and that no range was there for."""
     for node, reason in case.skipped.items():
         if NO_RANGE in reason:
@@ -283,13 +280,13 @@ def _left(case: Case) -> Iterable[Finding]:
 
 def _merged(findings: list[Finding], case: Case) -> list[Finding]:
     """Join what a log line says of a node or tensor, or of overflow, to the finding about it."""
-    about: dict[str, int] = {}
-    kept: list[Finding] = []
+    about, kept = dict[str, int](), list[Finding]()
     for finding in findings:
         name = OVERFLOW if finding.kind == OVERFLOW else finding.subject or ""
         place = about.get(name) if _is_of_log(finding) else None
         if place is not None and finding.kind != "no_implementation":
-            kept[place] = _joined(kept[place], finding)
+            more = (item for item in finding.evidence if item not in kept[place].evidence)
+            kept[place] = replace(kept[place], evidence=(*kept[place].evidence, *more))
             continue
         if finding.subject is not None and not _is_of_log(finding):
             for name in (finding.subject, *case.tensors.get(finding.subject, ())):
@@ -301,11 +298,6 @@ def _merged(findings: list[Finding], case: Case) -> list[Finding]:
 
 def _is_of_log(finding: Finding) -> bool:
     return bool(finding.evidence) and all(evidence.source == "log" for evidence in finding.evidence)
-
-
-def _joined(finding: Finding, line: Finding) -> Finding:
-    more = tuple(evidence for evidence in line.evidence if evidence not in finding.evidence)
-    return replace(finding, evidence=finding.evidence + more)
 
 
 def summary_line(diagnosis: Diagnosis) -> str:
@@ -325,14 +317,14 @@ def check_build(
     build: Build,
     config: Config,
     model: Model | None = None,
-    logs: Sequence[Path] = (),
-    further: Iterable[Finding] = (),
+    logs: Logs = (),
+    further: Findings = (),
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
-    The findings of the layer list (copies, chains, float kernels between INT8 layers) are part of it;
-    with the model also those of its fusions, and lines that name a tensor are joined to the nodes that
-    use it. Of ONNX Runtime's CPU only the log is read: what it runs in float says nothing of TensorRT.
+    The findings of the layer list are part of it; with the model also those of its fusions, and lines
+    that name a tensor are joined to the nodes that use it. Of ONNX Runtime's CPU only the log is read:
+    what it runs in float says nothing of TensorRT.
     """
     logs = [build.log, *logs]
     if build.target == "cpu":
@@ -353,8 +345,7 @@ def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding
     yield from examine(layers).findings
     if model is not None:
         yield from _roundings(model)
-    if model is not None and layers:
-        yield from _fusions(model, Engine("", tuple(layers)))
+        yield from _fusions(model, Engine("", tuple(layers))) if layers else ()
 
 
 def _roundings(model: Model) -> Iterator[Finding]:
@@ -373,12 +364,9 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     """
     checked = check_fusions(model, layers=layers)
     rows = list(zip(checked.matches, checked.verdicts, strict=True))
-    fixable = {
-        breaker.subject
-        for match, verdict in rows
-        for breaker in match.breakers[:1]
-        if breaker.fix and (layers is None or verdict == AGREES)
-    }
+    shown = (match for match, word in rows if layers is None or word == AGREES)
+    first = (breaker for match in shown for breaker in match.breakers[:1])
+    fixable = {breaker.subject for breaker in first if breaker.fix}
     split = {match.root for match, word in rows if word == DIFFERS and match.state == WHOLE}
     subjects = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
     for finding in checked.findings:
@@ -387,11 +375,7 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
 
 
 def check_folder(
-    path: Path,
-    config: Config,
-    logs: Sequence[Path] = (),
-    model: Model | None = None,
-    further: Iterable[Finding] = (),
+    path: Path, config: Config, logs: Logs = (), model: Model | None = None, further: Findings = ()
 ) -> Diagnosis:
     """Diagnose a build by its folder or manifest, one that failed by the log that it left."""
     if path.is_file() or (path / MANIFEST).is_file():
@@ -404,9 +388,7 @@ def check_folder(
     return check_engine(engine, config, (log, *logs), model, further)
 
 
-def check_failure(
-    log: Path, model: Model, has_parser: bool, own: Iterable[Finding] = ()
-) -> Diagnosis:
+def check_failure(log: Path, model: Model, has_parser: bool, own: Findings = ()) -> Diagnosis:
     """Diagnose a build that gave no engine: by its log, and by the Q/DQ where TensorRT parses them."""
     further = [*own, *(_faults(find_faults(model.proto)) if has_parser else ())]
     return diagnose(Case(events=_events([log]), is_built=False), further=further)
@@ -415,9 +397,9 @@ def check_failure(
 def check_engine(
     engine: Engine,
     config: Config,
-    logs: Sequence[Path] = (),
+    logs: Logs = (),
     model: Model | None = None,
-    further: Iterable[Finding] = (),
+    further: Findings = (),
 ) -> Diagnosis:
     """Diagnose what another tool built, by its layer list, its logs and the ONNX it was made of.
 
@@ -430,22 +412,17 @@ def check_engine(
         expected = () if narrow_formats(engine.layers) else ("int8",)
         has_layers = bool(engine.layers)
         case = Case(layers=engine.layers, coverage=coverage, expected=expected, is_built=has_layers)
-        further = [*_recorded(logs), *_of_layers(engine.layers, None)]
-        return check_case(case, config, logs, further)
-    diagnosis = _check_of_model(engine, config, logs, uniquely_named(model), further)
-    return with_nodes(diagnosis, model)
+        own = [*_recorded(logs), *_of_layers(engine.layers, None)]
+        return check_case(case, config, logs, [*further, *own])
+    return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model), further), model)
 
 
-def _recorded(logs: Sequence[Path]) -> Iterator[Finding]:
+def _recorded(logs: Logs) -> Iterator[Finding]:
     return (finding for log in logs for finding in recorded(log))
 
 
 def _check_of_model(
-    engine: Engine,
-    config: Config,
-    logs: Sequence[Path],
-    model: Model,
-    further: Iterable[Finding],
+    engine: Engine, config: Config, logs: Logs, model: Model, further: Findings
 ) -> Diagnosis:
     if not engine.layers:
         faults = find_faults(model.proto)
@@ -484,17 +461,14 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
         if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
             return finding
         parts = [("writes", writers[name]), *(("reads", node) for node in readers.get(name, ()))]
-        who = ", ".join(
-            f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:MAX_NODES]
-        )
+        who = ", ".join(f"{n.name} ({n.op_type}) {verb} it" for verb, n in parts[:MAX_NODES])
         renamed = replace(finding, what=f"tensor {name!r} has no range: {who}")
         kind = types[name].tensor_type.elem_type if name in types else 0
         if kind in FLOATS | {0} and name in readers:
             return renamed
         why = "it is an output of the network" if kind in FLOATS | {0} else "it holds no floats"
-        return replace(
-            renamed, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
-        )
+        why, fix = f"Harmless: {why}.", "You need not do anything."
+        return replace(renamed, why=why, fix=fix, cost=HARMLESS)
 
     findings = sorted(map(named, diagnosis.findings), key=lambda finding: finding.cost == HARMLESS)
     return replace(diagnosis, findings=tuple(findings))
@@ -514,9 +488,7 @@ def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:
     return tuple(name for name in RANGED if name in formats)
 
 
-def check_case(
-    case: Case, config: Config, logs: Sequence[Path], further: Iterable[Finding] = ()
-) -> Diagnosis:
+def check_case(case: Case, config: Config, logs: Logs, further: Findings = ()) -> Diagnosis:
     """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
     check_known([limit.metric for limit in config.limits], None if config.evaluation.metric else ())
     accepted = [Suppression(**entry) for entry in config.suppress]
@@ -524,13 +496,13 @@ def check_case(
     return replace(diagnosis, findings=with_context(diagnosis.findings, logs))
 
 
-def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
+def _events(logs: Logs) -> Iterator[tuple[str, Event]]:
     for log in logs:
         for event in events_of_file(log):
             yield log.name, event
 
 
-def with_context(findings: Sequence[Finding], logs: Sequence[Path]) -> tuple[Finding, ...]:
+def with_context(findings: Sequence[Finding], logs: Logs) -> tuple[Finding, ...]:
     """Return the findings with the lines around every log line that they give as evidence."""
     shown = (item for finding in findings for item in finding.evidence)
     places = {item.place for item in shown if item.source == "log"}
@@ -553,20 +525,17 @@ def _contexts(log: Path, places: set[str]) -> Iterator[tuple[str, str]]:
     kept: dict[int, str] = {}
     if lines:
         with log.open("rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(islice(file, lines[-1] + CONTEXT_LINES), 1):
                 if number in near:
                     text = raw[:SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
                     kept[number] = text.rstrip("\r\n")
-                if number > lines[-1] + CONTEXT_LINES:
-                    break
     shown = set(lines)
     for line in lines:
         here = range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1)
-        texts = [
-            kept[near] for near in here if near in kept and (near == line or near not in shown)
-        ]
+        new = (near for near in here if near in kept and (near == line or near not in shown))
+        text = "\n".join(map(kept.__getitem__, new))
         shown.update(here)
-        yield f"{log.name}:{line}", "\n".join(texts)
+        yield f"{log.name}:{line}", text
 
 
 def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:

@@ -63,8 +63,7 @@ def recorded(log: Path) -> tuple[Finding, ...]:
 
 def failure_of(log: Path, events: Iterable[Event] | None = None) -> Finding | None:
     """Return why the build of a log failed; None if neither a record nor the log gives a cause."""
-    findings = recorded(log)
-    if not findings:
+    if not (findings := recorded(log)):
         reading = LogFindings()
         for _ in reading.read((log.name, event) for event in events or events_of_file(log)):
             pass

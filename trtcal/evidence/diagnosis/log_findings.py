@@ -96,12 +96,11 @@ class LogFindings:
         )
 
     def _workspace(self, group: _Group) -> str:
-        times = f"{group.count} lines report kernels left out for lack of memory"
+        text = f"{group.count} lines report kernels left out for lack of memory"
         requested, available = self.memory.requested_mib, self.memory.available_mib
-        if not requested:
-            return times
-        text = f"{times}; the largest needs {requested:,.0f} MiB"
-        return text if available is None else f"{text}, and {available:,.0f} MiB were available"
+        text += f"; the largest needs {requested:,.0f} MiB" if requested else ""
+        is_known = requested and available is not None
+        return f"{text}, and {available:,.0f} MiB were available" if is_known else text
 
 
 def _key(event: Event) -> Key | None:

@@ -76,7 +76,8 @@ class _Graph:
         bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
         stored = self.constants.get(bias.input[0]) if bias is not None else None
         if stored is not None and stored.data_type == onnx.TensorProto.INT32:
-            yield QUANTIZED_BIAS
+            what = "its bias is quantized to int32, which TensorRT's parser refuses"
+            yield Fault("quantized_bias", what)
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
         below = self.producers[node.input[index]]
@@ -118,19 +119,20 @@ class _Graph:
         word = "second" if index else "first"
         scale = self.array(dequantizer.input[1]) if len(dequantizer.input) > 1 else None
         if scale is None:
-            yield Fault(
-                "computed_scale", f"the scale of its {word} operand is computed in the graph"
-            )
+            what = f"the scale of its {word} operand is computed in the graph"
+            yield Fault("computed_scale", what)
             return
         yield from _scale_faults(scale.astype(np.float64), word)
         yield from self._zero_point_faults(dequantizer, word)
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
-            yield BLOCKED
+            wrong = "for which TensorRT-RTX 1.7 computes wrong results"
+            yield Fault("blocked_weights", f"its INT8 weights have one scale per block, {wrong}")
         elif scale.shape == (1,) and shape is None and node.op_type == "Conv":
-            yield VECTOR_SCALE
+            what = "the scale of its activation has the shape [1], and is not a scalar"
+            yield Fault("vector_scale", what)
         elif scale.size > 1 and shape is None:
-            yield PER_CHANNEL_ACTIVATION
+            yield Fault("per_channel_activation", "its activation has one scale per channel")
         elif scale.size > 1 and shape is not None:
             yield from _axis_faults(node, index, dequantizer, shape)
 
@@ -141,12 +143,9 @@ class _Graph:
 
 
 def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
-    tiny = float(np.finfo(np.float32).tiny)
-    if not (np.isfinite(scale).all() and (scale >= tiny).all()):
-        yield Fault(
-            "bad_scale",
-            f"a scale of its {word} operand is zero, negative, denormal, infinite or not a number",
-        )
+    if not (np.isfinite(scale).all() and (scale >= np.finfo(np.float32).tiny).all()):
+        what = "is zero, negative, denormal, infinite or not a number"
+        yield Fault("bad_scale", f"a scale of its {word} operand {what}")
 
 
 def _axis_faults(
@@ -156,11 +155,9 @@ def _axis_faults(
     channel_axis = _output_axis(node, index, len(shape))
     axis = attribute_of(dequantizer, "axis", 1) % len(shape)
     if channel_axis is not None and axis != channel_axis:
-        yield Fault(
-            "wrong_axis",
-            f"its weight scales are on axis {axis}, its output channels on axis {channel_axis}",
-            f"quantize the weights along axis {channel_axis}, or use one scale for all weights",
-        )
+        what = f"its weight scales are on axis {axis}, its output channels on axis {channel_axis}"
+        fix = f"quantize the weights along axis {channel_axis}, or use one scale for all weights"
+        yield Fault("wrong_axis", what, fix)
 
 
 def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
@@ -172,33 +169,17 @@ def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
 
 
 def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
-    missing = "weights" if index == 1 and node.op_type != "MatMul" else ("first", "second")[index]
-    return Fault(
-        "one_sided",
-        f"{ONE_SIDED}: none at its {missing}{'' if missing == 'weights' else ' operand'}",
-    )
+    is_weight = index == 1 and node.op_type != "MatMul"
+    missing = "weights" if is_weight else ("first operand", "second operand")[index]
+    return Fault("one_sided", f"{ONE_SIDED}: none at its {missing}")
 
 
 def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
     what = f"{between.op_type} {between.name!r} is between its Q/DQ and its operand {index}"
+    fix = "put a second Q/DQ after it, because its output is not quantized"
     if between.op_type in TRANSPARENT:
-        return Fault("not_adjacent", what, "put the Q/DQ after it, directly before the node")
-    return Fault(
-        "not_adjacent", what, "put a second Q/DQ after it, because its output is not quantized"
-    )
-
-
-QUANTIZED_BIAS = Fault(
-    "quantized_bias", "its bias is quantized to int32, which TensorRT's parser refuses"
-)
-BLOCKED = Fault(
-    "blocked_weights",
-    "its INT8 weights have one scale per block, for which TensorRT-RTX 1.7 computes wrong results",
-)
-VECTOR_SCALE = Fault(
-    "vector_scale", "the scale of its activation has the shape [1], and is not a scalar"
-)
-PER_CHANNEL_ACTIVATION = Fault("per_channel_activation", "its activation has one scale per channel")
+        fix = "put the Q/DQ after it, directly before the node"
+    return Fault("not_adjacent", what, fix)
 
 
 MISSING_RANGE = "missing_range"
@@ -239,8 +220,7 @@ def explain(
     A line of the log that names the node or a tensor of its counts most, then the structure of its
     Q/DQ. Without either, what the backend reported stays.
     """
-    faults = find_faults(proto)
-    tensors = tensors_of(proto)
+    faults, tensors = find_faults(proto), tensors_of(proto)
     return tuple(
         _explained(outcome, mentions.of(outcome.node, tensors.get(outcome.node, ())), faults)
         if outcome.is_lost
@@ -276,10 +256,8 @@ def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
 def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Outcome]:
     """Give INT8 lost without another cause the reason that the builder found it slower, if so."""
     for outcome in outcomes:
-        if outcome.is_lost and outcome.asked == "int8" and mentions.slower and not outcome.cause:
-            yield _from_log(outcome, mentions.slower[0])
-        else:
-            yield outcome
+        is_open = outcome.is_lost and outcome.asked == "int8" and not outcome.cause
+        yield _from_log(outcome, mentions.slower[0]) if is_open and mentions.slower else outcome
 
 
 def _layer_part(outcome: Outcome) -> str:

@@ -161,10 +161,8 @@ def check_fusions(
     view = View(model)
     matches = find_matches(view, patterns or read_patterns())
     seen = match_layers(matches, layers.layers) if layers else (None,) * len(matches)
-    pairs = zip(matches, seen, strict=True)
-    findings = rank(
-        finding for match, verdict in pairs for finding in _findings(view, match, verdict)
-    )
+    rows = zip(matches, seen, strict=True)
+    findings = rank(finding for row in rows for finding in _findings(view, *row))
     sizes = (len(view.nodes), view.inner)
     return Fusions(model.fingerprint, model.name, *sizes, matches, seen, layers, findings)
 
@@ -179,9 +177,7 @@ def _findings(view: View, match: Match, seen: Seen | None) -> Iterator[Finding]:
 
 def _moved(view: View, match: Match) -> int | None:
     """Return the bytes that a break costs: each value is written and read, or only read again."""
-    times = {
-        breaker.tensor: 1 if breaker.kind in SHARED else 2 for breaker in reversed(match.breakers)
-    }
+    times = {each.tensor: 2 - (each.kind in SHARED) for each in reversed(match.breakers)}
     sizes = [(view.size_bytes(tensor), count) for tensor, count in times.items()]
     known = [size * count for size, count in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
@@ -205,22 +201,18 @@ def _fix(breaker: Breaker) -> str:
 
 def _differing(match: Match, seen: Seen) -> Finding:
     evidence = tuple(Evidence("layer", name, kind) for name, kind in seen.layers)
+    place, moved = f"{match.pattern} at {match.root!r}", None
     if seen.state == SEVERAL:
         kernels = ", ".join(name for name, _ in seen.layers)
-        what = (
-            f"{match.pattern} at {match.root!r} could be one layer, but the engine has "
-            f"{len(seen.layers)}: {kernels}"
-        )
+        what = f"{place} could be one layer, but the engine has {len(seen.layers)}: {kernels}"
         why = "this compiler does not fuse it, although the graph allows it"
         roles = {role for role, _ in match.roles}
         fix = NORMED if {"conv", "BatchNormalization"} <= roles else PLAIN
+        moved = seen.moved_bytes
     else:
-        what = (
-            f"{match.pattern} at {match.root!r} is broken in the graph, but one layer in the engine"
-        )
+        what = f"{place} is broken in the graph, but one layer in the engine"
         why = "this compiler fuses it anyway, so it costs nothing here"
         fix = "fix it only if you build with other compilers"
-    moved = seen.moved_bytes if seen.state == SEVERAL else None
     return Finding(SPLIT_FUSION, match.root, what, why, fix, evidence, Cost(None, moved))
 
 
@@ -296,9 +288,8 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
     """
     for name in add:
         if name not in ON_REQUEST:
-            raise InputError(
-                f"{name!r} is not a pass of --add", f"choose one of: {', '.join(ON_REQUEST)}"
-            )
+            known = f"choose one of: {', '.join(ON_REQUEST)}"
+            raise InputError(f"{name!r} is not a pass of --add", known)
     fixes = {breaker.fix for match in fusions.broken for breaker in match.breakers} - {None}
     fixes -= set(ON_REQUEST) - set(add)
     chosen = [chosen_pass for chosen_pass in PASSES if chosen_pass.name in fixes]

@@ -90,14 +90,12 @@ def _step(view: View, tensor: str, kinds: Collection[str]) -> tuple[Step, str] |
     number = view.maker(tensor)
     if number is None:
         return None
-    operator = view.operators[number]
-    if operator == "DequantizeLinear":
-        nodes = _pair(view, number)
-        kind = "QDQ"
-    elif operator == "Transpose":
-        nodes, kind = _transposes(view, number), operator
-    else:
-        nodes, kind = (number,), operator
+    nodes: tuple[int, ...] = (number,)
+    kind = view.operators[number]
+    if kind == "DequantizeLinear":
+        nodes, kind = _pair(view, number), "QDQ"
+    elif kind == "Transpose":
+        nodes = _transposes(view, number)
     if not nodes or kind not in kinds:
         return None
     return Step(kind, nodes), view.nodes[nodes[-1]].input[0]
@@ -148,19 +146,17 @@ def breakers_of(
 def _judge(view: View, step: Step, tensor: str) -> Breaker:
     names = _names(view, step.nodes)
     shown = ", ".join(map(repr, names))
-    if step.kind == "Identity":
-        return Breaker("identity", names, tensor, f"Identity {shown} is in between", "identities")
-    if step.kind == "Dropout":
-        if _trains(view, view.nodes[step.nodes[0]]):
-            return Breaker("dropout", names, tensor, f"Dropout {shown} is in training mode")
-        return Breaker("dropout", names, tensor, f"Dropout {shown} is in between", "identities")
+    if step.kind == "Dropout" and _trains(view, view.nodes[step.nodes[0]]):
+        return Breaker("dropout", names, tensor, f"Dropout {shown} is in training mode")
+    if step.kind in ("Identity", "Dropout"):
+        why = f"{step.kind} {shown} is in between"
+        return Breaker(step.kind.lower(), names, tensor, why, "identities")
     if step.kind == "Transpose":
         why = f"Transposes {shown} are in between and undo each other"
         return Breaker("transposes", names, tensor, why, "transposes")
     if not _same_scales(view, step.nodes):
-        return Breaker(
-            "qdq", names, tensor, f"Q/DQ pair {shown} with two different scales is in between"
-        )
+        why = f"Q/DQ pair {shown} with two different scales is in between"
+        return Breaker("qdq", names, tensor, why)
     return Breaker("qdq", names, tensor, f"Q/DQ pair {shown} is in between", PAIRS)
 
 
@@ -169,10 +165,8 @@ def _names(view: View, nodes: Iterable[int]) -> tuple[str, ...]:
 
 
 def _trains(view: View, dropout: onnx.NodeProto) -> bool:
-    if len(dropout.input) < 3 or not dropout.input[2]:
-        return False
-    mode = view.values(dropout.input[2])
-    return mode is None or bool(mode.any())
+    modes = [view.values(name) for name in dropout.input[2:3] if name]
+    return any(mode is None or mode.any() for mode in modes)
 
 
 def _same_scales(view: View, pair: tuple[int, ...]) -> bool:
@@ -189,7 +183,7 @@ def _same_constant(view: View, a: str, b: str) -> bool:
 
 def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
     names = _names(view, casts)
-    kinds = [next((a.i for a in view.nodes[node].attribute if a.name == "to"), 0) for node in casts]
+    kinds = [attribute_of(view.nodes[node], "to", 0) for node in casts]
     source_type, last = view.type_of(tensor), kinds[0]
     words = [_type_name(kind) for kind in (source_type, *reversed(kinds))]
     shown = ", ".join(map(repr, names))
@@ -336,12 +330,8 @@ class _Solver:
     def _spell_out(self) -> None:
         """Find the forms; those further down may be made of those further up."""
         self.kinds = frozenset(("Identity",))
-        spellings = [
-            (form.operator, expression)
-            for form in self.patterns.forms
-            for expression in form.expressions
-        ]
-        for operator, expression in spellings:
+        forms = self.patterns.forms
+        for operator, expression in ((f.operator, each) for f in forms for each in f.expressions):
             for root in list(self._roots(expression)):
                 solution = next(self._node(expression, root, _Solution()), None)
                 known = {spelled.operator for spelled in self.spelled.get(root, ())}

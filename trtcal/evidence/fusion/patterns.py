@@ -26,8 +26,7 @@ from trtcal.config import (
 )
 from trtcal.errors import InputError
 
-LONGEST = 1000  # characters
-MOST_OPERATORS = 40
+LONGEST, MOST_OPERATORS = 1000, 40  # characters of an expression, and operators in one
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,8 @@ def parse_expression(text: str) -> Operator:
         term = _term(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise InputError(
-            f"the expression {text!r} cannot be read: {reason}", SYNTAX_HINT
-        ) from error
+        what = f"the expression {text!r} cannot be read: {reason}"
+        raise InputError(what, SYNTAX_HINT) from error
     if not isinstance(term, Operator):
         raise InputError(f"the expression {text!r} names no operator", SYNTAX_HINT)
     count = len(list(operators_in(term)))
@@ -197,9 +195,8 @@ def _sets(value: object) -> dict[str, frozenset[str]]:
     sets = {name: frozenset(texts) for name, texts in by_name(TEXTS, value).items()}
     for name in sets:
         if not (name.isidentifier() and name.islower() and len(name) > 1):
-            raise WrongKeyError(
-                "{} is not a valid name of a set", name, "use a name such as my_conv"
-            )
+            hint = "use a name such as my_conv"
+            raise WrongKeyError("{} is not a valid name of a set", name, hint)
     return sets
 
 

@@ -57,8 +57,7 @@ class Unfused:
 
 def find_reformats(flow: Flow) -> tuple[Reformat, ...]:
     """Return every copy of an engine, in its order."""
-    copies = (i for i, layer in enumerate(flow.layers) if layer.is_reformat)
-    return tuple(_reformat_of(flow, i) for i in copies)
+    return tuple(_reformat_of(flow, i) for i, x in enumerate(flow.layers) if x.is_reformat)
 
 
 def _reformat_of(flow: Flow, index: int) -> Reformat:
@@ -71,12 +70,12 @@ def _reformat_of(flow: Flow, index: int) -> Reformat:
 def _change(layer: Layer) -> str:
     if not layer.inputs or not layer.outputs:
         return "unknown"
-    source, result = layer.inputs[0], layer.outputs[0]
-    parts = []
-    if source.dtype != result.dtype:
-        parts.append(f"precision {source.dtype} to {result.dtype}")
-    if layout_of(source) != layout_of(result):
-        parts.append(f"layout {layout_of(source)} to {layout_of(result)}")
+    ends = layer.inputs[0], layer.outputs[0]
+    changes = {
+        "precision": [tensor.dtype for tensor in ends],
+        "layout": [layout_of(tensor) for tensor in ends],
+    }
+    parts = [f"{what} {old} to {new}" for what, (old, new) in changes.items() if old != new]
     return ", ".join(parts) or "copy"
 
 
@@ -96,8 +95,7 @@ def layout_of(tensor: TensorInfo) -> str:
 
 def find_unfused(flow: Flow) -> tuple[Unfused, ...]:
     """Return every quantize or dequantize step that no other layer took in."""
-    steps = (i for i, layer in enumerate(flow.layers) if is_quantize_step(layer))
-    return tuple(_unfused(flow, i) for i in steps)
+    return tuple(_unfused(flow, i) for i, x in enumerate(flow.layers) if is_quantize_step(x))
 
 
 def _unfused(flow: Flow, index: int) -> Unfused:
@@ -131,11 +129,8 @@ def _cause(flow: Flow, index: int) -> tuple[str, str]:
     if others:
         other = short(flow.layers[others[0]].name)
         return "other_reader", f"{writes}, because {other} reads the same tensor unquantized"
-    if adds_residual(before[0]) and before[0].inputs[1].dtype in FLOATS:
-        return (
-            "residual",
-            f"{writes}, because it adds a residual that it reads in {before[0].inputs[1].dtype}",
-        )
+    if adds_residual(before[0]) and (dtype := before[0].inputs[1].dtype) in FLOATS:
+        return "residual", f"{writes}, because it adds a residual that it reads in {dtype}"
     return "float_writer", writes
 
 
@@ -147,8 +142,7 @@ def adds_residual(layer: Layer) -> bool:
 
 # What takes less than this part of the time (or, without times, of the bytes) is not worth a line.
 LEAST_SHARE = 0.005
-LONG_CHAIN = 3
-MOST_EVIDENCE = 100
+LONG_CHAIN, MOST_EVIDENCE = 3, 100
 
 
 @dataclass(frozen=True)
@@ -195,7 +189,7 @@ def _float_between_int8(flow: Flow) -> Iterator[Finding]:
     if not layers:
         return
     moved, total = bytes_of(layers), bytes_of(flow.layers)
-    kernels = "1 float kernel" if len(layers) == 1 else f"{len(layers)} float kernels"
+    kernels = f"{len(layers)} float kernel{'s' * (len(layers) > 1)}"
     share = f", {100 * moved / total:.0f} % of the engine" if total else ""
     layers.sort(key=lambda layer: (-(layer.time_ms or 0.0), -(layer.bytes_moved or 0)))
     yield Finding(

@@ -54,11 +54,8 @@ class EngineDifference(Difference[Engine, Layer]):
     @property
     def pairs(self) -> tuple[LayerPair, ...]:
         """The layers that are in both engines."""
-        return tuple(
-            LayerPair(change.before, change.after, change.what)
-            for change in self.changes
-            if change.before and change.after
-        )
+        sides = ((change.before, change.after, change.what) for change in self.changes)
+        return tuple(LayerPair(old, new, by) for old, new, by in sides if old and new)
 
     def alone(self, kind: str) -> tuple[str, ...]:
         """Return the names of the layers that are `gone` or `new`."""
@@ -175,8 +172,7 @@ class _Places:
 def _unmatched(these: _Places, those: _Places) -> tuple[tuple[Reformat, ...], tuple[Reformat, ...]]:
     """Part the copies of one engine into those that the other lacks at the place, and the rest."""
     there = Counter(key for key, _ in _copies(those))
-    left: list[Reformat] = []
-    kept: list[Reformat] = []
+    left, kept = list[Reformat](), list[Reformat]()
     for key, reformat in _copies(these):
         there[key] -= 1
         (left if there[key] < 0 else kept).append(reformat)
@@ -197,15 +193,12 @@ def _copies(places: _Places) -> list[tuple[Hashable, Reformat]]:
 def _merged(these: _Places, those: _Places, partners: Mapping[int, Layer]) -> tuple[Moved, ...]:
     """Return the light layers of one engine whose work a neighbour's partner does in the other."""
     own = {(those.behind(i), stem) for i, layer in _working(those) for stem in _stems(layer)}
-    moved = []
-    for index, layer in _working(these):
-        stems = _stems(layer)
-        if any((these.behind(index), stem) in own for stem in stems):
-            continue
-        into = _taker(layer, these, these.neighbours(index), partners)
-        if into is not None:
-            moved.append(Moved(layer, into))
-    return tuple(moved)
+    lost = (
+        (layer, _taker(layer, these, these.neighbours(index), partners))
+        for index, layer in _working(these)
+        if not any((these.behind(index), stem) in own for stem in _stems(layer))
+    )
+    return tuple(Moved(layer, into) for layer, into in lost if into is not None)
 
 
 def _taker(
@@ -242,8 +235,7 @@ def _kinds(before: Engine, after: Engine) -> dict[str, tuple[float, float]]:
     return sums
 
 
-MAX_LISTED = 3
-LEAST_SHARE = 0.01
+MAX_LISTED, LEAST_SHARE = 3, 0.01
 
 
 def describe(difference: EngineDifference) -> tuple[str, ...]:
@@ -259,17 +251,13 @@ def _total(difference: EngineDifference) -> Iterator[str]:
         yield f"The total went from {_ms(a)} to {_ms(b)}{_percent(a, b)}."
     else:
         c, d = bytes_of(before.layers), bytes_of(after.layers)
-        yield (
-            f"One engine has no layer times. The bytes moved went from {_mb(c)} to {_mb(d)}"
-            f"{_percent(c, d)}."
-        )
-    joined = len(difference.pairs)
+        moved = f"The bytes moved went from {_mb(c)} to {_mb(d)}{_percent(c, d)}."
+        yield f"One engine has no layer times. {moved}"
     by_order = sum(pair.by != "name" for pair in difference.pairs)
     how = f" ({by_order} matched by arithmetic and order, because their names differ)"
-    yield (
-        f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and matrix "
-        f"products are in both{how if by_order else ''}."
-    )
+    joined = f"{len(difference.pairs)} convolutions and matrix products are in both"
+    numbers = f"{len(before.layers)} layers became {len(after.layers)}"
+    yield f"{numbers}; {joined}{how if by_order else ''}."
     for side, kind in (("first", "gone"), ("second", "new")):
         if alone := difference.alone(kind):
             yield f"Only in the {side} engine: {listed(alone)}."
@@ -281,7 +269,8 @@ def _residual(difference: EngineDifference) -> Iterator[str]:
     types = [Counter(layer.inputs[1].dtype for layer in side) for side in sides]
     if types[0] == types[1]:
         return
-    old, new = (_list_types(counts) for counts in types)
+    parts = [[f"{n} read it in {dtype}" for dtype, n in side.most_common()] for side in types]
+    old, new = (", ".join(part) or "none" for part in parts)
     yield f"INT8 layers with a fused residual Add: before {old}; now {new}.{_effect(sides)}"
 
 
@@ -295,26 +284,18 @@ def _adding(engine: Engine) -> list[Layer]:
     ]
 
 
-def _list_types(counts: Counter[str]) -> str:
-    parts = [f"{count} read it in {dtype}" for dtype, count in counts.most_common()]
-    return ", ".join(parts) or "none"
-
-
 def _effect(sides: Sequence[Sequence[Layer]]) -> str:
     reading, writing = (
         [sum(getattr(layer, group)[place].dtype in NARROW for layer in side) for side in sides]
         for group, place in (("inputs", 1), ("outputs", 0))
     )
+    write, before = f"{writing[1]} of these layers write INT8", f"{writing[0]} did before."
     if reading[1] > reading[0]:
-        return (
-            f" Their residual is quantized now, so the fused Add reads INT8. {writing[1]} of "
-            f"these layers write INT8 for the next layer; {writing[0]} did before."
-        )
+        what = "Their residual is quantized now, so the fused Add reads INT8."
+        return f" {what} {write} for the next layer; {before}"
     if reading[1] < reading[0]:
-        return (
-            f" Their residual is in float now. {writing[1]} of these layers write INT8; "
-            f"{writing[0]} did before. The values after them must be quantized again."
-        )
+        after = "The values after them must be quantized again."
+        return f" Their residual is in float now. {write}; {before} {after}"
     return ""
 
 
@@ -341,9 +322,8 @@ def _gone_and_new(difference: EngineDifference) -> Iterator[str]:
         if copies:
             yield f"{_count(copies, 'copy')} {verb} {word}{_cost(copies)}: {', '.join(parts)}."
     old, new = (math.fsum(copy.time_ms or 0.0 for copy in side) for side in difference.kept)
-    if difference.is_timed and abs(new - old) > LEAST_SHARE * (
-        difference.before.total_ms or math.inf
-    ):
+    least = LEAST_SHARE * (difference.before.total_ms or math.inf)
+    if difference.is_timed and abs(new - old) > least:
         yield f"The copies in both engines took {_ms(old)} before and take {_ms(new)} now."
 
 
@@ -358,22 +338,18 @@ def _precisions(difference: EngineDifference) -> Iterator[str]:
 
 def _moves(difference: EngineDifference) -> Iterator[str]:
     """Yield what was fused and what was split, in a sentence each or in one for many."""
-    for moves, was, now in (
-        (difference.merged, "was a layer of its own", "is part of"),
-        (difference.split, "is a layer of its own", "was part of"),
+    for moves, was, those, now in (
+        (difference.merged, "was a layer", "were layers", "is part of"),
+        (difference.split, "is a layer", "are layers", "was part of"),
     ):
+        names = [(short(m.layer.name), short(m.into.name)) for m in moves]
         if len(moves) > MAX_LISTED:
-            parts = [
-                f"{short(m.layer.name)} {now} {short(m.into.name)}" for m in moves[:MAX_LISTED]
-            ]
-            each = was.replace("is a layer of its", "are layers of their")
-            each = each.replace("was a layer of its", "were layers of their")
+            parts = [f"{own} {now} {into}" for own, into in names[:MAX_LISTED]]
             took = _sum_ms([moved.layer for moved in moves])
-            yield f"{len(moves)} layers {each}{took}; the first: {'; '.join(parts)}."
+            yield f"{len(moves)} layers {those} of their own{took}; the first: {'; '.join(parts)}."
         else:
-            for m in moves:
-                own = f"{short(m.layer.name)} {was}{_sum_ms([m.layer])}"
-                yield f"{own} and {now} {short(m.into.name)}."
+            for m, (own, into) in zip(moves, names, strict=True):
+                yield f"{own} {was} of its own{_sum_ms([m.layer])} and {now} {into}."
 
 
 def _by_kind(difference: EngineDifference) -> Iterator[str]:

@@ -172,9 +172,6 @@ def _unique(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
 
 
 def _cuts(flow: Flow, index: int, inside: set[int]) -> bool:
-    if not is_quantize_step(flow.layers[index]):
-        return False
-    sides = (flow.before(index), flow.after(index))
-    return all(
-        any(not flow.layers[other].is_idle for other in side if other in inside) for side in sides
-    )
+    sides = (inside.intersection(near) for near in (flow.before(index), flow.after(index)))
+    works = (any(not flow.layers[other].is_idle for other in side) for side in sides)
+    return is_quantize_step(flow.layers[index]) and all(works)

@@ -47,14 +47,17 @@ def _read_layer(entry: Any, index: int) -> Layer:
     if not isinstance(entry, Mapping):
         raise InputError(f"layer {index} is neither an object nor a name", VERBOSITY_HINT)
     name, kind = _text(entry.get("Name")), _text(entry.get("LayerType")) or UNKNOWN
-    parameters = _convolution(entry)
-    groups = (_tensors(entry.get(group)) for group in ("Inputs", "Constants", "Outputs"))
-    inputs, constants, outputs = groups
+    parameters, groups = _convolution(entry), ("Inputs", "Constants", "Outputs")
+    inputs, constants, outputs = (_tensors(entry.get(group)) for group in groups)
     tactic, origin = (_text(entry.get(word)) or None for word in ("TacticName", "Origin"))
     nodes = nodes_of(name, _text(entry.get("Metadata")))
     weights, weight_bytes = _stored(parameters.get("Weights"))
     stored = weights, weight_bytes + _stored(parameters.get("Bias"))[1]
-    macs = _macs(parameters, kind, inputs, constants, outputs)
+    is_pooling = _text(parameters.get("ParameterType")).lower().startswith("pool")
+    if inputs and outputs and "Kernel" in parameters and not is_pooling:
+        macs = count_described(parameters, inputs[0].shape, outputs[0].shape)
+    else:
+        macs = count_operands(kind, inputs, constants, outputs)
     return Layer(name, kind, inputs, outputs, constants, tactic, nodes, origin, *stored, macs)
 
 
@@ -72,19 +75,6 @@ def _stored(parameters: Any) -> tuple[str | None, int]:
     dtype, count = dtype_named(_text(parameters.get("Type"))), parameters.get("Count")
     stored = TensorInfo("", dtype, (count,) if type(count) is int else (0,))
     return dtype, stored.size_bytes or 0
-
-
-def _macs(
-    entry: Mapping[str, Any],
-    kind: str,
-    inputs: tuple[TensorInfo, ...],
-    constants: tuple[TensorInfo, ...],
-    outputs: tuple[TensorInfo, ...],
-) -> int | None:
-    is_pooling = _text(entry.get("ParameterType")).lower().startswith("pool")
-    if inputs and outputs and "Kernel" in entry and not is_pooling:
-        return count_described(entry, inputs[0].shape, outputs[0].shape)
-    return count_operands(kind, inputs, constants, outputs)
 
 
 def _text(value: Any) -> str:
@@ -122,17 +112,14 @@ def _with_types(layer: Layer, listed: Layer | None) -> Layer:
     types = {tensor.name: tensor for tensor in (*listed.inputs, *listed.outputs)}
 
     def typed(tensor: TensorInfo) -> TensorInfo:
-        known = types.get(tensor.name)
-        if tensor.dtype != UNKNOWN or known is None:
-            return tensor
+        known = types.get(tensor.name, tensor) if tensor.dtype == UNKNOWN else tensor
         return replace(tensor, dtype=known.dtype, format=known.format)
 
     inputs, outputs = (tuple(map(typed, side)) for side in (layer.inputs, layer.outputs))
     return replace(layer, inputs=inputs, outputs=outputs)
 
 
-MAX_ENTRIES = 1_000_000
-MAX_MS = 1e12
+MAX_ENTRIES, MAX_MS = 1_000_000, 1e12
 TIMES_HINT = "give the file that `trtexec --exportProfile` or `trtcal build --layer-times` wrote"
 
 SPACE = r"\s{0,64}"
@@ -166,10 +153,9 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The times of an engine's layers, in its order, over `runs` runs (None if unknown)."""
+    """The times of an engine's layers, in its order."""
 
     times: tuple[LayerTime, ...]
-    runs: int | None = None
 
     @property
     def total_ms(self) -> float:
@@ -190,11 +176,10 @@ def read_profile(source: str | bytes) -> Profile:
     """Read a profile; `InputError` if it holds no layer's time."""
     text = source if isinstance(source, str) else source.decode("utf-8", "backslashreplace")
     count = COUNT.search(text[:1000])
-    runs = int(count[1]) if count else None
-    times = tuple(_entries(text, runs))
+    times = tuple(_entries(text, int(count[1]) if count else None))
     if not times:
         raise InputError("this profile has no layer with a time", TIMES_HINT)
-    return Profile(times, runs)
+    return Profile(times)
 
 
 def _entries(text: str, runs: int | None) -> list[LayerTime]:
@@ -212,8 +197,7 @@ def _entries(text: str, runs: int | None) -> list[LayerTime]:
 
 def _entry(name: str, fields: dict[str, str], runs: int | None) -> LayerTime:
     numbers = {key: _number(value) for key, value in fields.items()}
-    average = numbers.get("averageMs")
-    total = numbers.get("timeMs")
+    average, total = numbers.get("averageMs"), numbers.get("timeMs")
     if average is None and total is not None and runs:
         average = total / runs
     return LayerTime(name, average)

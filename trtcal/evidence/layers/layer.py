@@ -1,10 +1,7 @@
 """What a builder says that it made: one record for each layer of an engine.
 
-Four producers are read into the same form: the verbose listing of TensorRT 10, 11 and
-TensorRT-RTX (`Layers:`, one `Name: ..., LayerType: ...` a line), the older `Layer(Kind): ...`
-lines, the JSON of the engine inspector, and the program inside a TensorRT-RTX engine. This module
-holds the records and what follows from them; `listing`, `inspector` and `rtx_engine` hold the
-readers, `arithmetic` the counting, and `profile` joins the times.
+Builders' listings (`listing`), the inspector's JSON and times (`inspector`) and the program inside a
+TensorRT-RTX engine (`rtx_engine`) are read into one form.
 
 What a record cannot say: which kernel a just-in-time runtime will pick later, and what happens
 inside a subgraph that the builder lists as one opaque `Myelin` layer.
@@ -37,9 +34,8 @@ NAMED_BY_WEIGHTS = tuple(name for name, row in BY_LISTED.items() if row.named_by
 HEAVY = re.compile(
     "conv|correlation|corrltn|gemm|matrixmultiply|matmul|fully|runtime_fusion|attention|mha|rnn|lstm"
 )
-FUSED_ATTENTION = (
-    "_gemm_mha"  # begins the name of a generated kernel: both products and the Softmax
-)
+# What begins the name of a generated kernel: both products and the Softmax.
+FUSED_ATTENTION = "_gemm_mha"
 NOT_HEAVY = re.compile("convert|conversion|reformat")
 
 # Kinds of layers that move no data.
@@ -151,13 +147,9 @@ class Layer:
         """
         if self.is_opaque or not (self.inputs or self.weights or self.tactic):
             return UNKNOWN
-        for name in NAMED_BY_WEIGHTS:
-            if self.reads_weights_in(name):
-                return name
-        for precision in (self._from_weights(), self._from_tactic(), self._from_operands()):
-            if precision is not None:
-                return precision
-        return UNKNOWN
+        named = next(filter(self.reads_weights_in, NAMED_BY_WEIGHTS), None)
+        shown = named or self._from_weights() or self._from_tactic() or self._from_operands()
+        return shown or UNKNOWN
 
     def reads_weights_in(self, dtype: str) -> bool:
         """Whether it multiplies, and its own kernel reads a matrix of this type."""
@@ -187,21 +179,17 @@ class Layer:
     @property
     def _first_input(self) -> str:
         first = self.inputs[0].dtype if self.inputs else UNKNOWN
-        if first in FLOATS and self.kind.lower() == "runtime_fusion":
-            return self._most_operands()
-        return first
-
-    def _most_operands(self) -> str:
-        """Return what most operands are: the first may be what is added after the product."""
+        if first not in FLOATS or self.kind.lower() != "runtime_fusion":
+            return first
+        # Here it may be what is added after the product: what most operands are counts.
         operands = [part.dtype for part in (*self.inputs, *self.constants) if len(part.shape) > 1]
-        return Counter(operands or [self.inputs[0].dtype]).most_common(1)[0][0]
+        return Counter(operands or [first]).most_common(1)[0][0]
 
     def _from_weights(self) -> str | None:
         if self.weights not in BY_LISTED:
             return None
-        if self.weights not in FLOATS and self._first_input in FLOATS:
-            return self._first_input  # weight-only quantization
-        return self.weights
+        is_alone = self.weights not in FLOATS and self._first_input in FLOATS
+        return self._first_input if is_alone else self.weights
 
     def _from_tactic(self) -> str | None:
         tactic = (self.tactic or "").lower()
@@ -234,9 +222,8 @@ class Layer:
         A name that contains a separator of the listing was cut into pieces by the reader, so its
         pieces in a row count too.
         """
-        if node in self.nodes:
-            return True
-        return any(mark in node and self._has_run(node.split(mark)) for mark in NODE_SEPARATORS)
+        runs = (self._has_run(node.split(mark)) for mark in NODE_SEPARATORS if mark in node)
+        return node in self.nodes or any(runs)
 
     def _has_run(self, pieces: list[str]) -> bool:
         size = len(pieces)
@@ -286,12 +273,9 @@ def nodes_in_metadata(metadata: str) -> tuple[str, ...]:
     and editors lose these, so entries that merely touch are separated too, as far as names allow.
     """
     metadata = metadata.strip("\r\n")
-    entries = SEPARATOR.split(metadata)
-    if len(entries) == 1:
-        entries = TOUCHING.split(metadata)
-    return tuple(
-        entry.removeprefix(ENTRY).removesuffix("]") for entry in entries if entry.startswith(ENTRY)
-    )
+    separator = SEPARATOR if SEPARATOR.search(metadata) else TOUCHING
+    entries = (entry for entry in separator.split(metadata) if entry.startswith(ENTRY))
+    return tuple(entry.removeprefix(ENTRY).removesuffix("]") for entry in entries)
 
 
 def nodes_in_name(name: str) -> tuple[str, ...]:

@@ -7,10 +7,9 @@ Three generations, newest first:
 - `Layer(K): N, Tactic: 0x.., T (Float[1,3]) -> T (Int8[1,64:32])` (8.5 to 11);
 - `Layer(K): N, Tactic: .., T[Float(1,3)] -> T[Int8(1,64)]` (5 to 8.5).
 
-Names are printed without any escape: they may contain commas, brackets, whole field names and even
-line breaks. So the reader searches the fixed sequence of fields around them and tries the next
-place when the sequence does not hold. A name that imitates a whole layer can misdescribe that
-layer, no other. The work is linear in the line's length times a small, fixed number of tries.
+Names are printed without any escape: they may contain commas, brackets, field names and line breaks.
+So the reader searches the fixed sequence of fields around them, at the next place where it does not
+hold. A name that imitates a whole layer can misdescribe that layer, no other. The work is linear.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from trtcal.evidence.layers.layer import (
 )
 from trtcal.evidence.layers.roofline import count_operands
 
-MAX_LAYER_CHARS = 1 << 18
-MAX_TRIES = 16
+MAX_LAYER_CHARS, MAX_TRIES = 1 << 18, 16
 
 LAYER_TYPE = re.compile(r", LayerType: ([\w.+-]{1,64}), Inputs: \[")
 TENSOR_TAIL = re.compile(
@@ -90,8 +88,8 @@ def _read_after_kind(text: str, match: re.Match[str]) -> Layer | None:
     inputs = _read_group(text, match.end())
     if inputs is None:
         return None
-    constants = _read_named_group(text, inputs.end, "Constants")
-    outputs = _read_named_group(text, constants.end if constants else inputs.end, "Outputs")
+    constants = _read_named_group(text, inputs.end, "Constants") or _Group((), inputs.end)
+    outputs = _read_named_group(text, constants.end, "Outputs")
     if outputs is None:
         return None
     attributes, _, metadata = text[outputs.end :].partition(METADATA)
@@ -99,13 +97,12 @@ def _read_after_kind(text: str, match: re.Match[str]) -> Layer | None:
     if metadata.strip() and not metadata.startswith("["):
         return None
     name, kind = text[len("Name: ") : match.start()], match[1]
-    operands = constants.tensors if constants else ()
     values = {key: value.strip() for key, value in ATTRIBUTE.findall(attributes)}
     weights = WEIGHTS.search(attributes)
     tactic, origin = (values.get(key) or None for key in ("TacticName", "Origin"))
     stored = dtype_named(weights[1]) if weights else None
-    macs = count_operands(kind, inputs.tensors, operands, outputs.tensors)
-    tensors, nodes = (inputs.tensors, outputs.tensors, operands), nodes_of(name, metadata)
+    macs = count_operands(kind, inputs.tensors, constants.tensors, outputs.tensors)
+    tensors, nodes = (inputs.tensors, outputs.tensors, constants.tensors), nodes_of(name, metadata)
     return Layer(name, kind, *tensors, tactic, nodes, origin, stored, macs=macs)
 
 
@@ -125,8 +122,7 @@ def _read_group(text: str, start: int) -> _Group | None:
     """Read tensors from just behind `[` to behind the `]` that closes the group."""
     if text.startswith("]", start):
         return _Group((), start + 1)
-    tensors = []
-    opening = " { Name: "
+    tensors, opening = list[TensorInfo](), " { Name: "
     while text.startswith(opening, start):
         start += len(opening)
         tail = TENSOR_TAIL.search(text, start)
@@ -182,8 +178,7 @@ def _old_sides(text: str) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...
     if text in ("->", ""):
         return (), ()
     sides: list[list[TensorInfo]] = [[], []]
-    side = 0
-    start = 0
+    side = start = 0
     if text.startswith(("-> ", " -> ")):
         side, start = 1, text.index("-> ") + 3
     for tail in OLD_TENSOR.finditer(text, start):
@@ -201,9 +196,7 @@ def _old_tensor(name: str, tail: re.Match[str]) -> TensorInfo:
     return TensorInfo(name, dtype_named(tail[1] or tail[3]), _shape(sizes), layout)
 
 
-MAX_LAYERS = 20_000
-MAX_LISTING_BYTES = 1 << 24
-MAX_JOINED_LINES = 64
+MAX_LAYERS, MAX_LISTING_BYTES, MAX_JOINED_LINES = 20_000, 1 << 24, 64
 HEADINGS = ("Layers:", "Engine Layer Information:")
 
 

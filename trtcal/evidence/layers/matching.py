@@ -45,8 +45,8 @@ def join_heavy(before: Sequence[Layer], after: Sequence[Layer]) -> tuple[Pair, .
     for keep, accepts in ((lambda node: not NUMBERED.match(node), None), (NUMBERED.match, is_same)):
         pairs_by_name = _by_names(before, after, left, right, keep, accepts)
         pairs += [Pair(i, j, "name") for i, j in pairs_by_name]
-        left = _rest(left, {i for i, _ in pairs_by_name})
-        right = _rest(right, {j for _, j in pairs_by_name})
+        here, there = ({pair[side] for pair in pairs_by_name} for side in (0, 1))
+        left, right = [i for i in left if i not in here], [j for j in right if j not in there]
     if max(len(left), len(right)) <= MOST_ALIGNED:
         works = [work_of(before[i]) for i in left], [work_of(after[j]) for j in right]
         matcher = SequenceMatcher(None, *works, autojunk=False)
@@ -61,10 +61,6 @@ def join_heavy(before: Sequence[Layer], after: Sequence[Layer]) -> tuple[Pair, .
 def work_of(layer: Layer) -> Hashable:
     """Return what stays the same of a layer in another precision: its arithmetic, else its shape."""
     return layer.macs if layer.macs is not None else tuple(t.shape for t in layer.outputs)
-
-
-def _rest(indexes: Sequence[int], taken: set[int]) -> list[int]:
-    return [index for index in indexes if index not in taken]
 
 
 def _by_names(

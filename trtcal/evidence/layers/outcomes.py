@@ -99,29 +99,23 @@ DETAILED = "build with detailed profiling verbosity, so that the list has the ty
 def _undecided(
     node: str, precision: str, listing: Sequence[Layer], layers: Sequence[Layer]
 ) -> Outcome:
-    if listing:
-        return _without_kernel(node, precision, listing[0])
-    opaque = next((layer for layer in layers if layer.is_opaque), None)
-    if opaque is not None:
-        reason = "not in the layer list; it may be inside a compiled subgraph"
-        return Outcome(node, precision, UNKNOWN, opaque.name, reason, DETAILED)
-    if not layers:
-        reason = "there is no layer list"
-        return Outcome(node, precision, UNKNOWN, None, reason, DETAILED)
-    reason = "not found in the layer list: merged into another layer, or removed"
-    hint = (
-        "find the layer that absorbed it; a node that affects no output is removed, which is fine"
-    )
-    return Outcome(node, precision, UNKNOWN, None, reason, hint)
-
-
-def _without_kernel(node: str, precision: str, layer: Layer) -> Outcome:
-    if layer.is_opaque:
+    opaque, hint = next((layer for layer in layers if layer.is_opaque), None), DETAILED
+    layer = listing[0] if listing else opaque
+    if listing and listing[0].is_opaque:
         reason = "inside a compiled subgraph whose kernels are not listed"
-        return Outcome(node, precision, UNKNOWN, layer.name, reason, DETAILED)
-    reason = f"only {layer.kind} layers list it, which do not multiply, convolve or pool"
-    hint = "element-wise operations run inside fused kernels and have no precision of their own"
-    return Outcome(node, precision, UNKNOWN, layer.name, reason, hint)
+    elif listing:
+        reason = f"only {listing[0].kind} layers list it, which do not multiply, convolve or pool"
+        hint = "element-wise operations run inside fused kernels and have no precision of their own"
+    elif opaque is not None:
+        reason = "not in the layer list; it may be inside a compiled subgraph"
+    elif not layers:
+        reason = "there is no layer list"
+    else:
+        reason = "not found in the layer list: merged into another layer, or removed"
+        hint = (
+            "find the layer that absorbed it; one that affects no output is removed, which is fine"
+        )
+    return Outcome(node, precision, UNKNOWN, layer.name if layer else None, reason, hint)
 
 
 PROFILE = re.compile(r" \[profile (\d+)\]")
@@ -192,7 +186,7 @@ def narrow_formats(layers: Sequence[Layer]) -> set[str]:
     return {_answer(layer) for layer in computing}.intersection(NARROW)
 
 
-EXPANDED = "weights_expanded"
+EXPANDED, EXPANDS = "weights_expanded", "a kernel of its own expands its {} weights first"
 
 
 class Loss(NamedTuple):
@@ -214,9 +208,11 @@ def loss_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
     expander = None if precision == "int8" else expander_of(precision, layer, layers)
     if precision in WEIGHTS_ONLY:
         return _of_weights(reason, precision, layer, expander)
-    if expander is not None:
-        return _of_expanded(reason, precision)
-    return _of_operands(reason, precision, layer)
+    if expander is None:
+        return _of_operands(reason, precision, layer)
+    what = f"{EXPANDS.format(precision.upper())}, and the Q/DQ of its input only round"
+    hint = f"leave the node in float: this builder has no {precision.upper()} kernel for it"
+    return Loss(f"{reason}: {what}", hint, EXPANDED)
 
 
 def expander_of(precision: str, layer: Layer, layers: Sequence[Layer]) -> Layer | None:
@@ -236,9 +232,8 @@ def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | Non
         hint = "check in the layer list that the weights have Q/DQ: `trtcal layers show`"
         return Loss(f"{reason}: no kernel before it reads {precision.upper()} weights", hint)
     what = (
-        f"{reason}: a kernel of its own expands its {precision.upper()} weights first. "
-        "They are stored in 4 bits: the file is smaller and needs less memory at rest, "
-        "the product is no faster"
+        f"{reason}: {EXPANDS.format(precision.upper())}. They are stored in 4 bits: the file is "
+        "smaller and needs less memory at rest, the product is no faster"
     )
     if FORMATS[precision].named_by_weights and any(map(_is_one_block, expander.constants)):
         hint = "give the matrix two blocks or more: a block size below its summed axis"
@@ -252,30 +247,19 @@ def _is_one_block(tensor: TensorInfo) -> bool:
     return tensor.dtype in FLOATS and 1 in tensor.shape and max(tensor.shape) > 1
 
 
-def _of_expanded(reason: str, precision: str) -> Loss:
-    return Loss(
-        f"{reason}: a kernel of its own expands its {precision.upper()} weights first, "
-        "and the Q/DQ of its input only round",
-        f"leave the node in float: this builder has no {precision.upper()} kernel for it",
-        EXPANDED,
-    )
-
-
 def _of_operands(reason: str, precision: str, layer: Layer) -> Loss:
     first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
     said = precision.upper()
     if first == precision:
-        return Loss(
-            f"{reason}: it converts the {said} operands to float first",
-            "put the weight scales on the output channel axis, or use one scale for all weights",
+        what = f"it converts the {said} operands to float first"
+        hint = "put the weight scales on the output channel axis, or use one scale for all weights"
+    elif any(operand.dtype == precision for operand in (*layer.inputs[1:], *layer.constants)):
+        what = f"only its weights are {said}"
+        hint = "quantize the input too: put Q/DQ on both operands, directly before the node"
+    else:
+        what = f"its input arrives as {first}"
+        hint = (
+            "check that Q/DQ comes directly before both operands and that weight scales are on the "
+            f"axis of the output channels; this backend may have no {said} kernel for the node"
         )
-    if any(operand.dtype == precision for operand in (*layer.inputs[1:], *layer.constants)):
-        return Loss(
-            f"{reason}: only its weights are {said}",
-            "quantize the input too: put Q/DQ on both operands, directly before the node",
-        )
-    return Loss(
-        f"{reason}: its input arrives as {first}",
-        "check that Q/DQ comes directly before both operands and that weight scales are on the axis "
-        f"of the output channels; this backend may have no {said} kernel for the node",
-    )
+    return Loss(f"{reason}: {what}", hint)

@@ -2,8 +2,7 @@
 
 What TensorRT decides by timing (layouts, some fusions) is known only when it has built. The rules are
 those that NVIDIA documents, "Working with Quantized Types" (Q/DQ interaction, placement) and "Layer
-fusion"; where they say nothing, those of published layer lists: docs/benchmarks.md says which, and how
-well they are met. A layer list of TensorRT-RTX shows what another compiler makes.
+fusion"; where they say nothing, those of published layer lists (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from trtcal.evidence.layers.layer import (
     TensorInfo,
     dtype_named,
 )
-from trtcal.evidence.layers.roofline import Target, capability_of
 from trtcal.formats import FORMATS
 from trtcal.model import ops
 from trtcal.model.files import attribute_of
@@ -58,8 +56,6 @@ COMPILED = ("NoOp", "Slice", "Shuffle", "PointWise", "Reduction", "Softmax", "No
 """Kinds that TensorRT's compiler (Myelin) joins, and the Q/DQ around them; the last names a kernel."""
 FIRST_COMPILED = 9
 """The major version from which networks of products are compiled, and attention is one kernel."""
-FIRST_WITH_TF32 = 80
-"""The compute capability, times 10, from which FP32 products use TF32."""
 FEW_CHANNELS = 4
 """Up to so many input channels, FP32 convolutions keep the linear layout, and INT8 ones pool."""
 PREDICTED = "predicted"
@@ -80,21 +76,21 @@ Scale = tuple[str, bytes]
 
 def predict_layers(
     model: Model,
-    target: Target | str = "a100",
     *,
+    tf32: bool = True,
     shapes: Mapping[str, Shape] | None = None,
     version: str = "10",
     strongly_typed: bool = True,
 ) -> tuple[Layer, ...]:
-    """Return the layers that a version of TensorRT is expected to make of a model for a GPU.
+    """Return the layers that a version of TensorRT is expected to make of a model.
 
-    Their tactic is `predicted`, followed by `tf32` where FP32 products use it.
+    Their tactic is `predicted`, followed by `tf32` where the GPU has that for FP32 products.
     `shapes` are those of its inputs, where they are dynamic. Of a network that is not
     `strongly_typed`, float layers compute in FP16, as `trtexec --best` lets them.
     """
     work = count_work(model, shapes)
     network = _Network(View(model), work.tensors, int(version.partition(".")[0]))
-    return _Writer(network, work.by_root, _has_tf32(target), not strongly_typed).layers()
+    return _Writer(network, work.by_root, tf32, not strongly_typed).layers()
 
 
 def fused_nodes(model: Model, tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
@@ -104,11 +100,9 @@ def fused_nodes(model: Model, tensors: Mapping[str, Tensor]) -> Iterator[list[st
         yield [network.view.nodes[i].name for i in sorted(kernel.nodes)]
 
 
-def _has_tf32(target: Target | str) -> bool:
-    if isinstance(target, Target):
-        return target.tf32_tflops is not None
-    number = (capability_of(target) or target).removeprefix("sm")
-    return not number.isdigit() or int(number) >= FIRST_WITH_TF32
+def _only(scales: Iterable[Scale | None]) -> Scale | None:
+    different = set(scales)
+    return different.pop() if len(different) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -164,10 +158,10 @@ class _Network:
     def read(self, tensor: str) -> _Read:
         """Return the tensor from which Q/DQ nodes make one, and how."""
         steps, scale = list[int](), None
-        while (maker := self.view.maker(tensor)) is not None and self.view.operators[
-            maker
-        ] in ops.QDQ:
+        while (maker := self.view.maker(tensor)) is not None:
             node = self.view.nodes[maker]
+            if node.op_type not in ops.QDQ:
+                break
             scale = scale or self._scale(node)
             steps.append(maker)
             tensor = node.input[0]
@@ -179,12 +173,13 @@ class _Network:
         return self.dtype(narrow), node.input[1].encode() if values is None else values.tobytes()
 
     def dtype(self, tensor: str) -> str:
-        """Return the data type of a tensor in the model."""
         return TYPES.get(self.tensors.get(tensor, NOTHING).kind, UNKNOWN)
 
     def shape(self, tensor: str) -> Shape:
-        """Return the shape of a tensor, of no axis if it is not known."""
         return self.tensors.get(tensor, NOTHING).shape or ()
+
+    def has_few_channels(self, read: _Read) -> bool:
+        return self.shape(read.tensor)[1:2] <= (FEW_CHANNELS,)
 
     def picked(self, number: int) -> list[_Read]:
         """Return the reads of which a node's outputs have values, none if it computes others."""
@@ -199,13 +194,11 @@ class _Network:
 
     def _move_steps(self) -> None:
         for number in self.nodes:
-            scales = {self.scale_of(read) for read in self.picked(number)}
-            if len(scales) == 1 and (scale := scales.pop()):
+            if scale := _only(self.scale_of(read) for read in self.picked(number)):
                 self.given |= dict.fromkeys(self.view.nodes[number].output, scale)
         for number in reversed(self.nodes):
             for name in self.view.nodes[number].output:
-                scales = {self._asked(*use) for use in self.uses.get(name, ())}
-                if len(scales) == 1 and (scale := scales.pop()):
+                if scale := _only(self._asked(*use) for use in self.uses.get(name, ())):
                     self.requested[name] = scale
 
     def _asked(self, user: int | None, read: _Read) -> Scale | None:
@@ -251,13 +244,13 @@ class _Network:
         last = self.view.nodes[max(kernel.nodes)].output[0]
         branches = self.is_compiled and kernel.kind in self.chained
         for name in self.outputs(kernel) if branches else (last,):
-            same = (
-                {None, self.requested.get(name)} if all(map(self.picked, kernel.nodes)) else {None}
-            )
+            moves = all(map(self.picked, kernel.nodes))
+            same = {None, self.requested.get(name) if moves else None}
             uses = [(i, read) for i, read in self.uses.get(name, ()) if i not in kernel.nodes]
-            users = {self.kernels[i] for i, r in uses if i is not None and r.scale in same}
-            is_alone = len(users) == 1 and all(i is not None and r.scale in same for i, r in uses)
-            for each in sorted(users, key=lambda user: user.nodes) if branches or is_alone else ():
+            joined = [self.kernels[i] for i, r in uses if i is not None and r.scale in same]
+            is_alone = len(set(joined)) == 1 and len(joined) == len(uses)
+            users = sorted(set(joined), key=lambda user: user.nodes)
+            for each in users if branches or is_alone else ():
                 if self._fits(kernel, each) and not self._waits(each, kernel):
                     return each
         return None
@@ -267,8 +260,8 @@ class _Network:
         if kernel.kind not in HEAVY:
             return following.kind in self.chained
         if operators == {"MaxPool"}:
-            few = self.shape(self.inputs(kernel)[0].tensor)[1:2] <= (FEW_CHANNELS,)
-            return few and self.view.nodes[max(kernel.nodes)].output[0] in self.requested
+            result = self.view.nodes[max(kernel.nodes)].output[0]
+            return self.has_few_channels(self.inputs(kernel)[0]) and result in self.requested
         adds = len(self.computed(following)) > 1
         if adds and (kernel.kind != "Convolution" or kernel.has_residual):
             return False
@@ -279,40 +272,36 @@ class _Network:
         """Tell whether a kernel waits for another one by a detour."""
         reads = self.computed(following)
         pending = [m for r in reads if (m := self.view.makers.get(r.tensor)) not in kernel.nodes]
-        seen, first = set[_Kernel](), self._first_beside(kernel) if pending else 0
+        seen = set[_Kernel]()
         while pending:
             before = self.kernels.get(-1 if (maker := pending.pop()) is None else maker)
             if before is kernel:
                 return True
-            if before is not None and before not in seen and max(before.nodes) >= first:
+            if before is not None and before not in seen:
                 seen.add(before)
                 pending.extend(self.view.makers.get(read.tensor) for read in self.inputs(before))
         return False
 
-    def _first_beside(self, kernel: _Kernel) -> int:
-        """Return the first node that may wait for a kernel, or is joined to one that may."""
-        first = min(kernel.nodes)
-        kernels = set(self.kernels.values())
-        for last, start in sorted(((max(k.nodes), min(k.nodes)) for k in kernels), reverse=True):
-            first = min(first, start) if last >= first else first
-        return first
-
     def _join_beside(self) -> None:
-        """Join products of one tensor that have the same form; only Relu stays in them."""
+        """Join products of one tensor that have the same form; no activation but Relu stays in them."""
         beside: dict[object, list[_Kernel]] = {}
         for kernel in dict.fromkeys(self.kernels.values()):
             beside.setdefault(self._form_of_product(kernel), []).append(kernel)
         beside.pop(None, None)
         for first, *others in beside.values():
             for kernel in (first, *others) if others else ():
-                tail = [
-                    i for i in kernel.nodes if self.view.operators[i] in ops.ACTIVATIONS | {"Mul"}
-                ]
-                if {self.view.operators[i] for i in tail} - {"Relu"}:
-                    kernel.nodes = [i for i in kernel.nodes if i not in tail]
-                    self._join(tail)
+                tail = self._tail(kernel)
+                self._join(tail)
+                kernel.nodes = [i for i in kernel.nodes if i not in tail]
                 first.nodes = sorted({*first.nodes, *kernel.nodes})
                 self.kernels |= dict.fromkeys(kernel.nodes, first)
+
+    def _tail(self, kernel: _Kernel) -> list[int]:
+        """Return the activations in a kernel, and what is behind them, if one is no Relu."""
+        active = ops.ACTIVATIONS | {"Mul"}
+        numbers = [i for i in kernel.nodes if self.view.operators[i] in active]
+        is_kept = {self.view.operators[i] for i in numbers} <= {"Relu"}
+        return [] if is_kept else [i for i in sorted(kernel.nodes) if i >= min(numbers)]
 
     def _form_of_product(self, kernel: _Kernel) -> object:
         number, *behind = sorted(kernel.nodes)
@@ -369,12 +358,10 @@ class _Network:
     def forms(self, kernel: _Kernel, is_narrow: bool) -> Iterator[tuple[str, Scale | None]]:
         """Yield what a kernel writes, with the scale where it is quantized."""
         for name in self.outputs(kernel):
-            scales: Iterable[Scale | None] = (None,)
-            if is_narrow:
-                scales = (self.requested.get(name) or self.given.get(name),)
-            elif self.is_compiled and kernel.kind in COMPILED:
-                scales = {self._asked(*use): 0 for use in self.uses.get(name, ())} or scales
-            yield from ((name, scale) for scale in scales)
+            scales = [self.requested.get(name) or self.given.get(name) if is_narrow else None]
+            if not is_narrow and self.is_compiled and kernel.kind in COMPILED:
+                scales = [self._asked(*use) for use in self.uses.get(name, ())] or scales
+            yield from ((name, scale) for scale in dict.fromkeys(scales))
 
     def in_order(self) -> Iterable[_Kernel]:
         """Return the kernels, each behind those that it waits for."""
@@ -405,8 +392,8 @@ class _Writer:
     def layers(self) -> tuple[Layer, ...]:
         """Return all layers in order."""
         view = self.network.view
-        for name in (value.name for value in view.proto.graph.input):
-            self.wide[name, None] = self._info(name, self.network.dtype(name))
+        for value in view.proto.graph.input:
+            self.wide[value.name, None] = self._info(value.name, self.network.dtype(value.name))
         for kernel in self.network.in_order():
             self._write(kernel)
         for name in sorted(view.outputs):
@@ -427,18 +414,13 @@ class _Writer:
         layout = self._layout(kernel, dtype)
         computed, steps = network.computed(kernel), [*kernel.nodes]
         scale = written[0][1] or ("", b"")
-        inputs = [
-            self._quantized(read, self._scale(read, scale))
-            if read in quantized
-            else self._float(read, dtype, layout)
-            for read in sorted(computed, key=quantized.__contains__, reverse=True)
-        ]
-        constants = [
-            self._constant(kernel, read, bool(quantized), dtype)
-            for read in network.inputs(kernel)
-            if read not in computed
-        ]
+        narrow = [read for read in computed if read in quantized]
         floats = [read for read in computed if read not in quantized]
+        scales = [network.scale_of(r) or network.requested.get(r.tensor, scale) for r in narrow]
+        inputs = list(map(self._quantized, narrow, scales))
+        inputs += [self._float(read, dtype, layout) for read in floats]
+        others = (read for read in network.inputs(kernel) if read not in computed)
+        constants = [self._constant(kernel, read, bool(quantized), dtype) for read in others]
         reads = chain.from_iterable(network.reads[i] for i in kernel.nodes)
         steps += self._claimed(i for read in reads if read not in floats for i in read.steps)
         steps += self._claimed(i for form in written for i in self._quantizers(*form))
@@ -459,13 +441,10 @@ class _Writer:
                 constants=tuple(constants),
                 tactic=f"{PREDICTED} tf32" if is_tf32 else PREDICTED,
                 nodes=tuple(nodes[i].name for i in sorted(steps)),
-                weights=next(iter(weights), None),
+                weights=weights[0] if weights else None,
                 macs=None if None in macs else sum(filter(None, macs)),
             )
         )
-
-    def _scale(self, read: _Read, otherwise: Scale) -> Scale:
-        return self.network.scale_of(read) or self.network.requested.get(read.tensor, otherwise)
 
     def _output(
         self, name: str, scale: Scale | None, dtype: str, layout: str, is_narrow: bool
@@ -504,13 +483,13 @@ class _Writer:
 
     def _layout(self, kernel: _Kernel, dtype: str) -> str:
         data = next(iter(self.network.computed(kernel)), _Read(""))
-        first = self.wide.get((data.tensor, None))
         if kernel.kind in ("Convolution", "Deconvolution"):
-            few = self.network.shape(data.tensor)[1:2] <= (FEW_CHANNELS,)
-            return LINEAR if dtype == "fp32" and (few or not self.has_tf32) else CHANNELS
+            is_plain = not self.has_tf32 or self.network.has_few_channels(data)
+            return LINEAR if dtype == "fp32" and is_plain else CHANNELS
         is_linear = kernel.kind in ("Gemm", "Shuffle", "Attention") or self._is_free(kernel)
-        is_linear |= first is None or not first.format.startswith(CHANNELS)
-        return LINEAR if is_linear else CHANNELS
+        first = self.wide.get((data.tensor, None))
+        follows = first is not None and first.format.startswith(CHANNELS)
+        return CHANNELS if follows and not is_linear else LINEAR
 
     def _is_free(self, kernel: _Kernel) -> bool:
         return self.network.view.operators[kernel.nodes[0]] in ops.FREE

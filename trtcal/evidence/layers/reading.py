@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,15 +96,14 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
 
 
 def _read_folder(folder: Path, profile: Path | None) -> Engine:
-    listing = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
+    known = (*LISTS, LOG)
+    listing = next((folder / name for name in known if (folder / name).is_file()), None)
     if listing is None:
-        raise InputError(f"{folder} has none of {', '.join((*LISTS, LOG))}", SOURCES_HINT)
+        raise InputError(f"{folder} has none of {', '.join(known)}", SOURCES_HINT)
     engine = read_engine(listing)
     engine = replace(engine, source=str(folder), notes=(f"layers: {listing}", *engine.notes))
     times = profile or next((folder / name for name in TIMES if (folder / name).is_file()), None)
-    if times is None:
-        return engine
-    return _with_times(engine, read_profile(read_bytes(times)), times)
+    return engine if times is None else _with_times(engine, read_profile(read_bytes(times)), times)
 
 
 def _read_file(path: Path) -> tuple[Engine, Profile | None]:
@@ -151,25 +150,20 @@ def _of_build(path: Path) -> Engine:
 def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:
     timed = join_times(engine.layers, profile)
     if all(layer.time_ms is None for layer in timed.layers):
-        raise InputError(
-            f"{path} is not a profile of {engine.source}: they have no layer name in common",
-            "give the profile of the same engine",
-        )
+        what = f"{path} is not a profile of {engine.source}: they have no layer name in common"
+        raise InputError(what, "give the profile of the same engine")
     notes = (*engine.notes, f"times: {path}", *_misfits(timed.without_time, timed.without_layer))
     return replace(engine, layers=timed.layers, total_ms=profile.total_ms, notes=notes)
 
 
-def _misfits(without_time: Sequence[str], without_layer: Sequence[LayerTime]) -> list[str]:
-    notes = []
+def _misfits(without_time: Sequence[str], without_layer: Sequence[LayerTime]) -> Iterator[str]:
     if without_time:
-        notes.append(f"{len(without_time)} layers have no time, such as {without_time[0]}")
+        yield f"{len(without_time)} layers have no time, such as {without_time[0]}"
     if without_layer:
-        lost = sum(time.average_ms or 0.0 for time in without_layer)
-        first = without_layer[0].name
-        notes.append(
-            f"{len(without_layer)} times ({lost:.4g} ms) belong to no layer, such as {first}"
+        times = (
+            f"{len(without_layer)} times ({sum(x.average_ms or 0.0 for x in without_layer):.4g} ms)"
         )
-    return notes
+        yield f"{times} belong to no layer, such as {without_layer[0].name}"
 
 
 def engine_document(engine: Engine, target: Target | None = None) -> Document:
@@ -212,16 +206,15 @@ def _estimate(layer: Layer, target: Target) -> Document:
 
     `efficiency` is the estimate over the measured time, None without one.
     """
-    ms, moved = layer_ms(layer, target), layer.bytes_moved
+    ms, moved, floor = layer_ms(layer, target), layer.bytes_moved, floor_ms(target)
     memory = None if moved is None else memory_ms(moved, target)
-    work = None if ms is None else ms - floor_ms(target)
-    if work is None or memory is None:
+    if ms is None or memory is None:
         bound = "unknown"
     elif layer.is_idle:
         bound = "none"
-    elif work < floor_ms(target):
+    elif ms < 2 * floor:
         bound = "launch"
     else:
-        bound = "compute" if work > 1.001 * memory else "memory"
+        bound = "compute" if ms - floor > 1.001 * memory else "memory"
     efficiency = ms / layer.time_ms if ms is not None and layer.time_ms else None
     return {"estimated_ms": ms, "memory_ms": memory, "bound": bound, "efficiency": efficiency}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtcal.config import TEXT, Kind, is_finite, key, naming, read_section, read_toml
 from trtcal.errors import InputError, some
-from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, is_quantize_step
+from trtcal.evidence.layers.layer import UNKNOWN, Layer, TensorInfo, is_quantize_step
 from trtcal.formats import PLANNED, PRECISIONS
 from trtcal.model.macs import MOST_MACS, convolution_macs, product_macs
 from trtcal.model.shapes import Shape
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from trtcal.evidence.layers.reading import Engine
 
 
-LONGEST = 60
-
-
 def short(name: str) -> str:
     """Return a name cut to 60 characters."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return name if len(name) <= 60 else f"{name[:59]}…"
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:
@@ -63,14 +60,10 @@ def counted_precision(layer: Layer) -> str:
     """
     if layer.is_idle or layer.is_reformat or is_quantize_step(layer):
         return NONE
-    if layer.is_heavy or layer.is_pooling or layer.is_opaque:
-        return _named(layer.precision)
-    types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
-    wide = next((dtype for dtype in ("fp32", "fp16", "bf16") if dtype in types & FLOATS), None)
-    return _named(wide or layer.precision)
-
-
-def _named(precision: str) -> str:
+    precision = layer.precision
+    if not (layer.is_heavy or layer.is_pooling or layer.is_opaque):
+        types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
+        precision = next((wide for wide in ("fp32", "fp16", "bf16") if wide in types), precision)
     return precision if precision in ORDER else "other"
 
 
@@ -115,10 +108,9 @@ def _shares(
 
 def _share(name: str, layers: Sequence[Layer], engine: Engine) -> Share:
     time_ms, moved = time_of(layers), bytes_of(layers)
+    part, whole = float(moved), float(bytes_of(engine.layers))
     if engine.is_timed:
         part, whole = time_ms or 0.0, time_of(engine.layers) or 0.0
-    else:
-        part, whole = float(moved), float(bytes_of(engine.layers))
     unsized = sum(layer.bytes_moved is None for layer in layers)
     return Share(name, len(layers), time_ms, moved, unsized, part / whole if whole else None)
 
@@ -174,10 +166,8 @@ def count_described(entry: Mapping[str, Any], first: Shape, output: Shape) -> in
     weights = _weight_count(entry) or _implied_count(entry, kernel, first[1])
     if weights is None:
         return None
-    if "deconv" in str(entry.get("ParameterType")).lower():
-        places = first[2:]
-    else:
-        places = _places(entry, kernel, first[2:]) or output[2:]
+    is_transposed = "deconv" in str(entry.get("ParameterType")).lower()
+    places = first[2:] if is_transposed else _places(entry, kernel, first[2:]) or output[2:]
     batch, *sizes = _fixed((first[0], *places))
     return _bounded(convolution_macs(batch, tuple(sizes), (weights,)))
 
@@ -196,11 +186,10 @@ def _implied_count(entry: Mapping[str, Any], kernel: Shape, channels: int) -> in
 
 def _places(entry: Mapping[str, Any], kernel: Shape, sizes: Shape) -> Shape | None:
     names = ("PrePadding", "PostPadding", "Stride", "Dilation")
-    before, after, strides, dilations = (_sizes(entry.get(name)) for name in names)
-    vectors = (before, after, strides, dilations)
-    if any(len(vector) != len(kernel) for vector in vectors) or min(*sizes, *strides) < 1:
+    vectors = [_sizes(entry.get(name)) for name in names]
+    if any(len(vector) != len(kernel) for vector in vectors) or min(*sizes, *vectors[2]) < 1:
         return None
-    rows = zip(sizes, before, after, strides, dilations, kernel, strict=True)
+    rows = zip(sizes, *vectors, kernel, strict=True)
     return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, b, a, s, d, k in rows)
 
 

@@ -30,11 +30,8 @@ MAGIC = b"vtrt"
 MARK = re.compile(rb"NLYM.{4}(.{4})\0{4}header \{\n", re.DOTALL)
 BEGINNING = len(b"header {\n")
 
-MAX_PROGRAMS = 1000
-MAX_PROGRAM_BYTES = 1 << 26
-MAX_LAYERS = 100_000
-MAX_DEPTH = 16
-MAX_RANK = 16
+MAX_PROGRAMS, MAX_PROGRAM_BYTES, MAX_LAYERS = 1000, 1 << 26, 100_000
+MAX_DEPTH, MAX_RANK = 16, 16
 
 TOKEN = re.compile(r'\s+|"((?:[^"\\]|\\.)*)"|([{}=])|([^\s{}="]+)|(.)', re.DOTALL)
 NUMBERED = re.compile(r"\.\d+$")
@@ -121,11 +118,9 @@ def _fail(what: str) -> NoReturn:
 
 def _read_program(number: int, text: str) -> Iterator[Layer]:
     blocks = _parse(text)
-    borders = _borders(blocks.group("header"))
-    tensors = _Tensors(number, borders, blocks.group("descriptors"))
-    statements = [
-        (word, value) for word, value in blocks.group("main").fields if isinstance(value, Group)
-    ]
+    tensors = _Tensors(number, _borders(blocks.group("header")), blocks.group("descriptors"))
+    fields = blocks.group("main").fields
+    statements = [(word, value) for word, value in fields if isinstance(value, Group)]
     if len(statements) > MAX_LAYERS:
         _fail("it has too many layers")
     for index, (word, statement) in enumerate(statements):

@@ -139,9 +139,8 @@ def _unpacked(
         except InputError:
             raise
         except EOFError:
-            raise InputError(
-                f"{source} is cut off: its compressed data are not complete", COPY_HINT
-            ) from None
+            what = f"{source} is cut off: its compressed data are not complete"
+            raise InputError(what, COPY_HINT) from None
         except Exception as error:  # each of the packers has its own
             raise InputError(f"cannot unpack {source}: {error}", COPY_HINT) from error
 

@@ -118,8 +118,7 @@ def table_headed(message: str) -> Table:
     """Return the table that a message is the heading of, or `NO_TABLE`."""
     if "Time" not in message:
         return NO_TABLE
-    place = message.find("Layer")
-    time = max(message.find("Time(ms)"), message.find("Time (ms)"))
+    place, time = message.find("Layer"), max(map(message.find, ("Time(ms)", "Time (ms)")))
     columns = message.count("(ms)") + message.count("(%)") + message.count("Time %")
     is_heading = place >= 0 and time >= 0 and 3 <= columns <= MAX_COLUMNS
     return Table(columns, place < time) if is_heading else NO_TABLE

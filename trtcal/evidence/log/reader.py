@@ -85,9 +85,7 @@ class Reader:
     """
 
     def __init__(self, listing: Listing, is_live: bool = False) -> None:
-        self.listing = listing
-        self.number = 0
-        self.recognised = 0
+        self.listing, self.number, self.recognised = listing, 0, 0
         self._streams: dict[bytes, _Stream] = {b"": _Stream(listing)}
         self._unwrapper = Unwrapper(is_live)
 
@@ -111,12 +109,9 @@ class Reader:
         self.number = self._unwrapper.lines or self.number
 
     def _stream(self, name: bytes) -> _Stream:
-        stream = self._streams.get(name)
-        if stream is None:
-            if len(self._streams) >= MAX_STREAMS:
-                return self._streams[b""]
-            stream = self._streams[name] = _Stream(Listing(self.listing.is_kept))
-        return stream
+        if name not in self._streams and len(self._streams) >= MAX_STREAMS:
+            name = b""
+        return self._streams.setdefault(name, _Stream(Listing(self.listing.is_kept)))
 
     def _read(self, stream: _Stream, text: bytes) -> Iterator[Placed]:
         place, end = 0, len(text)
@@ -134,10 +129,9 @@ class Reader:
             self.listing = stream.listing
 
     def _pass_over(self, text: bytes, place: int) -> int:
-        quiet = quiet_lines(text, place)
-        self.number += quiet.lines
-        self.recognised += quiet.tagged
-        return quiet.end
+        end, lines, tagged = quiet_lines(text, place)
+        self.number, self.recognised = self.number + lines, self.recognised + tagged
+        return end
 
     def _take(self, stream: _Stream, raw: bytes) -> Placed | None:
         if begins_layer(raw, stream.is_open):
@@ -268,12 +262,10 @@ class Live:
         show: Callable[[UnplacedEvent, int], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts, self.facts = Counter[str](), Facts()
         self.latest: Event | None = None
-        self.facts = Facts()
         self._show, self._clock, self._started = show, clock, clock()
-        self._reader = Reader(Listing(is_kept=False), is_live=True)
-        self._rest = b""
+        self._reader, self._rest = Reader(Listing(is_kept=False), is_live=True), b""
 
     def feed(self, data: bytes) -> None:
         """Take what was printed, cut anywhere."""

@@ -137,10 +137,9 @@ def _joined(event: Event, broken: str, whole: str) -> Event | None:
     rule, match = known
     if event.rule is not None:
         subject = event.subject or ""
-        is_cut = first.text.rstrip(".)").endswith(subject.rstrip(".)")) and (
-            match.end() < len(body.text) or _is_open(subject)
-        )
-        if rule is not event.rule or not subject or not is_cut:
+        is_last = first.text.rstrip(".)").endswith(subject.rstrip(".)"))
+        goes_on = match.end() < len(body.text) or _is_open(subject)
+        if rule is not event.rule or not (subject and is_last and goes_on):
             return None
     return _event(event.line, event.severity, whole, body, known)
 
@@ -202,14 +201,13 @@ def _guess_subject(body: Body) -> str | None:
     """Return what a message seems to be about, by the forms in which TensorRT names it."""
     if match := QUOTED.search(body.text):
         return match["name"]
-    match = NAME_FIRST.match(body.text)
-    if match and (
-        "code" in body.fields or NODE.search(match["name"]) or FILE.search(match["name"])
-    ):
-        return match["name"]
+    if match := NAME_FIRST.match(body.text):
+        name = match["name"]
+        if "code" in body.fields or NODE.search(name) or FILE.search(name):
+            return name
     parts = body.text[:MAX_NAMED].partition("\n")[0].rstrip(".").split(": ")
-    if name := next((part for part in parts if _is_node(part)), None):
-        return name
+    if node := next(filter(_is_node, parts), None):
+        return node
     match = MENTIONED.search(body.text[:MAX_NAMED]) or ANY_QUOTED.search(body.text[:MAX_NAMED])
     return match["name"] if match else None
 
@@ -270,8 +268,7 @@ def joined(event: UnplacedEvent, message: str) -> UnplacedEvent:
     return UnplacedEvent(with_next(event.event, message))
 
 
-NEAR_LINES = 32
-MAX_FAILURES = 64
+NEAR_LINES, MAX_FAILURES = 32, 64
 
 
 class Repeats:

@@ -155,12 +155,9 @@ def read_messages(path: Path) -> Messages:
     document = read_toml(path)
     parts = {name: "".join(text) for name, text in document["parts"].items()}
     prefixes = (_fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
-    numbered = (
-        pattern.replace("<level>", f"<level{number}>") for number, pattern in enumerate(prefixes)
-    )
-    categories = {
-        name: from_fields(Category, fields) for name, fields in document["category"].items()
-    }
+    numbered = (text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
+    tables = document["category"]
+    categories = {name: from_fields(Category, fields) for name, fields in tables.items()}
     entries = ({**group, **rule} for group in document["group"] for rule in group["rule"])
     rules = ({"why": categories[entry["category"]].why, **entry} for entry in entries)
     prefix = re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
@@ -248,9 +245,7 @@ def subject_of(match: re.Match[str]) -> str | None:
 def _typed(name: str, text: str) -> Value:
     unit = name.rpartition("_")[2]
     try:
-        if unit in INTEGERS:
-            return int(text)
-        return float(text) if unit in FLOATS else text.strip()
+        return int(text) if unit in INTEGERS else float(text) if unit in FLOATS else text.strip()
     except ValueError:
         return text
 

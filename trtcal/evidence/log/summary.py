@@ -21,9 +21,7 @@ from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader
 from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event, Repeats, UnplacedEvent
 
-MAX_GROUPS = 500
-MAX_SUBJECTS = 10_000
-SHOWN_SUBJECTS = 5
+MAX_GROUPS, MAX_SUBJECTS, SHOWN_SUBJECTS = 500, 10_000, 5
 NO_RULE = "trtcal has no rule for this message."
 FACTS = frozenset(name for name, category in CATEGORIES.items() if category.is_fact)
 MIB = 1 << 20
@@ -74,13 +72,10 @@ class KernelMemory:
 
     def add(self, event: Event) -> None:
         """Take an event's sizes in, if it has any."""
-        requested = size_mib(event, "requested")
-        available = size_mib(event, "available")
-        if requested is not None:
-            self.requested_mib = max(requested, self.requested_mib or 0.0)
-        if available is not None:
-            least = available if self.available_mib is None else self.available_mib
-            self.available_mib = min(available, least)
+        requested = size_mib(event, "requested"), self.requested_mib
+        available = size_mib(event, "available"), self.available_mib
+        self.requested_mib = max((size for size in requested if size is not None), default=None)
+        self.available_mib = min((size for size in available if size is not None), default=None)
 
 
 def size_mib(event: Event, name: str) -> float | None:
@@ -143,25 +138,19 @@ class Summary:
             "precisions": dict(self.precisions),
             "calibration_s": self.calibration_s,
             "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
-            "severities": {
-                name: self.severities[name] for name in SEVERITIES if self.severities[name]
-            },
+            "severities": {name: n for name in SEVERITIES if (n := self.severities[name])},
             "tactics": _tactics(self.counts, self._memory),
             "findings": [group.to_document() for group in groups],
-            "left_out": {
-                "ungrouped": self._ungrouped,
-                "subjects": sum(group.others for group in groups),
-            },
+            "left_out": {"ungrouped": self._ungrouped, "subjects": sum(g.others for g in groups)},
         }
 
 
 def summarize(events: Iterable[Event]) -> dict[str, Any]:
     """Return counts of events by category and severity, and the findings, worst first.
 
-    `findings` holds one entry for each kind of message: how often, about which subjects, what it
-    means and what to do. `tactics` is one sentence about what was skipped; `result` is `built`,
-    `failed` or `unknown`; `precisions` how many of the layers listed compute in which; `left_out` what
-    was not kept separate for lack of room.
+    `findings` holds one entry for each kind of message. `tactics` is one sentence about what was
+    skipped; `result` is `built`, `failed` or `unknown`; `precisions` counts the layers listed;
+    `left_out` is what was not kept separate for lack of room.
     """
     summary = Summary()
     for event in events:
@@ -194,12 +183,9 @@ def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
     skipped, failed = counts["tactic_skipped"], counts["tactic_failed"]
     if not (skipped or failed or memory.requested_mib is not None):
         return None
-    parts = [f"{skipped} tactics skipped", f"{failed} failed"]
-    if memory.requested_mib is not None:
-        parts.append(f"largest request {memory.requested_mib:.0f} MiB")
-    if memory.available_mib is not None:
-        parts.append(f"available {memory.available_mib:.0f} MiB")
-    return ", ".join(parts)
+    sizes = {"largest request": memory.requested_mib, "available": memory.available_mib}
+    parts = [f"{what} {size:.0f} MiB" for what, size in sizes.items() if size is not None]
+    return ", ".join([f"{skipped} tactics skipped", f"{failed} failed", *parts])
 
 
 def log_document(path: Path) -> Document:

@@ -77,13 +77,10 @@ def _prefix(pattern: bytes) -> Peel:
         match = compiled.match(line)
         if match is None:
             return None
-        if not named:
-            return Peeled(line[match.end() :])
-        groups = match.groupdict(b"")
+        groups = match.groupdict(b"") if named else {}
         origin = (groups.get("stream", b""), groups.get("source", b""))
-        return Peeled(
-            line[match.end() :], *origin, bool(groups.get("more")), bool(groups.get("joins"))
-        )
+        flags = bool(groups.get("more")), bool(groups.get("joins"))
+        return Peeled(line[match.end() :], *origin, *flags)
 
     return peel
 
@@ -183,9 +180,7 @@ WRAPPERS = (
         own=OWN,
     ),
 )
-MAX_DEPTH = 6
-FIRST_LINES = 256
-FIRST_BYTES = 1 << 20
+MAX_DEPTH, FIRST_LINES, FIRST_BYTES = 6, 256, 1 << 20
 
 
 def wrappers_of(lines: Iterable[bytes]) -> list[Wrapper]:
@@ -253,12 +248,9 @@ class Unwrapper:
     """
 
     def __init__(self, is_live: bool = False) -> None:
-        self.lines = 0
-        self._is_live = is_live
+        self.lines, self._due, self._first = 0, 1, b""
+        self._is_live, self._is_decided = is_live, False
         self._layers: list[_Layer] = []
-        self._first = b""
-        self._due = 1
-        self._is_decided = False
 
     def feed(self, text: bytes, before: int) -> Iterator[Line]:
         """Yield runs of lines of one process: the first one's number, and the text of all.
