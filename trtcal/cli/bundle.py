@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,7 +181,7 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
 
     bundle: Path = argument()
     public_key: Path | None = option(
-        f"The signer's public key, a PEM file.  [default: ${KEY_VARIABLE}]"
+        f"The signer's public key, a PEM file.  [default: ${KEY_VARIABLE}]", envvar=KEY_VARIABLE
     )
     allow_unsigned: bool = option("Check the digests of a signed bundle without its signature.")
     device: bool = option("Check it against this machine: GPU, driver, version of TensorRT.")
@@ -197,18 +196,15 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
     def _run(self) -> None:
         from trtcal.runs.bundle.verifying import Options, verify
 
-        key = os.environ.get(KEY_VARIABLE)
-        result = verify(
-            self.bundle,
-            Options(
-                self.public_key or (Path(key) if key else None),
-                self.allow_unsigned,
-                self.device,
-                not self.no_self_test,
-                self.save_outputs,
-                self.tier,
-            ),
+        options = Options(
+            self.public_key,
+            self.allow_unsigned,
+            self.device,
+            not self.no_self_test,
+            self.save_outputs,
+            self.tier,
         )
+        result = verify(self.bundle, options)
 
         def show() -> None:
             for check in result.checks:
@@ -225,17 +221,16 @@ def _hint(result: Result) -> str:
     from trtcal.runs.bundle.verifying import NO_KEY, PRIVATE
 
     check = next(check for check in result.checks if check.state == result.state)
-    kind = check.what
     if check.found == NO_KEY:
         return f"give the signer's public key with --public-key FILE or {KEY_VARIABLE}"
     if check.found.endswith(PRIVATE):
         return "write the public key with `openssl pkey -in PRIVATE.pem -pubout -out public.pem`"
-    if kind in ("device", "version"):
+    if check.what in ("device", "version"):
         return (
             "build the quantized model in model/ for this device with `trtcal build`; `trtcal "
             "bundle matrix` lists devices"
         )
-    if kind == "self-test":
+    if check.what == "self-test":
         return "do not serve the bundle: compare it layer by layer, and build it again"
     return "load nothing from the bundle: get the original, and the public key, from its author"
 
@@ -260,8 +255,9 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
 
         described = [find_target(name) for name in self.devices or target_names()]
         rows = matrix(self.bundle, described)
-        names = ("device", "target", "engine", "state", "reason")
-        columns: Columns = {name: f"{{{name}}}" for name in names}
+        columns = {
+            name: f"{{{name}}}" for name in ("device", "target", "engine", "state", "reason")
+        }
         self.present([vars(row) for row in rows], lambda: print_table(rows, columns))
         refused = [row for row in rows if row.is_refused]
         if self.devices and refused:

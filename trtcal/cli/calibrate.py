@@ -18,6 +18,7 @@ from trtcal.cli.output import (
     print_table,
     progress,
     reasons,
+    remark,
     say,
     say_more,
     size_in_bytes,
@@ -118,16 +119,12 @@ class Calibrate(
         observed, select = split_for_auto(prepared, dataset, chosen)
         output = self.output or Path("calibration.json")
 
-        checks: list[DataCheck] = []
-
-        kept = self.histograms or output
+        kept, checks = self.histograms or output, list[DataCheck]()
 
         def count(network: Model, names: list[str], place: Path) -> Observation:
             how = _observe_options(self, unfinished(place))
             with progress(f"observing {len(names)} tensors", len(observed), "samples") as advance:
-                return observe(
-                    network, observed, names, how, advance, lambda text: note(f"note: {text}")
-                )
+                return observe(network, observed, names, how, advance, remark)
 
         def make() -> Observation:
             checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
-
+    from trtcal.model import Model
 
 GROUPS_SHOWN = 8
 SAMPLES_SHOWN = 5
@@ -187,7 +187,6 @@ class Compare(
     output: Path = option("JSON file for the comparison.", "-o", default=Path("comparison.json"))
 
     def _run(self) -> None:
-        from trtcal.check.evaluation_data import EvaluationCheck
         from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_candidates, open_variant
@@ -200,9 +199,7 @@ class Compare(
         first = open_variant(self.reference, trust=self.trust, reference=model)
         paths = (*self.variants, *([self.beside] if self.beside else []))
         others, crashes = open_candidates(paths, self.trust, model)
-        settings = _settings(self, dataset)
-        wanted = replace(settings.wanted, checker=EvaluationCheck(model, dataset))
-        settings = replace(settings, wanted=wanted, crashes=crashes)
+        settings = replace(_settings(self, model, dataset), crashes=crashes)
         crashed = {name for name, _ in crashes}
         if self.beside and self.beside.stem not in crashed:
             settings = replace(settings, alternative=others[-1].name)
@@ -240,7 +237,8 @@ class Compare(
 command = Compare.command()
 
 
-def _settings(options: Compare, dataset: Dataset) -> CompareSettings:
+def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
+    from trtcal.check.evaluation_data import EvaluationCheck
     from trtcal.evaluate.collectors import CollectSettings
     from trtcal.evaluate.comparison import CompareSettings
 
@@ -248,10 +246,11 @@ def _settings(options: Compare, dataset: Dataset) -> CompareSettings:
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
     options.config.check_trusted(metric)
     user = (options.simulate, options.chosen_task, options.chosen_outputs)
+    wanted = CollectSettings((), None, *user, EvaluationCheck(model, dataset))
     return CompareSettings(
         options.test_batch,
         options.rounds or config.rounds,
-        CollectSettings((), None, *user).reading(dataset, slices, metric),
+        wanted.reading(dataset, slices, metric),
         options.interval / 100 if options.interval else None,
         _sizes(options.batch_sizes),
     )

@@ -15,7 +15,6 @@ from trtcal.errors import InputError, some
 if TYPE_CHECKING:
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.findings import Evidence, Finding
-    from trtcal.model import Model
 
 FINDINGS_SHOWN = 10
 EVIDENCE_SHOWN = 2
@@ -91,6 +90,7 @@ def _details(options: Diagnose) -> Iterator[str]:
 
 
 def _diagnose(options: Diagnose) -> Diagnosis:
+    from trtcal.evaluate.overflow import find_overflow
     from trtcal.evidence.diagnosis.build_diagnosis import check_engine, check_folder
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.model import load_model
@@ -105,7 +105,9 @@ def _diagnose(options: Diagnose) -> Diagnosis:
             "give a build's folder, or any of --layers, --log, --model",
         )
     model = load_model(options.model) if options.model else None
-    overflow = _overflow(options, model) if model and options.data else ()
+    overflow: tuple[Finding, ...] = ()
+    if model and options.data:
+        overflow = find_overflow(model, options.open_data(model, options.config.evaluation))
     if options.folder:
         _warn_of_failure(options.folder)
         return check_folder(options.folder, config, options.logs, model, overflow)
@@ -115,12 +117,6 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     for line in engine.notes:
         note(f"note: {line}")
     return check_engine(engine, config, options.logs, model, overflow)
-
-
-def _overflow(options: Diagnose, model: Model) -> tuple[Finding, ...]:
-    from trtcal.evaluate.overflow import find_overflow
-
-    return find_overflow(model, options.open_data(model, options.config.evaluation))
 
 
 def _warn_of_failure(folder: Path) -> None:
@@ -188,10 +184,7 @@ def _show_evidence(evidence: Evidence) -> None:
 
 def _cost(finding: Finding) -> str:
     cost = finding.cost
-    parts = [
-        "" if cost.time_ms is None else f"{cost.time_ms:.3g} ms",
-        "" if cost.moved_bytes is None else f"{cost.moved_bytes / 1e6:.3g} MB moved",
-        "" if cost.risk == "none" else f"{cost.risk} risk for accuracy",
-    ]
-    shown = ", ".join(filter(None, parts))
-    return f" [{shown}]" if shown else ""
+    parts = [] if cost.time_ms is None else [f"{cost.time_ms:.3g} ms"]
+    parts += [] if cost.moved_bytes is None else [f"{cost.moved_bytes / 1e6:.3g} MB moved"]
+    parts += [] if cost.risk == "none" else [f"{cost.risk} risk for accuracy"]
+    return f" [{', '.join(parts)}]" if parts else ""

@@ -25,6 +25,7 @@ from trtcal.cli.output import (
 )
 from trtcal.errors import INTERRUPTED, GateFailed
 from trtcal.formats import PLANNED, PRECISIONS
+from trtcal.reporting.text import shorten
 
 if TYPE_CHECKING:
     from trtcal.evidence.explanations import Explanation
@@ -176,12 +177,12 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
         yield write
 
 
-def _portions(file: str) -> Iterable[bytes]:
-    from trtcal.evidence.log.files import portions_of_file, portions_of_input
+def _portions(file: str, is_growing: bool = False) -> Iterable[bytes]:
+    from trtcal.evidence.log import files
 
     if file == STANDARD_INPUT:
-        return portions_of_input(sys.stdin.buffer)
-    return portions_of_file(Path(file))
+        return files.portions_of_input(sys.stdin.buffer)
+    return (files.portions_of_growing_file if is_growing else files.portions_of_file)(Path(file))
 
 
 def show(file: str, writer: LogWriter) -> None:
@@ -253,9 +254,10 @@ def _show_kind(kind: dict[str, Any]) -> None:
     say(f"{kind['severity'].upper()} {name}: {many} on line {kind['first_line']}")
     if kind["subjects"]:
         more = ", …" if kind["distinct_subjects"] > len(kind["subjects"]) else ""
-        say_wrapped("  in: ", ", ".join(map(shortened, kind["subjects"])) + more)
+        names = (shorten(name, LONGEST_NAME) for name in kind["subjects"])
+        say_wrapped("  in: ", ", ".join(names) + more)
     if kind["rule"] is None or not kind["subjects"]:
-        say_wrapped("  message: ", shortened(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
+        say_wrapped("  message: ", shorten(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
     say_wrapped("  means: ", kind["meaning"])
     say_wrapped("  do: ", kind["fix"])
 
@@ -263,12 +265,6 @@ def _show_kind(kind: dict[str, Any]) -> None:
 def named(rule: object, category: str) -> str:
     """Return a rule's name, which `log --explain` takes, with its category, unless they are one."""
     return category if rule in (None, category) else f"{rule} ({category})"
-
-
-def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """Return text with its middle cut out where it is too long."""
-    side = longest // 2
-    return text if len(text) <= longest else f"{text[:side]}…{text[-side:]}"
 
 
 def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
@@ -281,7 +277,7 @@ def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
     live = Live(lambda event, line: _print_finding(event, line, as_json))
     status = StatusLine()
     try:
-        for lines in _growing_portions(file):
+        for lines in _portions(file, is_growing=True):
             status.clear()
             live.read(lines)
             if is_unread():
@@ -294,12 +290,6 @@ def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
     return [(file, "", "")] if live.facts.to_document()["is_failed"] else []
 
 
-def _growing_portions(file: str) -> Iterable[bytes]:
-    from trtcal.evidence.log.files import portions_of_growing_file
-
-    return _portions(file) if file == STANDARD_INPUT else portions_of_growing_file(Path(file))
-
-
 def _print_finding(unplaced: UnplacedEvent, line: int, as_json: bool) -> None:
     event = unplaced.event
     if as_json:
@@ -307,5 +297,6 @@ def _print_finding(unplaced: UnplacedEvent, line: int, as_json: bool) -> None:
             show(f'{{"line":{line}{unplaced.tail}\n')
     else:
         what = f"{line}: {event.severity} {named(event.fields.get('rule'), event.category)}"
-        text = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)
-        say(f"{what}: {shortened(event.subject)}: {text}" if event.subject else f"{what}: {text}")
+        text = shorten(event.message.partition("\n")[0], LONGEST_MESSAGE)
+        subject = f"{shorten(event.subject, LONGEST_NAME)}: " if event.subject else ""
+        say(f"{what}: {subject}{text}")

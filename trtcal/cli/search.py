@@ -99,7 +99,7 @@ def _show_unfit(document: dict[str, Any]) -> None:
     if document["beyond_float16"]:
         names = _named(document["beyond_float16"])
         warning(
-            f"float16 is too small for values of these layers, which run in INT8 or float32: {names}",
+            f"float16 is too small for values of these layers, which run in INT8 or float32: {names}"
         )
     unfit = [row["float_layers"] for row in document["measured_plans"] if not row["finite"]]
     for layers in unfit[:LAYERS_SHOWN]:
@@ -305,12 +305,9 @@ def _hint_of(tested: dict[str, Any]) -> str:
 def _show_tested(document: dict[str, Any]) -> None:
     tested = document["tested"]
     if tested is not None:
-        held_back, samples = tested["held_back"], tested["samples"]
-        where = (
-            f"{samples} held-back samples" if held_back else f"the {samples} samples that chose it"
-        )
+        where = "{} held-back samples" if tested["held_back"] else "the {} samples that chose it"
         verdict = f"{tested['word']}: {tested['sentence']}"
-        say(f"A/B test against the limits on {where}: {verdict}")
+        say(f"A/B test against the limits on {where.format(tested['samples'])}: {verdict}")
     if beside := document["beside_int8"]:
         ends, unit = beside["difference"], f" {beside['unit']}".rstrip()
         change = f"{ends['value']:+.3g}{unit} of {beside['name']}"
@@ -331,9 +328,10 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
 
+    gpu = options.gpu or _gpu_of(options.target, options.config.build.targets)
     return SearchOptions(
         Limits(parse_limits(options.limits)),
-        options.gpu or _gpu_of(options.target, options.config.build.targets),
+        gpu,
         options.precision,
         options.samples,
         options.evaluate,
@@ -343,20 +341,18 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
         _times(prepared, options.times) if options.times else {},
         _compiler(options.target, prepared) if options.target else None,
         reader=options.task_reader,
-        precisions=_precisions(options),
+        precisions=_precisions(options, gpu),
         goal=options.goal,
         improve="off" if options.optimizations else options.improve,
     )
 
 
-def _precisions(options: Search) -> tuple[str, ...]:
+def _precisions(options: Search, gpu: str) -> tuple[str, ...]:
     """Return the precisions to choose from, the first of which others are compared with."""
     from trtcal.backends.capabilities import check_precisions, has
     from trtcal.evidence.layers.roofline import find_target
 
-    name = options.gpu or _gpu_of(options.target, options.config.build.targets)
-    gpu = find_target(name).capability
-    target = options.target or gpu or ""
+    target = options.target or find_target(gpu).capability or ""
     if options.precisions == "all":
         return tuple(name for name in NARROW if has(target, name))
     precisions = tuple(dict.fromkeys(name.strip() for name in options.precisions.split(",")))
@@ -410,10 +406,8 @@ def _times(model: Model, folders: tuple[Path, Path]) -> Any:
 
 
 def _advice(document: dict[str, Any]) -> str:
-    reliefs = [
-        f"{relief['limit']} to {relief['needed']:.4g} {relief['unit']}".strip()
-        for relief in document["reliefs"]
-    ]
+    words = "{limit} to {needed:.4g} {unit}"
+    reliefs = [words.format(**relief).strip() for relief in document["reliefs"]]
     if reliefs:
         return f"a single limit to relax: {', or '.join(reliefs)}"
     return "no single limit is enough to relax: relax several, or use another calibration method"

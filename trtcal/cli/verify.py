@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,15 +25,14 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
 
     paths: tuple[Path, ...] = argument()
     public_key: Path | None = option(
-        f"Public key of a bundle's signer, a PEM file.  [default: ${KEY_VARIABLE}]"
+        f"Public key of a bundle's signer, a PEM file.  [default: ${KEY_VARIABLE}]",
+        envvar=KEY_VARIABLE,
     )
 
     def _run(self) -> None:
         from trtcal.runs.verify import verify
 
-        named = os.environ.get(KEY_VARIABLE)
-        key = self.public_key or (Path(named) if named else None)
-        checks = [check for path in self.paths for check in verify(path, key)]
+        checks = [check for path in self.paths for check in verify(path, self.public_key)]
         broken = [check for check in checks if not check.holds]
 
         def show() -> None:

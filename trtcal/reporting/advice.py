@@ -138,14 +138,8 @@ def origin_of(document: Document) -> tuple[Document, Document | None]:
     name = document["measured"]["verdict"]["variant"]
     rows = (document["comparison"] or {"rows": []})["rows"]
     quantization: Document = next((row["quantization"] for row in rows if row["name"] == name), {})
-    return quantization, next(
-        (
-            optimization
-            for optimization in document["optimizations"]
-            if name in optimization["variants"]
-        ),
-        None,
-    )
+    records = (record for record in document["optimizations"] if name in record["variants"])
+    return quantization, next(records, None)
 
 
 def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
@@ -173,10 +167,8 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     if step == IMPROVE:
         if min(table["samples"] for table in document["calibrations"]) < LEAST_SAMPLES:
             return None
-        why = (
-            f"Reduce the loss of {spelled(formats or {'int8'})} without training (ranges, biases, "
-        )
-        why += "rounding of weights)"
+        loss = f"the loss of {spelled(formats or {'int8'})}"
+        why = f"Reduce {loss} without training (ranges, biases, rounding of weights)"
         if formats <= {"int8"} and not plan_of(document, files["folder"]):
             return NextStep(why, ("run", files["config"], "--improve", "fast"))
         output = f"{Path(files['model']).stem}-improved.onnx"
@@ -207,7 +199,6 @@ def _cut(document: Document, files: Files) -> NextStep | None:
         for command in COMMAND.findall(why):
             if command.startswith(f"`{CUT}"):
                 _, prepare, _, *rest = shlex.split(command.strip("`"))
-                return NextStep(
-                    "Cut off the nodes that the target cannot run", (prepare, files["model"], *rest)
-                )
+                words = (prepare, files["model"], *rest)
+                return NextStep("Cut off the nodes that the target cannot run", words)
     return None

@@ -68,9 +68,7 @@ class Layout:
 
 
 WIDE = Layout((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
-NARROW = Layout(
-    (4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-"
-)  # 331 pixels
+NARROW = Layout((4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-")
 LAYOUTS = (WIDE, NARROW)
 
 
@@ -116,16 +114,17 @@ def accuracy_against_latency(
     drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
     places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
     front = pareto_front(places)
+    steps = [places[index] for index in front]
     with layout.drawing():
         figure = Figure(figsize=layout.chart, dpi=DPI)
         FigureCanvasSVG(figure)
         axes = figure.add_axes(layout.frame)
         _set_limits(axes, points)
         _style(axes, measure, unit, target)
-        _draw_front(axes, [places[index] for index in front], layout)
+        _draw_front(axes, steps, layout)
         _draw_points(axes, drawn, {drawn[index][0].number for index in front}, layout)
         _draw_bare_reference(axes, points)
-        _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
+        _draw_labels(axes, drawn, _front_boxes(axes, steps))
         source = saved(figure)
     tooltips = {_gid(point, layout): tooltip(point, measure, unit, target) for point, _ in drawn}
     meaning = "Pareto front: no other point is both faster and more accurate"
@@ -198,10 +197,14 @@ def _padded(low: float, high: float, before: float, after: float) -> tuple[float
     return low - span * before, high + span * after
 
 
-def _style(axes: Axes, measure: str, unit: str, target: str) -> None:
+def _draw_baseline(axes: Axes) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
+
+
+def _style(axes: Axes, measure: str, unit: str, target: str) -> None:
+    _draw_baseline(axes)
     axes.grid(True, axis="y", color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=MUTED, labelsize=_font() - 0.5, length=0, pad=6)
@@ -338,14 +341,7 @@ def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
 
 NAME_LENGTH = 34
 LEGEND = 3  # methods beside each other over one column
-DASHES: tuple[Sequence[float], ...] = (
-    (1, 0),
-    (5, 2),
-    (1.5, 1.5),
-    (5, 2, 1, 2),
-    (8, 3),
-    (3, 1, 1, 1, 1, 1),
-)
+DASHES = ((1.0, 0.0), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
 
 
 def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Layout = WIDE) -> str:
@@ -361,10 +357,8 @@ def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Lay
             _draw_histogram(axes, f"{layout.prefix}histogram-{place}", tensor, methods)
         _legend(figure, methods, size, beside)
         source = saved(figure)
-    tooltips = {
-        f"{layout.prefix}histogram-{place}": _tooltip(tensor)
-        for place, tensor in enumerate(tensors)
-    }
+    begin = f"{layout.prefix}histogram-"
+    tooltips = {f"{begin}{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)}
     description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
     title = "Histograms and ranges"
     return tidy(source, title, description, tooltips, f"{layout.prefix}histograms")
@@ -392,9 +386,7 @@ def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) 
         line.set_dashes(DASHES[order % len(DASHES)])
     axes.set_xlim(0.0, top * 1.02)
     axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(MUTED)
+    _draw_baseline(axes)
     axes.yaxis.set_major_locator(NullLocator())
     axes.xaxis.set_major_locator(FixedLocator([0.0, top / 2, top]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: figure_text(value)))
@@ -417,9 +409,8 @@ def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float], i
         color = REFERENCE if order % 2 else ACCENT
         row, column = divmod(order, in_row)
         left, height = 0.012 + column * 1.5 / size[0], 1 - (0.13 + 0.3 * row) / size[1]
-        line = mpl.lines.Line2D(
-            [left, left + 0.35 / size[0]], [height, height], color=color, linewidth=1.6
-        )
+        ends = [left, left + 0.35 / size[0]], [height, height]
+        line = mpl.lines.Line2D(*ends, color=color, linewidth=1.6)
         line.set_dashes(DASHES[order % len(DASHES)])
         figure.add_artist(line)
         figure.text(

@@ -333,9 +333,8 @@ def fusions(builds: Sequence[View]) -> list[View]:
         seen = Counter(fusion["state"] for fusion in every)
         listed = [
             fusion
-            for fusion in every
-            if build["is_chosen"]
-            and (fusion["prediction"] == "broken" or fusion["verdict"] == "differs")
+            for fusion in every if build["is_chosen"] else ()
+            if fusion["prediction"] == "broken" or fusion["verdict"] == "differs"
         ]
         counts = {"whole": states["whole"], "broken": states["broken"]}
         counts |= {"one": seen["one layer"], "several": seen["several layers"]}

@@ -126,12 +126,10 @@ def tidy(
     _let_symbols_inherit(root)
     _keep_ids(root, set(tooltips))
     for element in list(root.iter()):
-        if element.get("id") in tooltips:
-            _describe(element, tooltips[element.attrib["id"]])
+        if text := tooltips.get(element.get("id", "")):
+            _insert(element, 0, "title", text)
         if element.get("id") in reached:
-            element.set("tabindex", "0")
-            element.set("role", "img")
-            element.set("aria-label", tooltips[element.attrib["id"]])
+            element.attrib |= {"tabindex": "0", "role": "img", "aria-label": text or ""}
     _frame(root, title, description, name, bool(reached))
     ET.register_namespace("", SVG)
     return ET.tostring(root, encoding="unicode")
@@ -200,21 +198,17 @@ def _keep_ids(root: ET.Element, named: set[str]) -> None:
             del element.attrib["id"]
 
 
-def _describe(element: ET.Element, text: str) -> None:
-    title = ET.Element(f"{{{SVG}}}title")
-    title.text = text
-    element.insert(0, title)
+def _insert(element: ET.Element, place: int, tag: str, text: str, **attributes: str) -> None:
+    child = ET.Element(f"{{{SVG}}}{tag}", attributes)
+    child.text = text
+    element.insert(place, child)
 
 
 def _frame(root: ET.Element, title: str, description: str, name: str, is_group: bool) -> None:
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)
-    root.set("class", "chart")
-    root.set("role", "group" if is_group else "img")
-    root.set("font-family", FONT_FAMILY)
-    root.set("aria-labelledby", f"{name}-title {name}-description")
-    for index, (tag, text) in enumerate((("title", title), ("desc", description))):
-        element = ET.Element(f"{{{SVG}}}{tag}")
-        element.set("id", f"{name}-{'title' if tag == 'title' else 'description'}")
-        element.text = text
-        root.insert(index, element)
+    role, labels = "group" if is_group else "img", f"{name}-title {name}-description"
+    root.attrib |= {"class": "chart", "role": role, "font-family": FONT_FAMILY}
+    root.set("aria-labelledby", labels)
+    _insert(root, 0, "title", title, id=f"{name}-title")
+    _insert(root, 1, "desc", description, id=f"{name}-description")

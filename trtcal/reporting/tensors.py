@@ -137,22 +137,16 @@ def drawn_tensors(document: Document, methods: Sequence[str], numbers: Collectio
 
     Ranges stand in the order of `methods`.
     """
-    drawn = {
-        str(number): [
-            heights(tensor["bars"]),
-            _short(tensor["observed"]),
-            [
-                next(
-                    (_short(row["amax"]) for row in tensor["ranges"] if row["method"] == method),
-                    None,
-                )
-                for method in methods
-            ],
-            [tail_words(reach) for reach in tensor["tail"]],
-        ]
-        for number, tensor in numbered_tensors(document).values()
-        if number in numbers
-    }
+    drawn = {}
+    for number, tensor in numbered_tensors(document).values():
+        amaxes = {row["method"]: _short(row["amax"]) for row in reversed(tensor["ranges"])}
+        if number in numbers:
+            drawn[str(number)] = [
+                heights(tensor["bars"]),
+                _short(tensor["observed"]),
+                [amaxes.get(method) for method in methods],
+                [tail_words(reach) for reach in tensor["tail"]],
+            ]
     return {"methods": [text.visible(method) for method in methods], "tensors": drawn}
 
 

@@ -273,13 +273,8 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
         rule = "A verdict needs accuracy and speed beside FP32: run `trtcal compare`."
         return Verdict(INCONCLUSIVE, None, sentence, rule, tuple(reasons))
     sentences = [_failed_build(failure) for failure in failed]
-    return Verdict(
-        DO_NOT,
-        None,
-        sentences[0],
-        "Without an engine there is nothing to ship.",
-        tuple(sentences[1:]),
-    )
+    rule = "Without an engine there is nothing to ship."
+    return Verdict(DO_NOT, None, sentences[0], rule, tuple(sentences[1:]))
 
 
 def _failed_build(failed: Document) -> str:
@@ -298,7 +293,8 @@ def _failed_build(failed: Document) -> str:
 def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
     """Return the key of which the best variant has the greatest value.
 
-    Variants whose right answers differ by chance from the best count alike there.
+    Variants whose right answers differ by no more than two standard deviations of chance from the best
+    count alike there.
     """
     most = max(map(_right, variants), default=(0, 0))
 
@@ -307,7 +303,9 @@ def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged],
         kept = -math.inf
         if first is not None and first.figure is not None:
             kept = first.figure.value if first.limit.relation == ">=" else -first.figure.value
-            if first.limit.metric in ("top1", "top1_drop") and _is_chance(_right(variant), most):
+            (more, differing), (best, most_differing) = _right(variant), most
+            is_chance = best - more <= max(1.0, 2 * math.sqrt(most_differing + differing))
+            if first.limit.metric in ("top1", "top1_drop") and is_chance:
                 kept = math.inf
         figures = (accuracy.agreement or 0.0, accuracy.sqnr_db)
         agreement, sqnr = (math.inf if figure is None else figure for figure in figures)
@@ -323,11 +321,6 @@ def _right(variant: _Judged) -> tuple[int, int]:
     """Return how many more samples a variant has right than FP32, and in how many they differ."""
     won, lost = (variant.row.accuracy.top1_won or 0, variant.row.accuracy.top1_lost or 0)
     return won - lost, won + lost
-
-
-def _is_chance(right: tuple[int, int], most: tuple[int, int]) -> bool:
-    """Tell whether two variants differ by no more than two standard deviations of chance."""
-    return most[0] - right[0] <= max(1.0, 2 * math.sqrt(most[1] + right[1]))
 
 
 def _answer(comparison: Comparison, best: _Judged, has_warnings: bool) -> tuple[str, str]:
@@ -429,26 +422,21 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 
 def _of_evaluation(row: Row) -> list[str]:
-    near = low_risks(row.findings)
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
-    return [sentence for sentence in (*near, shared, cut) if sentence]
+    return [sentence for sentence in (*low_risks(row.findings), shared, cut) if sentence]
 
 
 def _larger_engines(
     name: str, own: Sequence[Build], builds: Sequence[Build], reference: str | None
-) -> list[str]:
+) -> Iterator[str]:
     floats = (build for build in builds if build.model == reference)
     plain = {build.target: build.measured.get("engine_bytes") for build in floats}
-    sentences = []
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
         if build.target != CPU and size and other and size > other:
             sizes = f"{text.size(size)} against {text.size(other)}"
-            sentences.append(
-                f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
-            )
-    return sentences
+            yield f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
 
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
@@ -458,20 +446,16 @@ def _speed_warning(row: Row, targets: Sequence[str]) -> str:
     return f"{sentence}."
 
 
-def _build_warnings(build: Build) -> list[str]:
+def _build_warnings(build: Build) -> Iterator[str]:
     outcomes = [outcome for outcome in build.outcomes if outcome.asked in NARROW]
     unknown = [outcome.node for outcome in outcomes if outcome.got not in (*FLOATS, *NARROW)]
     total, where = text.count(len(outcomes), "layer"), f"{build.target} ({build.backend})"
-    reasons = []
     if build.coverage and build.coverage.is_low:
-        reasons.append(f"On {where}, only {build.coverage.headline}.")
-    reasons += _lost(outcomes, where)
+        yield f"On {where}, only {build.coverage.headline}."
+    yield from _lost(outcomes, where)
     if unknown:
         names = some(unknown)
-        reasons.append(
-            f"The precision of {len(unknown)} of {total} on {where} is not known: {names}."
-        )
-    return reasons
+        yield f"The precision of {len(unknown)} of {total} on {where} is not known: {names}."
 
 
 def _lost(outcomes: Sequence[Outcome], where: str) -> Iterator[str]:
@@ -517,14 +501,12 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     )
     chosen = "smallest loss beyond chance, then the highest agreement and SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
-    count = len(comparison.candidates)
+    rule = f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
+    rule += f"variants that pass, {chosen} is chosen."
     widened = (
-        " The intervals are widened for the number of variants that can pass (Holm's correction)."
+        "The intervals are widened for the number of variants that can pass (Holm's correction)."
     )
-    return (
-        f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
-        f"variants that pass, {chosen} is chosen.{widened if count > 1 else ''}"
-    )
+    return f"{rule} {widened}" if len(comparison.candidates) > 1 else rule
 
 
 def _here(judgement: Judgement) -> str:

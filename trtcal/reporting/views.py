@@ -269,12 +269,10 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     target = target_of(rows) or ""
     points = [_point(row, rows[0], key, target) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    drawings = [
-        accuracy_against_latency(points, measure, unit, layout, target) for layout in LAYOUTS
-    ]
+    shown = (points, measure, unit)
     return {
         "target": target,
-        "drawings": drawings,
+        "drawings": [accuracy_against_latency(*shown, layout, target) for layout in LAYOUTS],
         "measure": measure,
         "missing": missing,
         "numbered": len(rows) > 12,
@@ -445,15 +443,12 @@ def known_tensors(document: Document) -> list[View]:
     tables = []
     for calibration in document["calibrations"]:
         groups: dict[str, list[str]] = {}
-        for tensor, why in calibration["unranged"].items():
-            groups.setdefault(f"no range: {why}", []).append(tensor)
-        for tensor, note in calibration["notes"].items():
+        unranged = {name: f"no range: {why}" for name, why in calibration["unranged"].items()}
+        for tensor, note in (*unranged.items(), *calibration["notes"].items()):
             groups.setdefault(note, []).append(tensor)
         counts = {"unranged": len(calibration["unranged"]), "notes": len(calibration["notes"])}
-        if groups:
-            listed = list(groups.items())
-            tables.append({"method": calibration["method"], **counts, "groups": listed})
-    return tables
+        tables.append({"method": calibration["method"], **counts, "groups": [*groups.items()]})
+    return [table for table in tables if table["groups"]]
 
 
 def commands(document: Document) -> Iterator[str]:
@@ -503,10 +498,9 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
     for row in rows:
         quantization, name = row["quantization"], row["name"]
         if "calibration" in quantization:
-            options = dict[str, str]()
-            if quantization["calibration"] != NONE:
-                ranges = outputs.get(quantization["calibration"], "CALIBRATION.json")
-                options["calibration"] = ranges
+            options, ranges = dict[str, str](), quantization["calibration"]
+            if ranges != NONE:
+                options["calibration"] = outputs.get(ranges, "CALIBRATION.json")
             if name in optimized:
                 options["optimizations"] = outputs.get(optimized[name], "OPTIMIZATIONS.npz")
             plan = quantization.get("plan")
@@ -514,8 +508,8 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
                 options["plan"] = outputs.get(plan, "PLAN.json")
             elif plan in RESTS:
                 options["rest"] = RESTS[plan]
-            output = outputs.get(row["model"], f"{name}.onnx")
-            command = command_line("quantize", "MODEL.onnx", **options, o=output)
+            options["o"] = outputs.get(row["model"], f"{name}.onnx")
+            command = command_line("quantize", "MODEL.onnx", **options)
             commands_by_name.append({"name": name, "command": command, "point": row["number"]})
     return commands_by_name
 
