@@ -224,11 +224,10 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
         entries = self.open().entries(self.project)
         if self.mlflow is not None:
             _send(entries, self.mlflow)
-            return
-        if self.form == "json":
+        elif self.form == "json":
             print_json([entry.to_document() for entry in entries])
-            return
-        print_csv(_rows(entries))
+        else:
+            print_csv(_rows(entries))
 
 
 def _rows(entries: Iterable[Entry]) -> Iterator[tuple[object, ...]]:

@@ -61,9 +61,8 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         gpu = find_target(self.gpu or DEFAULT_GPU)
         model = load_model(self.file) if is_model(self.file) else None
         predicted = (f"layers: predicted for TensorRT on {gpu.name}, not read from an engine",)
-        engine = Engine(str(self.file), (), notes=predicted)
+        engine, estimate = Engine(str(self.file), (), notes=predicted), None
         engine = read_engine(self.file, self.profile) if model is None else engine
-        estimate = None
         if self.gpu or model:
             sizes = sized(engine, parse_profiles(self.shapes)[0], model, gpu)
             engine = replace(engine, layers=sizes[len(sizes) // 2][2])

@@ -136,10 +136,7 @@ def cli(context: click.Context) -> None:
 
 def first_screen() -> str:
     """Return what `trtcal` prints without a command: the commands to begin with, and where more is."""
-    lines = [
-        "Take a network to INT8 with TensorRT, and measure accuracy, latency and what was built.",
-        "",
-    ]
+    lines = [*(cli.help or "").splitlines()[:1], ""]
     for name, example in FIRST.items():
         lines += [f"  {name:<9}  {CORE[name]}", f"{' ' * 13}{example}", ""]
     return "\n".join([*lines, *WHERE_NEXT, ""])
@@ -180,7 +177,9 @@ def _run(arguments: list[str]) -> int:
             return shell_complete(cli, {}, "trtcal", COMPLETE, instruction)
         result = cli.main(arguments, prog_name="trtcal", standalone_mode=False)
     except TrtcalError as error:
-        return _fail(error)
+        from trtcal.cli.pages import page_of
+
+        return _say(error.message, error.hint, error.exit_status, page_of(error))
     except click.UsageError as error:
         return _say(*_usage(error), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -199,12 +198,6 @@ def _run(arguments: list[str]) -> int:
     except BaseException as error:  # SystemExit too: no code of others decides on the status
         return _defect(error)
     return result if isinstance(result, int) else 0
-
-
-def _fail(error: TrtcalError) -> int:
-    from trtcal.cli.pages import page_of
-
-    return _say(error.message, error.hint, error.exit_status, page_of(error))
 
 
 def _usage(error: click.UsageError) -> tuple[str, str]:

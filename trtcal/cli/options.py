@@ -66,8 +66,6 @@ METRIC_FILE = (
 )
 LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
-
-
 KEYS = dict.fromkeys(("batch", "data", "improve", "labels", "output", "outputs", "shapes", "task"))
 KEYS |= {"db": "history", "limit": "limits", "metric-file": "metric", "target": "targets"}
 KEYS |= {"time-limit": "time_limit_s", "workers": None}
@@ -202,23 +200,20 @@ def _parameters(options: Any) -> list[click.Parameter]:
     places = {name: place for place, name in enumerate(LAST)}
     ordered = sorted(fields(options), key=lambda item: places.get(item.name, -1))
     parameters = [_parameter(item.name, kinds[item.name], item.metadata) for item in ordered]
-    former = {item.metadata["click"].get("formerly"): item.name for item in ordered}
-    return parameters + [
-        _former(old, next(known for known in parameters if known.name == name))
-        for old, name in former.items()
-        if old is not None
-    ]
+    former = [item.metadata["click"].get("formerly") for item in ordered]
+    pairs = zip(former, parameters, strict=True)
+    return parameters + [_former(old, parameter) for old, parameter in pairs if old]
 
 
 def _former(old: str, parameter: click.Parameter) -> click.Option:
     """Return a hidden option of a former name: it ends with an error that gives the name of today."""
+    name = parameter.opts[-1]
 
     def refuse(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None:
-            name = parameter.opts[-1]
             raise InputError(f"{old} is now {name}", f"write `{name} {shell_word(value)}`")
 
-    about = f"Now {parameter.opts[-1]}."
+    about = f"Now {name}."
     return click.Option([old], hidden=True, expose_value=False, callback=refuse, help=about)
 
 

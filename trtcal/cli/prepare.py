@@ -116,19 +116,12 @@ def _list_passes(options: Prepare) -> None:
 
 def _check(equality: Equality) -> None:
     if not equality.holds:
+        worst = max(equality.differences, key=equality.differences.__getitem__)
         raise GateFailed(
-            f"the outputs of the prepared model differ ({_difference(equality)}): nothing was "
-            "written",
+            f"the outputs of the prepared model differ ({worst!r} by {equality.largest:.2g} of its "
+            f"largest value, where rounding explains {equality.tolerance:g}): nothing was written",
             "find the pass with --skip-pass, and report it as a defect",
         )
-
-
-def _difference(equality: Equality) -> str:
-    worst = max(equality.differences, key=equality.differences.__getitem__)
-    return (
-        f"{worst!r} by {equality.largest:.2g} of its largest value, where rounding explains "
-        f"{equality.tolerance:g}"
-    )
 
 
 def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:

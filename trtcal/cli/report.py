@@ -85,8 +85,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     is_priced = config.report.price_per_hour is not None or prices is not None
     if not is_priced and document["measured"].get("costs"):
         return document
-    priced: Document = parsing(run, lambda: completed(document, followers_of(config)))
-    return priced
+    return parsing(run, lambda: completed(document, followers_of(config)))
 
 
 def _kept(document: Document, run: Path) -> Document:

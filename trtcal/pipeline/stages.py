@@ -70,10 +70,10 @@ def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
     digests = (inputs.model.fingerprint, data.fingerprint)
     with journal.step("check-data", DATA_CHECK, digests) as record, data.reading_for("data check"):
         path = journal.folder / DATA_CHECK
-        is_done = DATA_CHECK in journal.done
-        check = (
-            DataCheck.read(path) if is_done else _settled(inputs, check_data(inputs.model, data))
-        )
+        if DATA_CHECK in journal.done:
+            check = DataCheck.read(path)
+        else:
+            check = _settled(inputs, check_data(inputs.model, data))
         record(str(check.write(path)["digest"]))
     journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
     return check
@@ -262,12 +262,6 @@ def build_all(models: Sequence[Model], inputs: Inputs, journal: Journal, sizes: 
             advance(1)
 
 
-def _why(error: TrtcalError, model: Model) -> str:
-    """Return why a build failed, and what helps, without folders."""
-    parts = filter(None, (error.message, error.hint))
-    return "; ".join(parts).replace(f"{model.path.parent}/", "").rstrip(".")
-
-
 def build_one(
     model: Model, target: str, config: Config, journal: Journal, sizes: SizeRanges
 ) -> None:
@@ -278,14 +272,14 @@ def build_one(
         journal.origin.missing_builds[target] = f"{available.missing}; {available.hint}"
         return
     output = f"builds/{model.name}-{target}"
+    folder = journal.folder / output
     options = BuildOptions(target, parse_shapes(config.build.shapes), config.build.time_limit_s)
     options = with_sizes(options, model, sizes)
     own = journal.digest_of(f"models/{model.name}.onnx")  # the reference has none
     try:
         with journal.step("build", f"{output}/build.json") as record:
-            folder, is_done = journal.folder / output, f"{output}/build.json" in journal.done
             bisect_s = 0.0 if own else BISECT_S
-            if is_done:
+            if f"{output}/build.json" in journal.done:
                 built = read_build(folder)
             else:
                 built = build(model, backend, options, folder, bisect_s=bisect_s)
@@ -294,15 +288,17 @@ def build_one(
         for follower in journal.followers:
             follower.see_build(built, digest)
     except (BackendError, ResourceError) as error:
-        journal.origin.missing_builds[f"{model.name} for {target}"] = _why(error, model)
+        why = "; ".join(filter(None, (error.message, error.hint))).rstrip(".")
+        why = why.replace(f"{model.path.parent}/", "")  # it names no folders
+        journal.origin.missing_builds[f"{model.name} for {target}"] = why
         return
     with journal.step("log", f"{output}/events.json") as record:
-        document = log_document(journal.folder / output / "build.log")
-        write_json(journal.folder / output / "events.json", document)
+        document = log_document(folder / "build.log")
+        write_json(folder / "events.json", document)
         record(document["digest"])
     with journal.step("diagnose", f"{output}/{DIAGNOSIS}") as record:
         diagnosis = check_build(built, config, model)
-        write_diagnosis(journal.folder / output, diagnosis)
+        write_diagnosis(folder, diagnosis)
         record(diagnosis.to_document()["digest"])
         name = f"{model.name} for {target}"
         journal.limits += [replace(judgement, subject=name) for judgement in diagnosis.limits]
@@ -379,9 +375,9 @@ def report_document(journal: Journal, config: Config, history: History | None) -
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:
-            against = against_last(history, document, config.project)
-            document["measured"]["against"] = against
-            warn_of_fall(document["measured"]["verdict"], against, document["comparison"])
+            measured = document["measured"]
+            measured["against"] = against_last(history, document, config.project)
+            warn_of_fall(measured["verdict"], measured["against"], document["comparison"])
         except TrtcalError as error:
             journal.say(f"not compared with the last run: {error.message}")
     return document
