@@ -333,7 +333,7 @@ def fusions(builds: Sequence[View]) -> list[View]:
         seen = Counter(fusion["state"] for fusion in every)
         listed = [
             fusion
-            for fusion in every if build["is_chosen"] else ()
+            for fusion in (every if build["is_chosen"] else ())
             if fusion["prediction"] == "broken" or fusion["verdict"] == "differs"
         ]
         counts = {"whole": states["whole"], "broken": states["broken"]}
