@@ -167,7 +167,6 @@ def _show_bundle(bundle: Bundle) -> None:
 
 
 def _shares(shares: dict[str, float] | None) -> str:
-    """Return which part of the compute is in which narrow format."""
     parts = [f"{share:.0f} % {name.upper()}" for name, share in (shares or {}).items()]
     return "-" if shares is None else ", ".join(parts) or "0 %"
 

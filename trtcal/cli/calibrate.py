@@ -179,7 +179,6 @@ def _observe_options(options: Calibrate, checkpoint: Path) -> ObserveOptions:
 
 
 def _show(result: Calibration, title: str) -> None:
-    """Print a summary, and with -v the table of ranges."""
     if is_verbose():
         columns = {"tensor": "{0}", "amax": "{1.amax:.6g}", "max |x|": "{1.observed_amax:.6g}"}
         columns |= {"clipped": "{1.clipped:.4%}", "note": "{1.note}"}
@@ -197,7 +196,6 @@ def _show(result: Calibration, title: str) -> None:
 
 
 def _summary(result: Calibration) -> str:
-    """Return how many ranges there are, how many of them clip, and how much."""
     every = f"{len(result.ranges)} tensors have a range"
     clipped = {name: 100 * row.clipped for name, row in result.ranges.items() if row.clipped > 0}
     if not clipped:

@@ -103,7 +103,6 @@ def _show_worst(name: str, samples: Sequence[Sample]) -> None:
 
 
 def _show_layers(name: str, layers: Layerwise) -> None:
-    """Show the worst tensors in the graph's order, and where the error enters and grows."""
     figures = layers.figures
     if layers.unknown:
         say(f"{name}: {layers.unknown} quantized tensors were not found in both models")

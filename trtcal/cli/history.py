@@ -140,7 +140,6 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --project r
 
 
 def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
-    """Say on standard error what there is, and how runs come into the history."""
     names = history.names()
     if names and tags:
         note(f"note: {history.path} has no matching run with the tags {', '.join(tags)}")

@@ -88,7 +88,6 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
             click.get_current_context().exit(INTERRUPTED)
 
     def _show_explanations(self, name: str) -> None:
-        """Print what a name means and what to do, or a line for each name."""
         from trtcal.evidence.explanations import explain_name, explanations
 
         entries = tuple(explanations()) if name == ALL else explain_name(name)
@@ -112,7 +111,6 @@ def _explain_all(entries: tuple[Explanation, ...]) -> None:
 
 
 def _list(entries: tuple[Explanation, ...]) -> None:
-    """Print a line for each name, those of a category below it."""
     about = None
     for entry in entries:
         if entry.about == "finding" != about:
@@ -199,7 +197,6 @@ def show(file: str, writer: LogWriter) -> None:
 
 
 def _counts(writer: LogWriter) -> str:
-    """Return the numbers of lines, of recognized lines and of kinds of findings."""
     kinds = len(writer.end["summary"]["findings"])
     none = "no known message" if _is_hardly_a_log(writer.end) else "no findings"
     findings = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
@@ -211,7 +208,6 @@ def _is_hardly_a_log(end: dict[str, Any]) -> bool:
 
 
 def _warn_of_few(file: str, end: dict[str, Any]) -> None:
-    """Warn of a file that is hardly a build log, in which there is little to be found."""
     if _is_hardly_a_log(end):
         warning(
             f"{file}: {end['recognised']} of {end['lines']} lines are recognized: "

@@ -239,18 +239,16 @@ def remark(message: str) -> None:
 
 def warning(message: str, hint: str | None = None) -> None:
     """Print on standard error what may be wrong, and what to do about it; -q leaves it."""
-    _print_line(errors(), f"warning: {message}")
-    if hint:
-        _print_line(errors(), f"hint: {hint}")
+    error(message, hint, label="warning")
 
 
-def error(message: str, hint: str | None = None, page: str | None = None) -> None:
+def error(
+    message: str, hint: str | None = None, page: str | None = None, label: str = "error"
+) -> None:
     """Print on standard error what went wrong, what to do about it, and the page that says more."""
-    _print_line(errors(), f"error: {message}")
-    if hint:
-        _print_line(errors(), f"hint: {hint}")
-    if page:
-        _print_line(errors(), f"docs: {page}")
+    for name, text in ((label, message), ("hint", hint), ("docs", page)):
+        if text:
+            _print_line(errors(), f"{name}: {text}")
 
 
 def warn_in_our_words() -> None:
@@ -263,7 +261,6 @@ def warn_in_our_words() -> None:
 
 
 def _report_s() -> float:
-    """Return the seconds between two lines of progress."""
     return math.inf if os.environ.get(NO_PROGRESS) else REPORT_S
 
 

@@ -309,7 +309,6 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
 
 
 def _show_fp16(part: Fp16Subgraphs) -> None:
-    """Print how much is in float16, and which of its tensors have no known bound."""
     say(f"{len(part.nodes)} nodes are in fp16, with {part.casts} casts around them")
     if part.subnormal:
         count, names = sum(part.subnormal.values()), some(part.subnormal, NAMES_SHOWN)

@@ -74,10 +74,8 @@ def _show(calibration: Calibration, path: Path) -> None:
     for names, reason in reasons(calibration.unranged):
         say(f"no range for {names}: {reason}")
     values = (f"{name} {value}" for name, value in calibration.parameters.items())
-    facts = [calibration.method, *values]
-    say(
-        f"{len(calibration.ranges)} ranges, {len(calibration.unranged)} without; {', '.join(facts)}"
-    )
+    facts = ", ".join([calibration.method, *values])
+    say(f"{len(calibration.ranges)} ranges, {len(calibration.unranged)} without; {facts}")
 
 
 class Diff(PairOptions, example="trtcal ranges diff minmax.json entropy.cache --json"):

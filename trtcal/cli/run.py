@@ -106,9 +106,8 @@ class Run(
         settings, guessed = self._settings()
         tags = read_tags({**settings.cost.tags, **tags_of(self.tags)})
         settings = self.with_passes(replace(settings, cost=replace(settings.cost, tags=tags)))
-        if self.improve:
-            calibration = replace(settings.calibration, improve=self.improve)
-            settings = replace(settings, calibration=calibration)
+        improve = self.improve or settings.calibration.improve
+        settings = replace(settings, calibration=replace(settings.calibration, improve=improve))
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, remark, history, warn, guessed)
         if history is not None:

@@ -95,7 +95,6 @@ def _recommended(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _show_unfit(document: dict[str, Any]) -> None:
-    """Name the layers that float16 is too small for, and the plans that are out for that."""
     if document["beyond_float16"]:
         names = _named(document["beyond_float16"])
         warning(

@@ -51,7 +51,6 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
 
 
 def _summary(checks: Sequence[Check]) -> Iterator[str]:
-    """Yield for content, files and signature how many digests match, and what is not checked."""
     for part in dict.fromkeys(check.part for check in checks):
         group = [check for check in checks if check.part == part]
         checked = [check.holds for check in group if check.unchecked is None]

@@ -123,11 +123,11 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list
         model = _fingerprint(record)
         own = [_calibration(calibration) for calibration in optimized if calibration.model == model]
         digests = {row["digest"] for row in own}
+        origins = {row.name: row.quantization for row in rows}
         names = [
-            row.name
-            for row in rows
-            if row.quantization.get("calibration") in digests
-            or row.quantization.get("model") == model
+            name
+            for name, origin in origins.items()
+            if origin.get("calibration") in digests or origin.get("model") == model
         ]
         records.append({**record, "variants": names, "calibrations": own})
     return records
@@ -154,9 +154,7 @@ def _build(build: Build, model: Model | None) -> Document:
         **_kept(build, BUILT),
         "coverage": build.coverage and build.coverage.to_document(),
         "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
-        "wiring": wire(model.proto, {outcome.node for outcome in build.outcomes})
-        if model
-        else None,
+        "wiring": model and wire(model.proto, {outcome.node for outcome in build.outcomes}),
         "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
         "estimated_on": datasheet_of(build.target),
         "layers": [_layer(layer, build.target) for layer in build.layers],
@@ -165,14 +163,13 @@ def _build(build: Build, model: Model | None) -> Document:
 
 def _layer(layer: Layer, target: str) -> Document:
     gpu = datasheet_of(target)
-    estimated = layer_ms(layer, find_target(gpu)) if gpu else None
     return {
         **_kept(layer, ("name", "kind", "precision", "macs")),
         "counted": counted_precision(layer),
         "heavy": layer.is_heavy,
         "nodes": list(layer.nodes),
         "bytes": layer.bytes_moved,
-        "estimated_ms": estimated,
+        "estimated_ms": layer_ms(layer, find_target(gpu)) if gpu else None,
     }
 
 
@@ -239,10 +236,8 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
     for build in findings.builds:
         for limit in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
             if limit["state"] == BROKEN:
-                sentence = (
-                    f"its build for {build.target} breaks the limit {limit['limit']} "
-                    f"with {limit['value']:.4g} {limit['unit']}".rstrip()
-                )
+                broken = "the limit {limit} with {value:.4g} {unit}".format(**limit).rstrip()
+                sentence = f"its build for {build.target} breaks {broken}"
                 breaches.setdefault(build.model, []).append(sentence)
     return breaches
 
@@ -281,7 +276,6 @@ def _failed_log(folder: Path, where: str) -> Document:
 
 
 def _noted(run: Document | None, key: str) -> Document:
-    """Return what a run noted of its machine or packages, {} if nothing."""
     noted: Document = ((run or {}).get("measured") or {}).get(key) or {}
     return noted
 

@@ -268,8 +268,8 @@ class _Facts:
     def __init__(
         self, document: Document, build: View, rows: Sequence[View], findings: Sequence[View]
     ) -> None:
-        compared = [row for row in rows if row["model"] == build["model"]]
-        figures = (compared[0].get("layers") or {"figures": []})["figures"] if compared else []
+        compared = next((row for row in rows if row["model"] == build["model"]), {})
+        figures = (compared.get("layers") or {"figures": []})["figures"]
         self.calibration = build["quantization"].get("calibration")
         self.wiring = build["wiring"] or {}
         self.tensors = numbered_tensors(document)

@@ -71,14 +71,9 @@ def render(document: Document) -> str:
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
     numbers = {row["number"] for row in layers["rows"]} - {None}
     methods = values["the_ranges"]["methods"]
-    values |= {
-        "drawing": views.chart(values["rows"], values["agreement_name"])
-        if values["rows"]
-        else None,
-        "histograms": [draw_histograms(drawn, methods, layout) for layout in LAYOUTS]
-        if drawn
-        else None,
-    }
+    rows, name = values["rows"], values["agreement_name"]
+    values["drawing"] = views.chart(rows, name) if rows else None
+    values["histograms"] = drawn and [draw_histograms(drawn, methods, own) for own in LAYOUTS]
     sections = [
         (section, section.is_for_engineers(values), body_of(templates, section, values))
         for section in SECTIONS
@@ -138,13 +133,11 @@ def asset(name: str, folder: Path = TEMPLATES) -> Markup:
 
 def policy(style: str, script: str) -> str:
     """Return the Content-Security-Policy of a page that has just these."""
-    hashes = [
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (style, script)
-    ]
+    raw = [hashlib.sha256(text.encode()).digest() for text in (style, script)]
+    styles, scripts = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in raw)
     return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {styles}; script-src {scripts}; base-uri 'none'; "
+        "form-action 'none'"
     )
 
 

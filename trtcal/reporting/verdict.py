@@ -190,7 +190,6 @@ STRETCHED = 2  # tensors that one sample stretches
 
 
 def _dead_channels(row: Row) -> Iterator[str]:
-    """Yield which tensors have many channels with one value for all samples."""
     layers = row.layers
     for figure in layers.figures if layers and layers.samples >= DEAD_SAMPLES else ():
         if figure.dead_channels > DEAD * figure.channels:
@@ -199,7 +198,6 @@ def _dead_channels(row: Row) -> Iterator[str]:
 
 
 def _outlier(row: Row, tails: Sequence[Document]) -> Iterator[str]:
-    """Yield which one sample stretches several ranges of minmax."""
     reaches = [reach for tail in tails for reach in tail["tensors"].values() if len(reach) > 1]
     far = [reach[0] for reach in reaches if reach[0]["value"] > REACHES * reach[1]["value"] > 0]
     samples = Counter(reach["name"] or f"{reach['index']}" for reach in far)
@@ -235,7 +233,6 @@ def speeds_of(row: Row, others: Iterable[Row]) -> Iterator[Speed]:
 
 
 def _pays(speeds: Iterable[Speed], row: Row, fp16: Row | None) -> Iterator[Pays]:
-    """Yield for each target whether a variant pays over FP16."""
     for speed in speeds:
         if fp16 is not None and speed.against == fp16.name:
             answer, why, file = _answer_over(speed, row, fp16)
@@ -469,7 +466,6 @@ def _lost(outcomes: Sequence[Outcome], where: str) -> Iterator[str]:
 
 
 def _undecided_sentence(best: _Judged) -> str:
-    """Return what is not decided, and what would settle it."""
     name = best.row.name
     judgement = next((limit for limit in best.limits if limit.gate == UNDECIDED), None)
     if judgement is None:
