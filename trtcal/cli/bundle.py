@@ -254,9 +254,8 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
 
         described = [find_target(name) for name in self.devices or target_names()]
         rows = matrix(self.bundle, described)
-        columns = {
-            name: f"{{{name}}}" for name in ("device", "target", "engine", "state", "reason")
-        }
+        names = ("device", "target", "engine", "state", "reason")
+        columns = {name: f"{{{name}}}" for name in names}
         self.present([vars(row) for row in rows], lambda: print_table(rows, columns))
         refused = [row for row in rows if row.is_refused]
         if self.devices and refused:

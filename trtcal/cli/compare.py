@@ -217,7 +217,7 @@ class Compare(
 
         self.present(document, show_all, self.output)
         if self.as_json:
-            _say_warnings(result, note)
+            _say_warnings(result, note, with_times=True)
         by_name = judge_variants(result)
         names = (variant.name for variant in others)
         paths = tuple(path for path in self.variants if path.stem not in crashed)
@@ -306,9 +306,7 @@ def _show_outputs(comparison: Comparison) -> None:
     print_table(rows, columns, "by output", "-")
 
 
-def _say_warnings(
-    result: Comparison, write: Callable[[str], None], with_times: bool = True
-) -> None:
+def _say_warnings(result: Comparison, write: Callable[[str], None], with_times: bool) -> None:
     from trtcal.evaluate.comparison import warnings
 
     for warning in warnings(result, with_times):

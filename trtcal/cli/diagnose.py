@@ -141,13 +141,10 @@ def show(diagnosis: Diagnosis, all_at: str = "") -> None:
     print_limits(diagnosis.limits)
     for entry in diagnosis.unused:
         note(f"note: [[suppress]] accepts no finding: {entry}")
-    counts = ", ".join(
-        f"{number} {COUNTED_AS.get(name, name)}" for name, number in diagnosis.counts.items()
-    )
-    notes = ", ".join(
-        f"{count} x {name}" for name, count in list(diagnosis.notes.items())[: most(5)]
-    )
-    say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
+    counts = (f"{many} {COUNTED_AS.get(name, name)}" for name, many in diagnosis.counts.items())
+    notes = ", ".join(f"{many} x {name}" for name, many in [*diagnosis.notes.items()][: most(5)])
+    warnings = f"; warnings: {notes}" if notes else ""
+    say(f"{summary_line(diagnosis)}; counted: {', '.join(counts)}{warnings}")
 
 
 def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = "") -> None:

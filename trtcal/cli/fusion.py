@@ -115,13 +115,11 @@ def show(fusions: Fusions) -> None:
     }
     print_table(ordered, columns, fusions.model_name, shown=ROWS_SHOWN)
     show_findings(fusions.findings, most(ROWS_SHOWN))
-    whole = len(fusions.matches) - len(fusions.broken)
-    say(
-        f"prediction: {len(fusions.matches)} patterns, {whole} complete, {len(fusions.broken)} broken"
-    )
+    total, broken = len(fusions.matches), len(fusions.broken)
+    say(f"prediction: {total} patterns, {total - broken} complete, {broken} broken")
     if fusions.layers:
-        counts = {word: fusions.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
-        listed = ", ".join(f"{count} {word}" for word, count in counts.items())
+        words = ("agrees", "differs", "unknown")
+        listed = ", ".join(f"{fusions.verdicts.count(word)} {word}" for word in words)
         say(f"evidence: {len(fusions.layers.layers)} engine layers: {listed}")
 
 

@@ -24,16 +24,7 @@ from trtcal.cli.options import (
     required,
     tags_of,
 )
-from trtcal.cli.output import (
-    Columns,
-    note,
-    print_csv,
-    print_json,
-    print_limits,
-    print_table,
-    progress,
-    say,
-)
+from trtcal.cli.output import note, print_csv, print_json, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,12 +122,15 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --project r
         entries = history.entries(self.project, self.last, tags=tags_of(self.tags))
         if not entries:
             _say_empty(history, self.project, self.tags)
-        columns: Columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
-        columns = {**columns, "verdict": "{verdict}", "variant": "{variant}"}
-        if any(entry.tags for entry in entries):
-            columns = {**columns, "tags": lambda entry: words_of(entry.tags)}
         document = [entry.to_document() for entry in entries]
-        self.present(document, lambda: print_table(entries, columns))
+        self.present(document, lambda: _list(entries))
+
+
+def _list(entries: Sequence[Entry]) -> None:
+    columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
+    columns |= {"verdict": "{verdict}", "variant": "{variant}"}
+    tags = {"tags": lambda entry: words_of(entry.tags)} if any(e.tags for e in entries) else {}
+    print_table(entries, {**columns, **tags})
 
 
 def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
@@ -187,15 +181,14 @@ class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
 
 def show_diff(difference: RunDifference) -> None:
     """Print the differences between two runs."""
-    columns: Columns = {
+    words = {True: "better", False: "worse"}
+    columns: dict[str, Any] = {
         "variant": "{variant}",
         "figure": "{figure}",
         "before": "{before:.6g}",
         "after": "{after:.6g}",
         "change": lambda row: "" if row.share is None else f"{100 * row.share:+.2f} %",
-        "for": lambda row: {True: "better", False: "worse"}.get(
-            row.is_better, "noise" if row.is_noise else ""
-        ),
+        "for": lambda row: words.get(row.is_better, "noise" if row.is_noise else ""),
     }
     print_table(difference.changed, columns, shown=FIGURES_SHOWN)
     for what, names in (("gone", difference.gone), ("new", difference.new)):

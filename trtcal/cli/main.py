@@ -99,9 +99,8 @@ class LazyGroup(MovedGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command."""
         if cmd_name in CORE:
-            command: click.Command = import_module(
-                f"trtcal.cli.{cmd_name.replace('-', '_')}"
-            ).command
+            module = import_module(f"trtcal.cli.{cmd_name.replace('-', '_')}")
+            command: click.Command = module.command
             return command
         extension = extension_commands().get(cmd_name)
         return extension.load() if extension else None

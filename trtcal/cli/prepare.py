@@ -87,7 +87,7 @@ class Prepare(
             "equality": equality and {**vars(equality), "largest": equality.largest},
             "cut": tail and {"at": tail.cut, "outputs": tail.outputs, "operators": tail.operators},
         }
-        kind = "random" if self.random_samples else ""
+        kind = "random " if self.random_samples else ""
         self.present_onnx(path, written, document, lambda: _show(prepared, equality, kind))
         if tail and not self.as_json:
             cut_off = ", ".join(f"{count} {op}" for op, count in tail.operators.items())
@@ -136,10 +136,9 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
     for line in prepared.notes:
         say(f"not changed: {line}")
     if equality:
-        samples = f"{equality.samples} {kind} samples".replace("  ", " ")
         say(
-            f"largest relative difference over {samples}: {equality.largest:.3g} "
-            f"(rounding explains {equality.tolerance:g})"
+            f"largest relative difference over {equality.samples} {kind}samples: "
+            f"{equality.largest:.3g} (rounding explains {equality.tolerance:g})"
         )
     else:
         say("the models were not run: give --data to compare their outputs")

@@ -45,14 +45,8 @@ from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
 from trtcal.pipeline.journal import Journal, Say
 from trtcal.ptq.improver import Improved, improve, improved_digests, read_improved, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
-from trtcal.quantization import (
-    Plan,
-    find_layers,
-    quantize,
-    tensors_to_observe,
-    write_plan,
-    write_quantized,
-)
+from trtcal.quantization import Plan, find_layers, quantize, tensors_to_observe, write_quantized
+from trtcal.quantization.plan import write_plan
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
 from trtcal.runs.diff import against_last, warn_of_fall
@@ -105,12 +99,11 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
         path = journal.folder / "histograms.npz"
         if path.name in journal.done:
             observation = read_observation(path)
-            record(observation.digest)
-            return observation
-        batch, workers = settings.batch, settings.workers
-        options = ObserveOptions(batch, workers=workers, checkpoint=unfinished(path))
-        observation = observe(inputs.prepared, data, tensors, options, advance, journal.say)
-        write_observation(path, observation)
+        else:
+            batch, workers = settings.batch, settings.workers
+            options = ObserveOptions(batch, workers=workers, checkpoint=unfinished(path))
+            observation = observe(inputs.prepared, data, tensors, options, advance, journal.say)
+            write_observation(path, observation)
         record(observation.digest)
     return observation
 
@@ -174,9 +167,8 @@ def quantize_all(
     if inputs.config.build.compares_fp16:
         requests.append((FP16_VARIANT, calibrations[settings.method], Plan(default="fp16")))
     files = [write_variant(inputs, inputs.prepared, *request, journal) for request in requests]
-    return files + [
-        write_improved_variant(inputs, *each, journal) for each in inputs.config.efforts
-    ]
+    files += [write_improved_variant(inputs, *each, journal) for each in inputs.config.efforts]
+    return files
 
 
 def write_improved_variant(inputs: Inputs, name: str, effort: str, journal: Journal) -> Path:

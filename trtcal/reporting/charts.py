@@ -96,9 +96,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indexes of the (latency, accuracy) that no other one beats, by rising latency."""
 
     def beaten(point: tuple[float, float]) -> bool:
-        return any(
-            rival[0] <= point[0] and rival[1] >= point[1] and rival != point for rival in points
-        )
+        return any(each[0] <= point[0] and each[1] >= point[1] and each != point for each in points)
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
     return sorted(front, key=lambda index: points[index])

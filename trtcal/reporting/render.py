@@ -49,9 +49,8 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
             f"{name} is not a report that trtcal wrote, or it was edited",
             "give a report as `trtcal report` or `trtcal run` wrote it",
         )
-    sealed = dict(
-        part.rpartition(" ")[::2] for part in seal[1].decode("latin-1").split("; ") if part
-    )
+    parts = filter(None, seal[1].decode("latin-1").split("; "))
+    sealed = dict(part.rpartition(" ")[::2] for part in parts)
     actual = digests_of_parts(raw[: seal.start()] + raw[seal.end() :])
     return [part for part in {**sealed, **actual} if sealed.get(part) != actual.get(part)]
 

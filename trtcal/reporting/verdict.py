@@ -141,11 +141,9 @@ def judge(
     looks wrong in the calibration data, and `tails` which of their samples reach farthest.
     """
     broken = breaches or {}
-    limits = judge_variants(comparison) if comparison.candidates else {}
-    judged = [
-        _Judged(row, limits[row.name], tuple(broken.get(row.model, ())))
-        for row in comparison.candidates
-    ]
+    rows = comparison.candidates
+    limits = judge_variants(comparison) if rows else {}
+    judged = [_Judged(row, limits[row.name], tuple(broken.get(row.model, ()))) for row in rows]
     crashes = [f"{crash['variant']} does not run: {crash['why']}." for crash in comparison.crashes]
     if not judged:
         word = DO_NOT if crashes else INCONCLUSIVE
@@ -162,7 +160,7 @@ def judge(
     answers = tuple(_pays(speeds, best.row, comparison.alternative))
     is_timed = best.judges_speed and not best.row.times
     is_timed = is_timed or any(speed.time.is_measured for speed in speeds)
-    reasons = warnings(best.row, is_timed, builds, failed_builds, comparison.rows[0].model)
+    reasons = warnings(best.row, is_timed, builds, failed_builds or {}, comparison.rows[0].model)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*(each.sentence for each in answers if each.answer != INT8), *crashes)
@@ -366,11 +364,7 @@ def _agreeing(row: Row) -> str:
 
 
 def warnings(
-    row: Row,
-    judges_speed: bool,
-    builds: Sequence[Build] = (),
-    failed_builds: Mapping[str, str] | None = None,
-    reference: str | None = None,
+    row: Row, is_timed: bool, builds: Sequence[Build], failed: Mapping[str, str], reference: str
 ) -> tuple[str, ...]:
     """Return what should be known before shipping a variant that holds its limits.
 
@@ -378,8 +372,8 @@ def warnings(
     """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
-    targets = targets or refused_targets(failed_builds or {}) or [t.target for t in row.times]
-    reasons = [] if judges_speed else [_speed_warning(row, targets)]
+    targets = targets or refused_targets(failed) or [t.target for t in row.times]
+    reasons = [] if is_timed else [_speed_warning(row, targets)]
     reasons += _of_evaluation(row)
     if not own:
         reasons.append(
@@ -396,7 +390,7 @@ def warnings(
     if skipped:
         layers = text.count(len(skipped), "layer was", "layers were")
         reasons.append(f"{layers} not quantized: {some(sorted(skipped))}.")
-    return (*reasons, *_not_built(failed_builds or {}))
+    return (*reasons, *_not_built(failed))
 
 
 def _not_built(failed: Mapping[str, str]) -> Iterator[str]:
@@ -425,7 +419,7 @@ def _of_evaluation(row: Row) -> list[str]:
 
 
 def _larger_engines(
-    name: str, own: Sequence[Build], builds: Sequence[Build], reference: str | None
+    name: str, own: Sequence[Build], builds: Sequence[Build], reference: str
 ) -> Iterator[str]:
     floats = (build for build in builds if build.model == reference)
     plain = {build.target: build.measured.get("engine_bytes") for build in floats}

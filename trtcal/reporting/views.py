@@ -18,15 +18,7 @@ from trtcal.metrics import METRICS, PERCENT, TIMED, labelled, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
-from trtcal.reporting import engines, text
-from trtcal.reporting.advice import (
-    config_of,
-    measuring_layers,
-    next_step,
-    origin_of,
-    plan_of,
-    run_files,
-)
+from trtcal.reporting import advice, engines, text
 from trtcal.reporting.charts import LAYOUTS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
@@ -42,10 +34,7 @@ RAW_TIMES = {*TIMED} - {"speedup"}  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
 """By the digest of a plan of all in INT8, which needs no file: the precision of its rest."""
-WORDS = {
-    NEAREST: "no optimization",
-    **{optimization.name: optimization.what for optimization in OPTIMIZATIONS},
-}
+WORDS = {NEAREST: "no optimization"} | {each.name: each.what for each in OPTIMIZATIONS}
 
 
 def shown(document: Document) -> View:
@@ -80,8 +69,8 @@ def shown(document: Document) -> View:
             if build["model_name"] == verdict["variant"] and build["target"] != CPU
         ],
         "gpu_targets": gpu_targets(document),
-        "run_files": run_files(document),
-        "next_step": next_step(document),
+        "run_files": advice.run_files(document),
+        "next_step": advice.next_step(document),
         "first_steps": first_steps(document, findings["shown"], chosen),
         "the_costs": document["measured"].get("costs"),
         "cost_rows": cost_rows(document, rows),
@@ -106,9 +95,9 @@ def shown(document: Document) -> View:
         "lines_shown": {event["row_id"] for event in events},
         "known_tensors": known_tensors(document),
         "run_command": run.get("command"),
-        "commands": list(commands(document)),
+        "commands": [*commands(document)],
         "made_by": made_by(document, rows),
-        "digests": digests(document),
+        "digests": [*digests(document)],
         "marks": MARKS,
         "nodes_shown": 12,
         "alike_shown": 40,
@@ -206,7 +195,7 @@ def first_steps(document: Document, findings: Sequence[View], row: View | None) 
     own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
     findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
     steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
-    command = measuring_layers(document)
+    command = advice.measuring_layers(document)
     worst = [{"tensor": figure, "command": command} for figure in layerwise(row).enters(1)]
     return [*worst, *steps] if fails else [*steps, *worst]
 
@@ -456,11 +445,11 @@ def commands(document: Document) -> Iterator[str]:
 
     What is quantized, built and compared is the variant of the verdict.
     """
-    files = run_files(document)
+    files = advice.run_files(document)
     folder, model = (files["folder"], files["model"]) if files else ("RUN_FOLDER", "MODEL.onnx")
-    calibration = config_of(files) if files else ("--data", "CALIBRATION_DATA")
-    test = config_of(files) if files else ("--data", "TEST_DATA")
-    quantization, optimized = origin_of(document)
+    calibration = advice.config_of(files) if files else ("--data", "CALIBRATION_DATA")
+    test = advice.config_of(files) if files else ("--data", "TEST_DATA")
+    quantization, optimized = advice.origin_of(document)
     methods = {ranges["method"]: ranges["digest"] for ranges in document["calibrations"]}
     chosen = ""
     for method in methods or ["percentile"]:
@@ -469,7 +458,7 @@ def commands(document: Document) -> Iterator[str]:
         if not chosen or methods[method] == quantization.get("calibration"):
             chosen = output
     ranges = None if quantization.get("calibration") == NONE else chosen  # None: weights alone
-    plan = plan_of(document, folder) if files else ()
+    plan = advice.plan_of(document, folder) if files else ()
     words = (*(calibration if files or optimized else ()), *plan)
     options = {"improve": optimized["effort"]} if optimized else {"calibration": ranges}
     is_int8 = engines.formats_of(document) <= {"int8"}
@@ -514,29 +503,27 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
     return commands_by_name
 
 
-def digests(document: Document) -> list[tuple[str, str]]:
-    """Return every digest and fingerprint that the report rests on, with what it is of."""
-    comparison = document["comparison"]
-    entries = [("this report", document["digest"])]
-    if comparison:
-        entries.append(("comparison", comparison["digest"]))
-        entries.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
-        rows = comparison["rows"]
-        entries += [(f"fingerprint of model {row['name']}", row["model"]) for row in rows]
+def digests(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield every digest and fingerprint that the report rests on, after what it is of."""
+    yield "this report", document["digest"]
+    if comparison := document["comparison"]:
+        yield "comparison", comparison["digest"]
+        yield f"test data {comparison['dataset_name']}", comparison["dataset"]
+        for row in comparison["rows"]:
+            yield f"fingerprint of model {row['name']}", row["model"]
     for row in document["tests"]:
-        entries.append((f"A/B test of {row['candidate']} against {row['baseline']}", row["digest"]))
+        yield f"A/B test of {row['candidate']} against {row['baseline']}", row["digest"]
     for row in document["calibrations"]:
-        entries.append((f"calibration {row['method']}", row["digest"]))
-        entries.append((f"calibration data of {row['method']}", row["dataset"]))
-        entries.append((f"histograms of {row['method']}", row["histograms"]))
+        yield f"calibration {row['method']}", row["digest"]
+        yield f"calibration data of {row['method']}", row["dataset"]
+        yield f"histograms of {row['method']}", row["histograms"]
     for row in document["optimizations"]:
         names = ", ".join(row["variants"]) or "no variant"
-        entries.append((f"optimizations of {names}", row["optimizations"]))
-        entries.append((f"record of optimizations of {names}", row["digest"]))
-        entries += [(f"ranges of {names}", ranges["digest"]) for ranges in row["calibrations"]]
+        yield f"optimizations of {names}", row["optimizations"]
+        yield f"record of optimizations of {names}", row["digest"]
+        yield from ((f"ranges of {names}", ranges["digest"]) for ranges in row["calibrations"])
     if document["data_check"]:
-        entries.append(("data check", document["data_check"]["digest"]))
-    entries += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
+        yield "data check", document["data_check"]["digest"]
+    yield from ((f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"])
     for row in document["builds"]:
-        entries.append((f"build of {row['model_name']} for {row['target']}", row["digest"]))
-    return entries
+        yield f"build of {row['model_name']} for {row['target']}", row["digest"]
