@@ -14,7 +14,6 @@ import click
 from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import (
     StatusLine,
-    is_unread,
     json_printer,
     most,
     note,
@@ -23,6 +22,7 @@ from trtcal.cli.output import (
     say_wrapped,
     warning,
 )
+from trtcal.documents.streams import output
 from trtcal.errors import INTERRUPTED, GateFailed
 from trtcal.formats import PLANNED, PRECISIONS
 from trtcal.reporting.text import shorten
@@ -276,7 +276,7 @@ def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
         for lines in _portions(file, is_growing=True):
             status.clear()
             live.read(lines)
-            if is_unread():
+            if output().is_dropped:
                 break
             status.show(live.text())
     finally:

@@ -288,18 +288,6 @@ def joined_tasks(configured: Tasks, chosen: Tasks) -> Tasks:
     return {**({"": configured} if isinstance(configured, str) else configured), **chosen}
 
 
-def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
-    """Return a model made ready for Q/DQ; nodes that the passes left alone are noted."""
-    from trtcal.model.passes import prepare_with_record
-    from trtcal.pipeline.own_passes import passes_of
-
-    settings, passes = config.prepare, passes_of(config)
-    prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add, passes)
-    for line in prepared.notes:
-        note(f"note: not changed: {line}")
-    return prepared.model
-
-
 class JsonOptions(Options):
     """The options of a command that prints its result as text or as JSON."""
 
@@ -469,6 +457,17 @@ class ConfigOptions(JsonOptions):
         """The configuration given, or that of the current folder, or an empty one."""
         return config_here(self.config_path)
 
+    def ready(self, model: Model, skipped: Sequence[str] = ()) -> Model:
+        """Return a model made ready for Q/DQ; nodes that the passes left alone are noted."""
+        from trtcal.model.passes import prepare_with_record
+        from trtcal.pipeline.own_passes import passes_of
+
+        settings, passes = self.config.prepare, passes_of(self.config)
+        prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add, passes)
+        for line in prepared.notes:
+            note(f"note: not changed: {line}")
+        return prepared.model
+
 
 class JudgingOptions(ConfigOptions, LimitOptions):
     """The options of a command that holds what it measures to limits: given here or in trtcal.toml."""
@@ -572,11 +571,10 @@ class TaskOptions(OutputOptions, ConfigOptions):
         """The outputs that count, given here or in trtcal.toml; none means all."""
         return self.output_names or self.config.outputs
 
-
-def say_guesses(reader: TaskReader) -> None:
-    """Note what each output was taken for, and why, where the user did not say."""
-    for guess in reader.known.guesses if reader.known else ():
-        note(f"guessed: {guess}")
+    def say_guesses(self, reader: TaskReader) -> None:
+        """Note what each output was taken for, and why, where the user did not say."""
+        for guess in reader.known.guesses if reader.known else ():
+            note(f"guessed: {guess}")
 
 
 class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions, MeasureOptions):
@@ -627,7 +625,7 @@ class PreparedOptions(DataOptions, ModelOptions, SkipOptions):
         """Return a model made ready for Q/DQ, with optimizations if there are any."""
         from trtcal.ptq.artifact import read_optimizations
 
-        prepared = prepare(model, self.config, self.skipped)
+        prepared = self.ready(model, self.skipped)
         return read_optimizations(optimizations).apply(prepared) if optimizations else prepared
 
 

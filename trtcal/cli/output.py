@@ -124,11 +124,6 @@ def print_csv(rows: Iterable[Sequence[object]]) -> None:
     stream.flush()
 
 
-def is_unread() -> bool:
-    """Whether nobody reads standard output any more."""
-    return output().is_dropped
-
-
 class _Cells(string.Formatter):
     """Writes a thing's fields by their names, or a sequence's by their places; None as `missing`."""
 

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from trtcal.cli.advice import recall, remember
-from trtcal.cli.options import (
-    DataOptions,
-    JsonOptions,
-    PairOptions,
-    add_commands,
-    argument,
-    option,
-    prepare,
-)
+from trtcal.cli.options import DataOptions, JsonOptions, PairOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, note, print_table, progress, reasons, say
 
 if TYPE_CHECKING:
@@ -187,10 +179,9 @@ class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data ima
         tensors = most_stretched([Calibration.read(path) for path in self.tables], TENSORS)
         model = load_model(self.model)
         dataset = self.open_data(model, self.config.calibration)
-        prepared = prepare(model, self.config)
         title = f"finding the samples that stretch {len(tensors)} ranges"
         with progress(title, len(dataset), "samples") as advance:
-            tails = find_tails(prepared, dataset, tensors, advance)
+            tails = find_tails(self.ready(model), dataset, tensors, advance)
         reaches = [(name, reach) for name, own in tails.tensors.items() for reach in own]
         columns: Columns = {
             "tensor": "{0}",

@@ -12,25 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trtcal.cli.advice import advise, recall
-from trtcal.cli.options import (
-    CalibratedOptions,
-    LimitOptions,
-    TaskOptions,
-    VerdictOptions,
-    option,
-    say_guesses,
-)
-from trtcal.cli.output import (
-    Columns,
-    note,
-    print_table,
-    progress,
-    remark,
-    say,
-    say_written,
-    show_coverage,
-    warning,
-)
+from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, VerdictOptions, option
+from trtcal.cli.output import note, print_table, progress, remark, say, show_coverage, warning
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
 from trtcal.limits import BROKEN, UNDECIDED, Judgement, Limit, parse_limits, require
@@ -46,20 +29,20 @@ LAYERS_SHOWN = 4
 """Layers that are named of many, and plans that are out for infinite values."""
 
 
-def show(document: dict[str, Any], folder: Path) -> None:
+def show(document: dict[str, Any]) -> None:
     """Print the plans from fastest to most accurate, the recommended one and why."""
     from trtcal.documents import from_fields
     from trtcal.quantization.coverage import Coverage
 
     is_mixed = document["precisions"] != ["int8"] or document["goal"] == "smallest"
-    of_mixed: Columns = {
+    of_mixed: dict[str, Any] = {
         "other": lambda row: ", ".join(
             f"{count} {name}"
             for name, count in Counter(row["narrow_layers"].values()).most_common()
         ),
         "MB": "{size_mb:.3g}",
     }
-    columns: Columns = {
+    columns: dict[str, Any] = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
         **(of_mixed if is_mixed else {}),
@@ -87,7 +70,6 @@ def show(document: dict[str, Any], folder: Path) -> None:
         say(f"recommended: {plan['plan']}: {document['reason']}")
         say(f"to apply it: {plan['command']}")
     _show_tested(document)
-    say_written(folder / "search.json", document["digest"])
 
 
 def _recommended(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -222,10 +204,10 @@ class Search(
             with together():
                 improved.write(optimizations, record, ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
-        say_guesses(settings.reader)
+        self.say_guesses(settings.reader)
         with together():
             document = write_search(self.output, result, settings, loaded, files, dataset)
-        self.present(document, lambda: show(document, self.output))
+        self.present(document, lambda: show(document), self.output / "search.json")
         self._advise(document)
         _require(document)
         if document["limits"]:

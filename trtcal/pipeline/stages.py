@@ -13,14 +13,7 @@ from trtcal.backends.base import build
 from trtcal.backends.bisection import BISECT_S
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend, floated
-from trtcal.calibration import (
-    Observation,
-    ObserveOptions,
-    calibrate,
-    observe,
-    read_observation,
-    write_observation,
-)
+from trtcal.calibration import Observation, ObserveOptions, cached, calibrate, observe
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
 from trtcal.check.evaluation_data import EvaluationCheck
@@ -97,13 +90,13 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
         journal.progress(title, len(data)) as advance,
     ):
         path = journal.folder / "histograms.npz"
-        if path.name in journal.done:
-            observation = read_observation(path)
-        else:
-            batch, workers = settings.batch, settings.workers
-            options = ObserveOptions(batch, workers=workers, checkpoint=unfinished(path))
-            observation = observe(inputs.prepared, data, tensors, options, advance, journal.say)
-            write_observation(path, observation)
+        batch, workers = settings.batch, settings.workers
+        options = ObserveOptions(batch, workers=workers, checkpoint=unfinished(path))
+
+        def make() -> Observation:
+            return observe(inputs.prepared, data, tensors, options, advance, journal.say)
+
+        observation = cached(path, inputs.model, data, tensors, make)
         record(observation.digest)
     return observation
 
