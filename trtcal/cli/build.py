@@ -137,7 +137,8 @@ def _build_one(
     backend, target = place
     build_options = _with_sizes(options, _build_options(options, model, target), model)
     settings = options.config_of_builds
-    live, diagnoses = Live(), list[Diagnosis]()
+    live = Live()
+    diagnoses: list[Diagnosis] = []
     limit_s = math.inf if options.bisect else BISECT_S
 
     def examine(result: Build) -> None:

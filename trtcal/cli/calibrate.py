@@ -119,7 +119,8 @@ class Calibrate(
         observed, select = split_for_auto(prepared, dataset, chosen)
         output = self.output or Path("calibration.json")
 
-        kept, checks = self.histograms or output, list[DataCheck]()
+        kept = self.histograms or output
+        checks: list[DataCheck] = []
 
         def count(network: Model, names: list[str], place: Path) -> Observation:
             how = _observe_options(self, unfinished(place))
