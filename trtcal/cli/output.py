@@ -17,18 +17,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from trtcal.documents import to_json
-from trtcal.documents.streams import (
-    AS_IS,
-    IN_JSON,
-    JOINED,
-    Guarded,
-    errors,
-    guarded,
-    output,
-    visible,
-    visible_cell,
-)
+from trtcal.documents import streams, to_json
 from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
@@ -91,7 +80,7 @@ def reasons(of: Mapping[str, str], shown: int = 3) -> Iterator[tuple[str, str]]:
 
 def printable(text: object) -> str:
     """Return text with control, format and direction characters shown as escapes, on one line."""
-    return visible(str(text).translate(BLANKS))
+    return streams.visible(str(text).translate(BLANKS))
 
 
 def print_json(document: object) -> None:
@@ -103,24 +92,25 @@ def print_json(document: object) -> None:
 @contextlib.contextmanager
 def json_printer() -> Iterator[Callable[[str], None]]:
     """Yield a function that prints pieces of JSON on standard output."""
-    stream = output(IN_JSON)
+    stream = streams.output(streams.IN_JSON)
     yield stream.utf8()
     stream.flush()
 
 
 def print_page(text: str) -> None:
     """Print a whole text on standard output: Markdown, a script, help."""
-    stream = output(JOINED)
+    stream = streams.output(streams.JOINED)
     stream.utf8()(text)
     stream.flush()
 
 
 def print_csv(rows: Iterable[Sequence[object]]) -> None:
     """Print rows as CSV in which texts are quoted, visible, and no formulas; numbers stay numbers."""
-    stream = output()
+    stream = streams.output()
     writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     for row in rows:
-        writer.writerow([visible_cell(cell) if isinstance(cell, str) else cell for cell in row])
+        cells = (streams.visible_cell(each) if isinstance(each, str) else each for each in row)
+        writer.writerow(cells)
     stream.flush()
 
 
@@ -171,7 +161,7 @@ def print_table(
             for cell in columns.values()
         ]
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
-    stream = output(AS_IS)  # all texts in it are printable; the rest is the terminal's own
+    stream = streams.output(streams.AS_IS)  # its texts are printable; the rest is the terminal's
     console = _console(stream)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         console.width = 140
@@ -182,7 +172,7 @@ def print_table(
     say_more(len(every), rows)
 
 
-def _console(stream: Guarded) -> Console:
+def _console(stream: streams.Guarded) -> Console:
     from rich.console import Console
 
     return Console(file=cast("IO[str]", stream))
@@ -194,10 +184,10 @@ def _shortened(text: str) -> str:
 
 def say(message: str) -> None:
     """Print one line on standard output."""
-    _print_line(output(), message)
+    _print_line(streams.output(), message)
 
 
-def _print_line(stream: Guarded, text: str) -> None:
+def _print_line(stream: streams.Guarded, text: str) -> None:
     stream.write(f"{printable(text)}\n")
     stream.flush()
 
@@ -224,7 +214,7 @@ def say_written(path: Path, digest: str) -> None:
 def note(message: str) -> None:
     """Print one line about the work, not its result, on standard error, unless with -q."""
     if not is_quiet():
-        _print_line(errors(), message)
+        _print_line(streams.errors(), message)
 
 
 def remark(message: str) -> None:
@@ -243,7 +233,7 @@ def error(
     """Print on standard error what went wrong, what to do about it, and the page that says more."""
     for name, text in ((label, message), ("hint", hint), ("docs", page)):
         if text:
-            _print_line(errors(), f"{name}: {text}")
+            _print_line(streams.errors(), f"{name}: {text}")
 
 
 def warn_in_our_words() -> None:
@@ -312,9 +302,10 @@ def _bars(*columns: ProgressColumn) -> Iterator[tuple[Progress, Callable[[str], 
     """Yield bars on a terminal's standard error, and what prints a line every 10 s on another one."""
     from rich.progress import Progress
 
-    console, every = _console(errors(AS_IS)), Every()
+    console, every = _console(streams.errors(streams.AS_IS)), Every()
     disable = is_quiet() or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bars, guarded():
+    shown = Progress(*columns, console=console, transient=True, disable=disable)
+    with shown as bars, streams.guarded():
         yield bars, (lambda text: None) if console.is_terminal else every.show
 
 
@@ -322,7 +313,7 @@ class StatusLine:
     """One line on standard error that the next one replaces; without a terminal, a few lines."""
 
     def __init__(self) -> None:
-        self._is_terminal = bool(errors().isatty())
+        self._is_terminal = bool(streams.errors().isatty())
         self._next_s = 0.0
 
     def show(self, text: str) -> None:
@@ -342,7 +333,7 @@ class StatusLine:
             self._put("\r\x1b[2K")
 
     def _put(self, text: str) -> None:
-        stream = errors(AS_IS)
+        stream = streams.errors(streams.AS_IS)
         stream.write(text)
         stream.flush()
 

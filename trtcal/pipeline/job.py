@@ -7,22 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtcal import documents
 from trtcal.backends.options import BuildOptions, with_sizes, write_range
 from trtcal.calibration import calibrate
 from trtcal.check.issues import DataCheck
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
 from trtcal.data.issues import DataIssue
-from trtcal.documents import (
-    FILES,
-    Document,
-    canonical_json,
-    digest_bytes,
-    digest_file,
-    resuming_entries,
-    to_fields,
-    write_text,
-)
+from trtcal.documents import FILES, Document
 from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement, judge_counts
@@ -95,7 +87,7 @@ def run(
     followers = followers_of(config)
     inputs = open_inputs(config, say, followers=followers)
     origin = _origin(inputs, guessed is None)
-    with resuming_entries(folder, all_outputs(), _key(origin, config)) as place:
+    with documents.resuming_entries(folder, all_outputs(), _key(origin, config)) as place:
         write_settings(place, config, folder)
         reads = inputs.calibration_data.reads
         journal = Journal(place, origin, reporter, say, [], followers, reads)
@@ -104,7 +96,7 @@ def run(
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
-            write_text(journal.folder / FILE, guessed)
+            documents.write_text(journal.folder / FILE, guessed)
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
@@ -140,7 +132,7 @@ def run_stages(
         comparison = comparison.joined(stages.compare_all(inputs, improved, journal, sizes))
     stages.record_comparison(inputs, [*variants, *improved], comparison, journal)
     stages.write_followers(journal)
-    journal.origin.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
+    journal.origin.data_reads = [*map(documents.to_fields, inputs.calibration_data.summary())]
     journal.origin.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
         document = stages.report_document(journal, inputs.config, history)
@@ -159,7 +151,7 @@ def _key(origin: Origin, config: Config) -> str:
     data = (origin.model, origin.calibration_data, origin.evaluation_data, origin.scripts)
     packages = {**origin.measured.packages, "trtcal": __version__}
     table = to_table(config, config.run_folder)
-    return digest_bytes(canonical_json([table, *data, packages]))
+    return documents.digest_bytes(documents.canonical_json([table, *data, packages]))
 
 
 def _origin(inputs: Inputs, is_configured: bool) -> Origin:
@@ -174,7 +166,7 @@ def _origin(inputs: Inputs, is_configured: bool) -> Origin:
     return Origin(
         model.fingerprint,
         *(inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint),
-        scripts={key: digest_file(file) for key, (file, *_) in scripts.items()},
+        scripts={key: documents.digest_file(file) for key, (file, *_) in scripts.items()},
         cost=config.cost.to_document(),
         source=source_of(model.proto),
         measured=Measured(files, configuration),

@@ -10,28 +10,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from trtcal import documents
 from trtcal.config import Config, CostConfig
 from trtcal.data.issues import DataIssue
-from trtcal.documents import (
-    Document,
-    canonical_json,
-    digest_file,
-    from_fields,
-    parsing,
-    read_document,
-    read_json,
-    seal,
-    to_fields,
-)
+from trtcal.documents import Document, parsing, read_document, read_json
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
+from trtcal.evidence.findings import Finding
 from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
@@ -111,8 +103,8 @@ def _assembled(findings: Findings) -> Document:
         **({"cost": cost} if cost else {}),
         "measured": _measured(findings),
     }
-    plain: Document = json.loads(canonical_json(body))
-    return seal(plain)
+    plain: Document = json.loads(documents.canonical_json(body))
+    return documents.seal(plain)
 
 
 def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list[Document]:
@@ -209,7 +201,7 @@ def _measured(findings: Findings) -> Document:
         verdict = without_comparison(findings.builds, failed)
     else:
         issues = (findings.data_check or {"issues": ()})["issues"]
-        calibration_issues = [from_fields(DataIssue, issue) for issue in issues]
+        calibration_issues = [documents.from_fields(DataIssue, issue) for issue in issues]
         known = findings.failed_builds, _breaches(findings), calibration_issues
         verdict = judge(comparison, findings.builds, *known, findings.tails)
     rows = comparison.rows if comparison else ()
@@ -245,10 +237,10 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
 def _build_measured(build: Build, findings: Findings) -> Document:
     log = read_log(build.log)
     if log is not None:
-        log["is_original"] = digest_file(build.log) == build.measured.get("log_digest")
+        log["is_original"] = documents.digest_file(build.log) == build.measured.get("log_digest")
     diagnosis = findings.diagnoses.get(build.digest)
     rows = findings.comparison.rows if findings.comparison else ()
-    own = [to_fields(each) for row in rows if row.model == build.model for each in row.findings]
+    own = (each for row in rows if row.model == build.model for each in row.findings)
     return {
         **build.measured,
         "where": findings.where[build.digest],
@@ -258,12 +250,12 @@ def _build_measured(build: Build, findings: Findings) -> Document:
     }
 
 
-def _diagnosis(document: Document, own: Sequence[Document] = ()) -> Document:
+def _diagnosis(document: Document, own: Iterable[Finding] = ()) -> Document:
     """Return a diagnosis with its costliest findings, and how many of each kind there are.
 
     `own` are what the comparison found of the same model.
     """
-    every = [*own, *document["findings"]]
+    every = [*map(documents.to_fields, own), *document["findings"]]
     kinds = Counter(finding["kind"] for finding in every)
     kept = _kept(document, ("accepted", "limits", "counts", "notes"))
     return {"findings": every[:FINDINGS_KEPT], "kinds": kinds, **kept}
