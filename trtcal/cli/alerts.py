@@ -48,8 +48,7 @@ def _run(command_line: str, document: dict[str, Any]) -> None:
         finally:
             printed.seek(0)
             lines = printed.read(ALERT_BYTES).decode("utf-8", "replace").splitlines()
-            for line in lines[:ALERT_LINES]:
-                note(f"alert: {line}")
+            note(*lines[:ALERT_LINES], head="alert: ")
     if done.returncode:
         note(f"note: the alert {command_line!r} ended with status {done.returncode}")
 

@@ -11,7 +11,7 @@ import click
 from trtcal.cli.advice import advise
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import DataOptions, JsonOptions, add_commands, argument, config_here, option
-from trtcal.cli.output import Columns, note, print_table, say, say_written
+from trtcal.cli.output import Columns, print_table, remark, say, say_written
 from trtcal.cli.verify import KEY_VARIABLE
 from trtcal.config import FILE, Config
 from trtcal.errors import GateFailed, InputError
@@ -83,12 +83,11 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
 
         check_place(self.output)
         bundle = make_bundle(self._request(), self.output)
-        for line in bundle.notes:
-            note(f"note: {line}")
+        remark(*bundle.notes)
         self.present(_document(bundle), lambda: _show_bundle(bundle))
         if self.key is not None:
             check = command_line("bundle", "verify", self.output, public_key="FILE")
-            note(f"note: `{check}` checks the signature")
+            remark(f"`{check}` checks the signature")
         advise(self, "bundle", "matrix", self.output)
 
     def _request(self) -> Request:

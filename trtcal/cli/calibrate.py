@@ -234,5 +234,4 @@ def show_profile(
     phases.lap("this profile")
     profile = replace(profile, phases=phases.seconds)
     profile.write(output.with_suffix(".profile.json"))
-    for line in profile.lines():
-        note(line)
+    note(*profile.lines())

@@ -267,8 +267,7 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
     from trtcal.evaluate.variant_limits import judge_variants
 
-    for line in comparison.task.lines:
-        say(line)
+    say(*comparison.task.lines)
     columns: Columns = {
         "variant": "{name}",
         **comparison.columns(),
@@ -306,8 +305,7 @@ def _show_outputs(comparison: Comparison) -> None:
     print_table(rows, columns, "by output", "-")
 
 
-def _say_warnings(result: Comparison, write: Callable[[str], None], with_times: bool) -> None:
+def _say_warnings(result: Comparison, write: Callable[..., None], with_times: bool) -> None:
     from trtcal.evaluate.comparison import warnings
 
-    for warning in warnings(result, with_times):
-        write(f"warning: {warning}")
+    write(*warnings(result, with_times), head="warning: ")

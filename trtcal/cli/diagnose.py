@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
 from trtcal.cli.options import DataOptions, JudgingOptions, argument, option
-from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage, warning
+from trtcal.cli.output import most, print_limits, remark, say, say_more, show_coverage, warning
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 
@@ -54,12 +54,11 @@ class Diagnose(
 
         diagnosis = _diagnose(self)
         if self.logs and not diagnosis.counts["log_events"]:
-            note("note: the logs have no message of a builder: are they build logs?")
+            remark("the logs have no message of a builder: are they build logs?")
 
         def show_all() -> None:
             show(diagnosis)
-            for line in _details(self):
-                say(f"details: {line}")
+            say(*_details(self), head="details: ")
 
         self.present(diagnosis.to_document(), show_all)
         if self.folder:
@@ -114,8 +113,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     engine = Engine("no layers", ())
     if options.layers:
         engine = read_engine(options.layers, options.profile)
-    for line in engine.notes:
-        note(f"note: {line}")
+    remark(*engine.notes)
     return check_engine(engine, config, options.logs, model, overflow)
 
 
@@ -139,8 +137,7 @@ def show(diagnosis: Diagnosis, all_at: str = "") -> None:
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
-    for entry in diagnosis.unused:
-        note(f"note: [[suppress]] accepts no finding: {entry}")
+    remark(*(f"[[suppress]] accepts no finding: {entry}" for entry in diagnosis.unused))
     counts = (f"{many} {COUNTED_AS.get(name, name)}" for name, many in diagnosis.counts.items())
     notes = ", ".join(f"{many} x {name}" for name, many in [*diagnosis.notes.items()][: most(5)])
     warnings = f"; warnings: {notes}" if notes else ""
@@ -175,8 +172,7 @@ def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = 
 def _show_evidence(evidence: Evidence) -> None:
     first, *others = evidence.text.splitlines() or [""]
     say(f"   {evidence.source} {evidence.place}{f': {first[:200]}' if first else ''}")
-    for line in others:
-        say(f"       {line[:200]}")
+    say(*(line[:200] for line in others), head="       ")
 
 
 def _cost(finding: Finding) -> str:

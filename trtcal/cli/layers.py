@@ -13,7 +13,7 @@ import click
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.fusion import command as fusions
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
-from trtcal.cli.output import Columns, filled, most, note, print_table, say
+from trtcal.cli.output import Columns, filled, most, print_table, remark, say
 from trtcal.errors import InputError
 
 Row = Mapping[str, Any]
@@ -71,8 +71,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         document["estimate"] = estimate if self.gpu else None
 
         def show_all() -> None:
-            for line in document["notes"]:
-                note(f"note: {line}")
+            remark(*document["notes"])
             _show_shares(document)
             _show_layers(document, self.top)
             show_findings(examine(engine.layers).findings, most(self.top))
@@ -190,10 +189,8 @@ class Diff(
         sentences = describe(difference)
 
         def show_sentences() -> None:
-            for line in (*difference.before.notes, *difference.after.notes):
-                note(f"note: {line}")
-            for sentence in sentences:
-                say(sentence)
+            remark(*difference.before.notes, *difference.after.notes)
+            say(*sentences)
 
         self.present({**difference.to_document(), "in_words": list(sentences)}, show_sentences)
 

@@ -396,8 +396,7 @@ class GivenOptions(OutputOptions, MeasureOptions):
         user = self.choices(Config())
         sources = Sources(data, self.test, self.labels, self.targets, output, user)
         config, draft = guess_config(load_model(path), sources, folder.absolute())
-        for line in draft.guesses:
-            note(f"guessed: {line}")
+        note(*draft.guesses, head="guessed: ")
         return config.trusting(False, data, self.test, self.metric_file), draft
 
     def choices(self, config: Config) -> Config:
@@ -464,8 +463,7 @@ class ConfigOptions(JsonOptions):
 
         settings, passes = self.config.prepare, passes_of(self.config)
         prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add, passes)
-        for line in prepared.notes:
-            note(f"note: not changed: {line}")
+        note(*prepared.notes, head="note: not changed: ")
         return prepared.model
 
 
@@ -573,8 +571,7 @@ class TaskOptions(OutputOptions, ConfigOptions):
 
     def say_guesses(self, reader: TaskReader) -> None:
         """Note what each output was taken for, and why, where the user did not say."""
-        for guess in reader.known.guesses if reader.known else ():
-            note(f"guessed: {guess}")
+        note(*(reader.known.guesses if reader.known else ()), head="guessed: ")
 
 
 class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions, MeasureOptions):

@@ -182,14 +182,15 @@ def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_CELL or is_verbose() else f"{text[: LONGEST_CELL - 1]}…"
 
 
-def say(message: str) -> None:
-    """Print one line on standard output."""
-    _print_line(streams.output(), message)
+def say(*lines: object, head: str = "") -> None:
+    """Print each line, behind the head, on standard output."""
+    _print_lines(streams.output(), lines, head)
 
 
-def _print_line(stream: streams.Guarded, text: str) -> None:
-    stream.write(f"{printable(text)}\n")
-    stream.flush()
+def _print_lines(stream: streams.Guarded, lines: Iterable[object], head: str) -> None:
+    for line in lines:
+        stream.write(f"{printable(f'{head}{line}')}\n")
+        stream.flush()
 
 
 def say_wrapped(head: str, text: str) -> None:
@@ -202,8 +203,7 @@ def say_wrapped(head: str, text: str) -> None:
         subsequent_indent=" " * (len(printable(head)) or 2),
         break_on_hyphens=False,
     )
-    for line in wrapper.wrap(printable(text)):
-        say(line)
+    say(*wrapper.wrap(printable(text)))
 
 
 def say_written(path: Path, digest: str) -> None:
@@ -211,15 +211,15 @@ def say_written(path: Path, digest: str) -> None:
     say(f"wrote {path}  {digest[:19]}")
 
 
-def note(message: str) -> None:
-    """Print one line about the work, not its result, on standard error, unless with -q."""
+def note(*lines: object, head: str = "") -> None:
+    """Print lines about the work, not its result, on standard error, unless with -q."""
     if not is_quiet():
-        _print_line(streams.errors(), message)
+        _print_lines(streams.errors(), lines, head)
 
 
-def remark(message: str) -> None:
-    """Print a note that begins with `note: `, unless with -q."""
-    note(f"note: {message}")
+def remark(*lines: object) -> None:
+    """Print notes that begin with `note: `, unless with -q."""
+    note(*lines, head="note: ")
 
 
 def warning(message: str, hint: str | None = None) -> None:
@@ -233,7 +233,7 @@ def error(
     """Print on standard error what went wrong, what to do about it, and the page that says more."""
     for name, text in ((label, message), ("hint", hint), ("docs", page)):
         if text:
-            _print_line(streams.errors(), f"{name}: {text}")
+            _print_lines(streams.errors(), [text], f"{name}: ")
 
 
 def warn_in_our_words() -> None:
@@ -355,8 +355,7 @@ def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None
 def show_coverage(coverage: Coverage) -> None:
     """Print how much of the compute is in INT8, and the largest of the rest with the reasons."""
     say(coverage.headline)
-    for line in coverage.details():
-        say(f"  {line}")
+    say(*coverage.details(), head="  ")
 
 
 def parameters(pairs: Sequence[str]) -> dict[str, int | float | str]:

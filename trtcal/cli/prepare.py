@@ -133,8 +133,7 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
         "skipped": "{skipped}",
     }
     print_table(prepared.records, columns)
-    for line in prepared.notes:
-        say(f"not changed: {line}")
+    say(*prepared.notes, head="not changed: ")
     if equality:
         say(
             f"largest relative difference over {equality.samples} {kind}samples: "

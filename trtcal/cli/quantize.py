@@ -101,8 +101,7 @@ def show_tries(document: dict[str, Any]) -> None:
     }
     title = f"on {document['samples']['selection']} samples held back"
     print_table(document["tries"], columns, title, "-")
-    for name in document["untried"]:
-        say(f"not tried, because the time ran out: {name}")
+    say(*document["untried"], head="not tried, because the time ran out: ")
 
 
 def _decibels(noise: float | None) -> str:

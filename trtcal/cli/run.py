@@ -142,8 +142,7 @@ def _say_why(verdict: Document) -> None:
         by_target.setdefault((speed["target"], speed["source"]), []).append(speed["sentence"])
     for (target, source), sentences in by_target.items():
         say(f"{target}: {' and '.join(dict.fromkeys(sentences))} ({source})")
-    for reason in verdict["reasons"]:
-        say(f"warning: {reason}")
+    say(*verdict["reasons"], head="warning: ")
 
 
 def _history(config: Config) -> History | None:

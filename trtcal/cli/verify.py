@@ -38,8 +38,7 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
         def show() -> None:
             for check in broken:
                 say(f"{check.part}: {check.what}: {check.problem}")
-            for line in _summary(checks):
-                say(line)
+            say(*_summary(checks))
 
         self.present([vars(check) for check in checks], show)
         if broken:
