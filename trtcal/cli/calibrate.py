@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from trtcal.ranges import Calibration, TensorRange
 
 NAMES_SHOWN = 10  # arrays, or doubtful ranges
-CLIPPED = 0.01
-"""Share of a tensor's values beyond its range above which the range is doubtful."""
-STRETCHED = 0.1
-"""Part of the largest value below which a range is doubtful."""
-
+MOST_CLIPPED = 0.01  # of a tensor's values
+LEAST_COVERED = 0.1  # of its largest value
 ALONE = ("batch", "workers", "cluster", "profile", "max_memory", "histograms", "all_tensors")
 """The options that do not go with --how-many."""
 
@@ -213,10 +210,10 @@ def _doubt(row: TensorRange, method: str) -> str | None:
     known = row.note or ""
     if what := known.partition("; ")[2] if method == "auto" else known:
         return what
-    if row.amax < STRETCHED * row.observed_amax:
+    if row.amax < LEAST_COVERED * row.observed_amax:
         times = row.observed_amax / row.amax
         return f"its largest value is {times:.0f} times its range: check for outliers"
-    if row.clipped > CLIPPED:
+    if row.clipped > MOST_CLIPPED:
         return f"{row.clipped:.2%} of its values are clipped"
     return None
 

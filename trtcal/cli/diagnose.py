@@ -159,9 +159,7 @@ def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = 
         if others:
             names = some(finding.subject or finding.what for finding in alike)
             what = f"{count_findings(first.kind, len(alike))}: {names}"
-        say(f"{number}. {first.kind}: {what}")
-        say(f"   why: {first.why}")
-        say(f"   fix: {first.fix}")
+        say(f"{number}. {first.kind}: {what}", f"   why: {first.why}", f"   fix: {first.fix}")
         for evidence in () if others else first.evidence[: most(EVIDENCE_SHOWN)]:
             _show_evidence(evidence)
     say_more(len(groups), count, "findings")

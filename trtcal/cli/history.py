@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trtcal.cli import options
 from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.extended import ExtendedGroup
-from trtcal.cli.options import (
-    DB,
-    JsonOptions,
-    LimitOptions,
-    Options,
-    add_commands,
-    argument,
-    history_path,
-    option,
-    required,
-    tags_of,
-)
+from trtcal.cli.options import JsonOptions, add_commands, argument, option, tags_of
 from trtcal.cli.output import note, print_csv, print_json, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
@@ -42,16 +32,16 @@ def command() -> None:
     """Follow figures over runs: what changed, since when, and by what."""
 
 
-class HistoryOptions(Options):
+class HistoryOptions(options.Options):
     """The option of every command on the history."""
 
-    db: Path | None = option(DB)
+    db: Path | None = option(options.DB)
 
     def open(self) -> History:
         """Return the history."""
         from trtcal.runs.history import History
 
-        return History(history_path(self.db))
+        return History(options.history_path(self.db))
 
 
 class Add(HistoryOptions, example="trtcal history add reports/digits"):
@@ -248,7 +238,7 @@ class Check(
     HistoryOptions,
     AlertOptions,
     JsonOptions,
-    LimitOptions,
+    options.LimitOptions,
     example="trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'",
 ):
     """Check the last run against limits on figures and changes; the status is 1 if one is broken."""
@@ -262,7 +252,7 @@ class Check(
         from trtcal.limits import BROKEN, parse_limits, require
         from trtcal.runs.diff import judge_run
 
-        required(self.limits or None, "a limit", "--limit")
+        options.required(self.limits or None, "a limit", "--limit")
         before, after = _pair(self.open(), self.project, self.against)
         judged = judge_run(parse_limits(self.limits), before, after)
         document = _alert_document(before, after, judged)

@@ -184,16 +184,11 @@ def _run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", "start the same command again", INTERRUPTED)
     except MemoryError:
-        return _say(
-            "out of memory",
-            "use a smaller `batch` in trtcal.toml, or `trtcal calibrate --max-memory`",
-            4,
-        )
+        hint = "use a smaller `batch` in trtcal.toml, or `trtcal calibrate --max-memory`"
+        return _say("out of memory", hint, 4)
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return _say(
-            f"{error.strerror or error}{where}", "check the path and the space on the disk", 4
-        )
+        what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        return _say(what, "check the path and the space on the disk", 4)
     except BaseException as error:  # SystemExit too: no code of others decides on the status
         return _defect(error)
     return result if isinstance(result, int) else 0

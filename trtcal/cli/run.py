@@ -6,18 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from trtcal.cli import options
 from trtcal.cli.advice import advise
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.options import (
-    GivenOptions,
-    PassOptions,
-    TrustOptions,
-    VerdictOptions,
-    argument,
-    option,
-    tags_of,
-)
+from trtcal.cli.options import argument, option, tags_of
 from trtcal.cli.output import note, print_limits, progress, remark, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.documents.streams import command_line
@@ -31,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Run(
-    VerdictOptions,
-    GivenOptions,
-    PassOptions,
-    TrustOptions,
+    options.VerdictOptions,
+    options.GivenOptions,
+    options.PassOptions,
+    options.TrustOptions,
     example="trtcal run model.onnx --data images/ --target sm89",
 ):
     """Do everything for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
 
-
-LAYERS_SHOWN = 4
-"""Layers that are named of many, and plans that are out for infinite values."""
+LAYERS_SHOWN = 4  # of many, and plans that are out for infinite values
 
 
 def show(document: dict[str, Any]) -> None:

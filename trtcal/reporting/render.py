@@ -25,8 +25,6 @@ from trtcal.reporting.tensors import drawn_tensors
 
 SECTION = re.compile(rb'<section id="([\w-]+)".*?</section>', re.DOTALL)
 SEAL = re.compile(rb'<meta name="trtcal-seal" content="([^"]*)">\n')
-END_OF_HEAD = b"</head>"
-FRAME = "frame"
 
 
 def seal_page(page: str) -> str:
@@ -34,7 +32,7 @@ def seal_page(page: str) -> str:
     raw = page.encode("utf-8", "surrogateescape")
     content = "; ".join(f"{part} {digest}" for part, digest in digests_of_parts(raw).items())
     seal = f'<meta name="trtcal-seal" content="{content}">\n'.encode()
-    before, end, after = raw.partition(END_OF_HEAD)
+    before, end, after = raw.partition(b"</head>")
     return (before + seal + end + after).decode("utf-8", "surrogateescape")
 
 
@@ -58,7 +56,7 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
 def digests_of_parts(raw: bytes) -> dict[str, str]:
     """Return the digest of each section by its id, and of the frame: the page without them."""
     sections = {match[1].decode("ascii", "replace"): match[0] for match in SECTION.finditer(raw)}
-    parts = {FRAME: SECTION.sub(rb"<\1>", raw), **sections}
+    parts = {"frame": SECTION.sub(rb"<\1>", raw), **sections}
     return {part: digest_bytes(data) for part, data in parts.items()}
 
 
