@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -285,7 +285,7 @@ def _name(point: Point) -> str:
     return shorten(visible(point.name), NAME_LENGTH)
 
 
-def _draw_labels(axes: Axes, drawn: Drawn, front: Sequence[Box]) -> None:
+def _draw_labels(axes: Axes, drawn: Drawn, front: Iterable[Box]) -> None:
     named = len(drawn) <= NAMES_SHOWN
     texts = [_name(point) if named else str(point.number) for point, _ in drawn]
     anchors = [_on_paper(axes, point.latency_ms, accuracy) for point, accuracy in drawn]
@@ -316,25 +316,21 @@ def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
     return float(across), float(up)
 
 
-def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
+def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> Iterator[Box]:
     corners = [_on_paper(axes, *point) for point in front]
     ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
-    boxes = []
     for (x, y), (next_x, next_y) in zip(corners, ends, strict=True):
-        boxes.append(Box(x, y - 1, next_x, y + 1))
-        boxes.append(Box(next_x - 1, y, next_x + 1, next_y))
-    return boxes
+        yield Box(x, y - 1, next_x, y + 1)
+        yield Box(next_x - 1, y, next_x + 1, next_y)
 
 
-def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
+def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> Iterator[Box]:
     low, high = point.latency_interval
     left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
-    boxes = [Box(left[0], left[1] - 1, right[0], right[1] + 1)]
+    yield Box(left[0], left[1] - 1, right[0], right[1] + 1)
     if point.accuracy_interval:
-        bottom = _on_paper(axes, point.latency_ms, point.accuracy_interval[0])
-        top = _on_paper(axes, point.latency_ms, point.accuracy_interval[1])
-        boxes.append(Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1]))
-    return boxes
+        bottom, top = (_on_paper(axes, point.latency_ms, end) for end in point.accuracy_interval)
+        yield Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1])
 
 
 NAME_LENGTH = 34

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from operator import itemgetter
 from pathlib import Path
@@ -95,7 +95,7 @@ def _assembled(findings: Findings) -> Document:
         "calibrations": [_calibration(calibration) for calibration in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
         "data_check": findings.data_check and _known(findings.data_check, CHECKED),
-        "optimizations": _optimizations(findings, optimized),
+        "optimizations": [*_optimizations(findings, optimized)],
         "plans": sorted(
             (_known(plan.to_document(), PLANNED) for plan in findings.plans),
             key=itemgetter("digest"),
@@ -107,10 +107,9 @@ def _assembled(findings: Findings) -> Document:
     return documents.seal(plain)
 
 
-def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list[Document]:
-    """Return each record with the ranges of the optimized model and the variants that have them."""
+def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> Iterator[Document]:
+    """Yield each record with the ranges of the optimized model and the variants that have them."""
     rows = findings.comparison.rows if findings.comparison else ()
-    records = []
     for record in sorted(findings.optimizations, key=itemgetter("digest")):
         model = _fingerprint(record)
         own = [_calibration(calibration) for calibration in optimized if calibration.model == model]
@@ -121,8 +120,7 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list
             for name, origin in origins.items()
             if origin.get("calibration") in digests or origin.get("model") == model
         ]
-        records.append({**record, "variants": names, "calibrations": own})
-    return records
+        yield {**record, "variants": names, "calibrations": own}
 
 
 def _fingerprint(record: Document) -> str:

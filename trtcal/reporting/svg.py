@@ -88,7 +88,7 @@ SVG = "http://www.w3.org/2000/svg"
 HREF = "{http://www.w3.org/1999/xlink}href"
 DROPPED = ("metadata", "style")
 FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-FONTS = ("font-family", "font-style", "font-stretch", "font-variant")
+FONTS = ("font", "font-family", "font-style", "font-stretch", "font-variant")
 GEOMETRY = {"d", "x", "y", "transform"}
 DECIMALS = re.compile(r"-?\d+\.\d{2,}")
 STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
@@ -174,19 +174,17 @@ def _let_symbols_inherit(root: ET.Element) -> None:
             path.attrib.pop(name, None)
 
 
-def _declarations(style: str) -> list[tuple[str, str]]:
-    """Return presentation attributes; of fonts only the size and the weight, the page has its own."""
-    declarations = []
+def _declarations(style: str) -> Iterator[tuple[str, str]]:
+    """Yield presentation attributes; of fonts only the size and the weight, the page has its own."""
     for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
-        if name == "font":
-            size = FONT_SIZE.search(value)
-            declarations += [("font-size", size[1])] if size else []
+        size = FONT_SIZE.search(value)
+        if name == "font" and size:
+            yield "font-size", size[1]
         elif name == "font-size":
-            declarations.append((name, value.removesuffix("px")))
+            yield name, value.removesuffix("px")
         elif name and name not in FONTS and (name, value) not in DEFAULTS:
-            declarations.append((name, value))
-    return declarations
+            yield name, value
 
 
 def _keep_ids(root: ET.Element, named: set[str]) -> None:

@@ -77,7 +77,7 @@ def shown(document: Document) -> View:
         "tags": CostConfig.from_document(document).tags,
         "changes": changes(document),
         "the_tests": tests(document),
-        "breakdowns": slices(chosen),
+        "breakdowns": [*slices(chosen)],
         "entering": layerwise(chosen).enters(ERRORS_SHOWN),
         "growing": layerwise(chosen).grows(ERRORS_SHOWN),
         "worst": (chosen or {}).get("worst", [])[:WORST_SHOWN],
@@ -93,10 +93,10 @@ def shown(document: Document) -> View:
         "logs": logs,
         "events": events,
         "lines_shown": {event["row_id"] for event in events},
-        "known_tensors": known_tensors(document),
+        "known_tensors": [*known_tensors(document)],
         "run_command": run.get("command"),
         "commands": [*commands(document)],
-        "made_by": made_by(document, rows),
+        "made_by": [*made_by(document, rows)],
         "digests": [*digests(document)],
         "marks": MARKS,
         "nodes_shown": 12,
@@ -329,15 +329,13 @@ def tests(document: Document) -> list[View]:
     return [{**test, **measured[test["digest"]]} for test in document["tests"]]
 
 
-def slices(row: View | None) -> list[View]:
-    """Return a variant's figures by slice and by class, the worst groups first."""
-    breakdowns = []
+def slices(row: View | None) -> Iterator[View]:
+    """Yield a variant's figures by slice and by class, the worst groups first."""
     for breakdown in (row or {}).get("breakdowns", ()):
         groups = [_group(group, breakdown["unit"]) for group in breakdown["groups"][:GROUPS_SHOWN]]
         worse = sum(group["rank"] < 2 for group in groups)
         total = len(breakdown["groups"]) + breakdown["rest"]
-        breakdowns.append({**breakdown, "groups": groups, "worse": worse, "all": total})
-    return breakdowns
+        yield {**breakdown, "groups": groups, "worse": worse, "all": total}
 
 
 def _group(item: View, unit: str) -> View:
@@ -355,7 +353,7 @@ def optimizations(document: Document) -> list[View]:
             **optimization,
             "title": some(optimization["variants"]) or "no variant",
             "gain": _gain(optimization),
-            "tries": _tries(optimization),
+            "tries": [*_tries(optimization)],
             "is_sqnr": optimization["objective"] == "sqnr",
             "layers": [
                 {**layer, "share": 100 * layer["rounded"] / layer["weights"]}
@@ -385,20 +383,16 @@ def _sqnr_db(attempt: Document, objective: str) -> float | None:
     return -10 * math.log10(attempt["noise"]) if attempt["noise"] else None
 
 
-def _tries(record: Document) -> list[View]:
-    tries, best = [], None
+def _tries(record: Document) -> Iterator[View]:
+    best = None
     for attempt in record["tries"]:
-        figures = {
-            "sqnr": _sqnr_db(attempt, record["objective"]),
-            "disagreement": attempt["disagreement"],
-            "value": attempt["value"],
-        }
+        figures = {key: attempt[key] for key in ("disagreement", "value")}
+        figures["sqnr"] = _sqnr_db(attempt, record["objective"])
         ranges = "ranges of the tensors, chosen by this method"
         words = ranges if attempt["name"].startswith(RANGES) else WORDS.get(attempt["name"], "")
         before = best or dict.fromkeys(figures)
-        tries.append({**attempt, "words": words, "before": before, "after": figures})
+        yield {**attempt, "words": words, "before": before, "after": figures}
         best = figures if attempt["kept"] else best
-    return tries
 
 
 def ranges(document: Document) -> View:
@@ -427,17 +421,16 @@ def _reach(tensor: View) -> tuple[float, float]:
     return least / tensor["observed"] if tensor["observed"] else 1.0, -clipped
 
 
-def known_tensors(document: Document) -> list[View]:
-    """Return the tensors without range or with a note of each calibration, by what is known of them."""
-    tables = []
+def known_tensors(document: Document) -> Iterator[View]:
+    """Yield the tensors without range or with a note of each calibration, by what is known of them."""
     for calibration in document["calibrations"]:
         groups: dict[str, list[str]] = {}
         unranged = {name: f"no range: {why}" for name, why in calibration["unranged"].items()}
         for tensor, note in (*unranged.items(), *calibration["notes"].items()):
             groups.setdefault(note, []).append(tensor)
         counts = {"unranged": len(calibration["unranged"]), "notes": len(calibration["notes"])}
-        tables.append({"method": calibration["method"], **counts, "groups": [*groups.items()]})
-    return [table for table in tables if table["groups"]]
+        if groups:
+            yield {"method": calibration["method"], **counts, "groups": [*groups.items()]}
 
 
 def commands(document: Document) -> Iterator[str]:
@@ -474,8 +467,8 @@ def commands(document: Document) -> Iterator[str]:
     yield command_line("report", folder, o="report.html")
 
 
-def made_by(document: Document, rows: Sequence[View]) -> list[View]:
-    """Return the command that made each variant, with the names that the run gave its files."""
+def made_by(document: Document, rows: Sequence[View]) -> Iterator[View]:
+    """Yield the command that made each variant, with the names that the run gave its files."""
     stages = (document["measured"]["run"] or {}).get("stages", ())
     outputs = {stage["digest"]: stage["output"] for stage in stages}
     optimized = {
@@ -483,7 +476,6 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
         for optimization in document["optimizations"]
         for name in optimization["variants"]
     }
-    commands_by_name = []
     for row in rows:
         quantization, name = row["quantization"], row["name"]
         if "calibration" in quantization:
@@ -499,8 +491,7 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
                 options["rest"] = RESTS[plan]
             options["o"] = outputs.get(row["model"], f"{name}.onnx")
             command = command_line("quantize", "MODEL.onnx", **options)
-            commands_by_name.append({"name": name, "command": command, "point": row["number"]})
-    return commands_by_name
+            yield {"name": name, "command": command, "point": row["number"]}
 
 
 def digests(document: Document) -> Iterator[tuple[str, str]]:
