@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
     from trtcal.model import Model
 
-GROUPS_SHOWN = 8
-SAMPLES_SHOWN = 5
-TENSORS_SHOWN = 30
+GROUPS_SHOWN, SAMPLES_SHOWN, TENSORS_SHOWN = 8, 5, 30
 
 
 def show_details(comparison: Comparison) -> None:

@@ -34,7 +34,6 @@ NO_PROGRESS = "TRTCAL_NO_PROGRESS"
 Columns = Mapping[str, str | Callable[[Any], object]]
 BLANKS = dict.fromkeys(map(ord, "\n\r\t"), " ")
 
-
 _QUIET = ContextVar("quiet", default=False)
 _VERBOSE = ContextVar("verbose", default=False)
 

@@ -122,20 +122,18 @@ class Export(
         from trtcal.documents import digest_file
         from trtcal.model import load_model
 
-        calibration, tensors = read_ranges(self.file), self.tensors
+        table, tensors = read_ranges(self.file), self.tensors
         output = self.output or Path(f"ranges.{ENDINGS.get(self.form, 'encodings')}")
         files, is_whole = recall(self.file), not (tensors or self.partial)
         model, is_cache = self.model or files.get("model"), self.form == "tensorrt-cache"
         if is_cache and is_whole and model:
-            check_covers(calibration, load_model(Path(model)), self.file, files.get("data", "DATA"))
-        export_calibration(
-            output, calibration, self.form, tensors or None, self.tensorrt, self.algorithm
-        )
+            check_covers(table, load_model(Path(model)), self.file, files.get("data", "DATA"))
+        export_calibration(output, table, self.form, tensors or None, self.tensorrt, self.algorithm)
         if is_cache and not model:
             note("note: give --model to know whether TensorRT needs ranges that are not there")
-        for names, reason in reasons(calibration.unranged):
+        for names, reason in reasons(table.unranged):
             note(f"note: not written, for want of a range: {names}: {reason}")
-        count, digest = len(set(tensors)) or len(calibration.ranges), digest_file(output)
+        count, digest = len(set(tensors)) or len(table.ranges), digest_file(output)
         document = {"output": str(output), "digest": digest, "format": self.form, "ranges": count}
         self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
 

@@ -56,9 +56,8 @@ def show(document: dict[str, Any]) -> None:
     first = "smallest" if document["goal"] == "smallest" else "fastest"
     title = f"plans from {first} to most accurate; ms: {document['costs']}"
     print_table(document["front"], columns, title)
-    say(
-        f"{len(document['measured_plans'])} plans measured on {document['samples']['plans']} samples"
-    )
+    plans, samples = len(document["measured_plans"]), document["samples"]["plans"]
+    say(f"{plans} plans measured on {samples} samples")
     show_coverage(from_fields(Coverage, document["coverage"]))
     _show_unfit(document)
     if not document["complete"]:

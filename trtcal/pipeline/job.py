@@ -110,16 +110,13 @@ def run(
     )
 
 
-def run_stages(
-    inputs: Inputs, journal: Journal, command: str, history: History | None = None
-) -> Document:
+def run_stages(inputs: Inputs, journal: Journal, command: str, history: History | None) -> Document:
     """Do all stages and return the report's document."""
     observation = stages.observe_tensors(inputs, journal)
     peaks = stages.find_peaks(inputs, inputs.prepared, journal) if inputs.asks_fp16 else {}
     calibrations = stages.calibrate_all(observation, inputs.config, journal, peaks)
-    stages.record_tails(
-        inputs, [*calibrations.values(), calibrate(observation, "percentile")], journal
-    )
+    clipped = [*calibrations.values(), calibrate(observation, "percentile")]
+    stages.record_tails(inputs, clipped, journal)
     variants = stages.quantize_all(inputs, calibrations, journal)
     sizes = size_ranges(inputs.model, inputs.calibration_data)
     shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes

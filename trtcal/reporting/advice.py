@@ -73,9 +73,8 @@ def next_step(document: Document) -> NextStep | None:
     engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
     words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
     what = "engine of FP16, which does as well," if other else "engine"
-    return NextStep(
-        f"Build the {what} and measure its speed on a machine with the GPU ({targets[0]})", words
-    )
+    why = f"Build the {what} and measure its speed on a machine with the GPU ({targets[0]})"
+    return NextStep(why, words)
 
 
 def _more(

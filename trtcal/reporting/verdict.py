@@ -114,14 +114,9 @@ class _Judged:
     @property
     def shortfall(self) -> float:
         """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
-        estimates = [
-            replace(limit, figure=Figure.exact(limit.figure.value))
-            for limit in self.limits
-            if limit.figure is not None
-        ]
-        missing = (
-            min(each.margin or 0.0, 0.0) / max(abs(each.limit.bound), 1.0) for each in estimates
-        )
+        figures = ((limit, limit.figure) for limit in self.limits if limit.figure is not None)
+        exact = (replace(limit, figure=Figure.exact(figure.value)) for limit, figure in figures)
+        missing = (min(each.margin or 0.0, 0.0) / max(abs(each.limit.bound), 1.0) for each in exact)
         return len(self.breaches) - sum(missing)
 
 
