@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from trtcal.model import Model
 
 GROUPS_SHOWN, SAMPLES_SHOWN, TENSORS_SHOWN = 8, 5, 30
+MISSING = "\0"
+OF_SIMULATION = (
+    "top-1 {accuracy.top1:.2f} %",
+    "agreement {accuracy.agreement:.2f} %",
+    "SQNR {accuracy.sqnr_db:.1f} dB",
+)
+"""Figures of a simulation, of which those are shown that are known."""
+OF_TIMES: Columns = {
+    "p50 ms": "{latency.p50_ms:.3f}",
+    "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
+    "speed-up": "{latency.speedup:.2f}",
+}
 
 
 def show_details(comparison: Comparison) -> None:
@@ -56,15 +68,6 @@ def _show_simulation(row: Row) -> None:
     same = filled("; integer kernels agree with it on {same:.2f} %", simulation)
     shown = same if simulation.same is not None else ""
     say(f"{row.name}: Q/DQ computed in float: {known}{shown}")
-
-
-MISSING = "\0"
-OF_SIMULATION = (
-    "top-1 {accuracy.top1:.2f} %",
-    "agreement {accuracy.agreement:.2f} %",
-    "SQNR {accuracy.sqnr_db:.1f} dB",
-)
-"""Figures of a simulation, of which those are shown that are known."""
 
 
 def _show_groups(name: str, breakdown: Breakdown) -> None:
@@ -278,13 +281,6 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     by_variant = judge_variants(comparison).values()
     print_limits([judgement for several in by_variant for judgement in several])
     _say_warnings(comparison, say, with_times)
-
-
-OF_TIMES: Columns = {
-    "p50 ms": "{latency.p50_ms:.3f}",
-    "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
-    "speed-up": "{latency.speedup:.2f}",
-}
 
 
 def _show_outputs(comparison: Comparison) -> None:

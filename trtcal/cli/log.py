@@ -114,8 +114,7 @@ def _list(entries: tuple[Explanation, ...]) -> None:
     about = None
     for entry in entries:
         if entry.about == "finding" != about:
-            say("")
-            say("Findings of a diagnosis")
+            say("", "Findings of a diagnosis")
         about = entry.about
         if about == "category":
             say("")
@@ -192,8 +191,7 @@ def show(file: str, writer: LogWriter) -> None:
     for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
     say_more(len(kinds), most(KINDS_SHOWN), "kinds")
-    say("")
-    say("; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
+    say("", "; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
 
 def _counts(writer: LogWriter) -> str:
@@ -245,9 +243,8 @@ def _figures(document: dict[str, Any]) -> list[str]:
 def _show_kind(kind: dict[str, Any]) -> None:
     subjects = f" about {kind['distinct_subjects']}" if kind["distinct_subjects"] > 1 else ""
     many = f"{kind['count']} times{subjects}, first" if kind["count"] > 1 else "once,"
-    say("")
     name = named(kind["rule"], kind["category"])
-    say(f"{kind['severity'].upper()} {name}: {many} on line {kind['first_line']}")
+    say("", f"{kind['severity'].upper()} {name}: {many} on line {kind['first_line']}")
     if kind["subjects"]:
         more = ", …" if kind["distinct_subjects"] > len(kind["subjects"]) else ""
         names = (shorten(name, LONGEST_NAME) for name in kind["subjects"])

@@ -68,6 +68,9 @@ from trtcal.runs.history import History
 
 PathLike = str | os.PathLike[str]
 AnyModel = ModelSource | QuantizedModel | Improved
+Variants = Mapping[str, AnyModel | Build] | Sequence[AnyModel | Build]
+Named = tuple[str, AnyModel | Build]
+Reported = Calibration | Comparison | ABTest | Build | Plan
 
 
 def _model(source: AnyModel) -> Model:
@@ -314,10 +317,6 @@ def read_log(path: PathLike) -> BuildLog:
     return BuildLog(events, summarize(events))
 
 
-Variants = Mapping[str, AnyModel | Build] | Sequence[AnyModel | Build]
-Named = tuple[str, AnyModel | Build]
-
-
 @contextlib.contextmanager
 def _written(sources: Sequence[Named]) -> Iterator[list[tuple[Path, str]]]:
     """Yield the paths and names of models; those in memory are written to a temporary folder."""
@@ -514,9 +513,6 @@ class Report:
         from html import escape
 
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="800"></iframe>'
-
-
-Reported = Calibration | Comparison | ABTest | Build | Plan
 
 
 def report(

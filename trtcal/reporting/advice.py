@@ -27,6 +27,7 @@ CUT = "trtcal prepare "
 IMPROVE, SEARCH = "quantize", "search"
 SEARCHED = 0.5  # of the samples, on which a plan is tested at least
 NARROWER = 2  # times, with more rounds
+Files = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,6 @@ class NextStep:
     def command(self) -> str:
         """The command, ready to paste, empty if there is none."""
         return command_line(*self.words) if self.words else ""
-
-
-Files = dict[str, str]
 
 
 def next_step(document: Document) -> NextStep | None:

@@ -37,6 +37,9 @@ NAMES_SHOWN = 12  # beyond this many points, labels are numbers
 LOG_RATIO = 20.0
 MARKER_HALF = 5.0
 LABEL_SPACE = 6.0  # between labels side by side
+NAME_LENGTH = 34
+LEGEND = 3  # methods beside each other over one column
+DASHES = ((1.0, 0.0), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -331,11 +334,6 @@ def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> Iterator[Box]:
     if point.accuracy_interval:
         bottom, top = (_on_paper(axes, point.latency_ms, end) for end in point.accuracy_interval)
         yield Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1])
-
-
-NAME_LENGTH = 34
-LEGEND = 3  # methods beside each other over one column
-DASHES = ((1.0, 0.0), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
 
 
 def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Layout = WIDE) -> str:

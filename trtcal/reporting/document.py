@@ -63,6 +63,7 @@ CALIBRATED = (
 )
 RAN = ("digest", "command", "stages", "measured")  # under `measured`, for it may name paths
 URGENCY = ("error", "warning")
+PATH = Path(__file__).with_name("schema.json")
 
 
 def assemble(folder: Path) -> Document:
@@ -305,9 +306,6 @@ def read_report(path: Path) -> Document:
             "write it again from the folder of the run: `trtcal report FOLDER`",
         )
     return read_document(path, REPORT_KIND, VERSION)
-
-
-PATH = Path(__file__).with_name("schema.json")
 
 
 def read_schema() -> Document:

@@ -16,6 +16,25 @@ from xml.etree import ElementTree as ET
 GAP = 7.0  # from a point's middle to its label's edge
 RING = 6.0  # how much farther each next try is
 ANGLES = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 67, -67, 112, -112, 157, -157)
+SVG = "http://www.w3.org/2000/svg"
+HREF = "{http://www.w3.org/1999/xlink}href"
+DROPPED = ("metadata", "style")
+FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+FONTS = ("font", "font-family", "font-style", "font-stretch", "font-variant")
+GEOMETRY = {"d", "x", "y", "transform"}
+DECIMALS = re.compile(r"-?\d+\.\d{2,}")
+STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
+DEFAULTS = {("stroke-linejoin", "miter"), ("stroke-dashoffset", "0")}
+FONT_SIZE = re.compile(r"([\d.]+)px")
+
+PALETTE = {
+    "#1f2328": "ink",
+    "#59636e": "muted",
+    "#d5dae0": "line",
+    "#0b5cad": "accent",
+    "#8a3b12": "reference",
+    "#ffffff": "paper",
+}
 
 
 @dataclass(frozen=True)
@@ -82,27 +101,6 @@ def _tries(anchor: tuple[float, float], size: tuple[float, float], rings: int) -
             left = x - size[0] * (1 - across) / 2
             bottom = y - size[1] * (1 - up) / 2
             yield Box(left, bottom, left + size[0], bottom + size[1])
-
-
-SVG = "http://www.w3.org/2000/svg"
-HREF = "{http://www.w3.org/1999/xlink}href"
-DROPPED = ("metadata", "style")
-FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-FONTS = ("font", "font-family", "font-style", "font-stretch", "font-variant")
-GEOMETRY = {"d", "x", "y", "transform"}
-DECIMALS = re.compile(r"-?\d+\.\d{2,}")
-STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
-DEFAULTS = {("stroke-linejoin", "miter"), ("stroke-dashoffset", "0")}
-FONT_SIZE = re.compile(r"([\d.]+)px")
-
-PALETTE = {
-    "#1f2328": "ink",
-    "#59636e": "muted",
-    "#d5dae0": "line",
-    "#0b5cad": "accent",
-    "#8a3b12": "reference",
-    "#ffffff": "paper",
-}
 
 
 def tidy(

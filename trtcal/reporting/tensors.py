@@ -22,6 +22,7 @@ from trtcal.reporting.engines import View, numbered_tensors
 
 Makers = dict[str, onnx.NodeProto]
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
+BARS = 40
 
 
 def wire(proto: onnx.ModelProto, nodes: Collection[str]) -> Document:
@@ -65,9 +66,6 @@ def _source(name: str, makers: Makers) -> tuple[str, bool]:
     if quantize is not None and quantize.op_type == QUANTIZE:
         return quantize.input[0], True
     return pair.input[0], True  # a weight, stored in integers
-
-
-BARS = 40
 
 
 def tensor_facts(

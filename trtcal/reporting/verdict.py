@@ -49,6 +49,9 @@ REASON_SHOWN = 200
 LONGEST = 400  # characters of what was found in data
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
+DEAD, DEAD_SAMPLES = 0.4, 32  # share of channels, and samples, from which on it is said
+REACHES = 3.0  # times as far as the next sample
+STRETCHED = 2  # tensors that one sample stretches
 
 
 @dataclass(frozen=True)
@@ -175,11 +178,6 @@ def judge(
         word, sentence = INCONCLUSIVE, error.answer
     known = (_rule(comparison, best), reasons, best.limits, speeds, answers)
     return Verdict(word, best.row.name, sentence, *known)
-
-
-DEAD, DEAD_SAMPLES = 0.4, 32  # share of channels, and samples, from which on it is said
-REACHES = 3.0  # times as far as the next sample
-STRETCHED = 2  # tensors that one sample stretches
 
 
 def _dead_channels(row: Row) -> Iterator[str]:

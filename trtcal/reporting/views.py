@@ -35,6 +35,14 @@ FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
 """By the digest of a plan of all in INT8, which needs no file: the precision of its rest."""
 WORDS = {NEAREST: "no optimization"} | {each.name: each.what for each in OPTIMIZATIONS}
+AGREEMENTS = {
+    "classes": "Agreement",
+    "labels": "Same labels",
+    "pixels": "Same pixels",
+    "boxes": "Boxes found again",
+    "tokens": "Same tokens",
+}
+"""Kind of output -> what the share of its decisions is called that are FP32's."""
 
 
 def shown(document: Document) -> View:
@@ -125,16 +133,6 @@ def variants(document: Document) -> list[View]:
         }
         for index, row in enumerate(rows)
     ]
-
-
-AGREEMENTS = {
-    "classes": "Agreement",
-    "labels": "Same labels",
-    "pixels": "Same pixels",
-    "boxes": "Boxes found again",
-    "tokens": "Same tokens",
-}
-"""Kind of output -> what the share of its decisions is called that are FP32's."""
 
 
 def agreement_name(document: Document) -> str:
