@@ -205,8 +205,7 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
         result = verify(self.bundle, options)
 
         def show() -> None:
-            for check in result.checks:
-                say(f"{check.what}: {check.state}: {check.found}")
+            say(*(f"{check.what}: {check.state}: {check.found}" for check in result.checks))
             if not result.status:
                 say(result.verdict)
 

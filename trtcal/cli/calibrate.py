@@ -189,8 +189,7 @@ def _show(result: Calibration, title: str) -> None:
     for name, reason in [*doubtful.items()][: most(NAMES_SHOWN)]:
         say(f"doubtful: {name}: {reason}")
     say_more(len(doubtful), most(NAMES_SHOWN), "doubtful ranges")
-    for names, reason in reasons(result.unranged):
-        say(f"no range for {names}: {reason}")
+    say(*reasons(result.unranged), head="no range for ")
 
 
 def _summary(result: Calibration) -> str:

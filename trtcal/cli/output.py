@@ -70,11 +70,11 @@ def say_more(total: int, shown: int | None, what: str = "") -> None:
         say(f"… and {' '.join(filter(None, (f'{total - shown} more', what)))}: use -v")
 
 
-def reasons(of: Mapping[str, str], shown: int = 3) -> Iterator[tuple[str, str]]:
+def reasons(of: Mapping[str, str], shown: int = 3) -> Iterator[str]:
     """Yield every reason, after the first names that have it: all of them with -v."""
     for reason in dict.fromkeys(of.values()):
         names = [name for name, why in of.items() if why == reason]
-        yield some(names, len(names) if is_verbose() else shown), reason
+        yield f"{some(names, len(names) if is_verbose() else shown)}: {reason}"
 
 
 def printable(text: object) -> str:

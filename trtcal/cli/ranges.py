@@ -63,8 +63,7 @@ def _show(calibration: Calibration, path: Path) -> None:
         columns |= {"FP8 scale": lambda item: f"{item[1].fp8_scale:.6g}"}
     columns |= {"note": "{1.note}"}
     print_table([*calibration.ranges.items()], columns, str(path))
-    for names, reason in reasons(calibration.unranged):
-        say(f"no range for {names}: {reason}")
+    say(*reasons(calibration.unranged), head="no range for ")
     values = (f"{name} {value}" for name, value in calibration.parameters.items())
     facts = ", ".join([calibration.method, *values])
     say(f"{len(calibration.ranges)} ranges, {len(calibration.unranged)} without; {facts}")
@@ -86,8 +85,7 @@ def _show_diff(result: CalibrationDiff, options: Diff) -> None:
     columns |= {"moved": "{percent:+.3g} %", "dB": "{db:+.3f}"}
     print_table(result.moved, columns, options.title)
     for path, only in ((options.a, result.only_before), (options.b, result.only_after)):
-        for names, reason in reasons(only):
-            say(f"only in {path}: {names}: {reason}")
+        say(*reasons(only), head=f"only in {path}: ")
     say(f"{len(result.moved)} ranges moved, {result.same} are the same")
 
 
@@ -131,8 +129,7 @@ class Export(
         export_calibration(output, table, self.form, tensors or None, self.tensorrt, self.algorithm)
         if is_cache and not model:
             note("note: give --model to know whether TensorRT needs ranges that are not there")
-        for names, reason in reasons(table.unranged):
-            note(f"note: not written, for want of a range: {names}: {reason}")
+        note(*reasons(table.unranged), head="note: not written, for want of a range: ")
         count, digest = len(set(tensors)) or len(table.ranges), digest_file(output)
         document = {"output": str(output), "digest": digest, "format": self.form, "ranges": count}
         self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))

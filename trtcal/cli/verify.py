@@ -36,8 +36,7 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
         broken = [check for check in checks if not check.holds]
 
         def show() -> None:
-            for check in broken:
-                say(f"{check.part}: {check.what}: {check.problem}")
+            say(*(f"{check.part}: {check.what}: {check.problem}" for check in broken))
             say(*_summary(checks))
 
         self.present([vars(check) for check in checks], show)

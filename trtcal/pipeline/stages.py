@@ -191,7 +191,7 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
     options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s, plan=plan)
     data = inputs.calibration_data
     origins = (inputs.graph, data.fingerprint)
-    file = optimizations_file(f"{name}-{IMPROVED}")
+    file = f"optimizations/{name}-{IMPROVED}.npz"
     with (
         journal.step("improve", file, origins, to_fields(options)) as record,
         data.reading_for("optimizations"),
@@ -221,7 +221,8 @@ def write_variant(
         with journal.step("plan", output) as record:
             record(str(write_plan(journal.folder / output, plan)["digest"]))
     output = f"models/{name}.onnx"
-    optimized = None if model is inputs.prepared else journal.digest_of(optimizations_file(name))
+    file = f"optimizations/{name}.npz"
+    optimized = None if model is inputs.prepared else journal.digest_of(file)
     digests = (inputs.graph, calibration.digest, optimized or "")
     with journal.step("quantize", output, digests, plan.to_document()) as record:
         if "fp16" in plan.asked and not calibration.peaks:
@@ -337,11 +338,6 @@ def record_comparison(
     with journal.step("compare", COMPARISON, (*digests, comparison.dataset)) as record:
         comparison.write(journal.folder / COMPARISON)
         record(comparison.digest)
-
-
-def optimizations_file(variant: str) -> str:
-    """Return where the optimizations of a variant lie in the folder of a run."""
-    return f"optimizations/{variant}.npz"
 
 
 def write_followers(journal: Journal) -> None:

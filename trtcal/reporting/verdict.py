@@ -367,7 +367,9 @@ def warnings(
     targets = sorted({build.target for build in own} - {CPU})
     targets = targets or refused_targets(failed) or [t.target for t in row.times]
     reasons = [] if is_timed else [_speed_warning(row, targets)]
-    reasons += _of_evaluation(row)
+    shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
+    cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
+    reasons += [sentence for sentence in (*low_risks(row.findings), shared, cut) if sentence]
     if not own:
         reasons.append(
             f"No engine was built from {row.name}: the precision of its layers is not known."
@@ -403,12 +405,6 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
     """Return the targets, but a CPU, for which something could not be built: `model for sm89`."""
     targets = (what.rpartition(" for ")[2] for what in failed if " for " in what)
     return sorted({*targets} - {CPU})
-
-
-def _of_evaluation(row: Row) -> list[str]:
-    shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
-    cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
-    return [sentence for sentence in (*low_risks(row.findings), shared, cut) if sentence]
 
 
 def _larger_engines(
