@@ -89,7 +89,6 @@ def _details(options: Diagnose) -> Iterator[str]:
 
 
 def _diagnose(options: Diagnose) -> Diagnosis:
-    from trtcal.evaluate.overflow import find_overflow
     from trtcal.evidence.diagnosis.build_diagnosis import check_engine, check_folder
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.model import load_model
@@ -106,6 +105,8 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     model = load_model(options.model) if options.model else None
     overflow: tuple[Finding, ...] = ()
     if model and options.data:
+        from trtcal.evaluate.overflow import find_overflow
+
         overflow = find_overflow(model, options.open_data(model, options.config.evaluation))
     if options.folder:
         _warn_of_failure(options.folder)
