@@ -246,11 +246,11 @@ def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettin
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
     options.config.check_trusted(metric)
     user = (options.simulate, options.chosen_task, options.chosen_outputs)
-    wanted = CollectSettings((), None, *user, EvaluationCheck(model, dataset))
+    question = CollectSettings((), None, *user, EvaluationCheck(model, dataset))
     return CompareSettings(
         options.test_batch,
         options.rounds or config.rounds,
-        wanted.reading(dataset, slices, metric),
+        question.reading(dataset, slices, metric),
         options.interval / 100 if options.interval else None,
         _sizes(options.batch_sizes),
     )
