@@ -166,10 +166,8 @@ def _rows() -> tuple[dict[str, Precision], dict[str, Precision]]:
     refused = tables.pop("refused")
     rows = {}
     for name, table in tables.items():
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
-        }
-        rows[name] = Precision(name, **values)
+        table |= {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+        rows[name] = Precision(name, **table)
     return rows, {kind: rows[name] for name, kinds in refused.items() for kind in kinds}
 
 

@@ -92,8 +92,7 @@ command = Ab.command()
 
 def show(result: ABTest) -> None:
     """Print the comparisons, the limits and the verdict."""
-    for line in result.task.lines:
-        say(line)
+    say(*result.task.lines)
     title = f"{result.seen} of {result.samples} samples of {result.dataset_name}"
     columns: Columns = {
         "figure": "{name}",
@@ -109,8 +108,7 @@ def show(result: ABTest) -> None:
         say(f"look at {look['samples']} samples, error rate {look['alpha']:.2g}: {look['word']}")
     verdict = result.verdict
     print_limits(verdict.limits, f"limits, error rate {verdict.rule.alpha:g} for all together")
-    for warning in result.verdict.warnings:
-        say(f"warning: {warning}")
+    say(*result.verdict.warnings, head="warning: ")
     say(f"{result.verdict.word}: {result.verdict.sentence}")
 
 

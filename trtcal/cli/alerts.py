@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from typing import IO, Any
+from typing import Any
 
 from trtcal.cli.options import Options, option
 from trtcal.cli.output import note
@@ -46,15 +46,11 @@ def _run(command_line: str, document: dict[str, Any]) -> None:
             note(f"note: the alert {command_line!r} took more than {ALERT_LIMIT_S:.0f} s")
             return
         finally:
-            _note_printed(printed)
+            printed.seek(0)
+            lines = printed.read(ALERT_BYTES).decode("utf-8", "replace").splitlines()
+            note(*lines[:ALERT_LINES], head="alert: ")
     if done.returncode:
         note(f"note: the alert {command_line!r} ended with status {done.returncode}")
-
-
-def _note_printed(printed: IO[bytes]) -> None:
-    printed.seek(0)
-    for line in printed.read(ALERT_BYTES).decode("utf-8", "replace").splitlines()[:ALERT_LINES]:
-        note(f"alert: {line}")
 
 
 def _post(url: str, document: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -104,12 +103,10 @@ class BuildEngine(
         model = load_model(self.model)
         precisions = set(asked_precisions(model.proto).values())
         check_precisions(precisions, named or [target for _, target in places])
-        builds, folders = [], []
-        for backend, target in places:
-            is_alone = self.output is not None and len(places) == 1
-            folder = self.output or Path("builds")
-            folders.append(folder if is_alone else folder / target)
-            builds.append(_build_one(self, model, (backend, target), folders[-1]))
+        is_alone, root = self.output is not None and len(places) == 1, self.output or Path("builds")
+        folders = [root if is_alone else root / target for _, target in places]
+        jobs = zip(places, folders, strict=True)
+        builds = [_build_one(self, model, place, folder) for place, folder in jobs]
         documents = [result.to_document() for result, _, _ in builds]
 
         def show_all() -> None:
@@ -135,10 +132,12 @@ def _build_one(
     from trtcal.backends.bisection import BISECT_S
     from trtcal.backends.child import watching
     from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
+    from trtcal.evidence.log.reader import Live
 
     backend, target = place
     build_options = _with_sizes(options, _build_options(options, model, target), model)
     settings = options.config_of_builds
+    live = Live()
     diagnoses: list[Diagnosis] = []
     limit_s = math.inf if options.bisect else BISECT_S
 
@@ -146,8 +145,12 @@ def _build_one(
         diagnoses.append(check_build(result, settings, model))
         write_diagnosis(result.folder, diagnoses[0])
 
+    def watch(data: bytes) -> None:
+        live.feed(data)
+        show_state(live.findings())
+
     state = f"building for {target} with {backend.name}"
-    with clock(state) as show_state, watching(_watcher(show_state)):
+    with clock(state) as show_state, watching(watch):
         try:
             result = build(model, backend, build_options, folder, examine, limit_s)
         except (BackendError, ResourceError) as error:
@@ -195,21 +198,7 @@ def _with_sizes(options: BuildEngine, settings: BuildOptions, model: Model) -> B
     return sized
 
 
-def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
-    """Return a reader of a running build's log that shows the findings so far."""
-    from trtcal.evidence.log.reader import Live
-
-    live = Live()
-
-    def watch(data: bytes) -> None:
-        live.feed(data)
-        show_state(live.findings())
-
-    return watch
-
-
 def _show(result: Build, model: Path, command: str | None, diagnosis: Diagnosis) -> None:
-    """Print each node's precision, the command that builds the same, and the kinds of findings."""
     title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
     columns |= {"engine layer": "{layer}", "why": "{reason}"}

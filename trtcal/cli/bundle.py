@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from trtcal.cli.advice import advise
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import DataOptions, JsonOptions, add_commands, argument, config_here, option
-from trtcal.cli.output import Columns, note, print_table, say, say_written
+from trtcal.cli.output import Columns, print_table, remark, say, say_written
 from trtcal.cli.verify import KEY_VARIABLE
 from trtcal.config import FILE, Config
 from trtcal.errors import GateFailed, InputError
@@ -84,12 +83,11 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
 
         check_place(self.output)
         bundle = make_bundle(self._request(), self.output)
-        for line in bundle.notes:
-            note(f"note: {line}")
+        remark(*bundle.notes)
         self.present(_document(bundle), lambda: _show_bundle(bundle))
         if self.key is not None:
             check = command_line("bundle", "verify", self.output, public_key="FILE")
-            note(f"note: `{check}` checks the signature")
+            remark(f"`{check}` checks the signature")
         advise(self, "bundle", "matrix", self.output)
 
     def _request(self) -> Request:
@@ -168,7 +166,6 @@ def _show_bundle(bundle: Bundle) -> None:
 
 
 def _shares(shares: dict[str, float] | None) -> str:
-    """Return which part of the compute is in which narrow format."""
     parts = [f"{share:.0f} % {name.upper()}" for name, share in (shares or {}).items()]
     return "-" if shares is None else ", ".join(parts) or "0 %"
 
@@ -182,7 +179,7 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
 
     bundle: Path = argument()
     public_key: Path | None = option(
-        f"The signer's public key, a PEM file.  [default: ${KEY_VARIABLE}]"
+        f"The signer's public key, a PEM file.  [default: ${KEY_VARIABLE}]", envvar=KEY_VARIABLE
     )
     allow_unsigned: bool = option("Check the digests of a signed bundle without its signature.")
     device: bool = option("Check it against this machine: GPU, driver, version of TensorRT.")
@@ -197,22 +194,18 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
     def _run(self) -> None:
         from trtcal.runs.bundle.verifying import Options, verify
 
-        key = os.environ.get(KEY_VARIABLE)
-        result = verify(
-            self.bundle,
-            Options(
-                self.public_key or (Path(key) if key else None),
-                self.allow_unsigned,
-                self.device,
-                not self.no_self_test,
-                self.save_outputs,
-                self.tier,
-            ),
+        options = Options(
+            self.public_key,
+            self.allow_unsigned,
+            self.device,
+            not self.no_self_test,
+            self.save_outputs,
+            self.tier,
         )
+        result = verify(self.bundle, options)
 
         def show() -> None:
-            for check in result.checks:
-                say(f"{check.what}: {check.state}: {check.found}")
+            say(*(f"{check.what}: {check.state}: {check.found}" for check in result.checks))
             if not result.status:
                 say(result.verdict)
 
@@ -225,17 +218,16 @@ def _hint(result: Result) -> str:
     from trtcal.runs.bundle.verifying import NO_KEY, PRIVATE
 
     check = next(check for check in result.checks if check.state == result.state)
-    kind = check.what
     if check.found == NO_KEY:
         return f"give the signer's public key with --public-key FILE or {KEY_VARIABLE}"
     if check.found.endswith(PRIVATE):
         return "write the public key with `openssl pkey -in PRIVATE.pem -pubout -out public.pem`"
-    if kind in ("device", "version"):
+    if check.what in ("device", "version"):
         return (
             "build the quantized model in model/ for this device with `trtcal build`; `trtcal "
             "bundle matrix` lists devices"
         )
-    if kind == "self-test":
+    if check.what == "self-test":
         return "do not serve the bundle: compare it layer by layer, and build it again"
     return "load nothing from the bundle: get the original, and the public key, from its author"
 
@@ -261,7 +253,7 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
         described = [find_target(name) for name in self.devices or target_names()]
         rows = matrix(self.bundle, described)
         names = ("device", "target", "engine", "state", "reason")
-        columns: Columns = {name: f"{{{name}}}" for name in names}
+        columns = {name: f"{{{name}}}" for name in names}
         self.present([vars(row) for row in rows], lambda: print_table(rows, columns))
         refused = [row for row in rows if row.is_refused]
         if self.devices and refused:

@@ -18,6 +18,7 @@ from trtcal.cli.output import (
     print_table,
     progress,
     reasons,
+    remark,
     say,
     say_more,
     size_in_bytes,
@@ -33,11 +34,8 @@ if TYPE_CHECKING:
     from trtcal.ranges import Calibration, TensorRange
 
 NAMES_SHOWN = 10  # arrays, or doubtful ranges
-CLIPPED = 0.01
-"""Share of a tensor's values beyond its range above which the range is doubtful."""
-STRETCHED = 0.1
-"""Part of the largest value below which a range is doubtful."""
-
+MOST_CLIPPED = 0.01  # of a tensor's values
+LEAST_COVERED = 0.1  # of its largest value
 ALONE = ("batch", "workers", "cluster", "profile", "max_memory", "histograms", "all_tensors")
 """The options that do not go with --how-many."""
 
@@ -118,16 +116,13 @@ class Calibrate(
         observed, select = split_for_auto(prepared, dataset, chosen)
         output = self.output or Path("calibration.json")
 
-        checks: list[DataCheck] = []
-
         kept = self.histograms or output
+        checks: list[DataCheck] = []
 
         def count(network: Model, names: list[str], place: Path) -> Observation:
             how = _observe_options(self, unfinished(place))
             with progress(f"observing {len(names)} tensors", len(observed), "samples") as advance:
-                return observe(
-                    network, observed, names, how, advance, lambda text: note(f"note: {text}")
-                )
+                return observe(network, observed, names, how, advance, remark)
 
         def make() -> Observation:
             checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
@@ -182,7 +177,6 @@ def _observe_options(options: Calibrate, checkpoint: Path) -> ObserveOptions:
 
 
 def _show(result: Calibration, title: str) -> None:
-    """Print a summary, and with -v the table of ranges."""
     if is_verbose():
         columns = {"tensor": "{0}", "amax": "{1.amax:.6g}", "max |x|": "{1.observed_amax:.6g}"}
         columns |= {"clipped": "{1.clipped:.4%}", "note": "{1.note}"}
@@ -195,12 +189,10 @@ def _show(result: Calibration, title: str) -> None:
     for name, reason in [*doubtful.items()][: most(NAMES_SHOWN)]:
         say(f"doubtful: {name}: {reason}")
     say_more(len(doubtful), most(NAMES_SHOWN), "doubtful ranges")
-    for names, reason in reasons(result.unranged):
-        say(f"no range for {names}: {reason}")
+    say(*reasons(result.unranged), head="no range for ")
 
 
 def _summary(result: Calibration) -> str:
-    """Return how many ranges there are, how many of them clip, and how much."""
     every = f"{len(result.ranges)} tensors have a range"
     clipped = {name: 100 * row.clipped for name, row in result.ranges.items() if row.clipped > 0}
     if not clipped:
@@ -217,10 +209,10 @@ def _doubt(row: TensorRange, method: str) -> str | None:
     known = row.note or ""
     if what := known.partition("; ")[2] if method == "auto" else known:
         return what
-    if row.amax < STRETCHED * row.observed_amax:
+    if row.amax < LEAST_COVERED * row.observed_amax:
         times = row.observed_amax / row.amax
         return f"its largest value is {times:.0f} times its range: check for outliers"
-    if row.clipped > CLIPPED:
+    if row.clipped > MOST_CLIPPED:
         return f"{row.clipped:.2%} of its values are clipped"
     return None
 
@@ -238,5 +230,4 @@ def show_profile(
     phases.lap("this profile")
     profile = replace(profile, phases=phases.seconds)
     profile.write(output.with_suffix(".profile.json"))
-    for line in profile.lines():
-        note(line)
+    note(*profile.lines())

@@ -48,11 +48,9 @@ command = CheckData.command()
 
 def _show(check: DataCheck) -> None:
     for issue in check.issues:
-        say(f"{issue.kind}: {issue.sentence}")
-        say(f"  {issue.fix}")
+        say(f"{issue.kind}: {issue.sentence}", f"  {issue.fix}")
     for question in check.questions:
-        say(f"question ({question.kind}): {question.sentence}")
-        say(f"  {question.fix}")
+        say(f"question ({question.kind}): {question.sentence}", f"  {question.fix}")
     if not (check.issues or check.questions):
         checked = f"{check.checked} of {check.samples} samples checked"
         say(f"no issue with {check.dataset_name} ({checked})")
@@ -63,5 +61,4 @@ def warn(check: DataCheck) -> None:
     for issue in check.issues:
         warning(f"{issue.sentence} ({issue.kind})", issue.fix)
     for question in check.questions:
-        note(f"question: {question.sentence} ({question.kind})")
-        note(f"hint: {question.fix}")
+        note(f"question: {question.sentence} ({question.kind})", f"hint: {question.fix}")

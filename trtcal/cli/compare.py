@@ -19,11 +19,21 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
+    from trtcal.model import Model
 
-
-GROUPS_SHOWN = 8
-SAMPLES_SHOWN = 5
-TENSORS_SHOWN = 30
+GROUPS_SHOWN, SAMPLES_SHOWN, TENSORS_SHOWN = 8, 5, 30
+MISSING = "\0"
+OF_SIMULATION = (
+    "top-1 {accuracy.top1:.2f} %",
+    "agreement {accuracy.agreement:.2f} %",
+    "SQNR {accuracy.sqnr_db:.1f} dB",
+)
+"""Figures of a simulation, of which those are shown that are known."""
+OF_TIMES: Columns = {
+    "p50 ms": "{latency.p50_ms:.3f}",
+    "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
+    "speed-up": "{latency.speedup:.2f}",
+}
 
 
 def show_details(comparison: Comparison) -> None:
@@ -60,15 +70,6 @@ def _show_simulation(row: Row) -> None:
     say(f"{row.name}: Q/DQ computed in float: {known}{shown}")
 
 
-MISSING = "\0"
-OF_SIMULATION = (
-    "top-1 {accuracy.top1:.2f} %",
-    "agreement {accuracy.agreement:.2f} %",
-    "SQNR {accuracy.sqnr_db:.1f} dB",
-)
-"""Figures of a simulation, of which those are shown that are known."""
-
-
 def _show_groups(name: str, breakdown: Breakdown) -> None:
     groups = breakdown.groups[: most(GROUPS_SHOWN)]
     columns: Columns = {
@@ -103,7 +104,6 @@ def _show_worst(name: str, samples: Sequence[Sample]) -> None:
 
 
 def _show_layers(name: str, layers: Layerwise) -> None:
-    """Show the worst tensors in the graph's order, and where the error enters and grows."""
     figures = layers.figures
     if layers.unknown:
         say(f"{name}: {layers.unknown} quantized tensors were not found in both models")
@@ -187,7 +187,6 @@ class Compare(
     output: Path = option("JSON file for the comparison.", "-o", default=Path("comparison.json"))
 
     def _run(self) -> None:
-        from trtcal.check.evaluation_data import EvaluationCheck
         from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_candidates, open_variant
@@ -200,9 +199,7 @@ class Compare(
         first = open_variant(self.reference, trust=self.trust, reference=model)
         paths = (*self.variants, *([self.beside] if self.beside else []))
         others, crashes = open_candidates(paths, self.trust, model)
-        settings = _settings(self, dataset)
-        wanted = replace(settings.wanted, checker=EvaluationCheck(model, dataset))
-        settings = replace(settings, wanted=wanted, crashes=crashes)
+        settings = replace(_settings(self, model, dataset), crashes=crashes)
         crashed = {name for name, _ in crashes}
         if self.beside and self.beside.stem not in crashed:
             settings = replace(settings, alternative=others[-1].name)
@@ -221,7 +218,7 @@ class Compare(
 
         self.present(document, show_all, self.output)
         if self.as_json:
-            _say_warnings(result, note)
+            _say_warnings(result, note, with_times=True)
         by_name = judge_variants(result)
         names = (variant.name for variant in others)
         paths = tuple(path for path in self.variants if path.stem not in crashed)
@@ -240,7 +237,8 @@ class Compare(
 command = Compare.command()
 
 
-def _settings(options: Compare, dataset: Dataset) -> CompareSettings:
+def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
+    from trtcal.check.evaluation_data import EvaluationCheck
     from trtcal.evaluate.collectors import CollectSettings
     from trtcal.evaluate.comparison import CompareSettings
 
@@ -248,10 +246,11 @@ def _settings(options: Compare, dataset: Dataset) -> CompareSettings:
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
     options.config.check_trusted(metric)
     user = (options.simulate, options.chosen_task, options.chosen_outputs)
+    question = CollectSettings((), None, *user, EvaluationCheck(model, dataset))
     return CompareSettings(
         options.test_batch,
         options.rounds or config.rounds,
-        CollectSettings((), None, *user).reading(dataset, slices, metric),
+        question.reading(dataset, slices, metric),
         options.interval / 100 if options.interval else None,
         _sizes(options.batch_sizes),
     )
@@ -269,8 +268,7 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
     from trtcal.evaluate.variant_limits import judge_variants
 
-    for line in comparison.task.lines:
-        say(line)
+    say(*comparison.task.lines)
     columns: Columns = {
         "variant": "{name}",
         **comparison.columns(),
@@ -283,13 +281,6 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     by_variant = judge_variants(comparison).values()
     print_limits([judgement for several in by_variant for judgement in several])
     _say_warnings(comparison, say, with_times)
-
-
-OF_TIMES: Columns = {
-    "p50 ms": "{latency.p50_ms:.3f}",
-    "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
-    "speed-up": "{latency.speedup:.2f}",
-}
 
 
 def _show_outputs(comparison: Comparison) -> None:
@@ -308,10 +299,7 @@ def _show_outputs(comparison: Comparison) -> None:
     print_table(rows, columns, "by output", "-")
 
 
-def _say_warnings(
-    result: Comparison, write: Callable[[str], None], with_times: bool = True
-) -> None:
+def _say_warnings(result: Comparison, write: Callable[..., None], with_times: bool) -> None:
     from trtcal.evaluate.comparison import warnings
 
-    for warning in warnings(result, with_times):
-        write(f"warning: {warning}")
+    write(*warnings(result, with_times), head="warning: ")

@@ -7,6 +7,8 @@ from typing import Literal
 from trtcal.cli.options import Options, argument
 from trtcal.cli.output import print_page
 
+PROGRAM = "trtcal"
+
 
 class Completion(Options, example="trtcal completion bash >> ~/.bashrc"):
     """Print the script that completes commands, options and files in a shell.
@@ -28,5 +30,4 @@ class Completion(Options, example="trtcal completion bash >> ~/.bashrc"):
             print_page(kind.source_template % {**names, "prog_name": PROGRAM} + "\n")
 
 
-PROGRAM = "trtcal"
 command = Completion.command()

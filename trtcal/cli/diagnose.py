@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise, recall
 from trtcal.cli.options import DataOptions, JudgingOptions, argument, option
-from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage, warning
+from trtcal.cli.output import most, print_limits, remark, say, say_more, show_coverage, warning
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.findings import Evidence, Finding
-    from trtcal.model import Model
 
 FINDINGS_SHOWN = 10
 EVIDENCE_SHOWN = 2
@@ -55,12 +54,11 @@ class Diagnose(
 
         diagnosis = _diagnose(self)
         if self.logs and not diagnosis.counts["log_events"]:
-            note("note: the logs have no message of a builder: are they build logs?")
+            remark("the logs have no message of a builder: are they build logs?")
 
         def show_all() -> None:
             show(diagnosis)
-            for line in _details(self):
-                say(f"details: {line}")
+            say(*_details(self), head="details: ")
 
         self.present(diagnosis.to_document(), show_all)
         if self.folder:
@@ -105,22 +103,19 @@ def _diagnose(options: Diagnose) -> Diagnosis:
             "give a build's folder, or any of --layers, --log, --model",
         )
     model = load_model(options.model) if options.model else None
-    overflow = _overflow(options, model) if model and options.data else ()
+    overflow: tuple[Finding, ...] = ()
+    if model and options.data:
+        from trtcal.evaluate.overflow import find_overflow
+
+        overflow = find_overflow(model, options.open_data(model, options.config.evaluation))
     if options.folder:
         _warn_of_failure(options.folder)
         return check_folder(options.folder, config, options.logs, model, overflow)
     engine = Engine("no layers", ())
     if options.layers:
         engine = read_engine(options.layers, options.profile)
-    for line in engine.notes:
-        note(f"note: {line}")
+    remark(*engine.notes)
     return check_engine(engine, config, options.logs, model, overflow)
-
-
-def _overflow(options: Diagnose, model: Model) -> tuple[Finding, ...]:
-    from trtcal.evaluate.overflow import find_overflow
-
-    return find_overflow(model, options.open_data(model, options.config.evaluation))
 
 
 def _warn_of_failure(folder: Path) -> None:
@@ -143,15 +138,11 @@ def show(diagnosis: Diagnosis, all_at: str = "") -> None:
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
-    for entry in diagnosis.unused:
-        note(f"note: [[suppress]] accepts no finding: {entry}")
-    counts = ", ".join(
-        f"{number} {COUNTED_AS.get(name, name)}" for name, number in diagnosis.counts.items()
-    )
-    notes = ", ".join(
-        f"{count} x {name}" for name, count in list(diagnosis.notes.items())[: most(5)]
-    )
-    say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
+    remark(*(f"[[suppress]] accepts no finding: {entry}" for entry in diagnosis.unused))
+    counts = (f"{many} {COUNTED_AS.get(name, name)}" for name, many in diagnosis.counts.items())
+    notes = ", ".join(f"{many} x {name}" for name, many in [*diagnosis.notes.items()][: most(5)])
+    warnings = f"; warnings: {notes}" if notes else ""
+    say(f"{summary_line(diagnosis)}; counted: {', '.join(counts)}{warnings}")
 
 
 def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = "") -> None:
@@ -169,9 +160,7 @@ def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = 
         if others:
             names = some(finding.subject or finding.what for finding in alike)
             what = f"{count_findings(first.kind, len(alike))}: {names}"
-        say(f"{number}. {first.kind}: {what}")
-        say(f"   why: {first.why}")
-        say(f"   fix: {first.fix}")
+        say(f"{number}. {first.kind}: {what}", f"   why: {first.why}", f"   fix: {first.fix}")
         for evidence in () if others else first.evidence[: most(EVIDENCE_SHOWN)]:
             _show_evidence(evidence)
     say_more(len(groups), count, "findings")
@@ -182,16 +171,12 @@ def show_findings(findings: Sequence[Finding], count: int | None, all_at: str = 
 def _show_evidence(evidence: Evidence) -> None:
     first, *others = evidence.text.splitlines() or [""]
     say(f"   {evidence.source} {evidence.place}{f': {first[:200]}' if first else ''}")
-    for line in others:
-        say(f"       {line[:200]}")
+    say(*(line[:200] for line in others), head="       ")
 
 
 def _cost(finding: Finding) -> str:
     cost = finding.cost
-    parts = [
-        "" if cost.time_ms is None else f"{cost.time_ms:.3g} ms",
-        "" if cost.moved_bytes is None else f"{cost.moved_bytes / 1e6:.3g} MB moved",
-        "" if cost.risk == "none" else f"{cost.risk} risk for accuracy",
-    ]
-    shown = ", ".join(filter(None, parts))
-    return f" [{shown}]" if shown else ""
+    parts = [] if cost.time_ms is None else [f"{cost.time_ms:.3g} ms"]
+    parts += [] if cost.moved_bytes is None else [f"{cost.moved_bytes / 1e6:.3g} MB moved"]
+    parts += [] if cost.risk == "none" else [f"{cost.risk} risk for accuracy"]
+    return f" [{', '.join(parts)}]" if parts else ""

@@ -115,13 +115,11 @@ def show(fusions: Fusions) -> None:
     }
     print_table(ordered, columns, fusions.model_name, shown=ROWS_SHOWN)
     show_findings(fusions.findings, most(ROWS_SHOWN))
-    whole = len(fusions.matches) - len(fusions.broken)
-    say(
-        f"prediction: {len(fusions.matches)} patterns, {whole} complete, {len(fusions.broken)} broken"
-    )
+    total, broken = len(fusions.matches), len(fusions.broken)
+    say(f"prediction: {total} patterns, {total - broken} complete, {broken} broken")
     if fusions.layers:
-        counts = {word: fusions.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
-        listed = ", ".join(f"{count} {word}" for word, count in counts.items())
+        words = ("agrees", "differs", "unknown")
+        listed = ", ".join(f"{fusions.verdicts.count(word)} {word}" for word in words)
         say(f"evidence: {len(fusions.layers.layers)} engine layers: {listed}")
 
 
@@ -158,12 +156,11 @@ def _write_fixed(options: Check, model: Model, fusions: Fusions, patterns: Patte
         )
     equality = options.run_both(model, fixed.model, config_here())
     if equality and not _holds(fixed, equality):
+        fix = "fix fewer patterns: leave out --add"
         raise GateFailed(
             f"the fixed model's outputs differ by {equality.largest:.2g} of the largest value, "
             f"more than {_bound(fixed, equality)}: nothing was written",
-            "fix fewer patterns: leave out --add"
-            if options.add
-            else ("report this as a defect: no pass may change outputs"),
+            fix if options.add else "report this as a defect: no pass may change outputs",
         )
     left = check_fusions(fixed.model, patterns)
     written = write_onnx(output, fixed.model.proto)
@@ -189,10 +186,8 @@ def _show_fixed(
 ) -> None:
     columns = {"pass": "{name}", "changes": "{changes}", "skipped": "{skipped}"}
     print_table(fixed.records, columns)
-    for match in _fixed(fusions, left):
-        say(f"fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
-    for match in left.broken:
-        say(f"not fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
+    for word, matches in (("fixed", _fixed(fusions, left)), ("not fixed", left.broken)):
+        say(*(f"{word}: {each.pattern} at {each.root!r}: {_reasons(each)}" for each in matches))
     if equality is None:
         say("the models were not run: give --data to compare their outputs")
         return

@@ -10,30 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trtcal.cli import options
 from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.extended import ExtendedGroup
-from trtcal.cli.options import (
-    DB,
-    JsonOptions,
-    LimitOptions,
-    Options,
-    add_commands,
-    argument,
-    history_path,
-    option,
-    required,
-    tags_of,
-)
-from trtcal.cli.output import (
-    Columns,
-    note,
-    print_csv,
-    print_json,
-    print_limits,
-    print_table,
-    progress,
-    say,
-)
+from trtcal.cli.options import JsonOptions, add_commands, argument, option, tags_of
+from trtcal.cli.output import note, print_csv, print_json, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,16 +32,16 @@ def command() -> None:
     """Follow figures over runs: what changed, since when, and by what."""
 
 
-class HistoryOptions(Options):
+class HistoryOptions(options.Options):
     """The option of every command on the history."""
 
-    db: Path | None = option(DB)
+    db: Path | None = option(options.DB)
 
     def open(self) -> History:
         """Return the history."""
         from trtcal.runs.history import History
 
-        return History(history_path(self.db))
+        return History(options.history_path(self.db))
 
 
 class Add(HistoryOptions, example="trtcal history add reports/digits"):
@@ -131,16 +112,18 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --project r
         entries = history.entries(self.project, self.last, tags=tags_of(self.tags))
         if not entries:
             _say_empty(history, self.project, self.tags)
-        columns: Columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
-        columns = {**columns, "verdict": "{verdict}", "variant": "{variant}"}
-        if any(entry.tags for entry in entries):
-            columns = {**columns, "tags": lambda entry: words_of(entry.tags)}
         document = [entry.to_document() for entry in entries]
-        self.present(document, lambda: print_table(entries, columns))
+        self.present(document, lambda: _list(entries))
+
+
+def _list(entries: Sequence[Entry]) -> None:
+    columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
+    columns |= {"verdict": "{verdict}", "variant": "{variant}"}
+    tags = {"tags": lambda entry: words_of(entry.tags)} if any(e.tags for e in entries) else {}
+    print_table(entries, {**columns, **tags})
 
 
 def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
-    """Say on standard error what there is, and how runs come into the history."""
     names = history.names()
     if names and tags:
         note(f"note: {history.path} has no matching run with the tags {', '.join(tags)}")
@@ -188,15 +171,14 @@ class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
 
 def show_diff(difference: RunDifference) -> None:
     """Print the differences between two runs."""
-    columns: Columns = {
+    words = {True: "better", False: "worse"}
+    columns: dict[str, Any] = {
         "variant": "{variant}",
         "figure": "{figure}",
         "before": "{before:.6g}",
         "after": "{after:.6g}",
         "change": lambda row: "" if row.share is None else f"{100 * row.share:+.2f} %",
-        "for": lambda row: {True: "better", False: "worse"}.get(
-            row.is_better, "noise" if row.is_noise else ""
-        ),
+        "for": lambda row: words.get(row.is_better, "noise" if row.is_noise else ""),
     }
     print_table(difference.changed, columns, shown=FIGURES_SHOWN)
     for what, names in (("gone", difference.gone), ("new", difference.new)):
@@ -224,11 +206,10 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
         entries = self.open().entries(self.project)
         if self.mlflow is not None:
             _send(entries, self.mlflow)
-            return
-        if self.form == "json":
+        elif self.form == "json":
             print_json([entry.to_document() for entry in entries])
-            return
-        print_csv(_rows(entries))
+        else:
+            print_csv(_rows(entries))
 
 
 def _rows(entries: Iterable[Entry]) -> Iterator[tuple[object, ...]]:
@@ -257,7 +238,7 @@ class Check(
     HistoryOptions,
     AlertOptions,
     JsonOptions,
-    LimitOptions,
+    options.LimitOptions,
     example="trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'",
 ):
     """Check the last run against limits on figures and changes; the status is 1 if one is broken."""
@@ -271,7 +252,7 @@ class Check(
         from trtcal.limits import BROKEN, parse_limits, require
         from trtcal.runs.diff import judge_run
 
-        required(self.limits or None, "a limit", "--limit")
+        options.required(self.limits or None, "a limit", "--limit")
         before, after = _pair(self.open(), self.project, self.against)
         judged = judge_run(parse_limits(self.limits), before, after)
         document = _alert_document(before, after, judged)

@@ -13,7 +13,7 @@ import click
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.fusion import command as fusions
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
-from trtcal.cli.output import Columns, filled, most, note, print_table, say
+from trtcal.cli.output import Columns, filled, most, print_table, remark, say
 from trtcal.errors import InputError
 
 Row = Mapping[str, Any]
@@ -61,9 +61,8 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         gpu = find_target(self.gpu or DEFAULT_GPU)
         model = load_model(self.file) if is_model(self.file) else None
         predicted = (f"layers: predicted for TensorRT on {gpu.name}, not read from an engine",)
-        engine = Engine(str(self.file), (), notes=predicted)
+        engine, estimate = Engine(str(self.file), (), notes=predicted), None
         engine = read_engine(self.file, self.profile) if model is None else engine
-        estimate = None
         if self.gpu or model:
             sizes = sized(engine, parse_profiles(self.shapes)[0], model, gpu)
             engine = replace(engine, layers=sizes[len(sizes) // 2][2])
@@ -72,8 +71,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         document["estimate"] = estimate if self.gpu else None
 
         def show_all() -> None:
-            for line in document["notes"]:
-                note(f"note: {line}")
+            remark(*document["notes"])
             _show_shares(document)
             _show_layers(document, self.top)
             show_findings(examine(engine.layers).findings, most(self.top))
@@ -191,10 +189,8 @@ class Diff(
         sentences = describe(difference)
 
         def show_sentences() -> None:
-            for line in (*difference.before.notes, *difference.after.notes):
-                note(f"note: {line}")
-            for sentence in sentences:
-                say(sentence)
+            remark(*difference.before.notes, *difference.after.notes)
+            say(*sentences)
 
         self.present({**difference.to_document(), "in_words": list(sentences)}, show_sentences)
 

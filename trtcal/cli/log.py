@@ -14,7 +14,6 @@ import click
 from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import (
     StatusLine,
-    is_unread,
     json_printer,
     most,
     note,
@@ -23,8 +22,10 @@ from trtcal.cli.output import (
     say_wrapped,
     warning,
 )
+from trtcal.documents.streams import output
 from trtcal.errors import INTERRUPTED, GateFailed
 from trtcal.formats import PLANNED, PRECISIONS
+from trtcal.reporting.text import shorten
 
 if TYPE_CHECKING:
     from trtcal.evidence.explanations import Explanation
@@ -87,7 +88,6 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
             click.get_current_context().exit(INTERRUPTED)
 
     def _show_explanations(self, name: str) -> None:
-        """Print what a name means and what to do, or a line for each name."""
         from trtcal.evidence.explanations import explain_name, explanations
 
         entries = tuple(explanations()) if name == ALL else explain_name(name)
@@ -111,12 +111,10 @@ def _explain_all(entries: tuple[Explanation, ...]) -> None:
 
 
 def _list(entries: tuple[Explanation, ...]) -> None:
-    """Print a line for each name, those of a category below it."""
     about = None
     for entry in entries:
         if entry.about == "finding" != about:
-            say("")
-            say("Findings of a diagnosis")
+            say("", "Findings of a diagnosis")
         about = entry.about
         if about == "category":
             say("")
@@ -176,12 +174,12 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
         yield write
 
 
-def _portions(file: str) -> Iterable[bytes]:
-    from trtcal.evidence.log.files import portions_of_file, portions_of_input
+def _portions(file: str, is_growing: bool = False) -> Iterable[bytes]:
+    from trtcal.evidence.log import files
 
     if file == STANDARD_INPUT:
-        return portions_of_input(sys.stdin.buffer)
-    return portions_of_file(Path(file))
+        return files.portions_of_input(sys.stdin.buffer)
+    return (files.portions_of_growing_file if is_growing else files.portions_of_file)(Path(file))
 
 
 def show(file: str, writer: LogWriter) -> None:
@@ -193,12 +191,10 @@ def show(file: str, writer: LogWriter) -> None:
     for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
     say_more(len(kinds), most(KINDS_SHOWN), "kinds")
-    say("")
-    say("; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
+    say("", "; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
 
 def _counts(writer: LogWriter) -> str:
-    """Return the numbers of lines, of recognized lines and of kinds of findings."""
     kinds = len(writer.end["summary"]["findings"])
     none = "no known message" if _is_hardly_a_log(writer.end) else "no findings"
     findings = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
@@ -210,7 +206,6 @@ def _is_hardly_a_log(end: dict[str, Any]) -> bool:
 
 
 def _warn_of_few(file: str, end: dict[str, Any]) -> None:
-    """Warn of a file that is hardly a build log, in which there is little to be found."""
     if _is_hardly_a_log(end):
         warning(
             f"{file}: {end['recognised']} of {end['lines']} lines are recognized: "
@@ -248,14 +243,14 @@ def _figures(document: dict[str, Any]) -> list[str]:
 def _show_kind(kind: dict[str, Any]) -> None:
     subjects = f" about {kind['distinct_subjects']}" if kind["distinct_subjects"] > 1 else ""
     many = f"{kind['count']} times{subjects}, first" if kind["count"] > 1 else "once,"
-    say("")
     name = named(kind["rule"], kind["category"])
-    say(f"{kind['severity'].upper()} {name}: {many} on line {kind['first_line']}")
+    say("", f"{kind['severity'].upper()} {name}: {many} on line {kind['first_line']}")
     if kind["subjects"]:
         more = ", …" if kind["distinct_subjects"] > len(kind["subjects"]) else ""
-        say_wrapped("  in: ", ", ".join(map(shortened, kind["subjects"])) + more)
+        names = (shorten(name, LONGEST_NAME) for name in kind["subjects"])
+        say_wrapped("  in: ", ", ".join(names) + more)
     if kind["rule"] is None or not kind["subjects"]:
-        say_wrapped("  message: ", shortened(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
+        say_wrapped("  message: ", shorten(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
     say_wrapped("  means: ", kind["meaning"])
     say_wrapped("  do: ", kind["fix"])
 
@@ -263,12 +258,6 @@ def _show_kind(kind: dict[str, Any]) -> None:
 def named(rule: object, category: str) -> str:
     """Return a rule's name, which `log --explain` takes, with its category, unless they are one."""
     return category if rule in (None, category) else f"{rule} ({category})"
-
-
-def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """Return text with its middle cut out where it is too long."""
-    side = longest // 2
-    return text if len(text) <= longest else f"{text[:side]}…{text[-side:]}"
 
 
 def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
@@ -281,10 +270,10 @@ def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
     live = Live(lambda event, line: _print_finding(event, line, as_json))
     status = StatusLine()
     try:
-        for lines in _growing_portions(file):
+        for lines in _portions(file, is_growing=True):
             status.clear()
             live.read(lines)
-            if is_unread():
+            if output().is_dropped:
                 break
             status.show(live.text())
     finally:
@@ -294,12 +283,6 @@ def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:
     return [(file, "", "")] if live.facts.to_document()["is_failed"] else []
 
 
-def _growing_portions(file: str) -> Iterable[bytes]:
-    from trtcal.evidence.log.files import portions_of_growing_file
-
-    return _portions(file) if file == STANDARD_INPUT else portions_of_growing_file(Path(file))
-
-
 def _print_finding(unplaced: UnplacedEvent, line: int, as_json: bool) -> None:
     event = unplaced.event
     if as_json:
@@ -307,5 +290,6 @@ def _print_finding(unplaced: UnplacedEvent, line: int, as_json: bool) -> None:
             show(f'{{"line":{line}{unplaced.tail}\n')
     else:
         what = f"{line}: {event.severity} {named(event.fields.get('rule'), event.category)}"
-        text = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)
-        say(f"{what}: {shortened(event.subject)}: {text}" if event.subject else f"{what}: {text}")
+        text = shorten(event.message.partition("\n")[0], LONGEST_MESSAGE)
+        subject = f"{shorten(event.subject, LONGEST_NAME)}: " if event.subject else ""
+        say(f"{what}: {subject}{text}")

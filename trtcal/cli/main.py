@@ -99,9 +99,8 @@ class LazyGroup(MovedGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command."""
         if cmd_name in CORE:
-            command: click.Command = import_module(
-                f"trtcal.cli.{cmd_name.replace('-', '_')}"
-            ).command
+            module = import_module(f"trtcal.cli.{cmd_name.replace('-', '_')}")
+            command: click.Command = module.command
             return command
         extension = extension_commands().get(cmd_name)
         return extension.load() if extension else None
@@ -136,10 +135,7 @@ def cli(context: click.Context) -> None:
 
 def first_screen() -> str:
     """Return what `trtcal` prints without a command: the commands to begin with, and where more is."""
-    lines = [
-        "Take a network to INT8 with TensorRT, and measure accuracy, latency and what was built.",
-        "",
-    ]
+    lines = [*(cli.help or "").splitlines()[:1], ""]
     for name, example in FIRST.items():
         lines += [f"  {name:<9}  {CORE[name]}", f"{' ' * 13}{example}", ""]
     return "\n".join([*lines, *WHERE_NEXT, ""])
@@ -180,31 +176,22 @@ def _run(arguments: list[str]) -> int:
             return shell_complete(cli, {}, "trtcal", COMPLETE, instruction)
         result = cli.main(arguments, prog_name="trtcal", standalone_mode=False)
     except TrtcalError as error:
-        return _fail(error)
+        from trtcal.cli.pages import page_of
+
+        return _say(error.message, error.hint, error.exit_status, page_of(error))
     except click.UsageError as error:
         return _say(*_usage(error), 2)
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", "start the same command again", INTERRUPTED)
     except MemoryError:
-        return _say(
-            "out of memory",
-            "use a smaller `batch` in trtcal.toml, or `trtcal calibrate --max-memory`",
-            4,
-        )
+        hint = "use a smaller `batch` in trtcal.toml, or `trtcal calibrate --max-memory`"
+        return _say("out of memory", hint, 4)
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return _say(
-            f"{error.strerror or error}{where}", "check the path and the space on the disk", 4
-        )
+        what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        return _say(what, "check the path and the space on the disk", 4)
     except BaseException as error:  # SystemExit too: no code of others decides on the status
         return _defect(error)
     return result if isinstance(result, int) else 0
-
-
-def _fail(error: TrtcalError) -> int:
-    from trtcal.cli.pages import page_of
-
-    return _say(error.message, error.hint, error.exit_status, page_of(error))
 
 
 def _usage(error: click.UsageError) -> tuple[str, str]:

@@ -66,8 +66,6 @@ METRIC_FILE = (
 )
 LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
-
-
 KEYS = dict.fromkeys(("batch", "data", "improve", "labels", "output", "outputs", "shapes", "task"))
 KEYS |= {"db": "history", "limit": "limits", "metric-file": "metric", "target": "targets"}
 KEYS |= {"time-limit": "time_limit_s", "workers": None}
@@ -202,23 +200,20 @@ def _parameters(options: Any) -> list[click.Parameter]:
     places = {name: place for place, name in enumerate(LAST)}
     ordered = sorted(fields(options), key=lambda item: places.get(item.name, -1))
     parameters = [_parameter(item.name, kinds[item.name], item.metadata) for item in ordered]
-    former = {item.metadata["click"].get("formerly"): item.name for item in ordered}
-    return parameters + [
-        _former(old, next(known for known in parameters if known.name == name))
-        for old, name in former.items()
-        if old is not None
-    ]
+    former = [item.metadata["click"].get("formerly") for item in ordered]
+    pairs = zip(former, parameters, strict=True)
+    return parameters + [_former(old, parameter) for old, parameter in pairs if old]
 
 
 def _former(old: str, parameter: click.Parameter) -> click.Option:
     """Return a hidden option of a former name: it ends with an error that gives the name of today."""
+    name = parameter.opts[-1]
 
     def refuse(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None:
-            name = parameter.opts[-1]
             raise InputError(f"{old} is now {name}", f"write `{name} {shell_word(value)}`")
 
-    about = f"Now {parameter.opts[-1]}."
+    about = f"Now {name}."
     return click.Option([old], hidden=True, expose_value=False, callback=refuse, help=about)
 
 
@@ -291,18 +286,6 @@ def joined_tasks(configured: Tasks, chosen: Tasks) -> Tasks:
     if configured is None or chosen is None or isinstance(chosen, str):
         return chosen or configured
     return {**({"": configured} if isinstance(configured, str) else configured), **chosen}
-
-
-def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
-    """Return a model made ready for Q/DQ; nodes that the passes left alone are noted."""
-    from trtcal.model.passes import prepare_with_record
-    from trtcal.pipeline.own_passes import passes_of
-
-    settings, passes = config.prepare, passes_of(config)
-    prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add, passes)
-    for line in prepared.notes:
-        note(f"note: not changed: {line}")
-    return prepared.model
 
 
 class JsonOptions(Options):
@@ -413,8 +396,7 @@ class GivenOptions(OutputOptions, MeasureOptions):
         user = self.choices(Config())
         sources = Sources(data, self.test, self.labels, self.targets, output, user)
         config, draft = guess_config(load_model(path), sources, folder.absolute())
-        for line in draft.guesses:
-            note(f"guessed: {line}")
+        note(*draft.guesses, head="guessed: ")
         return config.trusting(False, data, self.test, self.metric_file), draft
 
     def choices(self, config: Config) -> Config:
@@ -473,6 +455,16 @@ class ConfigOptions(JsonOptions):
     def config(self) -> Config:
         """The configuration given, or that of the current folder, or an empty one."""
         return config_here(self.config_path)
+
+    def ready(self, model: Model, skipped: Sequence[str] = ()) -> Model:
+        """Return a model made ready for Q/DQ; nodes that the passes left alone are noted."""
+        from trtcal.model.passes import prepare_with_record
+        from trtcal.pipeline.own_passes import passes_of
+
+        settings, passes = self.config.prepare, passes_of(self.config)
+        prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add, passes)
+        note(*prepared.notes, head="note: not changed: ")
+        return prepared.model
 
 
 class JudgingOptions(ConfigOptions, LimitOptions):
@@ -577,11 +569,9 @@ class TaskOptions(OutputOptions, ConfigOptions):
         """The outputs that count, given here or in trtcal.toml; none means all."""
         return self.output_names or self.config.outputs
 
-
-def say_guesses(reader: TaskReader) -> None:
-    """Note what each output was taken for, and why, where the user did not say."""
-    for guess in reader.known.guesses if reader.known else ():
-        note(f"guessed: {guess}")
+    def say_guesses(self, reader: TaskReader) -> None:
+        """Note what each output was taken for, and why, where the user did not say."""
+        note(*(reader.known.guesses if reader.known else ()), head="guessed: ")
 
 
 class EvaluationOptions(DataOptions, TaskOptions, JudgingOptions, MeasureOptions):
@@ -632,7 +622,7 @@ class PreparedOptions(DataOptions, ModelOptions, SkipOptions):
         """Return a model made ready for Q/DQ, with optimizations if there are any."""
         from trtcal.ptq.artifact import read_optimizations
 
-        prepared = prepare(model, self.config, self.skipped)
+        prepared = self.ready(model, self.skipped)
         return read_optimizations(optimizations).apply(prepared) if optimizations else prepared
 
 

@@ -17,18 +17,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from trtcal.documents import to_json
-from trtcal.documents.streams import (
-    AS_IS,
-    IN_JSON,
-    JOINED,
-    Guarded,
-    errors,
-    guarded,
-    output,
-    visible,
-    visible_cell,
-)
+from trtcal.documents import streams, to_json
 from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
@@ -44,7 +33,6 @@ NO_PROGRESS = "TRTCAL_NO_PROGRESS"
 """With this variable set no line of progress is printed where there is no terminal."""
 Columns = Mapping[str, str | Callable[[Any], object]]
 BLANKS = dict.fromkeys(map(ord, "\n\r\t"), " ")
-
 
 _QUIET = ContextVar("quiet", default=False)
 _VERBOSE = ContextVar("verbose", default=False)
@@ -82,16 +70,16 @@ def say_more(total: int, shown: int | None, what: str = "") -> None:
         say(f"… and {' '.join(filter(None, (f'{total - shown} more', what)))}: use -v")
 
 
-def reasons(of: Mapping[str, str], shown: int = 3) -> Iterator[tuple[str, str]]:
+def reasons(of: Mapping[str, str], shown: int = 3) -> Iterator[str]:
     """Yield every reason, after the first names that have it: all of them with -v."""
     for reason in dict.fromkeys(of.values()):
         names = [name for name, why in of.items() if why == reason]
-        yield some(names, len(names) if is_verbose() else shown), reason
+        yield f"{some(names, len(names) if is_verbose() else shown)}: {reason}"
 
 
 def printable(text: object) -> str:
     """Return text with control, format and direction characters shown as escapes, on one line."""
-    return visible(str(text).translate(BLANKS))
+    return streams.visible(str(text).translate(BLANKS))
 
 
 def print_json(document: object) -> None:
@@ -103,30 +91,26 @@ def print_json(document: object) -> None:
 @contextlib.contextmanager
 def json_printer() -> Iterator[Callable[[str], None]]:
     """Yield a function that prints pieces of JSON on standard output."""
-    stream = output(IN_JSON)
+    stream = streams.output(streams.IN_JSON)
     yield stream.utf8()
     stream.flush()
 
 
 def print_page(text: str) -> None:
     """Print a whole text on standard output: Markdown, a script, help."""
-    stream = output(JOINED)
+    stream = streams.output(streams.JOINED)
     stream.utf8()(text)
     stream.flush()
 
 
 def print_csv(rows: Iterable[Sequence[object]]) -> None:
     """Print rows as CSV in which texts are quoted, visible, and no formulas; numbers stay numbers."""
-    stream = output()
+    stream = streams.output()
     writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     for row in rows:
-        writer.writerow([visible_cell(cell) if isinstance(cell, str) else cell for cell in row])
+        cells = (streams.visible_cell(each) if isinstance(each, str) else each for each in row)
+        writer.writerow(cells)
     stream.flush()
-
-
-def is_unread() -> bool:
-    """Whether nobody reads standard output any more."""
-    return output().is_dropped
 
 
 class _Cells(string.Formatter):
@@ -176,7 +160,7 @@ def print_table(
             for cell in columns.values()
         ]
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
-    stream = output(AS_IS)  # all texts in it are printable; the rest is the terminal's own
+    stream = streams.output(streams.AS_IS)  # its texts are printable; the rest is the terminal's
     console = _console(stream)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         console.width = 140
@@ -187,7 +171,7 @@ def print_table(
     say_more(len(every), rows)
 
 
-def _console(stream: Guarded) -> Console:
+def _console(stream: streams.Guarded) -> Console:
     from rich.console import Console
 
     return Console(file=cast("IO[str]", stream))
@@ -197,14 +181,15 @@ def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_CELL or is_verbose() else f"{text[: LONGEST_CELL - 1]}…"
 
 
-def say(message: str) -> None:
-    """Print one line on standard output."""
-    _print_line(output(), message)
+def say(*lines: object, head: str = "") -> None:
+    """Print each line, behind the head, on standard output."""
+    _print_lines(streams.output(), lines, head)
 
 
-def _print_line(stream: Guarded, text: str) -> None:
-    stream.write(f"{printable(text)}\n")
-    stream.flush()
+def _print_lines(stream: streams.Guarded, lines: Iterable[object], head: str) -> None:
+    for line in lines:
+        stream.write(f"{printable(f'{head}{line}')}\n")
+        stream.flush()
 
 
 def say_wrapped(head: str, text: str) -> None:
@@ -217,8 +202,7 @@ def say_wrapped(head: str, text: str) -> None:
         subsequent_indent=" " * (len(printable(head)) or 2),
         break_on_hyphens=False,
     )
-    for line in wrapper.wrap(printable(text)):
-        say(line)
+    say(*wrapper.wrap(printable(text)))
 
 
 def say_written(path: Path, digest: str) -> None:
@@ -226,31 +210,29 @@ def say_written(path: Path, digest: str) -> None:
     say(f"wrote {path}  {digest[:19]}")
 
 
-def note(message: str) -> None:
-    """Print one line about the work, not its result, on standard error, unless with -q."""
+def note(*lines: object, head: str = "") -> None:
+    """Print lines about the work, not its result, on standard error, unless with -q."""
     if not is_quiet():
-        _print_line(errors(), message)
+        _print_lines(streams.errors(), lines, head)
 
 
-def remark(message: str) -> None:
-    """Print a note that begins with `note: `, unless with -q."""
-    note(f"note: {message}")
+def remark(*lines: object) -> None:
+    """Print notes that begin with `note: `, unless with -q."""
+    note(*lines, head="note: ")
 
 
 def warning(message: str, hint: str | None = None) -> None:
     """Print on standard error what may be wrong, and what to do about it; -q leaves it."""
-    _print_line(errors(), f"warning: {message}")
-    if hint:
-        _print_line(errors(), f"hint: {hint}")
+    error(message, hint, label="warning")
 
 
-def error(message: str, hint: str | None = None, page: str | None = None) -> None:
+def error(
+    message: str, hint: str | None = None, page: str | None = None, label: str = "error"
+) -> None:
     """Print on standard error what went wrong, what to do about it, and the page that says more."""
-    _print_line(errors(), f"error: {message}")
-    if hint:
-        _print_line(errors(), f"hint: {hint}")
-    if page:
-        _print_line(errors(), f"docs: {page}")
+    for name, text in ((label, message), ("hint", hint), ("docs", page)):
+        if text:
+            _print_lines(streams.errors(), [text], f"{name}: ")
 
 
 def warn_in_our_words() -> None:
@@ -263,7 +245,6 @@ def warn_in_our_words() -> None:
 
 
 def _report_s() -> float:
-    """Return the seconds between two lines of progress."""
     return math.inf if os.environ.get(NO_PROGRESS) else REPORT_S
 
 
@@ -320,9 +301,10 @@ def _bars(*columns: ProgressColumn) -> Iterator[tuple[Progress, Callable[[str], 
     """Yield bars on a terminal's standard error, and what prints a line every 10 s on another one."""
     from rich.progress import Progress
 
-    console, every = _console(errors(AS_IS)), Every()
+    console, every = _console(streams.errors(streams.AS_IS)), Every()
     disable = is_quiet() or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bars, guarded():
+    shown = Progress(*columns, console=console, transient=True, disable=disable)
+    with shown as bars, streams.guarded():
         yield bars, (lambda text: None) if console.is_terminal else every.show
 
 
@@ -330,7 +312,7 @@ class StatusLine:
     """One line on standard error that the next one replaces; without a terminal, a few lines."""
 
     def __init__(self) -> None:
-        self._is_terminal = bool(errors().isatty())
+        self._is_terminal = bool(streams.errors().isatty())
         self._next_s = 0.0
 
     def show(self, text: str) -> None:
@@ -350,7 +332,7 @@ class StatusLine:
             self._put("\r\x1b[2K")
 
     def _put(self, text: str) -> None:
-        stream = errors(AS_IS)
+        stream = streams.errors(streams.AS_IS)
         stream.write(text)
         stream.flush()
 
@@ -372,8 +354,7 @@ def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None
 def show_coverage(coverage: Coverage) -> None:
     """Print how much of the compute is in INT8, and the largest of the rest with the reasons."""
     say(coverage.headline)
-    for line in coverage.details():
-        say(f"  {line}")
+    say(*coverage.details(), head="  ")
 
 
 def parameters(pairs: Sequence[str]) -> dict[str, int | float | str]:

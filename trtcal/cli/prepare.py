@@ -87,7 +87,7 @@ class Prepare(
             "equality": equality and {**vars(equality), "largest": equality.largest},
             "cut": tail and {"at": tail.cut, "outputs": tail.outputs, "operators": tail.operators},
         }
-        kind = "random" if self.random_samples else ""
+        kind = "random " if self.random_samples else ""
         self.present_onnx(path, written, document, lambda: _show(prepared, equality, kind))
         if tail and not self.as_json:
             cut_off = ", ".join(f"{count} {op}" for op, count in tail.operators.items())
@@ -116,19 +116,12 @@ def _list_passes(options: Prepare) -> None:
 
 def _check(equality: Equality) -> None:
     if not equality.holds:
+        worst = max(equality.differences, key=equality.differences.__getitem__)
         raise GateFailed(
-            f"the outputs of the prepared model differ ({_difference(equality)}): nothing was "
-            "written",
+            f"the outputs of the prepared model differ ({worst!r} by {equality.largest:.2g} of its "
+            f"largest value, where rounding explains {equality.tolerance:g}): nothing was written",
             "find the pass with --skip-pass, and report it as a defect",
         )
-
-
-def _difference(equality: Equality) -> str:
-    worst = max(equality.differences, key=equality.differences.__getitem__)
-    return (
-        f"{worst!r} by {equality.largest:.2g} of its largest value, where rounding explains "
-        f"{equality.tolerance:g}"
-    )
 
 
 def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
@@ -140,13 +133,11 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
         "skipped": "{skipped}",
     }
     print_table(prepared.records, columns)
-    for line in prepared.notes:
-        say(f"not changed: {line}")
+    say(*prepared.notes, head="not changed: ")
     if equality:
-        samples = f"{equality.samples} {kind} samples".replace("  ", " ")
         say(
-            f"largest relative difference over {samples}: {equality.largest:.3g} "
-            f"(rounding explains {equality.tolerance:g})"
+            f"largest relative difference over {equality.samples} {kind}samples: "
+            f"{equality.largest:.3g} (rounding explains {equality.tolerance:g})"
         )
     else:
         say("the models were not run: give --data to compare their outputs")

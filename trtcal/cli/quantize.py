@@ -101,8 +101,7 @@ def show_tries(document: dict[str, Any]) -> None:
     }
     title = f"on {document['samples']['selection']} samples held back"
     print_table(document["tries"], columns, title, "-")
-    for name in document["untried"]:
-        say(f"not tried, because the time ran out: {name}")
+    say(*document["untried"], head="not tried, because the time ran out: ")
 
 
 def _decibels(noise: float | None) -> str:
@@ -176,16 +175,12 @@ class Quantize(
 
     def check(self) -> None:
         """Refuse options that contradict each other."""
-        if self.improve and self.optimizations:
-            raise click.UsageError(
-                "--improve and --optimizations exclude each other: leave --optimizations out"
-            )
+        for name, other in (("improve", "optimizations"), ("only", "plan"), ("precision", "plan")):
+            if getattr(self, name) and getattr(self, other):
+                text = f"--{name} and --{other} exclude each other: leave --{other} out"
+                raise click.UsageError(text)
         if not self.improve and (self.metric_file or self.float_output):
             raise click.UsageError("--metric-file and --float-output need --improve")
-        if self.only and self.plan:
-            raise click.UsageError("--only and --plan exclude each other: leave --plan out")
-        if self.precision and self.plan:
-            raise click.UsageError("--precision and --plan exclude each other: leave --plan out")
 
     @property
     def output_path(self) -> Path:
@@ -220,11 +215,11 @@ class Quantize(
         model, calibration, improved = _subject(self, plan)
         if "fp16" in plan.asked and not (calibration and calibration.peaks):
             calibration = self._with_peaks(model, calibration)
-        quantized = quantize(model, calibration, plan)
+        quantized, path = quantize(model, calibration, plan), self.output_path
         with together():
             if improved:
                 _write_improved(improved, self)
-            written = write_quantized(self.output_path, quantized)
+            written = write_quantized(path, quantized)
         coverage = asked_coverage(replace(model, proto=quantized.proto))
         record = improved.optimizations.document if improved else None
         document = {
@@ -236,9 +231,7 @@ class Quantize(
             "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
             "improvement": record,
         }
-        self.present_onnx(
-            self.output_path, written, document, lambda: _show(quantized, coverage, record)
-        )
+        self.present_onnx(path, written, document, lambda: _show(quantized, coverage, record))
         self._advise(plan)
 
     def _with_peaks(self, model: Model, calibration: Calibration | None) -> Calibration | None:
@@ -309,7 +302,6 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
 
 
 def _show_fp16(part: Fp16Subgraphs) -> None:
-    """Print how much is in float16, and which of its tensors have no known bound."""
     say(f"{len(part.nodes)} nodes are in fp16, with {part.casts} casts around them")
     if part.subnormal:
         count, names = sum(part.subnormal.values()), some(part.subnormal, NAMES_SHOWN)

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from trtcal.cli.advice import recall, remember
-from trtcal.cli.options import (
-    DataOptions,
-    JsonOptions,
-    PairOptions,
-    add_commands,
-    argument,
-    option,
-    prepare,
-)
+from trtcal.cli.options import DataOptions, JsonOptions, PairOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, note, print_table, progress, reasons, say
 
 if TYPE_CHECKING:
@@ -71,13 +63,10 @@ def _show(calibration: Calibration, path: Path) -> None:
         columns |= {"FP8 scale": lambda item: f"{item[1].fp8_scale:.6g}"}
     columns |= {"note": "{1.note}"}
     print_table([*calibration.ranges.items()], columns, str(path))
-    for names, reason in reasons(calibration.unranged):
-        say(f"no range for {names}: {reason}")
+    say(*reasons(calibration.unranged), head="no range for ")
     values = (f"{name} {value}" for name, value in calibration.parameters.items())
-    facts = [calibration.method, *values]
-    say(
-        f"{len(calibration.ranges)} ranges, {len(calibration.unranged)} without; {', '.join(facts)}"
-    )
+    facts = ", ".join([calibration.method, *values])
+    say(f"{len(calibration.ranges)} ranges, {len(calibration.unranged)} without; {facts}")
 
 
 class Diff(PairOptions, example="trtcal ranges diff minmax.json entropy.cache --json"):
@@ -96,8 +85,7 @@ def _show_diff(result: CalibrationDiff, options: Diff) -> None:
     columns |= {"moved": "{percent:+.3g} %", "dB": "{db:+.3f}"}
     print_table(result.moved, columns, options.title)
     for path, only in ((options.a, result.only_before), (options.b, result.only_after)):
-        for names, reason in reasons(only):
-            say(f"only in {path}: {names}: {reason}")
+        say(*reasons(only), head=f"only in {path}: ")
     say(f"{len(result.moved)} ranges moved, {result.same} are the same")
 
 
@@ -132,20 +120,17 @@ class Export(
         from trtcal.documents import digest_file
         from trtcal.model import load_model
 
-        calibration, tensors = read_ranges(self.file), self.tensors
+        table, tensors = read_ranges(self.file), self.tensors
         output = self.output or Path(f"ranges.{ENDINGS.get(self.form, 'encodings')}")
         files, is_whole = recall(self.file), not (tensors or self.partial)
         model, is_cache = self.model or files.get("model"), self.form == "tensorrt-cache"
         if is_cache and is_whole and model:
-            check_covers(calibration, load_model(Path(model)), self.file, files.get("data", "DATA"))
-        export_calibration(
-            output, calibration, self.form, tensors or None, self.tensorrt, self.algorithm
-        )
+            check_covers(table, load_model(Path(model)), self.file, files.get("data", "DATA"))
+        export_calibration(output, table, self.form, tensors or None, self.tensorrt, self.algorithm)
         if is_cache and not model:
             note("note: give --model to know whether TensorRT needs ranges that are not there")
-        for names, reason in reasons(calibration.unranged):
-            note(f"note: not written, for want of a range: {names}: {reason}")
-        count, digest = len(set(tensors)) or len(calibration.ranges), digest_file(output)
+        note(*reasons(table.unranged), head="note: not written, for want of a range: ")
+        count, digest = len(set(tensors)) or len(table.ranges), digest_file(output)
         document = {"output": str(output), "digest": digest, "format": self.form, "ranges": count}
         self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
 
@@ -189,10 +174,9 @@ class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data ima
         tensors = most_stretched([Calibration.read(path) for path in self.tables], TENSORS)
         model = load_model(self.model)
         dataset = self.open_data(model, self.config.calibration)
-        prepared = prepare(model, self.config)
         title = f"finding the samples that stretch {len(tensors)} ranges"
         with progress(title, len(dataset), "samples") as advance:
-            tails = find_tails(prepared, dataset, tensors, advance)
+            tails = find_tails(self.ready(model), dataset, tensors, advance)
         reaches = [(name, reach) for name, own in tails.tensors.items() for reach in own]
         columns: Columns = {
             "tensor": "{0}",

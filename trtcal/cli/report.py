@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from trtcal.documents import Document
 
 PAGE = Path("report.html")
-OF_RUN = ("against", "costs")
-"""Keys that only `trtcal run` can fill."""
 
 
 def _print_schema(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
@@ -85,8 +83,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     is_priced = config.report.price_per_hour is not None or prices is not None
     if not is_priced and document["measured"].get("costs"):
         return document
-    priced: Document = parsing(run, lambda: completed(document, followers_of(config)))
-    return priced
+    return parsing(run, lambda: completed(document, followers_of(config)))
 
 
 def _kept(document: Document, run: Path) -> Document:
@@ -98,7 +95,7 @@ def _kept(document: Document, run: Path) -> Document:
     except InputError:
         return document
     measured, then = document["measured"], before["measured"]
-    kept = {key: then[key] for key in OF_RUN if key in then}
+    kept = {key: then[key] for key in ("against", "costs") if key in then}  # only a run fills them
     same = all(before.get(part) == document[part] for part in ("comparison", "builds"))
     timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
     return {**document, "measured": {**measured, **kept}} if same and timed else document

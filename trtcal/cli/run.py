@@ -6,18 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from trtcal.cli import options
 from trtcal.cli.advice import advise
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.options import (
-    GivenOptions,
-    PassOptions,
-    TrustOptions,
-    VerdictOptions,
-    argument,
-    option,
-    tags_of,
-)
+from trtcal.cli.options import argument, option, tags_of
 from trtcal.cli.output import note, print_limits, progress, remark, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.documents.streams import command_line
@@ -31,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Run(
-    VerdictOptions,
-    GivenOptions,
-    PassOptions,
-    TrustOptions,
+    options.VerdictOptions,
+    options.GivenOptions,
+    options.PassOptions,
+    options.TrustOptions,
     example="trtcal run model.onnx --data images/ --target sm89",
 ):
     """Do everything for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
@@ -106,9 +99,8 @@ class Run(
         settings, guessed = self._settings()
         tags = read_tags({**settings.cost.tags, **tags_of(self.tags)})
         settings = self.with_passes(replace(settings, cost=replace(settings.cost, tags=tags)))
-        if self.improve:
-            calibration = replace(settings.calibration, improve=self.improve)
-            settings = replace(settings, calibration=calibration)
+        improve = self.improve or settings.calibration.improve
+        settings = replace(settings, calibration=replace(settings.calibration, improve=improve))
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, remark, history, warn, guessed)
         if history is not None:
@@ -143,8 +135,7 @@ def _say_why(verdict: Document) -> None:
         by_target.setdefault((speed["target"], speed["source"]), []).append(speed["sentence"])
     for (target, source), sentences in by_target.items():
         say(f"{target}: {' and '.join(dict.fromkeys(sentences))} ({source})")
-    for reason in verdict["reasons"]:
-        say(f"warning: {reason}")
+    say(*verdict["reasons"], head="warning: ")
 
 
 def _history(config: Config) -> History | None:

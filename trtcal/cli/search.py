@@ -12,25 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trtcal.cli.advice import advise, recall
-from trtcal.cli.options import (
-    CalibratedOptions,
-    LimitOptions,
-    TaskOptions,
-    VerdictOptions,
-    option,
-    say_guesses,
-)
-from trtcal.cli.output import (
-    Columns,
-    note,
-    print_table,
-    progress,
-    remark,
-    say,
-    say_written,
-    show_coverage,
-    warning,
-)
+from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, VerdictOptions, option
+from trtcal.cli.output import note, print_table, progress, remark, say, show_coverage, warning
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
 from trtcal.limits import BROKEN, UNDECIDED, Judgement, Limit, parse_limits, require
@@ -41,25 +24,23 @@ if TYPE_CHECKING:
     from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
 
-
-LAYERS_SHOWN = 4
-"""Layers that are named of many, and plans that are out for infinite values."""
+LAYERS_SHOWN = 4  # of many, and plans that are out for infinite values
 
 
-def show(document: dict[str, Any], folder: Path) -> None:
+def show(document: dict[str, Any]) -> None:
     """Print the plans from fastest to most accurate, the recommended one and why."""
     from trtcal.documents import from_fields
     from trtcal.quantization.coverage import Coverage
 
     is_mixed = document["precisions"] != ["int8"] or document["goal"] == "smallest"
-    of_mixed: Columns = {
+    of_mixed: dict[str, Any] = {
         "other": lambda row: ", ".join(
             f"{count} {name}"
             for name, count in Counter(row["narrow_layers"].values()).most_common()
         ),
         "MB": "{size_mb:.3g}",
     }
-    columns: Columns = {
+    columns: dict[str, Any] = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
         **(of_mixed if is_mixed else {}),
@@ -75,9 +56,8 @@ def show(document: dict[str, Any], folder: Path) -> None:
     first = "smallest" if document["goal"] == "smallest" else "fastest"
     title = f"plans from {first} to most accurate; ms: {document['costs']}"
     print_table(document["front"], columns, title)
-    say(
-        f"{len(document['measured_plans'])} plans measured on {document['samples']['plans']} samples"
-    )
+    plans, samples = len(document["measured_plans"]), document["samples"]["plans"]
+    say(f"{plans} plans measured on {samples} samples")
     show_coverage(from_fields(Coverage, document["coverage"]))
     _show_unfit(document)
     if not document["complete"]:
@@ -87,7 +67,6 @@ def show(document: dict[str, Any], folder: Path) -> None:
         say(f"recommended: {plan['plan']}: {document['reason']}")
         say(f"to apply it: {plan['command']}")
     _show_tested(document)
-    say_written(folder / "search.json", document["digest"])
 
 
 def _recommended(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -95,11 +74,10 @@ def _recommended(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _show_unfit(document: dict[str, Any]) -> None:
-    """Name the layers that float16 is too small for, and the plans that are out for that."""
     if document["beyond_float16"]:
         names = _named(document["beyond_float16"])
         warning(
-            f"float16 is too small for values of these layers, which run in INT8 or float32: {names}",
+            f"float16 is too small for values of these layers, which run in INT8 or float32: {names}"
         )
     unfit = [row["float_layers"] for row in document["measured_plans"] if not row["finite"]]
     for layers in unfit[:LAYERS_SHOWN]:
@@ -223,10 +201,10 @@ class Search(
             with together():
                 improved.write(optimizations, record, ranges)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
-        say_guesses(settings.reader)
+        self.say_guesses(settings.reader)
         with together():
             document = write_search(self.output, result, settings, loaded, files, dataset)
-        self.present(document, lambda: show(document, self.output))
+        self.present(document, lambda: show(document), self.output / "search.json")
         self._advise(document)
         _require(document)
         if document["limits"]:
@@ -305,12 +283,9 @@ def _hint_of(tested: dict[str, Any]) -> str:
 def _show_tested(document: dict[str, Any]) -> None:
     tested = document["tested"]
     if tested is not None:
-        held_back, samples = tested["held_back"], tested["samples"]
-        where = (
-            f"{samples} held-back samples" if held_back else f"the {samples} samples that chose it"
-        )
+        where = "{} held-back samples" if tested["held_back"] else "the {} samples that chose it"
         verdict = f"{tested['word']}: {tested['sentence']}"
-        say(f"A/B test against the limits on {where}: {verdict}")
+        say(f"A/B test against the limits on {where.format(tested['samples'])}: {verdict}")
     if beside := document["beside_int8"]:
         ends, unit = beside["difference"], f" {beside['unit']}".rstrip()
         change = f"{ends['value']:+.3g}{unit} of {beside['name']}"
@@ -331,9 +306,10 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
 
+    gpu = options.gpu or _gpu_of(options.target, options.config.build.targets)
     return SearchOptions(
         Limits(parse_limits(options.limits)),
-        options.gpu or _gpu_of(options.target, options.config.build.targets),
+        gpu,
         options.precision,
         options.samples,
         options.evaluate,
@@ -343,20 +319,18 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
         _times(prepared, options.times) if options.times else {},
         _compiler(options.target, prepared) if options.target else None,
         reader=options.task_reader,
-        precisions=_precisions(options),
+        precisions=_precisions(options, gpu),
         goal=options.goal,
         improve="off" if options.optimizations else options.improve,
     )
 
 
-def _precisions(options: Search) -> tuple[str, ...]:
+def _precisions(options: Search, gpu: str) -> tuple[str, ...]:
     """Return the precisions to choose from, the first of which others are compared with."""
     from trtcal.backends.capabilities import check_precisions, has
     from trtcal.evidence.layers.roofline import find_target
 
-    name = options.gpu or _gpu_of(options.target, options.config.build.targets)
-    gpu = find_target(name).capability
-    target = options.target or gpu or ""
+    target = options.target or find_target(gpu).capability or ""
     if options.precisions == "all":
         return tuple(name for name in NARROW if has(target, name))
     precisions = tuple(dict.fromkeys(name.strip() for name in options.precisions.split(",")))
@@ -410,10 +384,8 @@ def _times(model: Model, folders: tuple[Path, Path]) -> Any:
 
 
 def _advice(document: dict[str, Any]) -> str:
-    reliefs = [
-        f"{relief['limit']} to {relief['needed']:.4g} {relief['unit']}".strip()
-        for relief in document["reliefs"]
-    ]
+    words = "{limit} to {needed:.4g} {unit}"
+    reliefs = [words.format(**relief).strip() for relief in document["reliefs"]]
     if reliefs:
         return f"a single limit to relax: {', or '.join(reliefs)}"
     return "no single limit is enough to relax: relax several, or use another calibration method"

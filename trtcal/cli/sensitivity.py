@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise
-from trtcal.cli.options import CalibratedOptions, TaskOptions, option, say_guesses
+from trtcal.cli.options import CalibratedOptions, TaskOptions, option
 from trtcal.cli.output import Columns, print_table, progress
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Sensitivity(
         sampling = Sampling(self.samples, tolerance, reader=self.task_reader)
         with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
             result = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
-        say_guesses(sampling.reader)
+        self.say_guesses(sampling.reader)
         inputs = {
             "model": loaded.fingerprint,
             "calibration": table.digest,

@@ -24,8 +24,7 @@ class Upgrade(JsonOptions, example="trtcal upgrade reports/digits"):
         changed = [str(file) for path in self.paths for file in upgrade(path)]
 
         def show() -> None:
-            for file in changed:
-                say(f"converted {file}")
+            say(*changed, head="converted ")
             say(f"{len(changed)} files converted")
 
         self.present({"converted": changed}, show)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,22 +25,19 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
 
     paths: tuple[Path, ...] = argument()
     public_key: Path | None = option(
-        f"Public key of a bundle's signer, a PEM file.  [default: ${KEY_VARIABLE}]"
+        f"Public key of a bundle's signer, a PEM file.  [default: ${KEY_VARIABLE}]",
+        envvar=KEY_VARIABLE,
     )
 
     def _run(self) -> None:
         from trtcal.runs.verify import verify
 
-        named = os.environ.get(KEY_VARIABLE)
-        key = self.public_key or (Path(named) if named else None)
-        checks = [check for path in self.paths for check in verify(path, key)]
+        checks = [check for path in self.paths for check in verify(path, self.public_key)]
         broken = [check for check in checks if not check.holds]
 
         def show() -> None:
-            for check in broken:
-                say(f"{check.part}: {check.what}: {check.problem}")
-            for line in _summary(checks):
-                say(line)
+            say(*(f"{check.part}: {check.what}: {check.problem}" for check in broken))
+            say(*_summary(checks))
 
         self.present([vars(check) for check in checks], show)
         if broken:
@@ -53,7 +49,6 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
 
 
 def _summary(checks: Sequence[Check]) -> Iterator[str]:
-    """Yield for content, files and signature how many digests match, and what is not checked."""
     for part in dict.fromkeys(check.part for check in checks):
         group = [check for check in checks if check.part == part]
         checked = [check.holds for check in group if check.unchecked is None]

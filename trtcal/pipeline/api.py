@@ -39,20 +39,10 @@ from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
-from trtcal.evaluate.search.sensitivity import (
-    SAMPLES,
-    Sampling,
-    Sensitivities,
-    measure_sensitivities,
-)
+from trtcal.evaluate.search.sensitivity import Sampling, Sensitivities, measure_sensitivities
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import open_candidates, open_variant
-from trtcal.evidence.diagnosis.build_diagnosis import (
-    Diagnosis,
-    check_build,
-    check_engine,
-    check_folder,
-)
+from trtcal.evidence.diagnosis import build_diagnosis
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
@@ -68,16 +58,9 @@ from trtcal.pipeline.journal import Say
 from trtcal.ptq.improver import Improved
 from trtcal.ptq.improver import improve as optimize
 from trtcal.ptq.optimizations import ImproveOptions
-from trtcal.quantization import (
-    Plan,
-    QuantizedModel,
-    find_layers,
-    plan_of,
-    read_plan,
-    tensors_to_observe,
-)
+from trtcal.quantization import Plan, find_layers, plan_of, read_plan, tensors_to_observe
 from trtcal.quantization import quantize as write_qdq
-from trtcal.quantization.qdq import asked_precisions, without_ranges
+from trtcal.quantization.qdq import QuantizedModel, asked_precisions, without_ranges
 from trtcal.ranges import Calibration, Parameters
 from trtcal.reporting.document import assemble
 from trtcal.reporting.render import render, write_page
@@ -85,6 +68,9 @@ from trtcal.runs.history import History
 
 PathLike = str | os.PathLike[str]
 AnyModel = ModelSource | QuantizedModel | Improved
+Variants = Mapping[str, AnyModel | Build] | Sequence[AnyModel | Build]
+Named = tuple[str, AnyModel | Build]
+Reported = Calibration | Comparison | ABTest | Build | Plan
 
 
 def _model(source: AnyModel) -> Model:
@@ -279,7 +265,7 @@ def diagnose(
     model: AnyModel | None = None,
     logs: Sequence[PathLike] = (),
     config: Config | None = None,
-) -> Diagnosis:
+) -> build_diagnosis.Diagnosis:
     """Return the findings on a build, the costliest first, with evidence and fix.
 
     `source`: a `Build`, its folder, or the layers of an engine that another tool built (inspector
@@ -292,12 +278,12 @@ def diagnose(
     paths, settings = tuple(map(Path, logs)), config or Config()
     loaded = None if model is None else _model(model)
     if isinstance(source, Build):
-        return check_build(source, settings, loaded, paths)
+        return build_diagnosis.check_build(source, settings, loaded, paths)
     _check_path(source, "a build", "the Build that `build` returns")
     path = Path(source)
     if path.is_dir():
-        return check_folder(path, settings, paths, loaded)
-    return check_engine(read_engine(path, None), settings, paths, loaded)
+        return build_diagnosis.check_folder(path, settings, paths, loaded)
+    return build_diagnosis.check_engine(read_engine(path, None), settings, paths, loaded)
 
 
 @dataclass(frozen=True)
@@ -329,10 +315,6 @@ def read_log(path: PathLike) -> BuildLog:
     _check_path(path, "a build log", "the text saved in a file")
     events = tuple(events_of_file(Path(path)))
     return BuildLog(events, summarize(events))
-
-
-Variants = Mapping[str, AnyModel | Build] | Sequence[AnyModel | Build]
-Named = tuple[str, AnyModel | Build]
 
 
 @contextlib.contextmanager
@@ -445,7 +427,7 @@ def sensitivity(
     model: AnyModel,
     calibration: Calibration | PathLike,
     data: Data,
-    samples: int = SAMPLES,
+    samples: int = Sampling.samples,
     task: Tasks = None,
     outputs: Sequence[str] = (),
 ) -> Sensitivities:
@@ -531,9 +513,6 @@ class Report:
         from html import escape
 
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="800"></iframe>'
-
-
-Reported = Calibration | Comparison | ABTest | Build | Plan
 
 
 def report(

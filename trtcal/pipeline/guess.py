@@ -51,6 +51,7 @@ class Sources:
 class Draft:
     """A configuration in the making: its lines, and what was guessed for which reason."""
 
+    folder: Path
     lines: list[str] = field(default_factory=list)
     guesses: list[str] = field(default_factory=list)
 
@@ -58,13 +59,11 @@ class Draft:
         """Begin a table."""
         self.lines += ["", f"[{name}]"]
 
-    def add(self, key: str, value: Any, guessed: str = "", seen: str = "") -> None:
-        """Set a key; `guessed` is why it is a guess, `seen` what it was read from."""
-        text = f"{key} = {_toml(value)}"
-        if guessed:
-            self.guesses.append(f"{text}: {guessed}")
-        about = f"guessed: {guessed}" if guessed else seen
-        self.lines.append(f"{text}  # {about}" if about else text)
+    def add(self, key: str, value: Any, guessed: str = "") -> None:
+        """Set a key; `guessed` is why it is a guess."""
+        text = f"{key} = {_toml(value, self.folder)}"
+        self.guesses += [f"{text}: {guessed}"] if guessed else []
+        self.lines.append(f"{text}  # guessed: {guessed}" if guessed else text)
 
     @property
     def text(self) -> str:
@@ -77,12 +76,11 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
 
     `InputError` if the data do not fit the model however images are prepared.
     """
-    draft = Draft(
-        ["# Written by trtcal. Check the lines marked `guessed`; docs/configuration.md explains"]
-    )
-    draft.lines += ["# all keys.", "", f"model = {_path(model.source or model.path, folder)}"]
+    head = "# Written by trtcal. Check the lines marked `guessed`; docs/configuration.md explains"
+    draft = Draft(folder, [head, "# all keys.", ""])
+    draft.add("model", model.source or model.path)
     if sources.output is not None:
-        draft.lines.append(f"output = {_path(sources.output, folder)}")
+        draft.add("output", sources.output)
     labels, why = _labels(sources if sources.test is None else sources.to_calibrate)
     images = guess_images(model, sources.data, labels, _labelled(sources))
     dataset, states = _open(model, sources.data, images, labels)
@@ -90,32 +88,28 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
     if limits := sources.choices.limits:
         draft.add("limits", list(map(str, limits)))
     else:
-        draft.lines.append(
-            '# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # default: the limits of the task'
-        )
+        example = '["top1 >= -1.0", "int8_macs >= 80%"]'
+        draft.lines.append(f"# limits = {example}  # default: the limits of the task")
     _add_states(draft, states)
     _add_images(draft, images)
     draft.section("calibration")
-    draft.lines.append(f"data = {_path(sources.data, folder)}")
-    _add_labels(draft, labels, why, folder)
+    draft.add("data", sources.data)
+    _add_labels(draft, labels, why)
     draft.section("evaluation")
     if sources.test is None:
-        draft.lines.append(
-            "# data = ...  # without test data, a part of the calibration data is held back"
-        )
+        why = "without test data, a part of the calibration data is held back"
+        draft.lines.append(f"# data = ...  # {why}")
     else:
-        draft.lines.append(f"data = {_path(sources.test, folder)}")
-        _add_labels(draft, *_labels(Sources(sources.test, labels=sources.labels)), folder)
+        draft.add("data", sources.test)
+        _add_labels(draft, *_labels(Sources(sources.test, labels=sources.labels)))
     chosen = sources.choices.evaluation
     if chosen.batch != Config().evaluation.batch:
         draft.add("batch", chosen.batch)
     if chosen.metric is not None:
-        draft.lines.append(f"metric = {_path(chosen.metric, folder)}")
+        draft.add("metric", chosen.metric)
     draft.section("build")
-    if sources.targets:
-        draft.add("targets", list(sources.targets))
-    else:
-        draft.add("targets", list(TARGETS), "the GPU is not given")
+    why = "" if sources.targets else "the GPU is not given"
+    draft.add("targets", sources.targets or TARGETS, why)
     return draft
 
 
@@ -125,17 +119,16 @@ def guess_config(model: Model, sources: Sources, folder: Path) -> tuple[Config, 
     return parse_config(draft.text, folder / FILE), draft
 
 
-def _path(path: Path, folder: Path) -> str:
-    near = os.path.relpath(path, folder)
-    is_far = near.startswith("..") and path.is_absolute()
-    return json.dumps(str(path) if is_far else Path(near).as_posix())
-
-
-def _toml(value: Any) -> str:
+def _toml(value: Any, folder: Path) -> str:
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(_toml(each, folder) for each in value)}]"
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{json.dumps(k)} = {_toml(v)}' for k, v in value.items())} }}"
+        pairs = (f"{json.dumps(key)} = {_toml(each, folder)}" for key, each in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, Path):
+        near = os.path.relpath(value, folder)
+        is_far = near.startswith("..") and value.is_absolute()
+        value = str(value) if is_far else Path(near).as_posix()
     return json.dumps(value)
 
 
@@ -175,25 +168,22 @@ def _add_images(draft: Draft, images: Images) -> None:
             draft.add(name, value, images.why.get(name, ""))
 
 
-def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> None:
-    if are_annotations(labels):
-        draft.lines.append(f"labels = {_path(Path(str(labels)), folder)}")
-    elif labels is not None:
-        draft.add("labels", labels, why)
+def _add_labels(draft: Draft, labels: str | None, why: str) -> None:
+    if labels is not None:
+        draft.add("labels", Path(labels) if are_annotations(labels) else labels, why)
 
 
 def _add_task(draft: Draft, model: Model, dataset: Dataset, choices: Config) -> None:
     """Write the task of each output, one for all where they are the same, with why it is guessed."""
     reference, user = open_variant(model.path), (choices.task, choices.outputs)
     task, _ = read_task(reference, dataset, BATCH, *user)
-    for guess in task.guesses:
-        draft.guesses.append(guess)
-        draft.lines.append(f"# guessed: {guess}")
+    draft.guesses += task.guesses
+    draft.lines += [f"# guessed: {guess}" for guess in task.guesses]
     named = {*task.by_name.values()}
     is_whole = len(named) == 1 and len(task.by_name) == len(model.outputs)
     draft.add("task", named.pop() if is_whole else task.by_name)
     if choices.outputs:
-        draft.add("outputs", list(choices.outputs))
+        draft.add("outputs", choices.outputs)
 
 
 def _open(

@@ -7,44 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtcal import documents
 from trtcal.backends.options import BuildOptions, with_sizes, write_range
 from trtcal.calibration import calibrate
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
 from trtcal.data.issues import DataCheck, DataIssue
-from trtcal.documents import (
-    FILES,
-    Document,
-    canonical_json,
-    digest_bytes,
-    digest_file,
-    resuming_entries,
-    to_fields,
-    write_text,
-)
+from trtcal.documents import FILES, Document
 from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement, judge_counts
 from trtcal.model import load_model
 from trtcal.model.loaders import source_of
+from trtcal.pipeline import stages
 from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.journal import Journal, Say
-from trtcal.pipeline.stages import (
-    COMPARISON,
-    DATA_CHECK,
-    build_all,
-    calibrate_all,
-    checked_data,
-    compare_all,
-    find_peaks,
-    improve_short,
-    observe_tensors,
-    quantize_all,
-    record_comparison,
-    record_tails,
-    report_document,
-    write_followers,
-)
 from trtcal.reporting.render import write_page
 from trtcal.runs.follower import follower_kinds, followers_of
 from trtcal.runs.history import History
@@ -53,7 +30,15 @@ from trtcal.runs.settings import SCRIPTS, SETTINGS, to_table, write_settings
 
 OUTPUTS = (
     *("builds", "calibrations", "models", "plans", "optimizations", SCRIPTS),
-    *(COMPARISON, DATA_CHECK, "histograms.npz", "tails.json", "run.json", SETTINGS, FILE),
+    *(
+        stages.COMPARISON,
+        stages.DATA_CHECK,
+        "histograms.npz",
+        "tails.json",
+        "run.json",
+        SETTINGS,
+        FILE,
+    ),
     *("report.html", "report.json", FILES),
 )
 """Everything that a run writes at the top of its folder, besides what its followers write."""
@@ -101,7 +86,7 @@ def run(
     followers = followers_of(config)
     inputs = open_inputs(config, say, followers=followers)
     origin = _origin(inputs, guessed is None)
-    with resuming_entries(folder, all_outputs(), _key(origin, config)) as place:
+    with documents.resuming_entries(folder, all_outputs(), _key(origin, config)) as place:
         write_settings(place, config, folder)
         reads = inputs.calibration_data.reads
         journal = Journal(place, origin, reporter, say, [], followers, reads)
@@ -110,11 +95,11 @@ def run(
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
-            write_text(journal.folder / FILE, guessed)
+            documents.write_text(journal.folder / FILE, guessed)
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
-        check = checked_data(inputs, journal)
+        check = stages.checked_data(inputs, journal)
         warn(check)
         counts = {"data_issues": len(check.issues)}
         journal.limits += judge_counts(config.limits, counts, "calibration data")
@@ -124,30 +109,29 @@ def run(
     )
 
 
-def run_stages(
-    inputs: Inputs, journal: Journal, command: str, history: History | None = None
-) -> Document:
+def run_stages(inputs: Inputs, journal: Journal, command: str, history: History | None) -> Document:
     """Do all stages and return the report's document."""
-    observation = observe_tensors(inputs, journal)
-    peaks = find_peaks(inputs, inputs.prepared, journal) if inputs.asks_fp16 else {}
-    calibrations = calibrate_all(observation, inputs.config, journal, peaks)
-    record_tails(inputs, [*calibrations.values(), calibrate(observation, "percentile")], journal)
-    variants = quantize_all(inputs, calibrations, journal)
+    observation = stages.observe_tensors(inputs, journal)
+    peaks = stages.find_peaks(inputs, inputs.prepared, journal) if inputs.asks_fp16 else {}
+    calibrations = stages.calibrate_all(observation, inputs.config, journal, peaks)
+    clipped = [*calibrations.values(), calibrate(observation, "percentile")]
+    stages.record_tails(inputs, clipped, journal)
+    variants = stages.quantize_all(inputs, calibrations, journal)
     sizes = size_ranges(inputs.model, inputs.calibration_data)
     shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
     for name in set(shapes) - set(inputs.config.build.shapes):
         journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
-    build_all([inputs.model, *map(load_model, variants)], inputs, journal, sizes)
-    comparison = compare_all(inputs, variants, journal, sizes)
-    if improved := improve_short(inputs, comparison, journal):
-        build_all([*map(load_model, improved)], inputs, journal, sizes)
-        comparison = comparison.joined(compare_all(inputs, improved, journal, sizes))
-    record_comparison(inputs, [*variants, *improved], comparison, journal)
-    write_followers(journal)
-    journal.origin.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
+    stages.build_all([inputs.model, *map(load_model, variants)], inputs, journal, sizes)
+    comparison = stages.compare_all(inputs, variants, journal, sizes)
+    if improved := stages.improve_short(inputs, comparison, journal):
+        stages.build_all([*map(load_model, improved)], inputs, journal, sizes)
+        comparison = comparison.joined(stages.compare_all(inputs, improved, journal, sizes))
+    stages.record_comparison(inputs, [*variants, *improved], comparison, journal)
+    stages.write_followers(journal)
+    journal.origin.data_reads = [*map(documents.to_fields, inputs.calibration_data.summary())]
     journal.origin.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
-        document = report_document(journal, inputs.config, history)
+        document = stages.report_document(journal, inputs.config, history)
         record(str(write_page(journal.folder / "report.html", document)["digest"]))
     journal.origin.write(journal.folder, command)
     return document
@@ -163,7 +147,7 @@ def _key(origin: Origin, config: Config) -> str:
     data = (origin.model, origin.calibration_data, origin.evaluation_data, origin.scripts)
     packages = {**origin.measured.packages, "trtcal": __version__}
     table = to_table(config, config.run_folder)
-    return digest_bytes(canonical_json([table, *data, packages]))
+    return documents.digest_bytes(documents.canonical_json([table, *data, packages]))
 
 
 def _origin(inputs: Inputs, is_configured: bool) -> Origin:
@@ -178,7 +162,7 @@ def _origin(inputs: Inputs, is_configured: bool) -> Origin:
     return Origin(
         model.fingerprint,
         *(inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint),
-        scripts={key: digest_file(file) for key, (file, *_) in scripts.items()},
+        scripts={key: documents.digest_file(file) for key, (file, *_) in scripts.items()},
         cost=config.cost.to_document(),
         source=source_of(model.proto),
         measured=Measured(files, configuration),

@@ -13,14 +13,7 @@ from trtcal.backends.base import build
 from trtcal.backends.bisection import BISECT_S
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend, floated
-from trtcal.calibration import (
-    Observation,
-    ObserveOptions,
-    calibrate,
-    observe,
-    read_observation,
-    write_observation,
-)
+from trtcal.calibration import Observation, ObserveOptions, cached, calibrate, observe
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.data_check import check_data
 from trtcal.check.evaluation_data import EvaluationCheck
@@ -45,14 +38,8 @@ from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
 from trtcal.pipeline.journal import Journal, Say
 from trtcal.ptq.improver import Improved, improve, improved_digests, read_improved, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
-from trtcal.quantization import (
-    Plan,
-    find_layers,
-    quantize,
-    tensors_to_observe,
-    write_plan,
-    write_quantized,
-)
+from trtcal.quantization import Plan, find_layers, quantize, tensors_to_observe, write_quantized
+from trtcal.quantization.plan import write_plan
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
 from trtcal.runs.diff import against_last, warn_of_fall
@@ -70,10 +57,10 @@ def checked_data(inputs: Inputs, journal: Journal) -> DataCheck:
     digests = (inputs.model.fingerprint, data.fingerprint)
     with journal.step("check-data", DATA_CHECK, digests) as record, data.reading_for("data check"):
         path = journal.folder / DATA_CHECK
-        is_done = DATA_CHECK in journal.done
-        check = (
-            DataCheck.read(path) if is_done else _settled(inputs, check_data(inputs.model, data))
-        )
+        if DATA_CHECK in journal.done:
+            check = DataCheck.read(path)
+        else:
+            check = _settled(inputs, check_data(inputs.model, data))
         record(str(check.write(path)["digest"]))
     journal.origin.data_issues = [to_fields(issue) for issue in check.issues]
     return check
@@ -103,14 +90,13 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
         journal.progress(title, len(data)) as advance,
     ):
         path = journal.folder / "histograms.npz"
-        if path.name in journal.done:
-            observation = read_observation(path)
-            record(observation.digest)
-            return observation
         batch, workers = settings.batch, settings.workers
         options = ObserveOptions(batch, workers=workers, checkpoint=unfinished(path))
-        observation = observe(inputs.prepared, data, tensors, options, advance, journal.say)
-        write_observation(path, observation)
+
+        def make() -> Observation:
+            return observe(inputs.prepared, data, tensors, options, advance, journal.say)
+
+        observation = cached(path, inputs.model, data, tensors, make)
         record(observation.digest)
     return observation
 
@@ -174,9 +160,8 @@ def quantize_all(
     if inputs.config.build.compares_fp16:
         requests.append((FP16_VARIANT, calibrations[settings.method], Plan(default="fp16")))
     files = [write_variant(inputs, inputs.prepared, *request, journal) for request in requests]
-    return files + [
-        write_improved_variant(inputs, *each, journal) for each in inputs.config.efforts
-    ]
+    files += [write_improved_variant(inputs, *each, journal) for each in inputs.config.efforts]
+    return files
 
 
 def write_improved_variant(inputs: Inputs, name: str, effort: str, journal: Journal) -> Path:
@@ -206,7 +191,7 @@ def optimize(inputs: Inputs, name: str, effort: str, plan: Plan, journal: Journa
     options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s, plan=plan)
     data = inputs.calibration_data
     origins = (inputs.graph, data.fingerprint)
-    file = optimizations_file(f"{name}-{IMPROVED}")
+    file = f"optimizations/{name}-{IMPROVED}.npz"
     with (
         journal.step("improve", file, origins, to_fields(options)) as record,
         data.reading_for("optimizations"),
@@ -236,7 +221,8 @@ def write_variant(
         with journal.step("plan", output) as record:
             record(str(write_plan(journal.folder / output, plan)["digest"]))
     output = f"models/{name}.onnx"
-    optimized = None if model is inputs.prepared else journal.digest_of(optimizations_file(name))
+    file = f"optimizations/{name}.npz"
+    optimized = None if model is inputs.prepared else journal.digest_of(file)
     digests = (inputs.graph, calibration.digest, optimized or "")
     with journal.step("quantize", output, digests, plan.to_document()) as record:
         if "fp16" in plan.asked and not calibration.peaks:
@@ -262,12 +248,6 @@ def build_all(models: Sequence[Model], inputs: Inputs, journal: Journal, sizes: 
             advance(1)
 
 
-def _why(error: TrtcalError, model: Model) -> str:
-    """Return why a build failed, and what helps, without folders."""
-    parts = filter(None, (error.message, error.hint))
-    return "; ".join(parts).replace(f"{model.path.parent}/", "").rstrip(".")
-
-
 def build_one(
     model: Model, target: str, config: Config, journal: Journal, sizes: SizeRanges
 ) -> None:
@@ -278,14 +258,14 @@ def build_one(
         journal.origin.missing_builds[target] = f"{available.missing}; {available.hint}"
         return
     output = f"builds/{model.name}-{target}"
+    folder = journal.folder / output
     options = BuildOptions(target, parse_shapes(config.build.shapes), config.build.time_limit_s)
     options = with_sizes(options, model, sizes)
     own = journal.digest_of(f"models/{model.name}.onnx")  # the reference has none
     try:
         with journal.step("build", f"{output}/build.json") as record:
-            folder, is_done = journal.folder / output, f"{output}/build.json" in journal.done
             bisect_s = 0.0 if own else BISECT_S
-            if is_done:
+            if f"{output}/build.json" in journal.done:
                 built = read_build(folder)
             else:
                 built = build(model, backend, options, folder, bisect_s=bisect_s)
@@ -294,15 +274,17 @@ def build_one(
         for follower in journal.followers:
             follower.see_build(built, digest)
     except (BackendError, ResourceError) as error:
-        journal.origin.missing_builds[f"{model.name} for {target}"] = _why(error, model)
+        why = "; ".join(filter(None, (error.message, error.hint))).rstrip(".")
+        why = why.replace(f"{model.path.parent}/", "")  # it names no folders
+        journal.origin.missing_builds[f"{model.name} for {target}"] = why
         return
     with journal.step("log", f"{output}/events.json") as record:
-        document = log_document(journal.folder / output / "build.log")
-        write_json(journal.folder / output / "events.json", document)
+        document = log_document(folder / "build.log")
+        write_json(folder / "events.json", document)
         record(document["digest"])
     with journal.step("diagnose", f"{output}/{DIAGNOSIS}") as record:
         diagnosis = check_build(built, config, model)
-        write_diagnosis(journal.folder / output, diagnosis)
+        write_diagnosis(folder, diagnosis)
         record(diagnosis.to_document()["digest"])
         name = f"{model.name} for {target}"
         journal.limits += [replace(judgement, subject=name) for judgement in diagnosis.limits]
@@ -358,11 +340,6 @@ def record_comparison(
         record(comparison.digest)
 
 
-def optimizations_file(variant: str) -> str:
-    """Return where the optimizations of a variant lie in the folder of a run."""
-    return f"optimizations/{variant}.npz"
-
-
 def write_followers(journal: Journal) -> None:
     """Let the followers that write files write them."""
     for follower in journal.followers:
@@ -379,9 +356,9 @@ def report_document(journal: Journal, config: Config, history: History | None) -
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:
-            against = against_last(history, document, config.project)
-            document["measured"]["against"] = against
-            warn_of_fall(document["measured"]["verdict"], against, document["comparison"])
+            measured = document["measured"]
+            measured["against"] = against_last(history, document, config.project)
+            warn_of_fall(measured["verdict"], measured["against"], document["comparison"])
         except TrtcalError as error:
             journal.say(f"not compared with the last run: {error.message}")
     return document

@@ -27,6 +27,7 @@ CUT = "trtcal prepare "
 IMPROVE, SEARCH = "quantize", "search"
 SEARCHED = 0.5  # of the samples, on which a plan is tested at least
 NARROWER = 2  # times, with more rounds
+Files = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,6 @@ class NextStep:
     def command(self) -> str:
         """The command, ready to paste, empty if there is none."""
         return command_line(*self.words) if self.words else ""
-
-
-Files = dict[str, str]
 
 
 def next_step(document: Document) -> NextStep | None:
@@ -73,9 +71,8 @@ def next_step(document: Document) -> NextStep | None:
     engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
     words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
     what = "engine of FP16, which does as well," if other else "engine"
-    return NextStep(
-        f"Build the {what} and measure its speed on a machine with the GPU ({targets[0]})", words
-    )
+    why = f"Build the {what} and measure its speed on a machine with the GPU ({targets[0]})"
+    return NextStep(why, words)
 
 
 def _more(
@@ -138,14 +135,8 @@ def origin_of(document: Document) -> tuple[Document, Document | None]:
     name = document["measured"]["verdict"]["variant"]
     rows = (document["comparison"] or {"rows": []})["rows"]
     quantization: Document = next((row["quantization"] for row in rows if row["name"] == name), {})
-    return quantization, next(
-        (
-            optimization
-            for optimization in document["optimizations"]
-            if name in optimization["variants"]
-        ),
-        None,
-    )
+    records = (record for record in document["optimizations"] if name in record["variants"])
+    return quantization, next(records, None)
 
 
 def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
@@ -173,10 +164,8 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     if step == IMPROVE:
         if min(table["samples"] for table in document["calibrations"]) < LEAST_SAMPLES:
             return None
-        why = (
-            f"Reduce the loss of {spelled(formats or {'int8'})} without training (ranges, biases, "
-        )
-        why += "rounding of weights)"
+        loss = f"the loss of {spelled(formats or {'int8'})}"
+        why = f"Reduce {loss} without training (ranges, biases, rounding of weights)"
         if formats <= {"int8"} and not plan_of(document, files["folder"]):
             return NextStep(why, ("run", files["config"], "--improve", "fast"))
         output = f"{Path(files['model']).stem}-improved.onnx"
@@ -207,7 +196,6 @@ def _cut(document: Document, files: Files) -> NextStep | None:
         for command in COMMAND.findall(why):
             if command.startswith(f"`{CUT}"):
                 _, prepare, _, *rest = shlex.split(command.strip("`"))
-                return NextStep(
-                    "Cut off the nodes that the target cannot run", (prepare, files["model"], *rest)
-                )
+                words = (prepare, files["model"], *rest)
+                return NextStep("Cut off the nodes that the target cannot run", words)
     return None

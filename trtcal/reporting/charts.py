@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -37,6 +37,9 @@ NAMES_SHOWN = 12  # beyond this many points, labels are numbers
 LOG_RATIO = 20.0
 MARKER_HALF = 5.0
 LABEL_SPACE = 6.0  # between labels side by side
+NAME_LENGTH = 34
+LEGEND = 3  # methods beside each other over one column
+DASHES = ((1.0, 0.0), (5, 2), (1.5, 1.5), (5, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,7 @@ class Layout:
 
 
 WIDE = Layout((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
-NARROW = Layout(
-    (4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-"
-)  # 331 pixels
+NARROW = Layout((4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-")
 LAYOUTS = (WIDE, NARROW)
 
 
@@ -98,9 +99,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indexes of the (latency, accuracy) that no other one beats, by rising latency."""
 
     def beaten(point: tuple[float, float]) -> bool:
-        return any(
-            rival[0] <= point[0] and rival[1] >= point[1] and rival != point for rival in points
-        )
+        return any(each[0] <= point[0] and each[1] >= point[1] and each != point for each in points)
 
     front = [index for index, point in enumerate(points) if not beaten(point)]
     return sorted(front, key=lambda index: points[index])
@@ -116,16 +115,17 @@ def accuracy_against_latency(
     drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
     places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
     front = pareto_front(places)
+    steps = [places[index] for index in front]
     with layout.drawing():
         figure = Figure(figsize=layout.chart, dpi=DPI)
         FigureCanvasSVG(figure)
         axes = figure.add_axes(layout.frame)
         _set_limits(axes, points)
         _style(axes, measure, unit, target)
-        _draw_front(axes, [places[index] for index in front], layout)
+        _draw_front(axes, steps, layout)
         _draw_points(axes, drawn, {drawn[index][0].number for index in front}, layout)
         _draw_bare_reference(axes, points)
-        _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
+        _draw_labels(axes, drawn, _front_boxes(axes, steps))
         source = saved(figure)
     tooltips = {_gid(point, layout): tooltip(point, measure, unit, target) for point, _ in drawn}
     meaning = "Pareto front: no other point is both faster and more accurate"
@@ -198,10 +198,14 @@ def _padded(low: float, high: float, before: float, after: float) -> tuple[float
     return low - span * before, high + span * after
 
 
-def _style(axes: Axes, measure: str, unit: str, target: str) -> None:
+def _draw_baseline(axes: Axes) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
+
+
+def _style(axes: Axes, measure: str, unit: str, target: str) -> None:
+    _draw_baseline(axes)
     axes.grid(True, axis="y", color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=MUTED, labelsize=_font() - 0.5, length=0, pad=6)
@@ -284,7 +288,7 @@ def _name(point: Point) -> str:
     return shorten(visible(point.name), NAME_LENGTH)
 
 
-def _draw_labels(axes: Axes, drawn: Drawn, front: Sequence[Box]) -> None:
+def _draw_labels(axes: Axes, drawn: Drawn, front: Iterable[Box]) -> None:
     named = len(drawn) <= NAMES_SHOWN
     texts = [_name(point) if named else str(point.number) for point, _ in drawn]
     anchors = [_on_paper(axes, point.latency_ms, accuracy) for point, accuracy in drawn]
@@ -315,37 +319,21 @@ def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
     return float(across), float(up)
 
 
-def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
+def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> Iterator[Box]:
     corners = [_on_paper(axes, *point) for point in front]
     ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
-    boxes = []
     for (x, y), (next_x, next_y) in zip(corners, ends, strict=True):
-        boxes.append(Box(x, y - 1, next_x, y + 1))
-        boxes.append(Box(next_x - 1, y, next_x + 1, next_y))
-    return boxes
+        yield Box(x, y - 1, next_x, y + 1)
+        yield Box(next_x - 1, y, next_x + 1, next_y)
 
 
-def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
+def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> Iterator[Box]:
     low, high = point.latency_interval
     left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
-    boxes = [Box(left[0], left[1] - 1, right[0], right[1] + 1)]
+    yield Box(left[0], left[1] - 1, right[0], right[1] + 1)
     if point.accuracy_interval:
-        bottom = _on_paper(axes, point.latency_ms, point.accuracy_interval[0])
-        top = _on_paper(axes, point.latency_ms, point.accuracy_interval[1])
-        boxes.append(Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1]))
-    return boxes
-
-
-NAME_LENGTH = 34
-LEGEND = 3  # methods beside each other over one column
-DASHES: tuple[Sequence[float], ...] = (
-    (1, 0),
-    (5, 2),
-    (1.5, 1.5),
-    (5, 2, 1, 2),
-    (8, 3),
-    (3, 1, 1, 1, 1, 1),
-)
+        bottom, top = (_on_paper(axes, point.latency_ms, end) for end in point.accuracy_interval)
+        yield Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1])
 
 
 def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Layout = WIDE) -> str:
@@ -361,10 +349,8 @@ def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Lay
             _draw_histogram(axes, f"{layout.prefix}histogram-{place}", tensor, methods)
         _legend(figure, methods, size, beside)
         source = saved(figure)
-    tooltips = {
-        f"{layout.prefix}histogram-{place}": _tooltip(tensor)
-        for place, tensor in enumerate(tensors)
-    }
+    begin = f"{layout.prefix}histogram-"
+    tooltips = {f"{begin}{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)}
     description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
     title = "Histograms and ranges"
     return tidy(source, title, description, tooltips, f"{layout.prefix}histograms")
@@ -392,9 +378,7 @@ def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) 
         line.set_dashes(DASHES[order % len(DASHES)])
     axes.set_xlim(0.0, top * 1.02)
     axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(MUTED)
+    _draw_baseline(axes)
     axes.yaxis.set_major_locator(NullLocator())
     axes.xaxis.set_major_locator(FixedLocator([0.0, top / 2, top]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: figure_text(value)))
@@ -417,9 +401,8 @@ def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float], i
         color = REFERENCE if order % 2 else ACCENT
         row, column = divmod(order, in_row)
         left, height = 0.012 + column * 1.5 / size[0], 1 - (0.13 + 0.3 * row) / size[1]
-        line = mpl.lines.Line2D(
-            [left, left + 0.35 / size[0]], [height, height], color=color, linewidth=1.6
-        )
+        ends = [left, left + 0.35 / size[0]], [height, height]
+        line = mpl.lines.Line2D(*ends, color=color, linewidth=1.6)
         line.set_dashes(DASHES[order % len(DASHES)])
         figure.add_artist(line)
         figure.text(

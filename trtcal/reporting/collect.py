@@ -198,8 +198,7 @@ def _relative(path: Path, folder: Path) -> str:
 def read_record(path: Path) -> Document:
     """Read what a report has of a record of optimizations; `InputError` if it lacks a field."""
     document = read_document(path, OPTIMIZATIONS)
-    record: Document = parsing(path, lambda: _record(document))
-    return record
+    return parsing(path, lambda: _record(document))
 
 
 def _record(document: Document) -> Document:

@@ -10,28 +10,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from trtcal import documents
 from trtcal.config import Config, CostConfig
 from trtcal.data.issues import DataIssue
-from trtcal.documents import (
-    Document,
-    canonical_json,
-    digest_file,
-    from_fields,
-    parsing,
-    read_document,
-    read_json,
-    seal,
-    to_fields,
-)
+from trtcal.documents import Document, parsing, read_document, read_json
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
+from trtcal.evidence.findings import Finding
 from trtcal.evidence.fusion.fusions import check_fusions
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
@@ -71,6 +63,7 @@ CALIBRATED = (
 )
 RAN = ("digest", "command", "stages", "measured")  # under `measured`, for it may name paths
 URGENCY = ("error", "warning")
+PATH = Path(__file__).with_name("schema.json")
 
 
 def assemble(folder: Path) -> Document:
@@ -103,7 +96,7 @@ def _assembled(findings: Findings) -> Document:
         "calibrations": [_calibration(calibration) for calibration in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
         "data_check": findings.data_check and _known(findings.data_check, CHECKED),
-        "optimizations": _optimizations(findings, optimized),
+        "optimizations": [*_optimizations(findings, optimized)],
         "plans": sorted(
             (_known(plan.to_document(), PLANNED) for plan in findings.plans),
             key=itemgetter("digest"),
@@ -111,26 +104,24 @@ def _assembled(findings: Findings) -> Document:
         **({"cost": cost} if cost else {}),
         "measured": _measured(findings),
     }
-    plain: Document = json.loads(canonical_json(body))
-    return seal(plain)
+    plain: Document = json.loads(documents.canonical_json(body))
+    return documents.seal(plain)
 
 
-def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list[Document]:
-    """Return each record with the ranges of the optimized model and the variants that have them."""
+def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> Iterator[Document]:
+    """Yield each record with the ranges of the optimized model and the variants that have them."""
     rows = findings.comparison.rows if findings.comparison else ()
-    records = []
     for record in sorted(findings.optimizations, key=itemgetter("digest")):
         model = _fingerprint(record)
         own = [_calibration(calibration) for calibration in optimized if calibration.model == model]
         digests = {row["digest"] for row in own}
+        origins = {row.name: row.quantization for row in rows}
         names = [
-            row.name
-            for row in rows
-            if row.quantization.get("calibration") in digests
-            or row.quantization.get("model") == model
+            name
+            for name, origin in origins.items()
+            if origin.get("calibration") in digests or origin.get("model") == model
         ]
-        records.append({**record, "variants": names, "calibrations": own})
-    return records
+        yield {**record, "variants": names, "calibrations": own}
 
 
 def _fingerprint(record: Document) -> str:
@@ -154,9 +145,7 @@ def _build(build: Build, model: Model | None) -> Document:
         **_kept(build, BUILT),
         "coverage": build.coverage and build.coverage.to_document(),
         "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
-        "wiring": wire(model.proto, {outcome.node for outcome in build.outcomes})
-        if model
-        else None,
+        "wiring": model and wire(model.proto, {outcome.node for outcome in build.outcomes}),
         "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
         "estimated_on": datasheet_of(build.target),
         "layers": [_layer(layer, build.target) for layer in build.layers],
@@ -165,14 +154,13 @@ def _build(build: Build, model: Model | None) -> Document:
 
 def _layer(layer: Layer, target: str) -> Document:
     gpu = datasheet_of(target)
-    estimated = layer_ms(layer, find_target(gpu)) if gpu else None
     return {
         **_kept(layer, ("name", "kind", "precision", "macs")),
         "counted": counted_precision(layer),
         "heavy": layer.is_heavy,
         "nodes": list(layer.nodes),
         "bytes": layer.bytes_moved,
-        "estimated_ms": estimated,
+        "estimated_ms": layer_ms(layer, find_target(gpu)) if gpu else None,
     }
 
 
@@ -212,7 +200,7 @@ def _measured(findings: Findings) -> Document:
         verdict = without_comparison(findings.builds, failed)
     else:
         issues = (findings.data_check or {"issues": ()})["issues"]
-        calibration_issues = [from_fields(DataIssue, issue) for issue in issues]
+        calibration_issues = [documents.from_fields(DataIssue, issue) for issue in issues]
         known = findings.failed_builds, _breaches(findings), calibration_issues
         verdict = judge(comparison, findings.builds, *known, findings.tails)
     rows = comparison.rows if comparison else ()
@@ -239,10 +227,8 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
     for build in findings.builds:
         for limit in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
             if limit["state"] == BROKEN:
-                sentence = (
-                    f"its build for {build.target} breaks the limit {limit['limit']} "
-                    f"with {limit['value']:.4g} {limit['unit']}".rstrip()
-                )
+                broken = "the limit {limit} with {value:.4g} {unit}".format(**limit).rstrip()
+                sentence = f"its build for {build.target} breaks {broken}"
                 breaches.setdefault(build.model, []).append(sentence)
     return breaches
 
@@ -250,10 +236,10 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
 def _build_measured(build: Build, findings: Findings) -> Document:
     log = read_log(build.log)
     if log is not None:
-        log["is_original"] = digest_file(build.log) == build.measured.get("log_digest")
+        log["is_original"] = documents.digest_file(build.log) == build.measured.get("log_digest")
     diagnosis = findings.diagnoses.get(build.digest)
     rows = findings.comparison.rows if findings.comparison else ()
-    own = [to_fields(each) for row in rows if row.model == build.model for each in row.findings]
+    own = (each for row in rows if row.model == build.model for each in row.findings)
     return {
         **build.measured,
         "where": findings.where[build.digest],
@@ -263,12 +249,12 @@ def _build_measured(build: Build, findings: Findings) -> Document:
     }
 
 
-def _diagnosis(document: Document, own: Sequence[Document] = ()) -> Document:
+def _diagnosis(document: Document, own: Iterable[Finding] = ()) -> Document:
     """Return a diagnosis with its costliest findings, and how many of each kind there are.
 
     `own` are what the comparison found of the same model.
     """
-    every = [*own, *document["findings"]]
+    every = [*map(documents.to_fields, own), *document["findings"]]
     kinds = Counter(finding["kind"] for finding in every)
     kept = _kept(document, ("accepted", "limits", "counts", "notes"))
     return {"findings": every[:FINDINGS_KEPT], "kinds": kinds, **kept}
@@ -281,7 +267,6 @@ def _failed_log(folder: Path, where: str) -> Document:
 
 
 def _noted(run: Document | None, key: str) -> Document:
-    """Return what a run noted of its machine or packages, {} if nothing."""
     noted: Document = ((run or {}).get("measured") or {}).get(key) or {}
     return noted
 
@@ -321,9 +306,6 @@ def read_report(path: Path) -> Document:
             "write it again from the folder of the run: `trtcal report FOLDER`",
         )
     return read_document(path, REPORT_KIND, VERSION)
-
-
-PATH = Path(__file__).with_name("schema.json")
 
 
 def read_schema() -> Document:

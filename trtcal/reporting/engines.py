@@ -268,8 +268,8 @@ class _Facts:
     def __init__(
         self, document: Document, build: View, rows: Sequence[View], findings: Sequence[View]
     ) -> None:
-        compared = [row for row in rows if row["model"] == build["model"]]
-        figures = (compared[0].get("layers") or {"figures": []})["figures"] if compared else []
+        compared = next((row for row in rows if row["model"] == build["model"]), {})
+        figures = (compared.get("layers") or {"figures": []})["figures"]
         self.calibration = build["quantization"].get("calibration")
         self.wiring = build["wiring"] or {}
         self.tensors = numbered_tensors(document)
@@ -333,9 +333,8 @@ def fusions(builds: Sequence[View]) -> list[View]:
         seen = Counter(fusion["state"] for fusion in every)
         listed = [
             fusion
-            for fusion in every
-            if build["is_chosen"]
-            and (fusion["prediction"] == "broken" or fusion["verdict"] == "differs")
+            for fusion in (every if build["is_chosen"] else ())
+            if fusion["prediction"] == "broken" or fusion["verdict"] == "differs"
         ]
         counts = {"whole": states["whole"], "broken": states["broken"]}
         counts |= {"one": seen["one layer"], "several": seen["several layers"]}

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from markupsafe import Markup
 
 from trtcal.documents import Document
-from trtcal.formats import spelled
 from trtcal.reporting import text, views
-from trtcal.reporting.engines import formats_of
 from trtcal.reporting.sections import SECTIONS, body_of, environment
 
 # The second and third would begin a list, a heading or a block of code at the start of a line.
@@ -47,18 +45,14 @@ def to_markdown(document: Document) -> str:
         trimmed=lambda value: _markup(str(value).strip()),
     )
     sections = {section.id: section for section in SECTIONS if section.is_in(values)}
-    lines: list[str] = []
+    word = escaped(document["measured"]["verdict"]["word"], NAME_SHOWN)
+    title, lines = f"## {values['formats']}: {word}", list[str]()
     for place, room in SECTION_ROOM.items():
         lines_here = body_of(templates, sections[place], values) if place in sections else ""
         kept = list(_within(lines_here.splitlines(), room))
         if any(kept):
-            lines += [_title(document) if not lines else f"### {sections[place].title}", "", *kept]
+            lines += [f"### {sections[place].title}" if lines else title, "", *kept]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
-
-
-def _title(document: Document) -> str:
-    formats = spelled(formats_of(document) or {"int8"})
-    return f"## {formats}: {escaped(document['measured']['verdict']['word'], NAME_SHOWN)}"
 
 
 def escaped(value: object, shown: int = TEXT_SHOWN) -> str:

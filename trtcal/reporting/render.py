@@ -25,8 +25,6 @@ from trtcal.reporting.tensors import drawn_tensors
 
 SECTION = re.compile(rb'<section id="([\w-]+)".*?</section>', re.DOTALL)
 SEAL = re.compile(rb'<meta name="trtcal-seal" content="([^"]*)">\n')
-END_OF_HEAD = b"</head>"
-FRAME = "frame"
 
 
 def seal_page(page: str) -> str:
@@ -34,7 +32,7 @@ def seal_page(page: str) -> str:
     raw = page.encode("utf-8", "surrogateescape")
     content = "; ".join(f"{part} {digest}" for part, digest in digests_of_parts(raw).items())
     seal = f'<meta name="trtcal-seal" content="{content}">\n'.encode()
-    before, end, after = raw.partition(END_OF_HEAD)
+    before, end, after = raw.partition(b"</head>")
     return (before + seal + end + after).decode("utf-8", "surrogateescape")
 
 
@@ -49,9 +47,8 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
             f"{name} is not a report that trtcal wrote, or it was edited",
             "give a report as `trtcal report` or `trtcal run` wrote it",
         )
-    sealed = dict(
-        part.rpartition(" ")[::2] for part in seal[1].decode("latin-1").split("; ") if part
-    )
+    parts = filter(None, seal[1].decode("latin-1").split("; "))
+    sealed = dict(part.rpartition(" ")[::2] for part in parts)
     actual = digests_of_parts(raw[: seal.start()] + raw[seal.end() :])
     return [part for part in {**sealed, **actual} if sealed.get(part) != actual.get(part)]
 
@@ -59,7 +56,7 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
 def digests_of_parts(raw: bytes) -> dict[str, str]:
     """Return the digest of each section by its id, and of the frame: the page without them."""
     sections = {match[1].decode("ascii", "replace"): match[0] for match in SECTION.finditer(raw)}
-    parts = {FRAME: SECTION.sub(rb"<\1>", raw), **sections}
+    parts = {"frame": SECTION.sub(rb"<\1>", raw), **sections}
     return {part: digest_bytes(data) for part, data in parts.items()}
 
 
@@ -71,14 +68,9 @@ def render(document: Document) -> str:
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
     numbers = {row["number"] for row in layers["rows"]} - {None}
     methods = values["the_ranges"]["methods"]
-    values |= {
-        "drawing": views.chart(values["rows"], values["agreement_name"])
-        if values["rows"]
-        else None,
-        "histograms": [draw_histograms(drawn, methods, layout) for layout in LAYOUTS]
-        if drawn
-        else None,
-    }
+    rows, name = values["rows"], values["agreement_name"]
+    values["drawing"] = views.chart(rows, name) if rows else None
+    values["histograms"] = drawn and [draw_histograms(drawn, methods, own) for own in LAYOUTS]
     sections = [
         (section, section.is_for_engineers(values), body_of(templates, section, values))
         for section in SECTIONS
@@ -138,13 +130,11 @@ def asset(name: str, folder: Path = TEMPLATES) -> Markup:
 
 def policy(style: str, script: str) -> str:
     """Return the Content-Security-Policy of a page that has just these."""
-    hashes = [
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (style, script)
-    ]
+    raw = [hashlib.sha256(text.encode()).digest() for text in (style, script)]
+    styles, scripts = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in raw)
     return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {styles}; script-src {scripts}; base-uri 'none'; "
+        "form-action 'none'"
     )
 
 

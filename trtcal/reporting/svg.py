@@ -16,6 +16,25 @@ from xml.etree import ElementTree as ET
 GAP = 7.0  # from a point's middle to its label's edge
 RING = 6.0  # how much farther each next try is
 ANGLES = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 67, -67, 112, -112, 157, -157)
+SVG = "http://www.w3.org/2000/svg"
+HREF = "{http://www.w3.org/1999/xlink}href"
+DROPPED = ("metadata", "style")
+FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+FONTS = ("font", "font-family", "font-style", "font-stretch", "font-variant")
+GEOMETRY = {"d", "x", "y", "transform"}
+DECIMALS = re.compile(r"-?\d+\.\d{2,}")
+STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
+DEFAULTS = {("stroke-linejoin", "miter"), ("stroke-dashoffset", "0")}
+FONT_SIZE = re.compile(r"([\d.]+)px")
+
+PALETTE = {
+    "#1f2328": "ink",
+    "#59636e": "muted",
+    "#d5dae0": "line",
+    "#0b5cad": "accent",
+    "#8a3b12": "reference",
+    "#ffffff": "paper",
+}
 
 
 @dataclass(frozen=True)
@@ -84,27 +103,6 @@ def _tries(anchor: tuple[float, float], size: tuple[float, float], rings: int) -
             yield Box(left, bottom, left + size[0], bottom + size[1])
 
 
-SVG = "http://www.w3.org/2000/svg"
-HREF = "{http://www.w3.org/1999/xlink}href"
-DROPPED = ("metadata", "style")
-FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-FONTS = ("font-family", "font-style", "font-stretch", "font-variant")
-GEOMETRY = {"d", "x", "y", "transform"}
-DECIMALS = re.compile(r"-?\d+\.\d{2,}")
-STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
-DEFAULTS = {("stroke-linejoin", "miter"), ("stroke-dashoffset", "0")}
-FONT_SIZE = re.compile(r"([\d.]+)px")
-
-PALETTE = {
-    "#1f2328": "ink",
-    "#59636e": "muted",
-    "#d5dae0": "line",
-    "#0b5cad": "accent",
-    "#8a3b12": "reference",
-    "#ffffff": "paper",
-}
-
-
 def tidy(
     source: str,
     title: str,
@@ -126,12 +124,10 @@ def tidy(
     _let_symbols_inherit(root)
     _keep_ids(root, set(tooltips))
     for element in list(root.iter()):
-        if element.get("id") in tooltips:
-            _describe(element, tooltips[element.attrib["id"]])
+        if text := tooltips.get(element.get("id", "")):
+            _insert(element, 0, "title", text)
         if element.get("id") in reached:
-            element.set("tabindex", "0")
-            element.set("role", "img")
-            element.set("aria-label", tooltips[element.attrib["id"]])
+            element.attrib |= {"tabindex": "0", "role": "img", "aria-label": text or ""}
     _frame(root, title, description, name, bool(reached))
     ET.register_namespace("", SVG)
     return ET.tostring(root, encoding="unicode")
@@ -176,19 +172,17 @@ def _let_symbols_inherit(root: ET.Element) -> None:
             path.attrib.pop(name, None)
 
 
-def _declarations(style: str) -> list[tuple[str, str]]:
-    """Return presentation attributes; of fonts only the size and the weight, the page has its own."""
-    declarations = []
+def _declarations(style: str) -> Iterator[tuple[str, str]]:
+    """Yield presentation attributes; of fonts only the size and the weight, the page has its own."""
     for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
-        if name == "font":
-            size = FONT_SIZE.search(value)
-            declarations += [("font-size", size[1])] if size else []
+        size = FONT_SIZE.search(value)
+        if name == "font" and size:
+            yield "font-size", size[1]
         elif name == "font-size":
-            declarations.append((name, value.removesuffix("px")))
+            yield name, value.removesuffix("px")
         elif name and name not in FONTS and (name, value) not in DEFAULTS:
-            declarations.append((name, value))
-    return declarations
+            yield name, value
 
 
 def _keep_ids(root: ET.Element, named: set[str]) -> None:
@@ -200,21 +194,17 @@ def _keep_ids(root: ET.Element, named: set[str]) -> None:
             del element.attrib["id"]
 
 
-def _describe(element: ET.Element, text: str) -> None:
-    title = ET.Element(f"{{{SVG}}}title")
-    title.text = text
-    element.insert(0, title)
+def _insert(element: ET.Element, place: int, tag: str, text: str, **attributes: str) -> None:
+    child = ET.Element(f"{{{SVG}}}{tag}", attributes)
+    child.text = text
+    element.insert(place, child)
 
 
 def _frame(root: ET.Element, title: str, description: str, name: str, is_group: bool) -> None:
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)
-    root.set("class", "chart")
-    root.set("role", "group" if is_group else "img")
-    root.set("font-family", FONT_FAMILY)
-    root.set("aria-labelledby", f"{name}-title {name}-description")
-    for index, (tag, text) in enumerate((("title", title), ("desc", description))):
-        element = ET.Element(f"{{{SVG}}}{tag}")
-        element.set("id", f"{name}-{'title' if tag == 'title' else 'description'}")
-        element.text = text
-        root.insert(index, element)
+    role, labels = "group" if is_group else "img", f"{name}-title {name}-description"
+    root.attrib |= {"class": "chart", "role": role, "font-family": FONT_FAMILY}
+    root.set("aria-labelledby", labels)
+    _insert(root, 0, "title", title, id=f"{name}-title")
+    _insert(root, 1, "desc", description, id=f"{name}-description")

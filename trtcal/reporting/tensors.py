@@ -22,6 +22,7 @@ from trtcal.reporting.engines import View, numbered_tensors
 
 Makers = dict[str, onnx.NodeProto]
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
+BARS = 40
 
 
 def wire(proto: onnx.ModelProto, nodes: Collection[str]) -> Document:
@@ -65,9 +66,6 @@ def _source(name: str, makers: Makers) -> tuple[str, bool]:
     if quantize is not None and quantize.op_type == QUANTIZE:
         return quantize.input[0], True
     return pair.input[0], True  # a weight, stored in integers
-
-
-BARS = 40
 
 
 def tensor_facts(
@@ -137,22 +135,16 @@ def drawn_tensors(document: Document, methods: Sequence[str], numbers: Collectio
 
     Ranges stand in the order of `methods`.
     """
-    drawn = {
-        str(number): [
-            heights(tensor["bars"]),
-            _short(tensor["observed"]),
-            [
-                next(
-                    (_short(row["amax"]) for row in tensor["ranges"] if row["method"] == method),
-                    None,
-                )
-                for method in methods
-            ],
-            [tail_words(reach) for reach in tensor["tail"]],
-        ]
-        for number, tensor in numbered_tensors(document).values()
-        if number in numbers
-    }
+    drawn = {}
+    for number, tensor in numbered_tensors(document).values():
+        amaxes = {row["method"]: _short(row["amax"]) for row in reversed(tensor["ranges"])}
+        if number in numbers:
+            drawn[str(number)] = [
+                heights(tensor["bars"]),
+                _short(tensor["observed"]),
+                [amaxes.get(method) for method in methods],
+                [tail_words(reach) for reach in tensor["tail"]],
+            ]
     return {"methods": [text.visible(method) for method in methods], "tensors": drawn}
 
 

@@ -49,6 +49,9 @@ REASON_SHOWN = 200
 LONGEST = 400  # characters of what was found in data
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
+DEAD, DEAD_SAMPLES = 0.4, 32  # share of channels, and samples, from which on it is said
+REACHES = 3.0  # times as far as the next sample
+STRETCHED = 2  # tensors that one sample stretches
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,9 @@ class _Judged:
     @property
     def shortfall(self) -> float:
         """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
-        estimates = [
-            replace(limit, figure=Figure.exact(limit.figure.value))
-            for limit in self.limits
-            if limit.figure is not None
-        ]
-        missing = (
-            min(each.margin or 0.0, 0.0) / max(abs(each.limit.bound), 1.0) for each in estimates
-        )
+        figures = ((limit, limit.figure) for limit in self.limits if limit.figure is not None)
+        exact = (replace(limit, figure=Figure.exact(figure.value)) for limit, figure in figures)
+        missing = (min(each.margin or 0.0, 0.0) / max(abs(each.limit.bound), 1.0) for each in exact)
         return len(self.breaches) - sum(missing)
 
 
@@ -141,11 +139,9 @@ def judge(
     looks wrong in the calibration data, and `tails` which of their samples reach farthest.
     """
     broken = breaches or {}
-    limits = judge_variants(comparison) if comparison.candidates else {}
-    judged = [
-        _Judged(row, limits[row.name], tuple(broken.get(row.model, ())))
-        for row in comparison.candidates
-    ]
+    rows = comparison.candidates
+    limits = judge_variants(comparison) if rows else {}
+    judged = [_Judged(row, limits[row.name], tuple(broken.get(row.model, ()))) for row in rows]
     crashes = [f"{crash['variant']} does not run: {crash['why']}." for crash in comparison.crashes]
     if not judged:
         word = DO_NOT if crashes else INCONCLUSIVE
@@ -162,7 +158,7 @@ def judge(
     answers = tuple(_pays(speeds, best.row, comparison.alternative))
     is_timed = best.judges_speed and not best.row.times
     is_timed = is_timed or any(speed.time.is_measured for speed in speeds)
-    reasons = warnings(best.row, is_timed, builds, failed_builds, comparison.rows[0].model)
+    reasons = warnings(best.row, is_timed, builds, failed_builds or {}, comparison.rows[0].model)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*(each.sentence for each in answers if each.answer != INT8), *crashes)
@@ -184,13 +180,7 @@ def judge(
     return Verdict(word, best.row.name, sentence, *known)
 
 
-DEAD, DEAD_SAMPLES = 0.4, 32  # share of channels, and samples, from which on it is said
-REACHES = 3.0  # times as far as the next sample
-STRETCHED = 2  # tensors that one sample stretches
-
-
 def _dead_channels(row: Row) -> Iterator[str]:
-    """Yield which tensors have many channels with one value for all samples."""
     layers = row.layers
     for figure in layers.figures if layers and layers.samples >= DEAD_SAMPLES else ():
         if figure.dead_channels > DEAD * figure.channels:
@@ -199,7 +189,6 @@ def _dead_channels(row: Row) -> Iterator[str]:
 
 
 def _outlier(row: Row, tails: Sequence[Document]) -> Iterator[str]:
-    """Yield which one sample stretches several ranges of minmax."""
     reaches = [reach for tail in tails for reach in tail["tensors"].values() if len(reach) > 1]
     far = [reach[0] for reach in reaches if reach[0]["value"] > REACHES * reach[1]["value"] > 0]
     samples = Counter(reach["name"] or f"{reach['index']}" for reach in far)
@@ -235,7 +224,6 @@ def speeds_of(row: Row, others: Iterable[Row]) -> Iterator[Speed]:
 
 
 def _pays(speeds: Iterable[Speed], row: Row, fp16: Row | None) -> Iterator[Pays]:
-    """Yield for each target whether a variant pays over FP16."""
     for speed in speeds:
         if fp16 is not None and speed.against == fp16.name:
             answer, why, file = _answer_over(speed, row, fp16)
@@ -273,13 +261,8 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
         rule = "A verdict needs accuracy and speed beside FP32: run `trtcal compare`."
         return Verdict(INCONCLUSIVE, None, sentence, rule, tuple(reasons))
     sentences = [_failed_build(failure) for failure in failed]
-    return Verdict(
-        DO_NOT,
-        None,
-        sentences[0],
-        "Without an engine there is nothing to ship.",
-        tuple(sentences[1:]),
-    )
+    rule = "Without an engine there is nothing to ship."
+    return Verdict(DO_NOT, None, sentences[0], rule, tuple(sentences[1:]))
 
 
 def _failed_build(failed: Document) -> str:
@@ -298,7 +281,8 @@ def _failed_build(failed: Document) -> str:
 def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
     """Return the key of which the best variant has the greatest value.
 
-    Variants whose right answers differ by chance from the best count alike there.
+    Variants whose right answers differ by no more than two standard deviations of chance from the best
+    count alike there.
     """
     most = max(map(_right, variants), default=(0, 0))
 
@@ -307,7 +291,9 @@ def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged],
         kept = -math.inf
         if first is not None and first.figure is not None:
             kept = first.figure.value if first.limit.relation == ">=" else -first.figure.value
-            if first.limit.metric in ("top1", "top1_drop") and _is_chance(_right(variant), most):
+            (more, differing), (best, most_differing) = _right(variant), most
+            is_chance = best - more <= max(1.0, 2 * math.sqrt(most_differing + differing))
+            if first.limit.metric in ("top1", "top1_drop") and is_chance:
                 kept = math.inf
         figures = (accuracy.agreement or 0.0, accuracy.sqnr_db)
         agreement, sqnr = (math.inf if figure is None else figure for figure in figures)
@@ -323,11 +309,6 @@ def _right(variant: _Judged) -> tuple[int, int]:
     """Return how many more samples a variant has right than FP32, and in how many they differ."""
     won, lost = (variant.row.accuracy.top1_won or 0, variant.row.accuracy.top1_lost or 0)
     return won - lost, won + lost
-
-
-def _is_chance(right: tuple[int, int], most: tuple[int, int]) -> bool:
-    """Tell whether two variants differ by no more than two standard deviations of chance."""
-    return most[0] - right[0] <= max(1.0, 2 * math.sqrt(most[1] + right[1]))
 
 
 def _answer(comparison: Comparison, best: _Judged, has_warnings: bool) -> tuple[str, str]:
@@ -376,11 +357,7 @@ def _agreeing(row: Row) -> str:
 
 
 def warnings(
-    row: Row,
-    judges_speed: bool,
-    builds: Sequence[Build] = (),
-    failed_builds: Mapping[str, str] | None = None,
-    reference: str | None = None,
+    row: Row, is_timed: bool, builds: Sequence[Build], failed: Mapping[str, str], reference: str
 ) -> tuple[str, ...]:
     """Return what should be known before shipping a variant that holds its limits.
 
@@ -388,9 +365,11 @@ def warnings(
     """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
-    targets = targets or refused_targets(failed_builds or {}) or [t.target for t in row.times]
-    reasons = [] if judges_speed else [_speed_warning(row, targets)]
-    reasons += _of_evaluation(row)
+    targets = targets or refused_targets(failed) or [t.target for t in row.times]
+    reasons = [] if is_timed else [_speed_warning(row, targets)]
+    shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
+    cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
+    reasons += [sentence for sentence in (*low_risks(row.findings), shared, cut) if sentence]
     if not own:
         reasons.append(
             f"No engine was built from {row.name}: the precision of its layers is not known."
@@ -406,7 +385,7 @@ def warnings(
     if skipped:
         layers = text.count(len(skipped), "layer was", "layers were")
         reasons.append(f"{layers} not quantized: {some(sorted(skipped))}.")
-    return (*reasons, *_not_built(failed_builds or {}))
+    return (*reasons, *_not_built(failed))
 
 
 def _not_built(failed: Mapping[str, str]) -> Iterator[str]:
@@ -428,27 +407,16 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
     return sorted({*targets} - {CPU})
 
 
-def _of_evaluation(row: Row) -> list[str]:
-    near = low_risks(row.findings)
-    shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
-    cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
-    return [sentence for sentence in (*near, shared, cut) if sentence]
-
-
 def _larger_engines(
-    name: str, own: Sequence[Build], builds: Sequence[Build], reference: str | None
-) -> list[str]:
+    name: str, own: Sequence[Build], builds: Sequence[Build], reference: str
+) -> Iterator[str]:
     floats = (build for build in builds if build.model == reference)
     plain = {build.target: build.measured.get("engine_bytes") for build in floats}
-    sentences = []
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
         if build.target != CPU and size and other and size > other:
             sizes = f"{text.size(size)} against {text.size(other)}"
-            sentences.append(
-                f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
-            )
-    return sentences
+            yield f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
 
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
@@ -458,20 +426,16 @@ def _speed_warning(row: Row, targets: Sequence[str]) -> str:
     return f"{sentence}."
 
 
-def _build_warnings(build: Build) -> list[str]:
+def _build_warnings(build: Build) -> Iterator[str]:
     outcomes = [outcome for outcome in build.outcomes if outcome.asked in NARROW]
     unknown = [outcome.node for outcome in outcomes if outcome.got not in (*FLOATS, *NARROW)]
     total, where = text.count(len(outcomes), "layer"), f"{build.target} ({build.backend})"
-    reasons = []
     if build.coverage and build.coverage.is_low:
-        reasons.append(f"On {where}, only {build.coverage.headline}.")
-    reasons += _lost(outcomes, where)
+        yield f"On {where}, only {build.coverage.headline}."
+    yield from _lost(outcomes, where)
     if unknown:
         names = some(unknown)
-        reasons.append(
-            f"The precision of {len(unknown)} of {total} on {where} is not known: {names}."
-        )
-    return reasons
+        yield f"The precision of {len(unknown)} of {total} on {where} is not known: {names}."
 
 
 def _lost(outcomes: Sequence[Outcome], where: str) -> Iterator[str]:
@@ -485,7 +449,6 @@ def _lost(outcomes: Sequence[Outcome], where: str) -> Iterator[str]:
 
 
 def _undecided_sentence(best: _Judged) -> str:
-    """Return what is not decided, and what would settle it."""
     name = best.row.name
     judgement = next((limit for limit in best.limits if limit.gate == UNDECIDED), None)
     if judgement is None:
@@ -517,14 +480,12 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     )
     chosen = "smallest loss beyond chance, then the highest agreement and SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
-    count = len(comparison.candidates)
+    rule = f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
+    rule += f"variants that pass, {chosen} is chosen."
     widened = (
-        " The intervals are widened for the number of variants that can pass (Holm's correction)."
+        "The intervals are widened for the number of variants that can pass (Holm's correction)."
     )
-    return (
-        f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
-        f"variants that pass, {chosen} is chosen.{widened if count > 1 else ''}"
-    )
+    return f"{rule} {widened}" if len(comparison.candidates) > 1 else rule
 
 
 def _here(judgement: Judgement) -> str:

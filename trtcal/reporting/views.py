@@ -18,15 +18,7 @@ from trtcal.metrics import METRICS, PERCENT, TIMED, labelled, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
-from trtcal.reporting import engines, text
-from trtcal.reporting.advice import (
-    config_of,
-    measuring_layers,
-    next_step,
-    origin_of,
-    plan_of,
-    run_files,
-)
+from trtcal.reporting import advice, engines, text
 from trtcal.reporting.charts import LAYOUTS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
@@ -42,10 +34,15 @@ RAW_TIMES = {*TIMED} - {"speedup"}  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
 """By the digest of a plan of all in INT8, which needs no file: the precision of its rest."""
-WORDS = {
-    NEAREST: "no optimization",
-    **{optimization.name: optimization.what for optimization in OPTIMIZATIONS},
+WORDS = {NEAREST: "no optimization"} | {each.name: each.what for each in OPTIMIZATIONS}
+AGREEMENTS = {
+    "classes": "Agreement",
+    "labels": "Same labels",
+    "pixels": "Same pixels",
+    "boxes": "Boxes found again",
+    "tokens": "Same tokens",
 }
+"""Kind of output -> what the share of its decisions is called that are FP32's."""
 
 
 def shown(document: Document) -> View:
@@ -80,15 +77,15 @@ def shown(document: Document) -> View:
             if build["model_name"] == verdict["variant"] and build["target"] != CPU
         ],
         "gpu_targets": gpu_targets(document),
-        "run_files": run_files(document),
-        "next_step": next_step(document),
+        "run_files": advice.run_files(document),
+        "next_step": advice.next_step(document),
         "first_steps": first_steps(document, findings["shown"], chosen),
         "the_costs": document["measured"].get("costs"),
         "cost_rows": cost_rows(document, rows),
         "tags": CostConfig.from_document(document).tags,
         "changes": changes(document),
         "the_tests": tests(document),
-        "breakdowns": slices(chosen),
+        "breakdowns": [*slices(chosen)],
         "entering": layerwise(chosen).enters(ERRORS_SHOWN),
         "growing": layerwise(chosen).grows(ERRORS_SHOWN),
         "worst": (chosen or {}).get("worst", [])[:WORST_SHOWN],
@@ -104,11 +101,11 @@ def shown(document: Document) -> View:
         "logs": logs,
         "events": events,
         "lines_shown": {event["row_id"] for event in events},
-        "known_tensors": known_tensors(document),
+        "known_tensors": [*known_tensors(document)],
         "run_command": run.get("command"),
-        "commands": list(commands(document)),
-        "made_by": made_by(document, rows),
-        "digests": digests(document),
+        "commands": [*commands(document)],
+        "made_by": [*made_by(document, rows)],
+        "digests": [*digests(document)],
         "marks": MARKS,
         "nodes_shown": 12,
         "alike_shown": 40,
@@ -136,16 +133,6 @@ def variants(document: Document) -> list[View]:
         }
         for index, row in enumerate(rows)
     ]
-
-
-AGREEMENTS = {
-    "classes": "Agreement",
-    "labels": "Same labels",
-    "pixels": "Same pixels",
-    "boxes": "Boxes found again",
-    "tokens": "Same tokens",
-}
-"""Kind of output -> what the share of its decisions is called that are FP32's."""
 
 
 def agreement_name(document: Document) -> str:
@@ -206,7 +193,7 @@ def first_steps(document: Document, findings: Sequence[View], row: View | None) 
     own = {engines.title_of(build) for build in document["builds"] if build["model"] == model}
     findings = [finding for finding in findings if not own or own.intersection(finding["builds"])]
     steps = [{"finding": group[0]} for group in grouped(findings, "kind", "fix")][:STEPS_SHOWN]
-    command = measuring_layers(document)
+    command = advice.measuring_layers(document)
     worst = [{"tensor": figure, "command": command} for figure in layerwise(row).enters(1)]
     return [*worst, *steps] if fails else [*steps, *worst]
 
@@ -269,12 +256,10 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     target = target_of(rows) or ""
     points = [_point(row, rows[0], key, target) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    drawings = [
-        accuracy_against_latency(points, measure, unit, layout, target) for layout in LAYOUTS
-    ]
+    shown = (points, measure, unit)
     return {
         "target": target,
-        "drawings": drawings,
+        "drawings": [accuracy_against_latency(*shown, layout, target) for layout in LAYOUTS],
         "measure": measure,
         "missing": missing,
         "numbered": len(rows) > 12,
@@ -342,15 +327,13 @@ def tests(document: Document) -> list[View]:
     return [{**test, **measured[test["digest"]]} for test in document["tests"]]
 
 
-def slices(row: View | None) -> list[View]:
-    """Return a variant's figures by slice and by class, the worst groups first."""
-    breakdowns = []
+def slices(row: View | None) -> Iterator[View]:
+    """Yield a variant's figures by slice and by class, the worst groups first."""
     for breakdown in (row or {}).get("breakdowns", ()):
         groups = [_group(group, breakdown["unit"]) for group in breakdown["groups"][:GROUPS_SHOWN]]
         worse = sum(group["rank"] < 2 for group in groups)
         total = len(breakdown["groups"]) + breakdown["rest"]
-        breakdowns.append({**breakdown, "groups": groups, "worse": worse, "all": total})
-    return breakdowns
+        yield {**breakdown, "groups": groups, "worse": worse, "all": total}
 
 
 def _group(item: View, unit: str) -> View:
@@ -368,7 +351,7 @@ def optimizations(document: Document) -> list[View]:
             **optimization,
             "title": some(optimization["variants"]) or "no variant",
             "gain": _gain(optimization),
-            "tries": _tries(optimization),
+            "tries": [*_tries(optimization)],
             "is_sqnr": optimization["objective"] == "sqnr",
             "layers": [
                 {**layer, "share": 100 * layer["rounded"] / layer["weights"]}
@@ -398,20 +381,16 @@ def _sqnr_db(attempt: Document, objective: str) -> float | None:
     return -10 * math.log10(attempt["noise"]) if attempt["noise"] else None
 
 
-def _tries(record: Document) -> list[View]:
-    tries, best = [], None
+def _tries(record: Document) -> Iterator[View]:
+    best = None
     for attempt in record["tries"]:
-        figures = {
-            "sqnr": _sqnr_db(attempt, record["objective"]),
-            "disagreement": attempt["disagreement"],
-            "value": attempt["value"],
-        }
+        figures = {key: attempt[key] for key in ("disagreement", "value")}
+        figures["sqnr"] = _sqnr_db(attempt, record["objective"])
         ranges = "ranges of the tensors, chosen by this method"
         words = ranges if attempt["name"].startswith(RANGES) else WORDS.get(attempt["name"], "")
         before = best or dict.fromkeys(figures)
-        tries.append({**attempt, "words": words, "before": before, "after": figures})
+        yield {**attempt, "words": words, "before": before, "after": figures}
         best = figures if attempt["kept"] else best
-    return tries
 
 
 def ranges(document: Document) -> View:
@@ -440,20 +419,16 @@ def _reach(tensor: View) -> tuple[float, float]:
     return least / tensor["observed"] if tensor["observed"] else 1.0, -clipped
 
 
-def known_tensors(document: Document) -> list[View]:
-    """Return the tensors without range or with a note of each calibration, by what is known of them."""
-    tables = []
+def known_tensors(document: Document) -> Iterator[View]:
+    """Yield the tensors without range or with a note of each calibration, by what is known of them."""
     for calibration in document["calibrations"]:
         groups: dict[str, list[str]] = {}
-        for tensor, why in calibration["unranged"].items():
-            groups.setdefault(f"no range: {why}", []).append(tensor)
-        for tensor, note in calibration["notes"].items():
+        unranged = {name: f"no range: {why}" for name, why in calibration["unranged"].items()}
+        for tensor, note in (*unranged.items(), *calibration["notes"].items()):
             groups.setdefault(note, []).append(tensor)
         counts = {"unranged": len(calibration["unranged"]), "notes": len(calibration["notes"])}
         if groups:
-            listed = list(groups.items())
-            tables.append({"method": calibration["method"], **counts, "groups": listed})
-    return tables
+            yield {"method": calibration["method"], **counts, "groups": [*groups.items()]}
 
 
 def commands(document: Document) -> Iterator[str]:
@@ -461,11 +436,11 @@ def commands(document: Document) -> Iterator[str]:
 
     What is quantized, built and compared is the variant of the verdict.
     """
-    files = run_files(document)
+    files = advice.run_files(document)
     folder, model = (files["folder"], files["model"]) if files else ("RUN_FOLDER", "MODEL.onnx")
-    calibration = config_of(files) if files else ("--data", "CALIBRATION_DATA")
-    test = config_of(files) if files else ("--data", "TEST_DATA")
-    quantization, optimized = origin_of(document)
+    calibration = advice.config_of(files) if files else ("--data", "CALIBRATION_DATA")
+    test = advice.config_of(files) if files else ("--data", "TEST_DATA")
+    quantization, optimized = advice.origin_of(document)
     methods = {ranges["method"]: ranges["digest"] for ranges in document["calibrations"]}
     chosen = ""
     for method in methods or ["percentile"]:
@@ -474,7 +449,7 @@ def commands(document: Document) -> Iterator[str]:
         if not chosen or methods[method] == quantization.get("calibration"):
             chosen = output
     ranges = None if quantization.get("calibration") == NONE else chosen  # None: weights alone
-    plan = plan_of(document, folder) if files else ()
+    plan = advice.plan_of(document, folder) if files else ()
     words = (*(calibration if files or optimized else ()), *plan)
     options = {"improve": optimized["effort"]} if optimized else {"calibration": ranges}
     is_int8 = engines.formats_of(document) <= {"int8"}
@@ -490,8 +465,8 @@ def commands(document: Document) -> Iterator[str]:
     yield command_line("report", folder, o="report.html")
 
 
-def made_by(document: Document, rows: Sequence[View]) -> list[View]:
-    """Return the command that made each variant, with the names that the run gave its files."""
+def made_by(document: Document, rows: Sequence[View]) -> Iterator[View]:
+    """Yield the command that made each variant, with the names that the run gave its files."""
     stages = (document["measured"]["run"] or {}).get("stages", ())
     outputs = {stage["digest"]: stage["output"] for stage in stages}
     optimized = {
@@ -499,14 +474,12 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
         for optimization in document["optimizations"]
         for name in optimization["variants"]
     }
-    commands_by_name = []
     for row in rows:
         quantization, name = row["quantization"], row["name"]
         if "calibration" in quantization:
-            options = dict[str, str]()
-            if quantization["calibration"] != NONE:
-                ranges = outputs.get(quantization["calibration"], "CALIBRATION.json")
-                options["calibration"] = ranges
+            options, ranges = dict[str, str](), quantization["calibration"]
+            if ranges != NONE:
+                options["calibration"] = outputs.get(ranges, "CALIBRATION.json")
             if name in optimized:
                 options["optimizations"] = outputs.get(optimized[name], "OPTIMIZATIONS.npz")
             plan = quantization.get("plan")
@@ -514,35 +487,32 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
                 options["plan"] = outputs.get(plan, "PLAN.json")
             elif plan in RESTS:
                 options["rest"] = RESTS[plan]
-            output = outputs.get(row["model"], f"{name}.onnx")
-            command = command_line("quantize", "MODEL.onnx", **options, o=output)
-            commands_by_name.append({"name": name, "command": command, "point": row["number"]})
-    return commands_by_name
+            options["o"] = outputs.get(row["model"], f"{name}.onnx")
+            command = command_line("quantize", "MODEL.onnx", **options)
+            yield {"name": name, "command": command, "point": row["number"]}
 
 
-def digests(document: Document) -> list[tuple[str, str]]:
-    """Return every digest and fingerprint that the report rests on, with what it is of."""
-    comparison = document["comparison"]
-    entries = [("this report", document["digest"])]
-    if comparison:
-        entries.append(("comparison", comparison["digest"]))
-        entries.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
-        rows = comparison["rows"]
-        entries += [(f"fingerprint of model {row['name']}", row["model"]) for row in rows]
+def digests(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield every digest and fingerprint that the report rests on, after what it is of."""
+    yield "this report", document["digest"]
+    if comparison := document["comparison"]:
+        yield "comparison", comparison["digest"]
+        yield f"test data {comparison['dataset_name']}", comparison["dataset"]
+        for row in comparison["rows"]:
+            yield f"fingerprint of model {row['name']}", row["model"]
     for row in document["tests"]:
-        entries.append((f"A/B test of {row['candidate']} against {row['baseline']}", row["digest"]))
+        yield f"A/B test of {row['candidate']} against {row['baseline']}", row["digest"]
     for row in document["calibrations"]:
-        entries.append((f"calibration {row['method']}", row["digest"]))
-        entries.append((f"calibration data of {row['method']}", row["dataset"]))
-        entries.append((f"histograms of {row['method']}", row["histograms"]))
+        yield f"calibration {row['method']}", row["digest"]
+        yield f"calibration data of {row['method']}", row["dataset"]
+        yield f"histograms of {row['method']}", row["histograms"]
     for row in document["optimizations"]:
         names = ", ".join(row["variants"]) or "no variant"
-        entries.append((f"optimizations of {names}", row["optimizations"]))
-        entries.append((f"record of optimizations of {names}", row["digest"]))
-        entries += [(f"ranges of {names}", ranges["digest"]) for ranges in row["calibrations"]]
+        yield f"optimizations of {names}", row["optimizations"]
+        yield f"record of optimizations of {names}", row["digest"]
+        yield from ((f"ranges of {names}", ranges["digest"]) for ranges in row["calibrations"])
     if document["data_check"]:
-        entries.append(("data check", document["data_check"]["digest"]))
-    entries += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
+        yield "data check", document["data_check"]["digest"]
+    yield from ((f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"])
     for row in document["builds"]:
-        entries.append((f"build of {row['model_name']} for {row['target']}", row["digest"]))
-    return entries
+        yield f"build of {row['model_name']} for {row['target']}", row["digest"]
