@@ -85,11 +85,6 @@ def proportion(successes: int, samples: int, level: float = LEVEL) -> Interval:
     return Interval(successes / samples, low, high)
 
 
-def share_lost(lost: int, samples: int, level: float = LEVEL) -> Interval:
-    """Return the change of a proportion that was 1: minus the share lost, with the exact interval."""
-    return proportion(lost, samples, level).scaled(-1.0)
-
-
 @functools.lru_cache(maxsize=1 << 14)
 def paired_difference(
     lost: int, won: int, samples: int, level: float = LEVEL, strict: bool = False
@@ -168,11 +163,6 @@ class Moments:
         )
         low, high = (max(margin, floor) for margin in margins)
         return Interval(self.mean, self.mean - low, self.mean + high)
-
-
-def mean_interval(values: Values, level: float, reach: float) -> Interval:
-    """Return the mean of values and its interval, see `Moments.interval`."""
-    return Moments.of(values).interval(level, reach)
 
 
 def _tail(variance: float, third: float, count: int, level: float) -> float:
@@ -347,7 +337,7 @@ def compare_means(
         p, mid_p = mcnemar(lost, won), mcnemar_mid_p(lost, won)
     else:
         seen = float(np.ptp(both)) or float(np.abs(both).max()) or math.inf
-        difference = mean_interval(differences, level, seen if reach is None else reach)
+        difference = Moments.of(differences).interval(level, seen if reach is None else reach)
         p = _student(differences)
     if same:
         difference = difference.within(-math.inf, max(0.0, difference.value))

@@ -16,7 +16,7 @@ from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task
 from trtcal.limits import BROKEN, HOLDS, Judgement, Limit
 from trtcal.metrics import OUTPUTS, metric_of
-from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
+from trtcal.stats import Interval, Moments, one_sided, paired_difference, proportion
 
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
 
@@ -33,14 +33,34 @@ def sqnr_db(signal: float, error: float) -> float | None:
     return rounded(10.0 * math.log10(signal / error))
 
 
-def contrasted(
+def doubted(
+    judgement: Judgement,
+    contrast: Mapping[str, float],
+    base_of: Callable[[str], float],
+    issues: Iterable[DataIssue],
+) -> Judgement:
+    """Return a judgement on outputs that decides nothing where the data are no evidence.
+
+    That is where an issue of the data is an error, but what is lost without labels is lost whatever
+    they are; or where the outputs for other samples would hold the limit too. `contrast` has by metric
+    the figure halfway between the reference's outputs and those for other samples, or the best that are
+    the same for all; `base_of` gives the reference's own.
+    """
+    error, about, is_broken = (
+        DataIssue.error_of(issues),
+        judgement.limit.about,
+        judgement.state == BROKEN,
+    )
+    if error is None or about.of != OUTPUTS:
+        return _contrasted(judgement, contrast, base_of)
+    if error.subject == "labels" and is_broken and not about.needs_labels:
+        return judgement
+    return replace(judgement, reason=str(error))
+
+
+def _contrasted(
     judgement: Judgement, contrast: Mapping[str, float], base_of: Callable[[str], float]
 ) -> Judgement:
-    """Return a judgement that decides nothing where the outputs for other samples would hold too.
-
-    `contrast` has by metric the figure halfway between the reference's outputs and those for other
-    samples, or the best that are the same for all; `base_of` gives the reference's own.
-    """
     limit = judgement.limit
     metric = limit.about.drop_of or limit.metric
     if metric not in contrast or judgement.figure is None or judgement.state == BROKEN:
@@ -63,19 +83,6 @@ def contrasted(
         "or a stricter limit"
     )
     return replace(judgement, reason=reason)
-
-
-def doubted(judgement: Judgement, issues: Iterable[DataIssue]) -> Judgement:
-    """Return a judgement on outputs that decides nothing where an issue of the data is an error.
-
-    What is lost without labels is lost whatever they are.
-    """
-    error, metric = DataIssue.error_of(issues), judgement.limit.about
-    if error is None or metric.of != OUTPUTS:
-        return judgement
-    if error.subject == "labels" and judgement.state == BROKEN and not metric.needs_labels:
-        return judgement
-    return replace(judgement, reason=str(error))
 
 
 def of_ratio(limit: Limit, ratio: Interval, before: float = 1.0, after: float = 1.0) -> Interval:
@@ -107,6 +114,39 @@ class Mean:
     lost: int | None = None
     won: int | None = None
 
+    @classmethod
+    def of(cls, reference: Values, variant: Values) -> Mean:
+        """Return the mean of both models' figures of each sample, each of shape (samples,)."""
+        pairs = _Pairs()
+        pairs.add(reference, variant)
+        return pairs.result()
+
+    def level(self, limit: Limit, level: float) -> float:
+        """Return the level of its interval for a limit: both ends of exact pairs err as agreed."""
+        is_change = limit.is_change or limit.about.drop_of is not None
+        return one_sided(level) if is_change and self.lost is not None else level
+
+    def held(self, limit: Limit, level: float, same: bool = False) -> Interval | None:
+        """Return the mean in the unit of a limit, or its change; None of a relative change of zero.
+
+        `same`: the reference is the best there can be.
+        """
+        metric = limit.about
+        if metric.drop_of:
+            return self.difference(level).scaled(-100.0)
+        if not limit.is_change:
+            ends = self.interval(level, metric.reach)
+            if metric.reach == 1.0:
+                ends = ends.within(0.0 if metric.is_share else -1.0, 1.0)
+            return ends.scaled(metric.factor)
+        change = self.difference(level, metric.reach, same)
+        if metric.is_share:
+            change = change.within(-1.0, 1.0)
+        base = self.value.mean - self.change.mean
+        if limit.is_relative:
+            return change.scaled(100.0 / abs(base)) if base else None
+        return change.scaled(metric.factor)
+
     def interval(self, level: float, reach: float | None = None) -> Interval:
         """Return the mean with its interval, the exact one where values are 0 and 1."""
         if self.lost is not None:
@@ -119,7 +159,7 @@ class Mean:
         It is the exact paired one where values are 0 and 1, with both ends corrected.
         """
         if self.lost is not None and same:
-            return share_lost(self.lost, self.change.count, level)
+            return proportion(self.lost, self.change.count, level).scaled(-1.0)
         if self.lost is not None and self.won is not None:
             change = paired_difference(self.won, self.lost, self.change.count, level, strict=True)
             change = change.within(-1.0, 1.0)

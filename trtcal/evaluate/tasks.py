@@ -263,18 +263,13 @@ def _compares_values(metric: str) -> bool:
     return len(kinds) > 1 and "boxes" not in kinds
 
 
-def no_usual_limit(outputs: Sequence[str]) -> str:
-    """Return why outputs without a default limit leave a verdict open, and what would decide."""
+def as_suggestions(judgements: Iterable[Judgement], outputs: Sequence[str]) -> list[Judgement]:
+    """Return judgements of outputs without a default limit as suggestions, which decide nothing."""
     have = "has" if len(outputs) == 1 else "have"
-    return (
+    reason = (
         f"{some(outputs)} {have} no default limit: give one, such as "
         f'--limit "{SUGGESTED}", choose the outputs to judge with --outputs, or give --task'
     )
-
-
-def as_suggestions(judgements: Iterable[Judgement], outputs: Sequence[str]) -> list[Judgement]:
-    """Return judgements of outputs without a default limit as suggestions, which decide nothing."""
-    reason = no_usual_limit(outputs)
     return [replace(judgement, reason=reason, is_suggested=True) for judgement in judgements]
 
 
