@@ -261,7 +261,7 @@ class InterimAnalyses:
         answers = replace(answers, judgements=(*judge_findings(self.findings), *answers.judgements))
         warnings = (*self.known(samples), *low_risks(self.findings))
         warnings += self.blocks.warnings if self.blocks else ()
-        decided = decide(self.rule, answers, warnings, issues)
+        decided = decide(self.rule, answers, warnings)
         self.verdict = replace(decided, rule=self.rule)
         self.seen = samples
         self.made.append({"samples": samples, "alpha": alpha, "word": self.verdict.word})

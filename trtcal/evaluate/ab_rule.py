@@ -176,6 +176,7 @@ class Answers:
     comparisons: tuple[Answer, ...]
     judgements: tuple[Judgement, ...]
     untested: tuple[str, ...] = ()
+    issues: tuple[DataIssue, ...] = ()
 
     def __iter__(self) -> Any:
         return iter(self.comparisons)
@@ -308,6 +309,7 @@ def ask(
         tuple(replace(answer, adjusted_p=p) for answer, p in zip(answers, adjusted, strict=True)),
         tuple(judgements),
         tuple(sorted({*slices} - {*large})) if any(each.in_slices for each in rule.limits) else (),
+        issues,
     )
 
 
@@ -368,17 +370,12 @@ def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
     return Figure(ends.value, ends.low, ends.high, len(times[0]), level)
 
 
-def decide(
-    rule: Rule,
-    answers: Answers,
-    warnings: Sequence[str] = (),
-    issues: Sequence[DataIssue] = (),
-) -> Verdict:
+def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdict:
     """Return the verdict that follows from the limits; `warnings` make it one with care.
 
-    So do `issues` of the data; with one that is an error nothing is decided.
+    So do issues of the data; with one that is an error nothing is decided.
     """
-    judgements, error = answers.judgements, DataIssue.error_of(issues)
+    judgements, error = answers.judgements, DataIssue.error_of(answers.issues)
     warnings = (
         *(answer.warning for answer in answers.comparisons if answer.warning),
         *(
@@ -386,7 +383,7 @@ def decide(
             for name in answers.untested
         ),
         *warnings,
-        *map(str, issues),
+        *map(str, answers.issues),
     )
     if rule.without and not rule.suggested:
         warnings = (*warnings, no_limit_on(rule.without))

@@ -91,8 +91,6 @@ class Site:
 def find_sites(proto: onnx.ModelProto) -> tuple[list[Site], int]:
     """Return the sites in the graph's order, and how many Q or DQ were not understood."""
     finder = _Finder(proto)
-    for node in proto.graph.node:
-        finder.visit(node)
     return finder.sites, finder.unknown
 
 
@@ -107,8 +105,10 @@ class _Finder:
         self.upstream: dict[str, frozenset[int]] = {}
         self.unknown = 0
         self.scales: dict[str, Array] = {}  # those that are quantized themselves, by tensor
+        for node in proto.graph.node:
+            self._visit(node)
 
-    def visit(self, node: onnx.NodeProto) -> None:
+    def _visit(self, node: onnx.NodeProto) -> None:
         """Note what a node quantizes, and whose errors its outputs carry."""
         above = frozenset[int]().union(*(self.upstream.get(name, ()) for name in node.input))
         if node.op_type == "QuantizeLinear":
@@ -159,17 +159,14 @@ class _Finder:
 
         `shape` is the weight's.
         """
-        scale, zero = _value(self.constants, node.input[1]), np.zeros((), default)
-        scale = self.scales.get(node.input[1], scale)
-        if len(node.input) > 2 and node.input[2]:
-            stored_zero = _value(self.constants, node.input[2])
-            if stored_zero is None:
-                return None
-            zero = stored_zero
-        block = attribute_of(node, "block_size", 0)
-        known = zero.dtype in INTEGERS or zero.dtype in by_dtype()
-        if scale is None or not known or scale.dtype.kind != "f":
+        scale = self.scales.get(node.input[1], _value(self.constants, node.input[1]))
+        has_zero = len(node.input) > 2 and node.input[2]
+        zero = _value(self.constants, node.input[2]) if has_zero else np.zeros((), default)
+        if scale is None or zero is None or scale.dtype.kind != "f":
             return None
+        if zero.dtype not in INTEGERS and zero.dtype not in by_dtype():
+            return None
+        block = attribute_of(node, "block_size", 0)
         if not block:
             return (scale, zero) if scale.ndim <= 1 else None
         scale = np.repeat(scale, block, _axis(node))
@@ -301,8 +298,8 @@ def compare_layers(
     sites, unknown = find_sites(quantized.proto)
     moved = set(quantization_record(quantized.proto).get("moved", ()))
     tensors = {site.tensor for site in sites if not site.is_weight} - moved
-    base = _closest(reference, tensors)
     floats = (reference, prepare(reference))
+    base = max(floats, key=lambda model: len(tensors & _tensors(model.proto)))
     sums = [
         _weight_sums(floats, quantized, site)
         if site.is_weight and site.reader not in moved
@@ -339,16 +336,6 @@ def _run(
                 sums.add(site, expected, actual)
 
 
-def _closest(reference: Model, tensors: set[str]) -> Model:
-    """Return the reference, or it prepared for Q/DQ if that has more of the tensors."""
-    if tensors <= _tensors(reference.proto):
-        return reference
-    return max(
-        (reference, prepare(reference)),
-        key=lambda candidate: len(tensors & _tensors(candidate.proto)),
-    )
-
-
 def _tensors(proto: onnx.ModelProto) -> set[str]:
     written = {name for node in proto.graph.node for name in node.output}
     return written | {value.name for value in proto.graph.input}
@@ -367,10 +354,8 @@ def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums
     BatchNorm may have been folded into them.
     """
     candidates = [_sums_of_weight(model, quantized, site) for model in floats]
-    known = [sums for sums in candidates if sums.values]
-    return min(
-        known, key=lambda sums: sums.powers[2] / max(sums.powers[0], TINY), default=candidates[0]
-    )
+    known = filter(lambda sums: sums.values, candidates)
+    return min(known, key=lambda sums: sums.powers[2] / max(sums.powers[0], TINY), default=_Sums())
 
 
 def _sums_of_weight(reference: Model, quantized: Model, site: Site) -> _Sums:

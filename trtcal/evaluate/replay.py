@@ -154,7 +154,7 @@ class _OwnStates:
         return outputs
 
 
-class Recording:
+class Recording(AbstractContextManager["Recording"]):
     """A replay of the reference alone, kept for variants that come later. A context manager.
 
     Samples and outputs stay in memory up to `room` bytes, the others in temporary files. Variants run
@@ -175,9 +175,6 @@ class Recording:
         for batch in replay(partial(self._record, reference), (), batches, labels):
             self.spill.keep("expected", len(self.heads), batch.expected)
             self.heads.append(replace(batch, expected={}, outputs=()))
-
-    def __enter__(self) -> Recording:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

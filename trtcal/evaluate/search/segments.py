@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -199,7 +200,7 @@ def scale_of(amax: float, like: onnx.TensorProto) -> onnx.TensorProto:
     return numpy_helper.from_array(np.array(amax / 127, dtype), like.name)
 
 
-class Rerun:
+class Rerun(AbstractContextManager["Rerun"]):
     """All-float and all-quantized runs of one network, kept up to one segment. A context manager.
 
     `ops` are the operators of the layers that a plan decides on. `tolerance` is the relative standard
@@ -249,9 +250,6 @@ class Rerun:
         except BaseException:
             self.recording.close()
             raise
-
-    def __enter__(self) -> Rerun:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.sessions.clear()
