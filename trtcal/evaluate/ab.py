@@ -23,7 +23,13 @@ from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.errors import __version__
 from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
-from trtcal.evaluate.collectors import DataChecker, check_question, read_task, sample_figures
+from trtcal.evaluate.collectors import (
+    DataChecker,
+    SampleFigures,
+    TaskReplay,
+    check_question,
+    read_task,
+)
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.overflow import find_overflow, judge_findings, low_risks, of_outputs
@@ -154,8 +160,9 @@ def ab_test(
     """
     options = options or ABOptions()
     reference = options.reference
-    check_variants([baseline, candidate, *([reference] if reference else [])])
-    first = reference or baseline
+    everyone = [*filter(None, [reference]), baseline, candidate]
+    first = everyone[0]
+    check_variants(everyone)
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
     rule = question
     if isinstance(rule, Question):
@@ -172,16 +179,17 @@ def ab_test(
         timing.blocks if timing else None,
         lambda samples: tuple(_known((baseline, candidate), dataset, samples)),
     )
-    how = (reference, options.own, options.progress, options.checker)
-    figures = sample_figures((baseline, candidate), dataset, batch, task, *how)
-    for seen in figures:
-        if not analyses.is_due(seen.replay.samples):
+    runs = [variant.runner([spec.name for spec in baseline.outputs]) for variant in everyone]
+    replayed = TaskReplay(task, dataset, -2, options.checker)
+    seen = SampleFigures(replayed, options.own)
+    for part, rows in replayed.batches(runs, batch, options.progress):
+        seen.add(part, rows)
+        if not analyses.is_due(replayed.samples):
             continue
-        contrast, issues = seen.replay.contrasts(), seen.replay.issues()
-        count = seen.replay.not_finite[2 if reference else 1]
-        analyses.findings = (*overflow, *of_outputs(count, seen.replay.samples))
-        numbers = np.concatenate(seen.numbers)
-        seen_so_far = (seen.replay.samples, seen.whole(), contrast, issues, numbers)
+        contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)
+        count = replayed.not_finite[len(everyone) - 1]
+        analyses.findings = (*overflow, *of_outputs(count, replayed.samples))
+        seen_so_far = (replayed.samples, seen.whole(), contrast, replayed.issues(), numbers)
         if analyses.judge(*seen_so_far) != INCONCLUSIVE:
             break
     if analyses.verdict is None:

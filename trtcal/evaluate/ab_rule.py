@@ -350,14 +350,14 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
 
 def _held(limit: Limit, data: _Data, subject: str = "", where: Mask | None = None) -> Judgement:
     """Hold B to a limit on its outputs, for all samples or those of a slice."""
-    level: float = data.level
-    if limit.metric == SQNR:
-        noise = Moments.of(data.of_each(SQNR, None)[1])
-        count, ends = noise.count, sqnr_interval(noise, level)
-    else:
+    level = data.level
+    if limit.metric != SQNR:
         mean = data.mean(limit.metric, where)
         count, level = mean.value.count, mean.level(limit, level)
         ends = mean.held(limit, level, data.is_against_itself(limit.metric))
+    else:
+        noise = Moments.of(data.of_each(SQNR, None)[1])
+        count, ends = noise.count, sqnr_interval(noise, level)
     if ends is None:
         return Judgement(limit, subject, None, "it is 0 for A, of which nothing is a percentage")
     judgement = Judgement(limit, subject, Figure(ends.value, ends.low, ends.high, count, level))

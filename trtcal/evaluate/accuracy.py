@@ -420,7 +420,7 @@ class AccuracyMeter:
         if "linf" in figures:
             self.largest = max(self.largest or 0.0, float(figures["linf"].max(initial=0.0)))
         if labels is not None and "top1" in figures:
-            right = self.task.compare(reference, reference, labels)["top1"]
+            right = self.task.of_labels(reference, reference, labels)["top1"]
             self.lost += int((right > figures["top1"]).sum())
             self.won += int((right < figures["top1"]).sum())
         return figures

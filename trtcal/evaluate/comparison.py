@@ -283,8 +283,8 @@ def compare(
             cut="; ".join(filter(None, (variant.cut, variant.floats))) or None,
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
-            **vars(evaluation)
-            | {"findings": (*find_overflow(variant.half, dataset, batch), *evaluation.findings)},
+            **evaluation
+            | {"findings": (*find_overflow(variant.half, dataset, batch), *evaluation["findings"])},
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )

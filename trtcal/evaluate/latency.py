@@ -49,14 +49,12 @@ class Blocks:
     @property
     def baseline(self) -> Values:
         """The baseline's mean time in each block."""
-        means: Values = self.baseline_ms.mean(1)
-        return means
+        return np.asarray(self.baseline_ms.mean(1))
 
     @property
     def candidate(self) -> Values:
         """The candidate's mean time in each block."""
-        means: Values = self.candidate_ms.mean(1)
-        return means
+        return np.asarray(self.candidate_ms.mean(1))
 
     @property
     def outliers(self) -> int:

@@ -131,10 +131,7 @@ class Task:
         return {name: known[0][name] for name in {*known[0]} - {*WORST}} if known else {}
 
     def fitting(self, rows: Rows, labels: Labels | None) -> Task:
-        """Return the task with the figures that labels give.
-
-        `made` are the reference's rows of the first samples, and the labels are theirs.
-        """
+        """Return the task with the figures that the labels of the reference's first rows give."""
         if labels is None:
             return self
         if are_boxes(labels):

@@ -169,7 +169,7 @@ def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interva
             return None
         return sqnr_interval(max(noises, key=lambda noise: noise.mean), level)
     mean = row.means.get(limit.about.drop_of or limit.metric)
-    return mean and mean.held(limit, level, limit.about.worst == "least")
+    return mean.held(limit, level, limit.about.worst == "least") if mean else None
 
 
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

@@ -81,7 +81,6 @@ class Search:
         self.points: dict[Plan, Point] = {}
         self.left, self.may = evaluations, may
         self.baseline = costs.baseline.estimate(())
-        self.float_ms = costs.baseline_ms
         self.asked = bool(limits.asked)
         self.is_single = len({split(unit).layer for unit in self.units}) == 1
 
@@ -110,17 +109,16 @@ class Search:
 
     @property
     def _fit(self) -> list[Point]:
-        """The measured plans whose outputs are finite."""
         return [point for point in self.points.values() if point.loss.is_fit]
 
     def _measure(self, plan: Plan) -> Point:
         if plan not in self.points:
             self.left -= 1
-            cost, macs = self.costs.plan_ms(plan), self.costs.work.coverage(plan).share
-            mine, ratio = self.costs.estimate(plan), self.costs.over(self.baseline, plan)
+            macs, ratio = self.costs.work.coverage(plan).share, self.costs.over(self.baseline, plan)
+            mine = self.costs.estimate(plan)
             ends = (mine.low_ms, mine.high_ms), (ratio.low, ratio.high)
             loss, size = self.evaluate(plan), self.costs.size_mb(plan)
-            self.points[plan] = Point(plan, loss, cost, ratio.ratio, macs, size, *ends)
+            self.points[plan] = Point(plan, loss, mine.ms, ratio.ratio, macs, size, *ends)
             self.surrogate.learn([(point.plan, point.loss.of(self.measure)) for point in self._fit])
         return self.points[plan]
 
@@ -155,7 +153,7 @@ class Search:
             plan = self.programme.cheapest(shares, most, self.points, self.goal)
             small = None if plan is None else self._price(plan)
         else:
-            most_ms = self.limits.most_ms(self.float_ms)
+            most_ms = self.limits.most_ms(self.baseline.ms)
             plan = self.programme.best(shares, most_ms, self.points)
             small = None if plan is None else self.surrogate.loss(plan)
         if small is None or (best is not None and small >= self._key(best)[0]):
@@ -216,9 +214,7 @@ class Search:
         while best is not None and self._may:
             for plan in self._neighbours(best):
                 point = self._try(plan)
-                if point is None:
-                    break
-                if point is self._best():
+                if point is None or point is self._best():
                     break
             after = self._best()
             if after is best:
@@ -230,7 +226,7 @@ class Search:
         """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
         neighbours = []
         high = max(self._bracket()) if self.limits.on_loss else float("inf")
-        most_ms = self.limits.most_ms(self.float_ms)
+        most_ms = self.limits.most_ms(self.baseline.ms)
         for plan in _changed(best.plan, self.units):
             if plan in self.points:
                 continue

@@ -155,10 +155,11 @@ class Programme:
         if kernel.free:
             return
         time, costs = ("time", kernel.name), self.costs
-        units = {} if kernel.unit is None else self._units_of(kernel.unit)
+        unit, forms = kernel.unit, costs.precisions if kernel.unit else ()
+        units: dict[str, Variable] = {form: ("x", unit_of(str(unit), form)) for form in forms}
         self.price[time] = 1.0
-        if kernel.unit in costs.times:
-            ms = costs.times[str(kernel.unit)]
+        if unit in costs.times:
+            ms = costs.times[str(unit)]
             self._slower(time, {x: ms[form] - ms[FLOAT] for form, x in units.items()}, ms[FLOAT])
             return
         for slope, offset in memory_lines(costs.target):
@@ -168,10 +169,6 @@ class Programme:
             slow = costs.compute_ms(kernel, FLOAT)
             quicker = {x: costs.compute_ms(kernel, form) - slow for form, x in units.items()}
             self._slower(time, quicker, costs.floor_ms + slow)
-
-    def _units_of(self, layer: str) -> dict[str, Variable]:
-        """Return the variable of a layer in each precision, those that it cannot have among them."""
-        return {precision: ("x", unit_of(layer, precision)) for precision in self.costs.precisions}
 
     def _slower(self, time: Variable, terms: Terms, fixed: float) -> None:
         self._least({time: 1.0, **{name: -factor for name, factor in terms.items()}}, fixed)

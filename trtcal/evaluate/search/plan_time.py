@@ -79,12 +79,8 @@ class Work:
         """Return how much of the compute a plan asks for in INT8."""
         chosen = dict(map(split, plan))
         units = (kernel.name for kernel in self.kernels if kernel.unit)
-        kept = {
-            name: f"in {chosen[name].upper()} by this plan"
-            if name in chosen
-            else "left in float by this plan"
-            for name in units
-        }
+        forms = {name: f"in {form.upper()}" for name, form in chosen.items()}
+        kept = {name: f"{forms.get(name, 'left in float')} by this plan" for name in units}
         return cover(self.counted, chosen, kept)
 
 
@@ -106,7 +102,6 @@ def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
 
 
 def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:
-    """Return the shapes of all tensors, as they are when the model runs."""
     names = list(dict.fromkeys(name for node in proto.graph.node for name in node.output if name))
     session = open_session(showing(proto, names), as_it_is=True)
     feeds = session.runs_of(feeds)[0]
@@ -340,11 +335,10 @@ def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Time
     A kernel's time goes to the first of its layers, as the others are computed in it.
     """
     pair = {"int8": _times(units, int8), FLOAT: _times(units, floats)}
-    known = pair["int8"].keys() & pair[FLOAT].keys()
     return {
         name: {precision: times[name] for precision, times in pair.items()}
         for name in units
-        if name in known
+        if all(name in times for times in pair.values())
     }
 
 

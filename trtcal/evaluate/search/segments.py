@@ -74,15 +74,15 @@ class PairedGraph:
         self.inputs = [spec.name for spec in prepared.inputs]
         self.outputs = [spec.name for spec in prepared.outputs]
         self.types = _types(prepared.proto)
-        self.last = self._last_readers()
+        self.last = {name: i for i, node in enumerate(self.nodes) for name in reads(node)}
+        self.last |= dict.fromkeys(self.outputs, len(self.nodes))
         self.readers = Counter(name for node in self.nodes for name in set(reads(node)))
         self.readers.update(self.outputs)
 
     def segments(self, units: Collection[str]) -> list[Segment]:
         """Cut the graph before units, where as few tensors as possible are handed on."""
         marks = [node.name in units for node in self.nodes]
-        widths = self._widths(self.last)
-        places = [0, *_cuts(marks, widths, 0, len(marks), 1), len(marks)]
+        places = [0, *_cuts(marks, self._widths(), 0, len(marks), 1), len(marks)]
         return [self.segment(start, stop, units) for start, stop in pairwise(places)]
 
     def segment(self, start: int, stop: int, units: Collection[str] = ()) -> Segment:
@@ -95,16 +95,12 @@ class PairedGraph:
         mine = tuple(node.name for node in self.nodes[start:stop] if node.name in units)
         return Segment(start, stop, inputs, outputs, mine)
 
-    def _last_readers(self) -> dict[str, int]:
-        last = {name: i for i, node in enumerate(self.nodes) for name in reads(node)}
-        return last | dict.fromkeys(self.outputs, len(self.nodes))
-
-    def _widths(self, last: dict[str, int]) -> list[int]:
+    def _widths(self) -> list[int]:
         """Return for each place how many tensors a cut before that node hands on."""
         live, widths = set(self.inputs), []
         for i, node in enumerate(self.nodes):
-            live = {name for name in live if last.get(name, -1) >= i}
-            widths.append(sum(last[name] < len(self.nodes) for name in live))
+            live = {name for name in live if self.last.get(name, -1) >= i}
+            widths.append(sum(self.last[name] < len(self.nodes) for name in live))
             live |= {name for name in node.output if name}
         return widths
 
@@ -325,9 +321,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         return total({name: values[:samples] for name, values in self.rows.items()})
 
     def _rows(self, batch: Batch) -> Rows:
-        outputs = (batch.expected, *batch.outputs)
-        expected, variant = ({name: of[name] for name in self.pair.outputs} for of in outputs)
-        row = (expected, variant, batch.size)
+        row = (batch.expected, batch.outputs[0], batch.size)
         return task_rows(self.reader, row, batch.labels, batch.inputs)
 
     def _kept(self, kind: str, number: int) -> Feeds:
