@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.backends.sessions import run_session
 from trtcal.config import Tasks
@@ -38,7 +37,7 @@ from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.evidence.findings import Finding
 from trtcal.limits import INCONCLUSIVE, Limit
-from trtcal.stats import ALPHA, sequential_levels
+from trtcal.stats import ALPHA, Values, sequential_levels
 
 AB_KIND = "ab"
 ANALYSES = 5
@@ -63,7 +62,7 @@ class Timing:
             "candidate": self._figures(self.blocks.candidate_ms),
         }
 
-    def _figures(self, times: npt.NDArray[np.float64]) -> dict[str, float]:
+    def _figures(self, times: Values) -> dict[str, float]:
         p50, p90, p99 = (float(quantile) for quantile in np.quantile(times, [0.5, 0.9, 0.99]))
         rate = 1e3 * self.batch / p50
         return {"p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "samples_per_s": rate}

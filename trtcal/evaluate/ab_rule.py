@@ -178,9 +178,6 @@ class Answers:
     untested: tuple[str, ...] = ()
     issues: tuple[DataIssue, ...] = ()
 
-    def __iter__(self) -> Any:
-        return iter(self.comparisons)
-
 
 @dataclass(frozen=True)
 class Verdict:

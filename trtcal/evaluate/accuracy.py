@@ -256,8 +256,7 @@ def noise_shares(signal: Values, error: Values) -> Values:
     if mean == 0.0:
         return np.where(error > 0, math.inf, 0.0)
     ratio = float(error.mean()) / mean
-    shares: Values = ratio + (error - ratio * signal) / mean
-    return shares
+    return np.asarray(ratio + (error - ratio * signal) / mean)
 
 
 def sqnr_interval(noise: Moments, level: float) -> Interval:
@@ -374,8 +373,6 @@ class _Means:
 
 @dataclass
 class _OutputMeter:
-    """Collects one output."""
-
     means: _Means = field(default_factory=_Means)
     powers: Values = field(default_factory=lambda: np.zeros(len(POWERS)))
 

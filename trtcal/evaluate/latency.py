@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from trtcal.stats import Interval, Values, median_interval, ratio_of_blocks
+from trtcal.stats import Interval, Mask, Values, median_interval, ratio_of_blocks
 
 Run = Callable[[], object]
 
@@ -87,7 +86,7 @@ class Blocks:
         return tuple(warnings)
 
 
-def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
+def _is_outlier(times: Values) -> Mask:
     middle = np.median(times)
     deviation = np.median(np.abs(times - middle))
     return np.asarray(times > middle + OUTLIER * max(deviation, 1e-3 * middle))

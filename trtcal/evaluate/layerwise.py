@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from trtcal.backends.sessions import Array
@@ -27,6 +26,7 @@ from trtcal.model.model import along
 from trtcal.model.passes import prepare
 from trtcal.model.tensors import constants_of, readers_of
 from trtcal.quantization.qdq import quantization_record
+from trtcal.stats import Values
 
 INTEGERS = {np.dtype(name) for name in ("int8", "uint8", "int16", "uint16")}
 NODES_NAMED = 3
@@ -69,8 +69,7 @@ class Site:
         zero, scale = (self._along(values, stored.ndim) for values in (self.zero, self.scale))
         if self._format is not None:
             return np.asarray(stored.astype(np.float32) * scale)
-        result: Array = (stored - zero.astype(scale.dtype)) * scale
-        return result
+        return np.asarray((stored - zero.astype(scale.dtype)) * scale)
 
     @property
     def top(self) -> float:
@@ -207,7 +206,6 @@ def weight_of(proto: onnx.ModelProto, site: Site) -> Array | None:
 ROOM = 1 << 27  # bytes of one model's tensors in a batch, unless one sample takes more
 MOST_SAMPLES = 32  # of a batch
 TINY = 1e-300
-GROWS_DB = 1.0
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,7 @@ class Layerwise:
 
     def grows(self, count: int = 3) -> tuple[LayerFigure, ...]:
         """Return before which tensors the error grows most, by 1 dB or more."""
-        growing = [figure for figure in self.figures if (figure.growth_db or 0.0) >= GROWS_DB]
+        growing = [figure for figure in self.figures if (figure.growth_db or 0.0) >= 1.0]
         return tuple(sorted(growing, key=lambda figure: -(figure.growth_db or 0.0))[:count])
 
 
@@ -257,7 +255,7 @@ class Layerwise:
 class _Sums:
     """Powers of one tensor: of the signal, and of the error that arrives, is added, leaves."""
 
-    powers: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
+    powers: Values = field(default_factory=lambda: np.zeros(4))
     values: int = 0
     clipped: int = 0
     ends: tuple[Array, Array] | None = None  # the least and the largest value of each channel

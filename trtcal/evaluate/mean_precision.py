@@ -15,7 +15,6 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.data.issues import DataIssue
@@ -23,7 +22,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import Mean
 from trtcal.evaluate.boxes import SELECTED, Boxes, Decoder
 from trtcal.evaluate.constant_answers import no_better
-from trtcal.evaluate.per_sample import Array, Values
+from trtcal.evaluate.per_sample import Array, Labels, Values
 from trtcal.evaluate.tasks import PRECISIONS, Task
 from trtcal.metrics import metric_of
 from trtcal.stats import LEVEL, Corpus, Mask, bootstrap, one_sided
@@ -44,8 +43,8 @@ class Matches(NamedTuple):
     which do not count. `objects` is the number of annotated ones in each sample.
     """
 
-    samples: npt.NDArray[np.int64]
-    right: npt.NDArray[np.int64]
+    samples: Labels
+    right: Labels
     ignored: Mask
     objects: Values
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.errors import InputError
 from trtcal.evaluate.boxes import Boxes, Decoder, cells_of, found_again, names_of
 from trtcal.evaluate.per_sample import (
+    Array,
+    Values,
     absolute_error,
     check_finite,
     distances,
@@ -23,9 +23,8 @@ from trtcal.evaluate.per_sample import (
     peak_signal,
 )
 from trtcal.metrics import DECIDING, FLOATING, PSNR
+from trtcal.stats import Mask
 
-Array = npt.NDArray[Any]
-Values = npt.NDArray[np.float64]
 Figures = dict[str, Values]
 """Figure -> its values, each of shape (samples,), float64."""
 
@@ -146,7 +145,7 @@ class Output:
             )
 
 
-def _share(same: npt.NDArray[np.bool_]) -> Values:
+def _share(same: Mask) -> Values:
     """Return the share of each sample's decisions that are the same, 1 where there are none."""
     rows = same.reshape(len(same), -1)
     return rows.astype(np.float64).mean(1) if rows.shape[1] else np.ones(len(rows))

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from trtcal.backends.lowering import lower
@@ -51,7 +50,7 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
 class Batch:
     """Samples by their numbers: the reference's outputs, those of variants, the inputs' forms."""
 
-    numbers: npt.NDArray[np.int64]
+    numbers: Labels
     size: int
     labels: Labels | None
     expected: Outputs

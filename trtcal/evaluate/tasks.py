@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.config import Tasks
 from trtcal.data.coco import are_boxes
@@ -29,11 +27,10 @@ from trtcal.evaluate.clues import (
     weigh,
 )
 from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
-from trtcal.evaluate.per_sample import Labels, by_class, distances
+from trtcal.evaluate.per_sample import Array, Labels, by_class, distances
 from trtcal.limits import Judgement
 from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST, Metric
 
-Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
 """Each output that counts, samples along the first axis."""
 

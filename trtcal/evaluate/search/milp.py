@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
@@ -27,6 +26,7 @@ from trtcal.evaluate.search.plan_time import (
 )
 from trtcal.evidence.times import memory_lines
 from trtcal.formats import RANGED
+from trtcal.stats import Values
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 
@@ -39,7 +39,7 @@ class Surrogate:
         positive = np.array([max(share, 0.0) for share in shares.values()])
         least = float(positive.sum()) * 1e-6 or 1e-12
         self.prior = np.maximum(positive, least)
-        self.shares: npt.NDArray[np.float64] = self.prior
+        self.shares: Values = self.prior
 
     def learn(self, measured: Sequence[tuple[Collection[Unit], float]]) -> None:
         """Move the shares as little as measured plans ask: (plan, loss) each.
@@ -66,9 +66,6 @@ class Surrogate:
     def loss(self, plan: Collection[Unit]) -> float:
         """Return what a plan will probably lose."""
         return float(sum(share for name, share in self.by_unit().items() if name in plan))
-
-
-SOLVER_S = 10.0
 
 
 class Programme:
@@ -199,7 +196,7 @@ class Programme:
             integrality=whole,
             bounds=Bounds(np.zeros(len(upper)), upper),
             constraints=LinearConstraint(matrix, [number for _, number in rows], np.inf),
-            options={"time_limit": SOLVER_S},
+            options={"time_limit": 10.0},
         )
         if solution.x is None:
             return None

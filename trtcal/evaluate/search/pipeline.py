@@ -51,7 +51,6 @@ from trtcal.stats import ALPHA, LEVEL, one_sided, unseen
 FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
 MOST, LEFT = 512, 64  # samples that plans are measured on, unless more are asked for
-REMEMBERED = "evaluations.jsonl"
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def cache_beside(
 ) -> EvaluationCache:
     """Return what was measured by earlier searches with this output folder."""
     of = {"model": model.fingerprint, "data": dataset.fingerprint}
-    return EvaluationCache(folder / REMEMBERED, of | (reader.key if reader else {}))
+    return EvaluationCache(folder / "evaluations.jsonl", of | (reader.key if reader else {}))
 
 
 def find_plans(
@@ -291,7 +290,7 @@ def _sensitivities(
     may: Callable[[], bool],
 ) -> dict[str, Sensitivities]:
     """Measure the layers in every precision that any of them can have."""
-    layers = sum(1 for _ in find_layers(model).layers)
+    layers = len(list(find_layers(model).layers))
     sampling = Sampling(settings.samples, may=may, reader=settings.reader)
     by_precision, failed = dict[str, Sensitivities](), list[InputError]()
     for precision in settings.precisions:
