@@ -87,7 +87,7 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
     work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
     costs = Costs(work, GPU)
     whole = frozenset(one.units)
-    speed = 0.9 * costs.baseline_ms / costs.plan_ms(whole)
+    speed = 0.9 * costs.baseline.plan_ms(()) / costs.plan_ms(whole)
     all_points = [point_of(plan, loss, costs) for plan, loss in every.items()]
     for name, limits in {
         "5 dB more": Limits.of(f"sqnr_db >= {every[whole].sqnr_db + 5}"),
@@ -200,7 +200,7 @@ def beside_nncf(
         print(found)
         return
     int8 = frozenset(one.units) - set(found.float_layers)
-    speed = costs.baseline_ms / costs.plan_ms(int8)
+    speed = costs.baseline.plan_ms(()) / costs.plan_ms(int8)
     print(
         f"{f'NNCF, max_drop {allowed:.2f}':34} {len(one.units) - len(int8):12} {speed:8.2f} "
         f"{speed / whole.speedup:5.0%} {'':8} {'':7} {found.drop:5.2f} "

@@ -47,9 +47,9 @@ class Interval:
         """Return the interval without what lies outside the possible range."""
         return Interval(self.value, max(self.low, low), min(self.high, high))
 
-    def at_level(self, level: float, current: float = LEVEL) -> Interval:
-        """Return the interval at another level, as if the estimate were normal."""
-        factor = normal_quantile(level) / normal_quantile(current)
+    def at_level(self, level: float) -> Interval:
+        """Return an interval of 95 % at another level, as if the estimate were normal."""
+        factor = normal_quantile(level) / normal_quantile(LEVEL)
         low, high = self.value - self.low, self.high - self.value
         return Interval(self.value, self.value - factor * low, self.value + factor * high)
 
@@ -331,7 +331,7 @@ def compare_means(
     both = np.concatenate([baseline, candidate])
     means = float(baseline.mean()), float(candidate.mean())
     mid_p: float | None = None
-    if is_binary(both):
+    if np.isin(both, (0.0, 1.0)).all() and both.any():
         lost, won = int((differences < 0).sum()), int((differences > 0).sum())
         difference = paired_difference(won, lost, len(differences), level).within(-1.0, 1.0)
         p, mid_p = mcnemar(lost, won), mcnemar_mid_p(lost, won)
@@ -342,11 +342,6 @@ def compare_means(
     if same:
         difference = difference.within(-math.inf, max(0.0, difference.value))
     return Paired(len(differences), *means, difference, p, mid_p)
-
-
-def is_binary(values: Values) -> bool:
-    """Tell whether all values are 0 or 1, and any is 1."""
-    return bool(np.isin(values, (0.0, 1.0)).all() and values.any())
 
 
 def _student(differences: Values) -> float:

@@ -201,8 +201,6 @@ class _Sums:
 
 @dataclass
 class _Pairs:
-    """One figure of the reference and of a variant."""
-
     reference: _Sums = field(default_factory=_Sums)
     value: _Sums = field(default_factory=_Sums)
     change: _Sums = field(default_factory=_Sums)
@@ -267,14 +265,10 @@ def sqnr_interval(noise: Moments, level: float) -> Interval:
     if noise.mean == 0.0:
         return Interval(math.inf, math.inf, math.inf)
     reach = 4 * math.sqrt(noise.variance) if math.isfinite(noise.mean) else math.inf
-    return decibels(noise.interval(level, reach))
-
-
-def decibels(noise: Interval) -> Interval:
-    """Return error over signal power as SQNR (dB)."""
+    ratio = noise.interval(level, reach)
     value, high, low = (
-        math.inf if ratio <= 0 else -10 * math.log10(ratio)
-        for ratio in (noise.value, noise.low, noise.high)
+        math.inf if end <= 0 else -10 * math.log10(end)
+        for end in (ratio.value, ratio.low, ratio.high)
     )
     return Interval(value, low, high)
 
@@ -347,8 +341,6 @@ def _noise(sums: Values, count: int) -> Moments:
 
 @dataclass
 class _Means:
-    """Sums of figures over samples."""
-
     samples: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -402,11 +394,6 @@ class AccuracyMeter:
     won: int = 0
     largest: float | None = None
 
-    @property
-    def samples(self) -> int:
-        """The number of samples so far."""
-        return self.means.samples
-
     def update(self, reference: Rows, variant: Rows, labels: Labels | None) -> Figures:
         """Add one batch of the task's rows and return its figures, as `Task.compare` does."""
         by_output = self.task.by_output(reference, variant)
@@ -436,8 +423,8 @@ class AccuracyMeter:
         figures |= self.means.of(Accuracy) | {"sqnr_db": min(ratios, default=None)}
         figures |= {"linf": None if self.largest is None else rounded(self.largest)}
         if figures["top1"] is not None:
-            drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
+            drop = paired_difference(self.lost, self.won, self.means.samples).scaled(100.0)
             ends = (rounded(drop.low), rounded(drop.high))
             figures |= {"top1_drop": rounded(drop.value), "top1_drop_interval": ends}
             figures |= {"top1_lost": self.lost, "top1_won": self.won}
-        return Accuracy(**(figures | {"samples": self.samples}))
+        return Accuracy(**(figures | {"samples": self.means.samples}))

@@ -267,26 +267,25 @@ class TaskReplay:
 
     def issues(self) -> tuple[DataIssue, ...]:
         """Return what is wrong with the data, so far."""
-        copies = (_copies(self.samples, self.distinct),) * (self.distinct < self.samples)
         checked = self.checker.issues() if self.checker else ()
         boxes = self.precision.issues() if self.precision else ()
-        return (*checked, *self.constant.issues(), *boxes, *copies)
+        issues = (*checked, *self.constant.issues(), *boxes)
+        return (*issues, self._copies()) if self.distinct < self.samples else issues
+
+    def _copies(self) -> DataIssue:
+        return DataIssue(
+            "repeated_samples",
+            "samples",
+            f"{self.samples:,} samples, {self.distinct:,} distinct: copies are left out of all figures "
+            "and intervals",
+            {"samples": float(self.samples), "distinct": float(self.distinct)},
+            "remove the copies, and give more samples",
+            severity=WARNING,
+        )
 
 
 def _taken(values: Any, where: Mask) -> Any:
-    """Return the rows of some samples, arrays or a list."""
     return [*compress(values, where)] if isinstance(values, list) else values[where]
-
-
-def _copies(samples: int, distinct: int) -> DataIssue:
-    return DataIssue(
-        "repeated_samples",
-        "samples",
-        f"{samples:,} samples, {distinct:,} distinct: copies are left out of all figures and intervals",
-        {"samples": float(samples), "distinct": float(distinct)},
-        "remove the copies, and give more samples",
-        severity=WARNING,
-    )
 
 
 @dataclass
@@ -415,7 +414,7 @@ class _OfVariant:
 
     def result(self) -> Evaluation:
         """Return what was collected."""
-        accuracy, *simulated = [meter.result() for meter in self.meters if meter.samples]
+        accuracy, *simulated = [meter.result() for meter in self.meters if meter.means.samples]
         groups = [part for by, each in self.accumulators.items() for part in each.result(by)]
         return {
             "accuracy": accuracy,
@@ -440,26 +439,23 @@ def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) 
     return figures
 
 
-def own_names(own: OwnMetric | None, reference: Variant, dataset: Dataset, batch: int) -> set[str]:
-    """Return the figures of an own metric, which is called for the first sample if it was not yet."""
-    if own is not None and not own.known:
-        run = reference.runner([spec.name for spec in reference.outputs])
-        first = {name: values[:1] for name, values in run(next(dataset.batches(batch))).items()}
-        own_figures(own, first, None if dataset.labels is None else dataset.labels[:1])
-    return own.known if own else set()
-
-
 def check_question(
     task: Task, metrics: Sequence[str], own: OwnMetric | None, data: tuple[Variant, Dataset, int]
 ) -> None:
     """`InputError` if a metric is unknown, or metrics or labels fit no output.
 
-    `data` are the reference, the dataset and its batch size.
+    An own metric is called for the first sample if it was not yet. `data` are the reference, the
+    dataset and its batch size.
     """
-    check_known(metrics, own_names(own, *data))
+    reference, dataset, batch = data
+    if own is not None and not own.known:
+        run = reference.runner([spec.name for spec in reference.outputs])
+        first = {name: values[:1] for name, values in run(next(dataset.batches(batch))).items()}
+        own_figures(own, first, None if dataset.labels is None else dataset.labels[:1])
+    check_known(metrics, own.known if own else ())
     check_limits(task, metrics)
     if own is None:
-        task.check_labels(data[1].labels)
+        task.check_labels(dataset.labels)
 
 
 def evaluate(

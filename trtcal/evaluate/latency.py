@@ -113,13 +113,10 @@ def _time_ms(run: Run) -> float:
 @contextlib.contextmanager
 def pinned() -> Iterator[bool]:
     """Hold the calling thread to one processor; yield whether that can be done here."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield False
-        return
-    allowed = os.sched_getaffinity(0)
     try:
+        allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {max(allowed)})
-    except OSError:
+    except (AttributeError, OSError):  # a system without it, or that forbids it
         yield False
         return
     try:

@@ -29,7 +29,7 @@ from trtcal.evaluate.clues import (
 from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
 from trtcal.evaluate.per_sample import Array, Labels, by_class, distances
 from trtcal.limits import Judgement
-from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST, Metric
+from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST
 
 Rows = list["Array | list[Boxes]"]
 """Each output that counts, samples along the first axis."""
@@ -229,12 +229,10 @@ def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
     return sorted(
         name
         for name, kind in kinds.items()
-        if not any(_is_about(row, kind, first[kind] == name) for row in rows)
+        if not any(
+            kind in row.kinds and (first[kind] == name or not row.is_of_first) for row in rows
+        )
     )
-
-
-def _is_about(metric: Metric, kind: str, is_first: bool) -> bool:
-    return kind in metric.kinds and (is_first or not metric.is_of_first)
 
 
 def check_limits(task: Task, metrics: Iterable[str]) -> None:

@@ -33,7 +33,7 @@ Judged = dict[str, tuple[Judgement, ...]]
 
 def is_compared(limit: Limit) -> bool:
     """Tell whether a limit is about what a comparison measures, figures of own metrics included."""
-    return limit.about.is_measured
+    return limit.about.of in READERS
 
 
 def with_default(comparison: Comparison) -> tuple[Limit, ...]:

@@ -60,7 +60,7 @@ def write_search(
         },
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
-        "costs": result.costs.label,
+        "costs": f"{result.costs.source}; estimated for {result.costs.target.name}",
         "float_precision": settings.precision,
         "beyond_float16": sorted(result.beyond),
         "front": rows,

@@ -130,9 +130,8 @@ class Search:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
         lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.plan)
         for share in SWEEP:
-            most = share * lost
             shares = self.surrogate.by_unit()
-            self._try(self.programme.cheapest(shares, most, goal=self.goal))
+            self._try(self.programme.cheapest(shares, share * lost, goal=self.goal))
 
     def _aim(self) -> None:
         """Solve for the limits, again with what each plan taught, while there is one to hope for.
@@ -163,7 +162,8 @@ class Search:
     def _most_loss(self) -> float:
         """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
         sqnr_db = self.limits.bound("sqnr_db")
-        if sqnr_db is not None and not self.limits.on_classes:
+        limited = {limit.metric for limit in self.limits.asked}
+        if sqnr_db is not None and limited.isdisjoint({"top1", "agreement"}):
             return float(10 ** (-(sqnr_db + self.limits.margin("sqnr_db")) / 10))
         return sum(self._bracket()) / 2
 

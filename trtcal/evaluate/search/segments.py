@@ -345,12 +345,9 @@ class Rerun(AbstractContextManager["Rerun"]):
         inputs = {name: values[name] for name in segment.inputs}
         results = run_session(session, segment.outputs, inputs)
         after = {**values, **dict(zip(segment.outputs, results, strict=True))}
-        names = self._wanted(segment)
-        return {name: value for name, value in after.items() if name in names}
-
-    def _wanted(self, segment: Segment) -> set[str]:
         later = (part.inputs for part in self.parts if part.start >= segment.stop)
-        return set(self.pair.outputs).union(*later)
+        names = set(self.pair.outputs).union(*later)
+        return {name: value for name, value in after.items() if name in names}
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
