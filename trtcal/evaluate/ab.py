@@ -149,12 +149,12 @@ def ab_test(
     baseline: Variant,
     candidate: Variant,
     dataset: Dataset,
-    question: Question | Rule,
+    question: Question,
     options: ABOptions | None = None,
 ) -> ABTest:
     """Test whether the candidate can replace the baseline, on the same samples.
 
-    A `Question` gets the limits of the task where it has none. Speed is measured first, if a limit is
+    A question gets the limits of the task where it has none. Speed is measured first, if a limit is
     about it, on the first batch.
     """
     options = options or ABOptions()
@@ -163,9 +163,8 @@ def ab_test(
     first = everyone[0]
     check_variants(everyone)
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
-    rule = question
-    if isinstance(rule, Question):
-        rule = rule_for(rule.limits, rule.metric, task.labelled, rule.alpha, task.kinds)
+    asked = question.limits, question.metric
+    rule = rule_for(*asked, task.labelled, question.alpha, task.kinds)
     metrics = [rule.metric, *(limit.metric for limit in rule.limits)]
     check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None

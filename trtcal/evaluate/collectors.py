@@ -22,13 +22,7 @@ from trtcal.data.dataset import CarriedFeeds, digests_of
 from trtcal.data.issues import WARNING, DataIssue
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import BackendError, InputError
-from trtcal.evaluate.accuracy import (
-    AccuracyMeter,
-    MeanCollector,
-    noise_shares,
-    rounded,
-    sqnr_db,
-)
+from trtcal.evaluate.accuracy import AccuracyMeter, MeanCollector, noise_shares, rounded, sqnr_db
 from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.constant_answers import ConstantAnswers
 from trtcal.evaluate.equality import hold_against

@@ -32,7 +32,6 @@ BOXES_COUNTED = 100  # boxes of a sample, those of the highest scores, as in COC
 IN_SHARES = 2.0  # coordinates up to which boxes are in shares of the image, not in pixels
 SOME = 256  # samples from which it is read whether boxes are (x, y) or (y, x)
 RECALLS = np.linspace(0.0, 1.0, 101)
-EPS = float(np.spacing(1))
 
 
 class Matches(NamedTuple):
@@ -64,7 +63,7 @@ def _of_category(matches: Matches, weights: Values) -> Values:
     boxes = np.where(ignored, 0.0, counted[:-1]) if ignored.any() else counted[:-1]
     boxes = np.broadcast_to(boxes.cumsum(-1), matches.ignored.shape)
     boxes = np.append(boxes, np.full((len(right), 1), np.inf), axis=1)
-    precisions = right / np.maximum(np.take_along_axis(boxes, matches.right, 1), EPS)
+    precisions = right / np.maximum(np.take_along_axis(boxes, matches.right, 1), np.spacing(1))
     best = np.maximum.accumulate(precisions[:, ::-1], axis=1)[:, ::-1]
     best = np.append(best, np.zeros((len(best), 1)), axis=1)
     recalls = right / float(matches.objects @ weights)

@@ -184,10 +184,7 @@ class TaskRecord:
     def lines(self) -> list[str]:
         """What is printed of it: the kinds of its outputs, and why each was guessed."""
         kinds = ", ".join(f"{name} ({kind})" for name, kind in self.outputs.items())
-        return [
-            f"task {self.name}: {kinds}",
-            *(f"guessed: {guess}" for guess in self.guesses),
-        ]
+        return [f"task {self.name}: {kinds}", *(f"guessed: {guess}" for guess in self.guesses)]
 
 
 SUGGESTED = f"{SQNR} >= 30"

@@ -88,8 +88,7 @@ class Search:
         """Do all there is time and leave for; the extremes are always measured."""
         whole, *_ = [self._measure(frozenset(units)) for units in self.wholes.values()]
         self._measure(frozenset())
-        is_limited = self.asked
-        if not is_limited:
+        if not self.asked:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
         self._sweep(whole)
         self._aim()
@@ -97,7 +96,7 @@ class Search:
         front = pareto(self._fit, self.measure, self.goal)
         if best is not None and best not in front:  # what a limit asks for may cost both
             front = sorted([*front, best], key=lambda point: point.price(self.goal))
-        reason = self._reason(best, whole, is_limited)
+        reason = self._reason(best, whole)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
         known = tuple(front), measured, best, reason, relief, self._may
@@ -240,7 +239,7 @@ class Search:
             neighbours = [row for row in neighbours if row[0] < 1.1 * now]
         return [plan for *_, plan in sorted(neighbours, key=lambda row: row[:2])][: len(self.units)]
 
-    def _reason(self, best: Point | None, whole: Point, is_limited: bool) -> str:
+    def _reason(self, best: Point | None, whole: Point) -> str:
         plain, count = self.points[frozenset()], len(self.points)
         if best is None and (not self.is_single or self.limits.broken(plain)):
             return NONE_HOLDS
@@ -253,7 +252,7 @@ class Search:
         held = "hold the limits"
         if self.limits.tested:
             held += f" with a margin for the test on {self.limits.tested} samples"
-        among = f"{what} of the {count} measured plans that {held if is_limited else kept}"
+        among = f"{what} of the {count} measured plans that {held if self.asked else kept}"
         speed = (
             f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} with all in {narrow})"
         )

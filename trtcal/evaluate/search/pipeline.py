@@ -228,7 +228,7 @@ def find_plans(
         samples = Subset(dataset.name, dataset, (span,))
         with crashes_as_warnings():
             tested = hold(plans, findings.recommended.plan, samples, settings)
-            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings)
+            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings.reader)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     skipped = plans.quantized(frozenset()).fp16_subgraphs.skipped
@@ -360,27 +360,23 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
     """
     limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
     protos = (plans.model.reference, plans.quantized(plan).proto)
-    return _test(protos, dataset, Question(tuple(limits)), settings, plans.model)
+    return _test(protos, dataset, Question(tuple(limits)), settings.reader)
 
 
 def _beside(
-    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, settings: SearchOptions
+    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, reader: TaskReader
 ) -> tuple[SpeedupEstimate, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
     if best.plan in (frozenset(), whole):
         return None
     protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
-    answer = _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
+    answer = _test(protos, dataset, Question(), reader).verdict.answers[0]
     return costs.over(costs.estimate(whole), best.plan), answer
 
 
 def _test(
-    protos: Sequence[onnx.ModelProto],
-    dataset: Dataset,
-    question: Question,
-    settings: SearchOptions,
-    model: Model,
+    protos: Sequence[onnx.ModelProto], dataset: Dataset, question: Question, reader: TaskReader
 ) -> ABTest:
     """Test the second of some models beside the first; a third is what agreement is measured with."""
     with Workplace() as name:
@@ -388,14 +384,10 @@ def _test(
         for path, proto in zip(paths, protos, strict=True):
             write_onnx(path, proto)
         baseline, candidate, *others = map(open_variant, paths)
-        reader = settings.reader
         known = [spec.name for spec in baseline.outputs]  # others are those of a body
         outputs = tuple(name for name in reader.outputs if name in known)
         options = ABOptions(
-            BATCH,
-            reference=next(iter(others), None),
-            task=reader.name,
-            outputs=outputs,
+            BATCH, reference=next(iter(others), None), task=reader.name, outputs=outputs
         )
         return ab_test(baseline, candidate, dataset, question, options)
 
