@@ -21,7 +21,6 @@ from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
 
 RESULT = "search.json"
-BUILT = ("float_heavy", "bytes_moved", "failed")
 
 
 def write_search(
@@ -118,7 +117,12 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "cost_interval_ms": point.cost_interval,
         "speedup": point.speedup,
         "speedup_interval": point.speedup_interval,
-        "built": built and {name: getattr(built, name) for name in BUILT},
+        "built": built
+        and {
+            "float_heavy": built.float_heavy,
+            "bytes_moved": built.bytes_moved,
+            "failed": built.failed,
+        },
     }
 
 
