@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.int8_speed import describe_machine
 from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, batch_for, open_dataset
-from trtcal.evaluate.collectors import CollectSettings, Evaluation, evaluate
+from trtcal.evaluate.collectors import CollectSettings, Evaluation, evaluate, read_task
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
@@ -39,15 +39,16 @@ def look(model: Model, path: Path) -> tuple[Model, Observation]:
 def both_modes(model: Model, path: Path, dataset: Dataset) -> Evaluation:
     """Return what the INT8 model in `path` reaches in both modes."""
     everyone = [open_variant(model.path), open_variant(path)]
-    return evaluate(everyone, dataset, batch_for(model, BATCH), CollectSettings())[1]
+    task, batch = read_task(everyone[0], dataset, batch_for(model, BATCH))
+    return evaluate(everyone, dataset, batch, task, CollectSettings())[0][1]
 
 
 def line(method: str, found: Evaluation) -> str:
     """Return one line of the table."""
-    simulation = found.simulation
+    simulation = found["simulation"]
     if simulation is None:
         raise AssertionError("a quantized model has Q/DQ")
-    pairs = [(one.top1, one.agreement) for one in (found.accuracy, simulation.accuracy)]
+    pairs = [(one.top1, one.agreement) for one in (found["accuracy"], simulation.accuracy)]
     figures = [agreement if top1 is None else top1 for top1, agreement in pairs]
     cells = [*figures, simulation.gap, simulation.same, simulation.sqnr_db]
     shown = " ".join(f"{'-' if one is None else format(one, '.2f'):>9}" for one in cells)

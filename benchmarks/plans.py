@@ -46,7 +46,7 @@ def subject(model: Model, calibration: Dataset, test: Dataset) -> Subject:
 
 def point_of(plan: Plan, loss: Loss, costs: Costs) -> Point:
     """Return a measured plan with its price."""
-    return Point(plan, loss, costs.plan_ms(plan), costs.baseline_ms / costs.plan_ms(plan))
+    return Point(plan, loss, costs.plan_ms(plan), costs.baseline.plan_ms(()) / costs.plan_ms(plan))
 
 
 def every_plan(one: Subject) -> Iterator[tuple[Plan, Loss]]:

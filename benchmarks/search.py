@@ -87,7 +87,7 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
     work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
     costs = Costs(work, GPU)
     whole = frozenset(one.units)
-    speed = 0.9 * costs.baseline_ms / costs.plan_ms(whole)
+    speed = 0.9 * costs.baseline.plan_ms(()) / costs.plan_ms(whole)
     all_points = [point_of(plan, loss, costs) for plan, loss in every.items()]
     for name, limits in {
         "5 dB more": Limits.of(f"sqnr_db >= {every[whole].sqnr_db + 5}"),
@@ -152,7 +152,7 @@ def on_a_model(options: argparse.Namespace) -> None:
     row("a third of the loss", third, whole, len(one.units), "", "")
     allowed = options.max_drop
     if allowed is None:
-        allowed = max((whole.loss.drop or 0) / 3, 0.1)
+        allowed = max((points_lost(whole.loss) or 0) / 3, 0.1)
     limited = SearchOptions(
         Limits.of(f"top1 >= -{allowed}"), "t4", options.float, evaluated=options.evaluate
     )
@@ -163,6 +163,11 @@ def on_a_model(options: argparse.Namespace) -> None:
     if best is not None:
         row(f"top1 >= -{allowed:.2f}", best, whole, len(one.units), f"+{more}", result.seconds)
     beside_nncf(options, one, result.costs, allowed, whole)
+
+
+def points_lost(loss: Loss) -> float | None:
+    """Return the points lost of top-1, without labels of agreement with the float model."""
+    return loss.disagreement if loss.top1_drop is None else loss.top1_drop
 
 
 def all_int8(one: Subject, samples: int) -> Loss:
@@ -179,7 +184,7 @@ def row(
     spent = f"{seconds:.0f}" if isinstance(seconds, float) else seconds
     print(
         f"{what:34} {layers - len(point.plan):12} {point.speedup:8.2f} "
-        f"{point.speedup / whole.speedup:5.0%} {loss.sqnr_db:8.2f} {kl:>7} {loss.drop:5.2f} "
+        f"{point.speedup / whole.speedup:5.0%} {loss.sqnr_db:8.2f} {kl:>7} {points_lost(loss):5.2f} "
         f"{evaluations:>11} {spent:>7}",
         flush=True,
     )
@@ -195,7 +200,7 @@ def beside_nncf(
         print(found)
         return
     int8 = frozenset(one.units) - set(found.float_layers)
-    speed = costs.baseline_ms / costs.plan_ms(int8)
+    speed = costs.baseline.plan_ms(()) / costs.plan_ms(int8)
     print(
         f"{f'NNCF, max_drop {allowed:.2f}':34} {len(one.units) - len(int8):12} {speed:8.2f} "
         f"{speed / whole.speedup:5.0%} {'':8} {'':7} {found.drop:5.2f} "

@@ -247,15 +247,9 @@ class Judgement:
         if self.figure is None:
             return f"{subject}{self.limit.name} was not measured: {self.reason}"
         suggested = "suggested " * self.is_suggested
-        text = (
-            f"{subject}{self.limit.name} is {self.measured} ({suggested}limit {self.shown_bound})"
-        )
+        bound = "".join(str(self.limit).rpartition(self.limit.relation)[1:])
+        text = f"{subject}{self.limit.name} is {self.measured} ({suggested}limit {bound})"
         return f"{text}; {self.reason}" if self.reason else text
-
-    @property
-    def shown_bound(self) -> str:
-        """The relation and bound, without the metric."""
-        return "".join(str(self.limit).rpartition(self.limit.relation)[1:])
 
     @property
     def measured(self) -> str:

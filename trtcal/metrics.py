@@ -83,11 +83,6 @@ class Metric:
         return 100.0 if self.is_share else 1.0
 
     @property
-    def is_measured(self) -> bool:
-        """Whether a comparison measures it."""
-        return self.of in (OUTPUTS, TIMES, FILES, COVERAGE)
-
-    @property
     def heading(self) -> str:
         """The title with a capital, and the unit."""
         title = self.title if self.title[1:2].isupper() else self.title[:1].upper() + self.title[1:]

@@ -47,9 +47,9 @@ class Interval:
         """Return the interval without what lies outside the possible range."""
         return Interval(self.value, max(self.low, low), min(self.high, high))
 
-    def at_level(self, level: float, current: float = LEVEL) -> Interval:
-        """Return the interval at another level, as if the estimate were normal."""
-        factor = normal_quantile(level) / normal_quantile(current)
+    def at_level(self, level: float) -> Interval:
+        """Return an interval of 95 % at another level, as if the estimate were normal."""
+        factor = normal_quantile(level) / normal_quantile(LEVEL)
         low, high = self.value - self.low, self.high - self.value
         return Interval(self.value, self.value - factor * low, self.value + factor * high)
 
@@ -83,11 +83,6 @@ def proportion(successes: int, samples: int, level: float = LEVEL) -> Interval:
     low = float(scipy.special.betaincinv(successes, failures + 1, alpha)) if successes else 0.0
     high = float(scipy.special.betainccinv(successes + 1, failures, alpha)) if failures else 1.0
     return Interval(successes / samples, low, high)
-
-
-def share_lost(lost: int, samples: int, level: float = LEVEL) -> Interval:
-    """Return the change of a proportion that was 1: minus the share lost, with the exact interval."""
-    return proportion(lost, samples, level).scaled(-1.0)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -168,11 +163,6 @@ class Moments:
         )
         low, high = (max(margin, floor) for margin in margins)
         return Interval(self.mean, self.mean - low, self.mean + high)
-
-
-def mean_interval(values: Values, level: float, reach: float) -> Interval:
-    """Return the mean of values and its interval, see `Moments.interval`."""
-    return Moments.of(values).interval(level, reach)
 
 
 def _tail(variance: float, third: float, count: int, level: float) -> float:
@@ -341,22 +331,17 @@ def compare_means(
     both = np.concatenate([baseline, candidate])
     means = float(baseline.mean()), float(candidate.mean())
     mid_p: float | None = None
-    if is_binary(both):
+    if np.isin(both, (0.0, 1.0)).all() and both.any():
         lost, won = int((differences < 0).sum()), int((differences > 0).sum())
         difference = paired_difference(won, lost, len(differences), level).within(-1.0, 1.0)
         p, mid_p = mcnemar(lost, won), mcnemar_mid_p(lost, won)
     else:
         seen = float(np.ptp(both)) or float(np.abs(both).max()) or math.inf
-        difference = mean_interval(differences, level, seen if reach is None else reach)
+        difference = Moments.of(differences).interval(level, seen if reach is None else reach)
         p = _student(differences)
     if same:
         difference = difference.within(-math.inf, max(0.0, difference.value))
     return Paired(len(differences), *means, difference, p, mid_p)
-
-
-def is_binary(values: Values) -> bool:
-    """Tell whether all values are 0 or 1, and any is 1."""
-    return bool(np.isin(values, (0.0, 1.0)).all() and values.any())
 
 
 def _student(differences: Values) -> float:

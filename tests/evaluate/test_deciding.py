@@ -12,7 +12,7 @@ from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.data.slices import read_slices
 from trtcal.errors import InputError
-from trtcal.evaluate.ab import ABOptions, InterimAnalyses, ab_test
+from trtcal.evaluate.ab import ABOptions, InterimAnalyses, Question, ab_test
 from trtcal.evaluate.ab_rule import rule_for
 from trtcal.evaluate.metrics import load_metric
 from trtcal.evaluate.variants import open_variant
@@ -53,8 +53,8 @@ def compared(place, candidate, *limits, metric=None, **more):
         for side, name in (("A", "good"), ("B", candidate))
     ]
     dataset = open_dataset(place / "data.npz", model)
-    rule = rule_for(parse_limits(limits or ["top1 >= -2"]), metric, {"top1"})
-    return ab_test(*both, dataset, rule, ABOptions(**more))
+    question = Question(parse_limits(limits or ["top1 >= -2"]), metric)
+    return ab_test(*both, dataset, question, ABOptions(**more))
 
 
 def test_the_same_model_ships_and_a_bad_one_does_not(place):

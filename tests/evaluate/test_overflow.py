@@ -82,6 +82,14 @@ def test_an_overflow_that_no_output_shows_is_none(name, place):
     assert found(in_float16(place / "half.onnx", source), source) == ()
 
 
+def test_the_peak_of_a_tensor_with_infinite_values_is_that_of_the_finite_ones(place):
+    nodes = """[in] a = Gemm<transB = 1>(x, big) [square] b = Mul(a, a) [act] r = Relu(a)
+        [log] i = Log(r) [mask] m = Add(b, i) [p] y = Softmax(m)"""
+    model = load_model(overflow_net(place / "net.onnx", nodes))
+    peaks = tensor_peaks(model, open_dataset("test.npz", model))
+    assert 65504 < peaks["m"] <= peaks["b"] + 20
+
+
 def test_the_squares_under_a_root_overflow_too(place):
     nodes = (
         "[in] a = Gemm<transB = 1>(x, big) [norm] b = ReduceL2<axes = [1]>(a) [scale] y = Div(a, b)"

@@ -9,15 +9,14 @@ from scipy import stats
 from tests.fixtures.tables import each
 from trtcal.stats import (
     Interval,
+    Moments,
     holm_levels,
     mcnemar,
     mcnemar_mid_p,
-    mean_interval,
     one_sided,
     paired_difference,
     proportion,
     samples_needed,
-    share_lost,
     unseen,
 )
 
@@ -61,14 +60,14 @@ def test_no_difference_seen_leaves_the_exact_bound(samples):
 def test_rare_equal_losses_have_the_exact_interval_of_a_poisson_count(events):
     values = np.zeros(10_000)
     values[:events] = 0.5
-    found = mean_interval(values, 0.95, 0.0)
+    found = Moments.of(values).interval(0.95, 0.0)
     exact = stats.chi2.isf(0.025, 2 * events + 2) / 2
     assert found.high * 10_000 / 0.5 == pytest.approx(exact, rel=0.01)
 
 
 def test_means_without_skewness_have_students_interval():
     values = np.linspace(-1, 1, 101)
-    found = mean_interval(values, 0.95, 0.0)
+    found = Moments.of(values).interval(0.95, 0.0)
     low, high = stats.t.interval(0.95, 100, values.mean(), stats.sem(values))
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
 
@@ -78,7 +77,7 @@ def test_means_of_skewed_figures_are_covered():
     inside = 0
     for _ in range(1000):
         values = rng.gamma(0.5, 1.0, 60)
-        found = mean_interval(values, 0.95, 1.0)
+        found = Moments.of(values).interval(0.95, 1.0)
         inside += found.low <= 0.5 <= found.high
     assert inside >= 940
 
@@ -137,14 +136,14 @@ def test_samples_needed_halve_the_interval_at_four_times_as_many():
 @each("samples", [20, 200])
 def test_each_end_of_the_share_lost_errs_as_seldom_as_its_level_says(samples, truth):
     chances = stats.binom.pmf(range(samples + 1), samples, truth)
-    found = [share_lost(lost, samples, one_sided(0.95)) for lost in range(samples + 1)]
+    found = [proportion(lost, samples, one_sided(0.95)).scaled(-1.0) for lost in range(samples + 1)]
     too_high = sum(chance for chance, one in zip(chances, found, strict=True) if one.low > -truth)
     too_low = sum(chance for chance, one in zip(chances, found, strict=True) if one.high < -truth)
     assert max(too_high, too_low) <= 0.05
 
 
 def test_two_of_24_lost_are_more_than_one_percent():
-    assert share_lost(2, 24, one_sided(0.95)).high < -0.01
-    found = share_lost(0, 24, 0.9)
+    assert proportion(2, 24, one_sided(0.95)).scaled(-1.0).high < -0.01
+    found = proportion(0, 24, 0.9).scaled(-1.0)
     assert (found.value, found.high) == (0.0, 0.0)
     assert found.low == pytest.approx(-unseen(24, 0.9))

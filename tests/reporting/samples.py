@@ -76,12 +76,17 @@ def outputs_of(figures: Accuracy) -> tuple[OutputFigures, ...]:
 
 
 def means_of(figures: Accuracy) -> dict[str, Mean]:
-    """Return the mean of agreement, where there is any."""
+    """Return the means of agreement and of right answers, where there are any."""
     if figures.agreement is None:
         return {}
     share, count = figures.agreement / 100, figures.samples
     moments = (Moments(count, one, 0.0, 0.0) for one in (share, share - 1))
-    return {"agreement": Mean(*moments, 1.0, count - round(share * count), 0)}
+    means = {"agreement": Mean(*moments, 1.0, count - round(share * count), 0)}
+    if figures.top1 is not None and figures.top1_lost is not None:
+        pair = (figures.top1 / 100, -(figures.top1_drop or 0.0) / 100)
+        moments = (Moments(count, one, 0.0, 0.0) for one in pair)
+        means["top1"] = Mean(*moments, 1.0, figures.top1_lost, figures.top1_won)
+    return means
 
 
 def comparison(

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.backends.sessions import run_session
 from trtcal.config import Tasks
@@ -23,7 +22,13 @@ from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.errors import __version__
 from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
-from trtcal.evaluate.collectors import DataChecker, check_question, read_task, sample_figures
+from trtcal.evaluate.collectors import (
+    DataChecker,
+    SampleFigures,
+    TaskReplay,
+    check_question,
+    read_task,
+)
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.overflow import find_overflow, judge_findings, low_risks, of_outputs
@@ -32,7 +37,7 @@ from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.evidence.findings import Finding
 from trtcal.limits import INCONCLUSIVE, Limit
-from trtcal.stats import ALPHA, sequential_levels
+from trtcal.stats import ALPHA, Values, sequential_levels
 
 AB_KIND = "ab"
 ANALYSES = 5
@@ -57,7 +62,7 @@ class Timing:
             "candidate": self._figures(self.blocks.candidate_ms),
         }
 
-    def _figures(self, times: npt.NDArray[np.float64]) -> dict[str, float]:
+    def _figures(self, times: Values) -> dict[str, float]:
         p50, p90, p99 = (float(quantile) for quantile in np.quantile(times, [0.5, 0.9, 0.99]))
         rate = 1e3 * self.batch / p50
         return {"p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "samples_per_s": rate}
@@ -144,22 +149,22 @@ def ab_test(
     baseline: Variant,
     candidate: Variant,
     dataset: Dataset,
-    question: Question | Rule,
+    question: Question,
     options: ABOptions | None = None,
 ) -> ABTest:
     """Test whether the candidate can replace the baseline, on the same samples.
 
-    A `Question` gets the limits of the task where it has none. Speed is measured first, if a limit is
+    A question gets the limits of the task where it has none. Speed is measured first, if a limit is
     about it, on the first batch.
     """
     options = options or ABOptions()
     reference = options.reference
-    check_variants([baseline, candidate, *([reference] if reference else [])])
-    first = reference or baseline
+    everyone = [*filter(None, [reference]), baseline, candidate]
+    first = everyone[0]
+    check_variants(everyone)
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
-    rule = question
-    if isinstance(rule, Question):
-        rule = rule_for(rule.limits, rule.metric, task.labelled, rule.alpha, task.kinds)
+    asked = question.limits, question.metric
+    rule = rule_for(*asked, task.labelled, question.alpha, task.kinds)
     metrics = [rule.metric, *(limit.metric for limit in rule.limits)]
     check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
@@ -172,16 +177,17 @@ def ab_test(
         timing.blocks if timing else None,
         lambda samples: tuple(_known((baseline, candidate), dataset, samples)),
     )
-    how = (reference, options.own, options.progress, options.checker)
-    figures = sample_figures((baseline, candidate), dataset, batch, task, *how)
-    for seen in figures:
-        if not analyses.is_due(seen.replay.samples):
+    runs = [variant.runner([spec.name for spec in baseline.outputs]) for variant in everyone]
+    replayed = TaskReplay(task, dataset, -2, options.checker)
+    seen = SampleFigures(replayed, options.own)
+    for part, rows in replayed.batches(runs, batch, options.progress):
+        seen.add(part, rows)
+        if not analyses.is_due(replayed.samples):
             continue
-        contrast, issues = seen.replay.contrasts(), seen.replay.issues()
-        count = seen.replay.not_finite[2 if reference else 1]
-        analyses.findings = (*overflow, *of_outputs(count, seen.replay.samples))
-        numbers = np.concatenate(seen.numbers)
-        seen_so_far = (seen.replay.samples, seen.whole(), contrast, issues, numbers)
+        contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)
+        count = replayed.not_finite[len(everyone) - 1]
+        analyses.findings = (*overflow, *of_outputs(count, replayed.samples))
+        seen_so_far = (replayed.samples, seen.whole(), contrast, replayed.issues(), numbers)
         if analyses.judge(*seen_so_far) != INCONCLUSIVE:
             break
     if analyses.verdict is None:
@@ -261,7 +267,7 @@ class InterimAnalyses:
         answers = replace(answers, judgements=(*judge_findings(self.findings), *answers.judgements))
         warnings = (*self.known(samples), *low_risks(self.findings))
         warnings += self.blocks.warnings if self.blocks else ()
-        decided = decide(self.rule, answers, warnings, issues)
+        decided = decide(self.rule, answers, warnings)
         self.verdict = replace(decided, rule=self.rule)
         self.seen = samples
         self.made.append({"samples": samples, "alpha": alpha, "word": self.verdict.word})

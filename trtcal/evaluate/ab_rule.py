@@ -16,7 +16,7 @@ import numpy as np
 
 from trtcal.data.issues import DataIssue
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import contrasted, doubted, of_ratio, sqnr_interval
+from trtcal.evaluate.accuracy import Mean, doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.tasks import (
     SUGGESTED,
     Kinds,
@@ -50,13 +50,7 @@ from trtcal.stats import (
     Values,
     compare_means,
     holm,
-    is_binary,
-    mean_interval,
-    one_sided,
-    paired_difference,
-    proportion,
     ratio_of_blocks,
-    share_lost,
 )
 
 CLASSES: Kinds = {"output": "classes"}
@@ -182,9 +176,7 @@ class Answers:
     comparisons: tuple[Answer, ...]
     judgements: tuple[Judgement, ...]
     untested: tuple[str, ...] = ()
-
-    def __iter__(self) -> Any:
-        return iter(self.comparisons)
+    issues: tuple[DataIssue, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -248,6 +240,10 @@ class _Data:
         before, after = cast("tuple[Values, Values]", self.figures[metric])
         return (before, after) if where is None else (before[where], after[where])
 
+    def base_of(self, metric: str) -> float:
+        """Return A's figure for all samples."""
+        return 0.0 if metric == SQNR else self.compared(metric, None, self.level).baseline
+
     def compared(self, metric: str, where: Mask | None, level: float) -> Paired:
         """Compare a metric, in a slice or in all samples."""
         reach, figure = metric_of(metric).reach, self.figures[metric]
@@ -260,33 +256,13 @@ class _Data:
             return paired
         return replace(paired, difference=paired.difference.within(-1.0, 1.0))
 
-    def change(self, metric: str, where: Mask | None) -> tuple[Paired, float]:
-        """Return the change of a metric for a limit, and the level of its interval.
-
-        Means of figures that are not right or wrong keep the wider interval: theirs is no exact one.
-        """
-        paired = self.compared(metric, where, self.level)
-        if paired.mid_p is None:
-            return paired, self.level
-        level = one_sided(self.level)
-        before, after = self.of_each(metric, where)
-        lost, won = int((after < before).sum()), int((after > before).sum())
-        if self.is_against_itself(metric):
-            return replace(paired, difference=share_lost(lost, paired.samples, level)), level
-        strict = paired_difference(won, lost, paired.samples, level, strict=True)
-        return replace(paired, difference=strict), level
-
-    def of_candidate(self, metric: str, where: Mask | None) -> Interval:
-        """Return B's figure with its interval."""
-        reach, level, figure = metric_of(metric).reach, self.level, self.figures[metric]
-        if not isinstance(figure, tuple):
-            return figure(where).candidate.interval(level, reach or math.inf).within(0.0, 1.0)
-        values = self.of_each(metric, where)[1]
-        if is_binary(values):
-            return proportion(int(values.sum()), len(values), level)
-        seen = float(np.ptp(values)) or float(np.abs(values).max()) or math.inf
-        interval = mean_interval(values, level, reach or seen)
-        return interval.within(-1.0, 1.0) if metric == "cosine" else interval
+    def mean(self, metric: str, where: Mask | None) -> Mean:
+        """Return B's mean of a metric, and its change."""
+        figure = self.figures[metric]
+        if isinstance(figure, tuple):
+            return Mean.of(*self.of_each(metric, where))
+        corpus = figure(where)
+        return Mean(corpus.candidate, corpus.change, 1.0)
 
 
 def ask(
@@ -330,6 +306,7 @@ def ask(
         tuple(replace(answer, adjusted_p=p) for answer, p in zip(answers, adjusted, strict=True)),
         tuple(judgements),
         tuple(sorted({*slices} - {*large})) if any(each.in_slices for each in rule.limits) else (),
+        issues,
     )
 
 
@@ -356,40 +333,32 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
         return [Judgement(limit, "", None, reason)]
     if limit.in_slices:
         return [
-            _contrasted(Judgement(limit, name, _figure(limit, data, where)), data)
+            _held(limit, data, name, where)
             if where.any()
             else Judgement(limit, name, None, "none of its samples were evaluated yet")
             for name, where in data.slices.items()
         ]
     if limit.about.of != TIMES:
-        return [_contrasted(Judgement(limit, "", _figure(limit, data, None)), data)]
+        return [_held(limit, data)]
     if data.times is None:
         return [Judgement(limit, "", None, "no times were measured")]
     return [Judgement(limit, "", _time(limit, data.times, data.level))]
 
 
-def _contrasted(judgement: Judgement, data: _Data) -> Judgement:
-    def base_of(metric: str) -> float:
-        return 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
-
-    return doubted(contrasted(judgement, data.contrast, base_of), data.issues)
-
-
-def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
-    if limit.metric == SQNR:
-        noise = Moments.of(data.of_each(SQNR, None)[1])
-        ends = sqnr_interval(noise, data.level)
-        return Figure(ends.value, ends.low, ends.high, noise.count, data.level)
-    factor, level = limit.about.factor, data.level
-    if limit.is_change:
-        paired, level = data.change(limit.metric, where)
-        if limit.is_relative:
-            factor = 100.0 / paired.baseline if paired.baseline else math.nan
-        ends = paired.difference.scaled(factor)
+def _held(limit: Limit, data: _Data, subject: str = "", where: Mask | None = None) -> Judgement:
+    """Hold B to a limit on its outputs, for all samples or those of a slice."""
+    level = data.level
+    if limit.metric != SQNR:
+        mean = data.mean(limit.metric, where)
+        count, level = mean.value.count, mean.level(limit, level)
+        ends = mean.held(limit, level, data.is_against_itself(limit.metric))
     else:
-        paired = data.compared(limit.metric, where, level)
-        ends = data.of_candidate(limit.metric, where).scaled(factor)
-    return Figure(ends.value, ends.low, ends.high, paired.samples, level)
+        noise = Moments.of(data.of_each(SQNR, None)[1])
+        count, ends = noise.count, sqnr_interval(noise, level)
+    if ends is None:
+        return Judgement(limit, subject, None, "it is 0 for A, of which nothing is a percentage")
+    judgement = Judgement(limit, subject, Figure(ends.value, ends.low, ends.high, count, level))
+    return doubted(judgement, data.contrast, data.base_of, data.issues)
 
 
 def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
@@ -398,17 +367,12 @@ def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
     return Figure(ends.value, ends.low, ends.high, len(times[0]), level)
 
 
-def decide(
-    rule: Rule,
-    answers: Answers,
-    warnings: Sequence[str] = (),
-    issues: Sequence[DataIssue] = (),
-) -> Verdict:
+def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdict:
     """Return the verdict that follows from the limits; `warnings` make it one with care.
 
-    So do `issues` of the data; with one that is an error nothing is decided.
+    So do issues of the data; with one that is an error nothing is decided.
     """
-    judgements, error = answers.judgements, DataIssue.error_of(issues)
+    judgements, error = answers.judgements, DataIssue.error_of(answers.issues)
     warnings = (
         *(answer.warning for answer in answers.comparisons if answer.warning),
         *(
@@ -416,7 +380,7 @@ def decide(
             for name in answers.untested
         ),
         *warnings,
-        *map(str, issues),
+        *map(str, answers.issues),
     )
     if rule.without and not rule.suggested:
         warnings = (*warnings, no_limit_on(rule.without))

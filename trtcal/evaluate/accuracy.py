@@ -16,7 +16,7 @@ from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task
 from trtcal.limits import BROKEN, HOLDS, Judgement, Limit
 from trtcal.metrics import OUTPUTS, metric_of
-from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
+from trtcal.stats import Interval, Moments, one_sided, paired_difference, proportion
 
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
 
@@ -33,14 +33,34 @@ def sqnr_db(signal: float, error: float) -> float | None:
     return rounded(10.0 * math.log10(signal / error))
 
 
-def contrasted(
+def doubted(
+    judgement: Judgement,
+    contrast: Mapping[str, float],
+    base_of: Callable[[str], float],
+    issues: Iterable[DataIssue],
+) -> Judgement:
+    """Return a judgement on outputs that decides nothing where the data are no evidence.
+
+    That is where an issue of the data is an error, but what is lost without labels is lost whatever
+    they are; or where the outputs for other samples would hold the limit too. `contrast` has by metric
+    the figure halfway between the reference's outputs and those for other samples, or the best that are
+    the same for all; `base_of` gives the reference's own.
+    """
+    error, about, is_broken = (
+        DataIssue.error_of(issues),
+        judgement.limit.about,
+        judgement.state == BROKEN,
+    )
+    if error is None or about.of != OUTPUTS:
+        return _contrasted(judgement, contrast, base_of)
+    if error.subject == "labels" and is_broken and not about.needs_labels:
+        return judgement
+    return replace(judgement, reason=str(error))
+
+
+def _contrasted(
     judgement: Judgement, contrast: Mapping[str, float], base_of: Callable[[str], float]
 ) -> Judgement:
-    """Return a judgement that decides nothing where the outputs for other samples would hold too.
-
-    `contrast` has by metric the figure halfway between the reference's outputs and those for other
-    samples, or the best that are the same for all; `base_of` gives the reference's own.
-    """
     limit = judgement.limit
     metric = limit.about.drop_of or limit.metric
     if metric not in contrast or judgement.figure is None or judgement.state == BROKEN:
@@ -63,19 +83,6 @@ def contrasted(
         "or a stricter limit"
     )
     return replace(judgement, reason=reason)
-
-
-def doubted(judgement: Judgement, issues: Iterable[DataIssue]) -> Judgement:
-    """Return a judgement on outputs that decides nothing where an issue of the data is an error.
-
-    What is lost without labels is lost whatever they are.
-    """
-    error, metric = DataIssue.error_of(issues), judgement.limit.about
-    if error is None or metric.of != OUTPUTS:
-        return judgement
-    if error.subject == "labels" and judgement.state == BROKEN and not metric.needs_labels:
-        return judgement
-    return replace(judgement, reason=str(error))
 
 
 def of_ratio(limit: Limit, ratio: Interval, before: float = 1.0, after: float = 1.0) -> Interval:
@@ -107,6 +114,39 @@ class Mean:
     lost: int | None = None
     won: int | None = None
 
+    @classmethod
+    def of(cls, reference: Values, variant: Values) -> Mean:
+        """Return the mean of both models' figures of each sample, each of shape (samples,)."""
+        pairs = _Pairs()
+        pairs.add(reference, variant)
+        return pairs.result()
+
+    def level(self, limit: Limit, level: float) -> float:
+        """Return the level of its interval for a limit: both ends of exact pairs err as agreed."""
+        is_change = limit.is_change or limit.about.drop_of is not None
+        return one_sided(level) if is_change and self.lost is not None else level
+
+    def held(self, limit: Limit, level: float, same: bool = False) -> Interval | None:
+        """Return the mean in the unit of a limit, or its change; None of a relative change of zero.
+
+        `same`: the reference is the best there can be.
+        """
+        metric = limit.about
+        if metric.drop_of:
+            return self.difference(level).scaled(-100.0)
+        if not limit.is_change:
+            ends = self.interval(level, metric.reach)
+            if metric.reach == 1.0:
+                ends = ends.within(0.0 if metric.is_share else -1.0, 1.0)
+            return ends.scaled(metric.factor)
+        change = self.difference(level, metric.reach, same)
+        if metric.is_share:
+            change = change.within(-1.0, 1.0)
+        base = self.value.mean - self.change.mean
+        if limit.is_relative:
+            return change.scaled(100.0 / abs(base)) if base else None
+        return change.scaled(metric.factor)
+
     def interval(self, level: float, reach: float | None = None) -> Interval:
         """Return the mean with its interval, the exact one where values are 0 and 1."""
         if self.lost is not None:
@@ -119,7 +159,7 @@ class Mean:
         It is the exact paired one where values are 0 and 1, with both ends corrected.
         """
         if self.lost is not None and same:
-            return share_lost(self.lost, self.change.count, level)
+            return proportion(self.lost, self.change.count, level).scaled(-1.0)
         if self.lost is not None and self.won is not None:
             change = paired_difference(self.won, self.lost, self.change.count, level, strict=True)
             change = change.within(-1.0, 1.0)
@@ -161,8 +201,6 @@ class _Sums:
 
 @dataclass
 class _Pairs:
-    """One figure of the reference and of a variant."""
-
     reference: _Sums = field(default_factory=_Sums)
     value: _Sums = field(default_factory=_Sums)
     change: _Sums = field(default_factory=_Sums)
@@ -216,8 +254,7 @@ def noise_shares(signal: Values, error: Values) -> Values:
     if mean == 0.0:
         return np.where(error > 0, math.inf, 0.0)
     ratio = float(error.mean()) / mean
-    shares: Values = ratio + (error - ratio * signal) / mean
-    return shares
+    return np.asarray(ratio + (error - ratio * signal) / mean)
 
 
 def sqnr_interval(noise: Moments, level: float) -> Interval:
@@ -228,14 +265,10 @@ def sqnr_interval(noise: Moments, level: float) -> Interval:
     if noise.mean == 0.0:
         return Interval(math.inf, math.inf, math.inf)
     reach = 4 * math.sqrt(noise.variance) if math.isfinite(noise.mean) else math.inf
-    return decibels(noise.interval(level, reach))
-
-
-def decibels(noise: Interval) -> Interval:
-    """Return error over signal power as SQNR (dB)."""
+    ratio = noise.interval(level, reach)
     value, high, low = (
-        math.inf if ratio <= 0 else -10 * math.log10(ratio)
-        for ratio in (noise.value, noise.low, noise.high)
+        math.inf if end <= 0 else -10 * math.log10(end)
+        for end in (ratio.value, ratio.low, ratio.high)
     )
     return Interval(value, low, high)
 
@@ -308,8 +341,6 @@ def _noise(sums: Values, count: int) -> Moments:
 
 @dataclass
 class _Means:
-    """Sums of figures over samples."""
-
     samples: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -334,8 +365,6 @@ class _Means:
 
 @dataclass
 class _OutputMeter:
-    """Collects one output."""
-
     means: _Means = field(default_factory=_Means)
     powers: Values = field(default_factory=lambda: np.zeros(len(POWERS)))
 
@@ -365,11 +394,6 @@ class AccuracyMeter:
     won: int = 0
     largest: float | None = None
 
-    @property
-    def samples(self) -> int:
-        """The number of samples so far."""
-        return self.means.samples
-
     def update(self, reference: Rows, variant: Rows, labels: Labels | None) -> Figures:
         """Add one batch of the task's rows and return its figures, as `Task.compare` does."""
         by_output = self.task.by_output(reference, variant)
@@ -380,7 +404,7 @@ class AccuracyMeter:
         if "linf" in figures:
             self.largest = max(self.largest or 0.0, float(figures["linf"].max(initial=0.0)))
         if labels is not None and "top1" in figures:
-            right = self.task.compare(reference, reference, labels)["top1"]
+            right = self.task.of_labels(reference, reference, labels)["top1"]
             self.lost += int((right > figures["top1"]).sum())
             self.won += int((right < figures["top1"]).sum())
         return figures
@@ -399,8 +423,8 @@ class AccuracyMeter:
         figures |= self.means.of(Accuracy) | {"sqnr_db": min(ratios, default=None)}
         figures |= {"linf": None if self.largest is None else rounded(self.largest)}
         if figures["top1"] is not None:
-            drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
+            drop = paired_difference(self.lost, self.won, self.means.samples).scaled(100.0)
             ends = (rounded(drop.low), rounded(drop.high))
             figures |= {"top1_drop": rounded(drop.value), "top1_drop_interval": ends}
             figures |= {"top1_lost": self.lost, "top1_won": self.won}
-        return Accuracy(**(figures | {"samples": self.samples}))
+        return Accuracy(**(figures | {"samples": self.means.samples}))

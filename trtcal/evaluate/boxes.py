@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Values = npt.NDArray[np.float64]
+from trtcal.evaluate.per_sample import Array, Values
 
 SCORE = 0.25  # from which on a box counts; that of the usual deployments
 OVERLAP = 0.5  # intersection over union from which on two boxes are one

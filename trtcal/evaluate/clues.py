@@ -16,19 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from trtcal.config import read_toml
 from trtcal.documents import from_fields
 from trtcal.evaluate.boxes import CELLS
-from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels
+from trtcal.evaluate.per_sample import SUM_TOLERANCE, Array, Labels
 from trtcal.model import TensorSpec
 from trtcal.model.graph import last_operators
 from trtcal.model.model import Shape
 from trtcal.model.states import stem_of
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

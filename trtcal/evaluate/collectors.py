@@ -6,7 +6,7 @@ Nothing grows with samples, but for an A/B test, which keeps a few figures of ea
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -22,20 +22,11 @@ from trtcal.data.dataset import CarriedFeeds, digests_of
 from trtcal.data.issues import WARNING, DataIssue
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import BackendError, InputError
-from trtcal.evaluate.accuracy import (
-    Accuracy,
-    AccuracyMeter,
-    Mean,
-    MeanCollector,
-    OutputFigures,
-    noise_shares,
-    rounded,
-    sqnr_db,
-)
+from trtcal.evaluate.accuracy import AccuracyMeter, MeanCollector, noise_shares, rounded, sqnr_db
 from trtcal.evaluate.clues import GraphFacts
-from trtcal.evaluate.constant_answers import ConstantAnswers, constant_answers
-from trtcal.evaluate.equality import Simulation, hold_against
-from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst
+from trtcal.evaluate.constant_answers import ConstantAnswers
+from trtcal.evaluate.equality import hold_against
+from trtcal.evaluate.groups import GroupAccumulator, Worst
 from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
@@ -44,7 +35,6 @@ from trtcal.evaluate.per_sample import Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
 from trtcal.evaluate.variants import Variant
-from trtcal.evidence.findings import Finding
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
 from trtcal.model import Model
 from trtcal.stats import Mask, OfMany
@@ -202,26 +192,22 @@ class TaskReplay:
     (from 1 on) that give NaN or infinity.
     """
 
-    def __init__(self, task: Task, judged: int, checker: DataChecker | None = None) -> None:
+    def __init__(
+        self, task: Task, dataset: Dataset, judged: int, checker: DataChecker | None = None
+    ) -> None:
         self.task, self.judged, self.contrast = task, judged, Contrast(task)
-        self.precision, self.checker = PrecisionCollector.of(task), checker
-        self.constant = ConstantAnswers({})
+        self.precision, self.checker, self.dataset = PrecisionCollector.of(task), checker, dataset
+        self.constant = ConstantAnswers(task.labelled, dataset.labels)
         self.known, self.is_new = set[bytes](), np.zeros(0, bool)
         self.samples, self.distinct = 0, 0
         self.not_finite = Counter[int]()
 
     def batches(
-        self,
-        runs: Sequence[Run],
-        dataset: Dataset,
-        size: int,
-        progress: Callable[[int], None] = lambda done: None,
+        self, runs: Sequence[Run], size: int, progress: Callable[[int], None]
     ) -> Iterator[tuple[Batch, list[Rows]]]:
         """Yield each batch, and everybody's rows, the reference's first; a batch of copies is empty."""
-        labels, read = dataset.labels, self._marked(dataset.batches(size))
-        if labels is not None:
-            self.constant = ConstantAnswers(constant_answers(self.task.labelled, labels))
-        for batch in replay(runs[0], runs[1:], read, labels, progress):
+        read = self._marked(self.dataset.batches(size))
+        for batch in replay(runs[0], runs[1:], read, self.dataset.labels, progress):
             if self.checker is not None:
                 self.checker.see(batch)
             self.samples += batch.size
@@ -239,11 +225,14 @@ class TaskReplay:
                 batch = batch.at(self.is_new)
             self.distinct += batch.size
             if batch.size:
-                self.contrast.add(rows[0])
-            if batch.size and batch.labels is not None:
-                own = self.task.of_labels(rows[0], rows[0], batch.labels)
-                self.constant.add(own, batch.labels)
+                self._add(batch, rows[0])
             yield batch, rows
+
+    def _add(self, batch: Batch, reference: Rows) -> None:
+        self.contrast.add(reference)
+        if batch.labels is not None:
+            own = self.task.of_labels(reference, reference, batch.labels)
+            self.constant.add(own, batch.labels)
 
     def _marked(self, batches: Iterable[Feeds]) -> Iterator[Feeds]:
         """Yield batches, each after it is known which of its samples are no copies of others."""
@@ -258,13 +247,12 @@ class TaskReplay:
     def _finite(self, place: int, outputs: Outputs, size: int) -> Outputs:
         """Return outputs with 0 in place of what is not finite, and count the samples that have it."""
         floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f"}
-        masks = {
-            n: ~np.isfinite(array) for n, array in floats.items() if not np.isfinite(array).all()
-        }
+        masks = {name: ~np.isfinite(array) for name, array in floats.items()}
+        masks = {name: mask for name, mask in masks.items() if mask.any()}
         rows = [mask.reshape(size, -1).any(1) for mask in masks.values() if len(mask) == size]
         if masks:
             self.not_finite[place] += int(np.any(rows, axis=0).sum()) if rows else size
-        return outputs | {n: np.where(mask, 0, outputs[n]) for n, mask in masks.items()}
+        return outputs | {name: np.where(mask, 0, outputs[name]) for name, mask in masks.items()}
 
     def contrasts(self) -> dict[str, float]:
         """Return the figures of what shows nothing, so far."""
@@ -273,31 +261,34 @@ class TaskReplay:
 
     def issues(self) -> tuple[DataIssue, ...]:
         """Return what is wrong with the data, so far."""
-        copies = (_copies(self.samples, self.distinct),) * (self.distinct < self.samples)
         checked = self.checker.issues() if self.checker else ()
         boxes = self.precision.issues() if self.precision else ()
-        return (*checked, *self.constant.issues(), *boxes, *copies)
+        issues = (*checked, *self.constant.issues(), *boxes)
+        return (*issues, self._copies()) if self.distinct < self.samples else issues
+
+    def _copies(self) -> DataIssue:
+        return DataIssue(
+            "repeated_samples",
+            "samples",
+            f"{self.samples:,} samples, {self.distinct:,} distinct: copies are left out of all figures "
+            "and intervals",
+            {"samples": float(self.samples), "distinct": float(self.distinct)},
+            "remove the copies, and give more samples",
+            severity=WARNING,
+        )
 
 
 def _taken(values: Any, where: Mask) -> Any:
-    """Return the rows of some samples, arrays or a list."""
     return [*compress(values, where)] if isinstance(values, list) else values[where]
-
-
-def _copies(samples: int, distinct: int) -> DataIssue:
-    return DataIssue(
-        "repeated_samples",
-        "samples",
-        f"{samples:,} samples, {distinct:,} distinct: copies are left out of all figures and intervals",
-        {"samples": float(samples), "distinct": float(distinct)},
-        "remove the copies, and give more samples",
-        severity=WARNING,
-    )
 
 
 @dataclass
 class SampleFigures:
-    """Figure -> the values of A and B for each sample, in the order of the samples."""
+    """Figure -> the values of A and B for each sample, in the order of the samples.
+
+    `top1` and `top5` need labels. With a reference there are `agreement`, `cosine` and `kl` of each
+    with it; without one they are of B with A, which agrees with itself.
+    """
 
     replay: TaskReplay
     own: OwnMetric | None = None
@@ -306,7 +297,9 @@ class SampleFigures:
     numbers: list[Labels] = field(default_factory=list)
 
     def add(self, batch: Batch, rows: Sequence[Rows]) -> None:
-        """Take in a batch, whose last two outputs are those of A and B."""
+        """Take in a batch, whose last two outputs are those of A and B; an empty one says nothing."""
+        if not batch.size:
+            return
         task = self.replay.task
         by_output = [task.by_output(rows[0], actual) for actual in rows[-2:]]
         a, b = (
@@ -349,30 +342,6 @@ def _noise(powers: Sequence[Values]) -> tuple[Values, Values]:
     return noise_shares(signal, a), noise_shares(signal, b)
 
 
-def sample_figures(
-    both: tuple[Variant, Variant],
-    dataset: Dataset,
-    batch: int,
-    task: Task,
-    reference: Variant | None = None,
-    own: OwnMetric | None = None,
-    progress: Callable[[int], None] = lambda done: None,
-    checker: DataChecker | None = None,
-) -> Iterator[SampleFigures]:
-    """Yield the figures so far, after every batch.
-
-    `top1` and `top5` need labels. With a reference there are `agreement`, `cosine` and `kl` of each
-    with it; without one they are of B with A, which agrees with itself.
-    """
-    names = [spec.name for spec in both[0].outputs]
-    runs = [variant.runner(names) for variant in ((reference, *both) if reference else both)]
-    figures = SampleFigures(TaskReplay(task, -2, checker), own)
-    for part, rows in figures.replay.batches(runs, dataset, batch, progress):
-        if part.size:
-            figures.add(part, rows)
-        yield figures
-
-
 @dataclass(frozen=True)
 class CollectSettings:
     """What to collect: by slices, by the user's own metric, in float simulation, of which task.
@@ -396,18 +365,8 @@ class CollectSettings:
         return replace(self, attributes=attributes, own=load_metric(metric) if metric else None)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What was collected of one variant."""
-
-    accuracy: Accuracy
-    outputs: tuple[OutputFigures, ...]
-    means: dict[str, Mean]
-    simulation: Simulation | None
-    own: tuple[Group, ...]
-    breakdowns: tuple[Breakdown, ...]
-    worst: tuple[Sample, ...]
-    findings: tuple[Finding, ...] = ()
+Evaluation = dict[str, Any]
+"""What was collected of one variant, by the fields of a comparison's row."""
 
 
 @dataclass
@@ -426,7 +385,7 @@ class _OfVariant:
     means: MeanCollector = field(default_factory=MeanCollector)
     own: set[str] = field(default_factory=set)
 
-    def measure(self, batch: Batch, rows: Sequence[Rows]) -> Figures:
+    def measure(self, batch: Batch, rows: Sequence[Rows], own: OwnMetric | None) -> Figures:
         """Take in a batch, the reference's rows first, and return the variant's figures."""
         meter, literal, to_literal = self.meters
         figures = meter.update(rows[0], rows[self.place], batch.labels)
@@ -434,32 +393,32 @@ class _OfVariant:
         if self.simulated is not None:
             literal.update(rows[0], rows[self.simulated], batch.labels)
             to_literal.update(rows[self.simulated], rows[self.place], batch.labels)
-        return figures
+        mine = own_figures(own, (batch.expected, *batch.outputs)[self.place], batch.labels)
+        self.own |= {*mine}
+        return figures | mine
 
-    def add(
-        self, numbers: Labels, reference: Figures, figures: Figures, own: Collection[str]
-    ) -> None:
-        """Take in a batch's figures, `own` ones among them, beside the reference's."""
-        self.own |= {*own}
+    def add(self, numbers: Labels, reference: Figures, figures: Figures) -> None:
+        """Take in a batch's figures beside the reference's."""
         self.means.add(reference, figures)
         first = "top1" if "top1" in figures else "agreement"
-        grouped = {key: (reference[key], figures[key]) for key in (first, *own) if key in figures}
+        names = [name for name in (first, *self.own) if name in figures]
+        grouped = {name: (reference[name], figures[name]) for name in names}
         for accumulator in self.accumulators.values():
             accumulator.add(numbers, grouped)
 
     def result(self) -> Evaluation:
         """Return what was collected."""
-        accuracy, *simulated = [meter.result() for meter in self.meters if meter.samples]
+        accuracy, *simulated = [meter.result() for meter in self.meters if meter.means.samples]
         groups = [part for by, each in self.accumulators.items() for part in each.result(by)]
-        return Evaluation(
-            accuracy,
-            self.meters[0].by_output(),
-            self.means.result(accuracy.samples),
-            hold_against(accuracy, *simulated) if simulated else None,
-            tuple(map(self.accumulators[SLICES].whole, sorted(self.own))),
-            tuple(groups),
-            self.worst.result(),
-        )
+        return {
+            "accuracy": accuracy,
+            "outputs": self.meters[0].by_output(),
+            "means": self.means.result(accuracy.samples),
+            "simulation": hold_against(accuracy, *simulated) if simulated else None,
+            "own": tuple(map(self.accumulators[SLICES].whole, sorted(self.own))),
+            "breakdowns": tuple(groups),
+            "worst": self.worst.result(),
+        }
 
 
 def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) -> Figures:
@@ -474,26 +433,23 @@ def own_figures(own: OwnMetric | None, outputs: Outputs, labels: Labels | None) 
     return figures
 
 
-def own_names(own: OwnMetric | None, reference: Variant, dataset: Dataset, batch: int) -> set[str]:
-    """Return the figures of an own metric, which is called for the first sample if it was not yet."""
-    if own is not None and not own.known:
-        run = reference.runner([spec.name for spec in reference.outputs])
-        first = {name: values[:1] for name, values in run(next(dataset.batches(batch))).items()}
-        own_figures(own, first, None if dataset.labels is None else dataset.labels[:1])
-    return own.known if own else set()
-
-
 def check_question(
     task: Task, metrics: Sequence[str], own: OwnMetric | None, data: tuple[Variant, Dataset, int]
 ) -> None:
     """`InputError` if a metric is unknown, or metrics or labels fit no output.
 
-    `data` are the reference, the dataset and its batch size.
+    An own metric is called for the first sample if it was not yet. `data` are the reference, the
+    dataset and its batch size.
     """
-    check_known(metrics, own_names(own, *data))
+    reference, dataset, batch = data
+    if own is not None and not own.known:
+        run = reference.runner([spec.name for spec in reference.outputs])
+        first = {name: values[:1] for name, values in run(next(dataset.batches(batch))).items()}
+        own_figures(own, first, None if dataset.labels is None else dataset.labels[:1])
+    check_known(metrics, own.known if own else ())
     check_limits(task, metrics)
     if own is None:
-        task.check_labels(data[1].labels)
+        task.check_labels(dataset.labels)
 
 
 def evaluate(
@@ -518,23 +474,16 @@ def evaluate(
         meters = (AccuracyMeter(task), AccuracyMeter(task), AccuracyMeter(task))
         worst = Worst(dataset.files)
         collectors.append(_OfVariant(place, simulated, accumulators, worst, meters))
-    replayed = TaskReplay(task, len(everyone), question.checker)
-    for part, rows in replayed.batches(runs, dataset, batch, progress):
+    replayed = TaskReplay(task, dataset, len(everyone), question.checker)
+    for part, rows in replayed.batches(runs, batch, progress):
         if not part.size:
             continue
-        outputs = (part.expected, *part.outputs)
-        figures = [collector.measure(part, rows) for collector in collectors]
-        own = [own_figures(question.own, outputs[each.place], part.labels) for each in collectors]
-        both = [{**a, **b} for a, b in zip(figures, own, strict=True)]
-        for collector, each, names_of_own in zip(collectors, both, own, strict=True):
-            collector.add(part.numbers, both[0], each, names_of_own)
-    evaluations = [
-        replace(collector.result(), findings=of_outputs(replayed.not_finite[place], len(dataset)))
-        for place, collector in enumerate(collectors)
-    ]
-    if (precision := replayed.precision) is not None:
-        evaluations = [
-            replace(evaluation, means=evaluation.means | precision.means(n))
-            for n, evaluation in enumerate(evaluations)
-        ]
+        figures = [collector.measure(part, rows, question.own) for collector in collectors]
+        for collector, each in zip(collectors, figures, strict=True):
+            collector.add(part.numbers, figures[0], each)
+    evaluations = [collector.result() for collector in collectors]
+    for place, evaluation in enumerate(evaluations):
+        evaluation["findings"] = of_outputs(replayed.not_finite[place], len(dataset))
+        if replayed.precision is not None:
+            evaluation["means"] |= replayed.precision.means(place)
     return evaluations, replayed

@@ -12,7 +12,7 @@ from typing import Any
 from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
 from trtcal.backends.trial import crashes_as_warnings
-from trtcal.data import Dataset, Feeds
+from trtcal.data import Dataset
 from trtcal.data.issues import DataIssue
 from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
@@ -32,7 +32,6 @@ from trtcal.evidence.findings import Finding
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
 from trtcal.model import Model
-from trtcal.model.shapes import Shape
 from trtcal.model.structure import structure_of
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage
@@ -271,7 +270,8 @@ def compare(
             replace(latency, throughput=(*latency.throughput, rate))
             for latency, rate in zip(latencies, rates, strict=True)
         ]
-    sizes, numbers = sample_sizes(next(dataset.batches(settings.batch))), numbers_of(dataset)
+    feeds, numbers = next(dataset.batches(settings.batch)), numbers_of(dataset)
+    sizes = {name: (1, *array.shape[1:]) if array.ndim else () for name, array in feeds.items()}
     rows = tuple(
         Row(
             variant.name,
@@ -283,8 +283,8 @@ def compare(
             cut="; ".join(filter(None, (variant.cut, variant.floats))) or None,
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
-            **vars(evaluation)
-            | {"findings": (*find_overflow(variant.half, dataset, batch), *evaluation.findings)},
+            **evaluation
+            | {"findings": (*find_overflow(variant.half, dataset, batch), *evaluation["findings"])},
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )
@@ -314,11 +314,6 @@ def checked_task(
     metrics = [limit.metric for limit in limits]
     check_question(task, metrics, collected.own, (reference, dataset, batch))
     return task, batch
-
-
-def sample_sizes(feeds: Feeds) -> dict[str, Shape]:
-    """Return the shapes of one sample, by input."""
-    return {name: (1, *array.shape[1:]) if array.ndim else () for name, array in feeds.items()}
 
 
 def _runs(

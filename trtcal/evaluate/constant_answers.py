@@ -7,7 +7,6 @@ that such an answer holds distinguishes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,12 +34,6 @@ CHECK = (
 
 Judged = Callable[[Labels], Values]
 """The figure of a constant answer for labels, of shape (samples,)."""
-
-
-def constant_answers(metrics: Collection[str], labels: Labels) -> dict[str, Judged]:
-    """Return by metric what the best constant answer gets, of those that labels give."""
-    seen = labels[:: -(-labels.size // READ)]
-    return {name: ANSWERS[name](seen) for name in metrics if name in ANSWERS}
 
 
 def _ranked(labels: Labels) -> Labels:
@@ -82,13 +75,18 @@ ANSWERS: dict[str, Callable[[Labels], Judged]] = {
 """Metric of labels -> the best constant answer to them."""
 
 
-@dataclass
 class ConstantAnswers:
-    """Collects what FP32 gets beside the best constant answers, batch by batch."""
+    """Collects what FP32 gets beside the best constant answers to labels, batch by batch.
 
-    answers: dict[str, Judged]
-    means: MeanCollector = field(default_factory=MeanCollector)
-    samples: int = 0
+    `metrics` are those that the labels give, if there are any.
+    """
+
+    def __init__(self, metrics: Collection[str], labels: Labels | None) -> None:
+        self.means, self.samples = MeanCollector(), 0
+        self.answers = dict[str, Judged]()
+        if labels is not None:
+            seen = labels[:: -(-labels.size // READ)]
+            self.answers = {name: ANSWERS[name](seen) for name in metrics if name in ANSWERS}
 
     def add(self, reference: dict[str, Values], labels: Labels) -> None:
         """Take in a batch: the reference's figures, and the labels."""

@@ -76,8 +76,6 @@ def tolerance_of(proto: onnx.ModelProto) -> float:
 
 
 class _Difference:
-    """The difference of one output over all batches."""
-
     def __init__(self) -> None:
         self.most = self.largest = 0.0
         self.differing = self.values = 0
@@ -106,10 +104,6 @@ class _Difference:
         return self.most / self.largest if self.largest and self.most else self.most
 
 
-POINTS = 0.2
-DECIBELS = 1.0
-
-
 @dataclass(frozen=True)
 class Simulation:
     """What the simulation reaches, and how the integer kernels differ from it.
@@ -130,7 +124,7 @@ class Simulation:
     @property
     def differs(self) -> bool:
         """Whether the difference is large enough to report."""
-        return abs(self.gap) > (DECIBELS if self.measure == "SQNR" else POINTS)
+        return abs(self.gap) > (1.0 if self.measure == "SQNR" else 0.2)  # dB, else points
 
     @property
     def may_be_chance(self) -> bool:

@@ -26,7 +26,6 @@ from trtcal.metrics import PERCENT, metric_of
 from trtcal.stats import ALPHA, LEAST_SLICE, LEVEL, Interval, holm, mcnemar, paired_difference
 
 GROUPS_LISTED = 20  # groups of one figure that are listed; the others are counted
-AGREEMENT = "agreement"
 COUNT, REFERENCE, CANDIDATE, LOST, WON, SQUARES = range(6)
 WORSE, SUSPECT, JUDGED, TOO_FEW = range(4)
 
@@ -137,7 +136,7 @@ class GroupAccumulator:
 def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
     count = int(row[COUNT])
     reference, variant = float(row[REFERENCE]) / count, float(row[CANDIDATE]) / count
-    if figure == AGREEMENT and sums.is_binary:
+    if figure == "agreement" and sums.is_binary:
         reference, drop, p = _against_others(row, sums.whole)
     elif sums.is_binary:
         lost, won = int(row[LOST]), int(row[WON])

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -97,7 +98,7 @@ def leading(measured: Iterable[tuple[Verdict, T]]) -> tuple[Verdict, T]:
     )
 
 
-class Judge:
+class Judge(AbstractContextManager["Judge"]):
     """Runs models on all samples of a dataset beside the float model's outputs. A context manager.
 
     `objective` is "sqnr", which takes few samples, or "kl", of class scores. A `metric` of the
@@ -122,9 +123,6 @@ class Judge:
         outputs = map(self.recording.expected, range(len(self.recording)))
         if any(len({values.shape[:1] for values in each.values()}) > 1 for each in outputs):
             self.parts = [(name,) for name in self.names]
-
-    def __enter__(self) -> Judge:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.recording.close()

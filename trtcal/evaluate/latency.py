@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from trtcal.stats import Interval, Values, median_interval, ratio_of_blocks
+from trtcal.stats import Interval, Mask, Values, median_interval, ratio_of_blocks
 
 Run = Callable[[], object]
 
@@ -49,14 +48,12 @@ class Blocks:
     @property
     def baseline(self) -> Values:
         """The baseline's mean time in each block."""
-        means: Values = self.baseline_ms.mean(1)
-        return means
+        return np.asarray(self.baseline_ms.mean(1))
 
     @property
     def candidate(self) -> Values:
         """The candidate's mean time in each block."""
-        means: Values = self.candidate_ms.mean(1)
-        return means
+        return np.asarray(self.candidate_ms.mean(1))
 
     @property
     def outliers(self) -> int:
@@ -89,7 +86,7 @@ class Blocks:
         return tuple(warnings)
 
 
-def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
+def _is_outlier(times: Values) -> Mask:
     middle = np.median(times)
     deviation = np.median(np.abs(times - middle))
     return np.asarray(times > middle + OUTLIER * max(deviation, 1e-3 * middle))
@@ -116,13 +113,10 @@ def _time_ms(run: Run) -> float:
 @contextlib.contextmanager
 def pinned() -> Iterator[bool]:
     """Hold the calling thread to one processor; yield whether that can be done here."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield False
-        return
-    allowed = os.sched_getaffinity(0)
     try:
+        allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {max(allowed)})
-    except OSError:
+    except (AttributeError, OSError):  # a system without it, or that forbids it
         yield False
         return
     try:

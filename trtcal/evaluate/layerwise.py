@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from trtcal.backends.sessions import Array
@@ -27,6 +26,7 @@ from trtcal.model.model import along
 from trtcal.model.passes import prepare
 from trtcal.model.tensors import constants_of, readers_of
 from trtcal.quantization.qdq import quantization_record
+from trtcal.stats import Values
 
 INTEGERS = {np.dtype(name) for name in ("int8", "uint8", "int16", "uint16")}
 NODES_NAMED = 3
@@ -69,8 +69,7 @@ class Site:
         zero, scale = (self._along(values, stored.ndim) for values in (self.zero, self.scale))
         if self._format is not None:
             return np.asarray(stored.astype(np.float32) * scale)
-        result: Array = (stored - zero.astype(scale.dtype)) * scale
-        return result
+        return np.asarray((stored - zero.astype(scale.dtype)) * scale)
 
     @property
     def top(self) -> float:
@@ -91,8 +90,6 @@ class Site:
 def find_sites(proto: onnx.ModelProto) -> tuple[list[Site], int]:
     """Return the sites in the graph's order, and how many Q or DQ were not understood."""
     finder = _Finder(proto)
-    for node in proto.graph.node:
-        finder.visit(node)
     return finder.sites, finder.unknown
 
 
@@ -107,8 +104,10 @@ class _Finder:
         self.upstream: dict[str, frozenset[int]] = {}
         self.unknown = 0
         self.scales: dict[str, Array] = {}  # those that are quantized themselves, by tensor
+        for node in proto.graph.node:
+            self._visit(node)
 
-    def visit(self, node: onnx.NodeProto) -> None:
+    def _visit(self, node: onnx.NodeProto) -> None:
         """Note what a node quantizes, and whose errors its outputs carry."""
         above = frozenset[int]().union(*(self.upstream.get(name, ()) for name in node.input))
         if node.op_type == "QuantizeLinear":
@@ -159,17 +158,14 @@ class _Finder:
 
         `shape` is the weight's.
         """
-        scale, zero = _value(self.constants, node.input[1]), np.zeros((), default)
-        scale = self.scales.get(node.input[1], scale)
-        if len(node.input) > 2 and node.input[2]:
-            stored_zero = _value(self.constants, node.input[2])
-            if stored_zero is None:
-                return None
-            zero = stored_zero
-        block = attribute_of(node, "block_size", 0)
-        known = zero.dtype in INTEGERS or zero.dtype in by_dtype()
-        if scale is None or not known or scale.dtype.kind != "f":
+        scale = self.scales.get(node.input[1], _value(self.constants, node.input[1]))
+        has_zero = len(node.input) > 2 and node.input[2]
+        zero = _value(self.constants, node.input[2]) if has_zero else np.zeros((), default)
+        if scale is None or zero is None or scale.dtype.kind != "f":
             return None
+        if zero.dtype not in INTEGERS and zero.dtype not in by_dtype():
+            return None
+        block = attribute_of(node, "block_size", 0)
         if not block:
             return (scale, zero) if scale.ndim <= 1 else None
         scale = np.repeat(scale, block, _axis(node))
@@ -210,7 +206,6 @@ def weight_of(proto: onnx.ModelProto, site: Site) -> Array | None:
 ROOM = 1 << 27  # bytes of one model's tensors in a batch, unless one sample takes more
 MOST_SAMPLES = 32  # of a batch
 TINY = 1e-300
-GROWS_DB = 1.0
 
 
 @dataclass(frozen=True)
@@ -252,7 +247,7 @@ class Layerwise:
 
     def grows(self, count: int = 3) -> tuple[LayerFigure, ...]:
         """Return before which tensors the error grows most, by 1 dB or more."""
-        growing = [figure for figure in self.figures if (figure.growth_db or 0.0) >= GROWS_DB]
+        growing = [figure for figure in self.figures if (figure.growth_db or 0.0) >= 1.0]
         return tuple(sorted(growing, key=lambda figure: -(figure.growth_db or 0.0))[:count])
 
 
@@ -260,7 +255,7 @@ class Layerwise:
 class _Sums:
     """Powers of one tensor: of the signal, and of the error that arrives, is added, leaves."""
 
-    powers: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
+    powers: Values = field(default_factory=lambda: np.zeros(4))
     values: int = 0
     clipped: int = 0
     ends: tuple[Array, Array] | None = None  # the least and the largest value of each channel
@@ -301,8 +296,8 @@ def compare_layers(
     sites, unknown = find_sites(quantized.proto)
     moved = set(quantization_record(quantized.proto).get("moved", ()))
     tensors = {site.tensor for site in sites if not site.is_weight} - moved
-    base = _closest(reference, tensors)
     floats = (reference, prepare(reference))
+    base = max(floats, key=lambda model: len(tensors & _tensors(model.proto)))
     sums = [
         _weight_sums(floats, quantized, site)
         if site.is_weight and site.reader not in moved
@@ -339,16 +334,6 @@ def _run(
                 sums.add(site, expected, actual)
 
 
-def _closest(reference: Model, tensors: set[str]) -> Model:
-    """Return the reference, or it prepared for Q/DQ if that has more of the tensors."""
-    if tensors <= _tensors(reference.proto):
-        return reference
-    return max(
-        (reference, prepare(reference)),
-        key=lambda candidate: len(tensors & _tensors(candidate.proto)),
-    )
-
-
 def _tensors(proto: onnx.ModelProto) -> set[str]:
     written = {name for node in proto.graph.node for name in node.output}
     return written | {value.name for value in proto.graph.input}
@@ -367,10 +352,8 @@ def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums
     BatchNorm may have been folded into them.
     """
     candidates = [_sums_of_weight(model, quantized, site) for model in floats]
-    known = [sums for sums in candidates if sums.values]
-    return min(
-        known, key=lambda sums: sums.powers[2] / max(sums.powers[0], TINY), default=candidates[0]
-    )
+    known = filter(lambda sums: sums.values, candidates)
+    return min(known, key=lambda sums: sums.powers[2] / max(sums.powers[0], TINY), default=_Sums())
 
 
 def _sums_of_weight(reference: Model, quantized: Model, site: Site) -> _Sums:

@@ -15,7 +15,6 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.data.issues import DataIssue
@@ -23,7 +22,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import Mean
 from trtcal.evaluate.boxes import SELECTED, Boxes, Decoder
 from trtcal.evaluate.constant_answers import no_better
-from trtcal.evaluate.per_sample import Array, Values
+from trtcal.evaluate.per_sample import Array, Labels, Values
 from trtcal.evaluate.tasks import PRECISIONS, Task
 from trtcal.metrics import metric_of
 from trtcal.stats import LEVEL, Corpus, Mask, bootstrap, one_sided
@@ -33,7 +32,6 @@ BOXES_COUNTED = 100  # boxes of a sample, those of the highest scores, as in COC
 IN_SHARES = 2.0  # coordinates up to which boxes are in shares of the image, not in pixels
 SOME = 256  # samples from which it is read whether boxes are (x, y) or (y, x)
 RECALLS = np.linspace(0.0, 1.0, 101)
-EPS = float(np.spacing(1))
 
 
 class Matches(NamedTuple):
@@ -44,8 +42,8 @@ class Matches(NamedTuple):
     which do not count. `objects` is the number of annotated ones in each sample.
     """
 
-    samples: npt.NDArray[np.int64]
-    right: npt.NDArray[np.int64]
+    samples: Labels
+    right: Labels
     ignored: Mask
     objects: Values
 
@@ -65,7 +63,7 @@ def _of_category(matches: Matches, weights: Values) -> Values:
     boxes = np.where(ignored, 0.0, counted[:-1]) if ignored.any() else counted[:-1]
     boxes = np.broadcast_to(boxes.cumsum(-1), matches.ignored.shape)
     boxes = np.append(boxes, np.full((len(right), 1), np.inf), axis=1)
-    precisions = right / np.maximum(np.take_along_axis(boxes, matches.right, 1), EPS)
+    precisions = right / np.maximum(np.take_along_axis(boxes, matches.right, 1), np.spacing(1))
     best = np.maximum.accumulate(precisions[:, ::-1], axis=1)[:, ::-1]
     best = np.append(best, np.zeros((len(best), 1)), axis=1)
     recalls = right / float(matches.objects @ weights)

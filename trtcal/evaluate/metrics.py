@@ -105,11 +105,6 @@ class Loss:
             return -math.inf
         return -10 * math.log10(self.noise) if self.noise > 0 else math.inf
 
-    @property
-    def drop(self) -> float | None:
-        """Points lost: of top-1, without labels of agreement with the float model."""
-        return self.disagreement if self.top1_drop is None else self.top1_drop
-
     def of(self, measure: str) -> float:
         """Return `kl` or `noise`, the two that add up over layers."""
         value = self.kl if measure == "kl" and self.is_fit else self.noise
@@ -143,8 +138,6 @@ def task_rows(
     expected, actual, size = batch
     task = reader.read(expected, size, labels, inputs)
     both = [task.rows(outputs, size) for outputs in (expected, actual)]
-    if list(task.kinds.values()) == ["classes"]:
-        return rows_of([np.asarray(both[0][0])], [np.asarray(both[1][0])], labels)
     figures = task.compare(both[0], both[1], labels)
     if "error" not in figures:
         figures |= {"error": 1 - figures["agreement"], "signal": np.ones(size)}
@@ -152,7 +145,7 @@ def task_rows(
     kept = (name for name in NOISE_FIGURES if name in figures and name not in left_out)
     rows = {name: figures[name] for name in kept}
     if "top1" in figures:
-        rows["lost"] = task.compare(both[0], both[0], labels)["top1"] - figures["top1"]
+        rows["lost"] = task.of_labels(both[0], both[0], labels)["top1"] - figures["top1"]
     return rows
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.errors import InputError
 from trtcal.evaluate.boxes import Boxes, Decoder, cells_of, found_again, names_of
 from trtcal.evaluate.per_sample import (
+    Array,
+    Values,
     absolute_error,
     check_finite,
     distances,
@@ -23,9 +23,8 @@ from trtcal.evaluate.per_sample import (
     peak_signal,
 )
 from trtcal.metrics import DECIDING, FLOATING, PSNR
+from trtcal.stats import Mask
 
-Array = npt.NDArray[Any]
-Values = npt.NDArray[np.float64]
 Figures = dict[str, Values]
 """Figure -> its values, each of shape (samples,), float64."""
 
@@ -134,7 +133,9 @@ class Output:
         self._check_shapes(expected, actual)
         check_finite(expected, actual)
         figures = distances([expected], [actual], len(expected))
-        return figures | {"relative_error": relative_errors(figures)}
+        signal, error = figures["signal"], figures["error"]
+        shares = np.divide(error, signal, out=np.where(error > 0, 1.0, 0.0), where=signal > 0)
+        return figures | {"relative_error": np.sqrt(shares)}
 
     def _check_shapes(self, expected: Array, actual: Array) -> None:
         if expected.shape != actual.shape:
@@ -144,18 +145,10 @@ class Output:
             )
 
 
-def _share(same: npt.NDArray[np.bool_]) -> Values:
+def _share(same: Mask) -> Values:
     """Return the share of each sample's decisions that are the same, 1 where there are none."""
     rows = same.reshape(len(same), -1)
     return rows.astype(np.float64).mean(1) if rows.shape[1] else np.ones(len(rows))
-
-
-def relative_errors(figures: Mapping[str, Values]) -> Values:
-    """Return the error's Euclidean norm over the reference's; of a zero reference 0 or 1."""
-    broken = np.where(figures["error"] > 0, 1.0, 0.0)
-    signal = figures["signal"]
-    ratio = np.divide(figures["error"], signal, out=broken, where=signal > 0)
-    return np.asarray(np.sqrt(ratio))
 
 
 def peak_of(rows: Array) -> float:

@@ -66,10 +66,10 @@ class _Run:
         self.outputs = [value.name for value in proto.graph.output]
         self.tensors = tensors
         reduced = showing(proto, (f"{name} peak" for name in tensors))
-        for name in tensors:
-            parts = [name], [f"{name} magnitude"], [f"{name} peak"]
-            reduced.graph.node.append(helper.make_node("Abs", *parts[:2]))
-            reduced.graph.node.append(helper.make_node("ReduceMax", *parts[1:], keepdims=0))
+        ends = {" zero": 0.0, " infinity": math.inf}.items()
+        scalars = (helper.make_tensor(name, TensorProto.FLOAT, (), [end]) for name, end in ends)
+        reduced.graph.initializer.extend(scalars)
+        reduced.graph.node.extend(node for name in tensors for node in _peak(name))
         self.session = open_session(reduced, as_it_is=True, arena=False)
 
     def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
@@ -82,10 +82,17 @@ class _Run:
         highest = np.zeros(len(self.tensors))
         for feeds in batches:
             values = self.read(feeds, [f"{name} peak" for name in self.tensors])
-            finite = [np.where(np.isfinite(array), array, 0.0).max() for array in values]
-            highest = np.maximum(highest, finite)
+            highest = np.maximum(highest, [float(peak) for peak in values])
             progress(len(next(iter(feeds.values()))))
         return dict(zip(self.tensors, highest.tolist(), strict=True))
+
+
+def _peak(tensor: str) -> Iterable[onnx.NodeProto]:
+    magnitude, below, finite = (f"{tensor} {part}" for part in ("magnitude", "below", "finite"))
+    yield helper.make_node("Abs", [tensor], [magnitude])
+    yield helper.make_node("Less", [magnitude, " infinity"], [below])
+    yield helper.make_node("Where", [below, magnitude, " zero"], [finite])
+    yield helper.make_node("ReduceMax", [finite], [f"{tensor} peak"], keepdims=0)
 
 
 def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.ModelProto:

@@ -35,7 +35,14 @@ def compare_rows(
     label.
     """
     size = next(iter(reference[0].shape), 0)
-    check_outputs(reference, variant, size)
+    for before, after in zip(reference, variant, strict=True):
+        are_alike = before.shape == after.shape and before.shape[:1] == (size,)
+        if not are_alike or before.dtype.kind not in "fiub":
+            raise InputError(
+                f"outputs of shapes {before.shape} and {after.shape} can't be compared",
+                "every output needs one row per sample, the same in reference and variant",
+            )
+        check_finite(before, after)
     return distances(reference, variant, size) | by_class(reference[0], variant[0], labels)
 
 
@@ -120,23 +127,21 @@ def correctness(scores: Array, labels: Labels) -> dict[str, Values]:
 
 
 def divergence(expected: Array, actual: Array) -> Values:
-    """Return KL(expected || made) of each row's class probabilities, in nats.
+    """Return KL(expected || actual) of each row's class probabilities, in nats.
 
     Rows that are no probabilities are taken for logits.
     """
     rows = expected.astype(np.float64)
     are_shares = bool((rows >= 0).all() and (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
     p, q = (_probabilities(scores.astype(np.float64), are_shares) for scores in (expected, actual))
-    nats: Values = np.maximum((p * (np.log(p) - np.log(q))).sum(1), 0.0)
-    return nats
+    return np.asarray(np.maximum((p * (np.log(p) - np.log(q))).sum(1), 0.0))
 
 
 def _probabilities(rows: Values, are_shares: bool) -> Values:
     """Return rows as probabilities: those given, or the softmax of logits."""
     powers = np.maximum(rows, 0.0) if are_shares else np.exp(rows - rows.max(1, keepdims=True))
     powers = np.maximum(powers, LEAST_PROBABILITY)
-    shares: Values = powers / powers.sum(1, keepdims=True)
-    return shares
+    return np.asarray(powers / powers.sum(1, keepdims=True))
 
 
 def peak_signal(error: Values, peak: float) -> Values:
@@ -177,18 +182,6 @@ def class_scores(output: Array) -> Array | None:
     return output.reshape(len(output), -1) if output.shape[1] > 1 else None
 
 
-def check_outputs(reference: Sequence[Array], variant: Sequence[Array], size: int) -> None:
-    """`InputError` unless both have the same shapes, one row a sample, and finite numbers."""
-    for before, after in zip(reference, variant, strict=True):
-        are_alike = before.shape == after.shape and before.shape[:1] == (size,)
-        if not are_alike or before.dtype.kind not in "fiub":
-            raise InputError(
-                f"outputs of shapes {before.shape} and {after.shape} can't be compared",
-                "every output needs one row per sample, the same in reference and variant",
-            )
-        check_finite(before, after)
-
-
 def check_finite(*outputs: Array) -> None:
     """`InputError` if an output has NaN or infinite values."""
     if not all(np.isfinite(output).all() for output in outputs):
@@ -198,9 +191,9 @@ def check_finite(*outputs: Array) -> None:
         )
 
 
-def check_labels(labels: Labels | None, classes: int) -> None:
+def check_labels(labels: Labels, classes: int) -> None:
     """`InputError` if a label is none of the classes."""
-    if labels is not None and not ((labels >= 0) & (labels < classes)).all():
+    if not ((labels >= 0) & (labels < classes)).all():
         wrong = labels[(labels < 0) | (labels >= classes)][0]
         raise InputError(
             f"label {wrong} is not one of the {classes} classes of the model (0 to {classes - 1})",

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from trtcal.backends.lowering import lower
@@ -51,7 +50,7 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
 class Batch:
     """Samples by their numbers: the reference's outputs, those of variants, the inputs' forms."""
 
-    numbers: npt.NDArray[np.int64]
+    numbers: Labels
     size: int
     labels: Labels | None
     expected: Outputs
@@ -154,7 +153,7 @@ class _OwnStates:
         return outputs
 
 
-class Recording:
+class Recording(AbstractContextManager["Recording"]):
     """A replay of the reference alone, kept for variants that come later. A context manager.
 
     Samples and outputs stay in memory up to `room` bytes, the others in temporary files. Variants run
@@ -175,9 +174,6 @@ class Recording:
         for batch in replay(partial(self._record, reference), (), batches, labels):
             self.spill.keep("expected", len(self.heads), batch.expected)
             self.heads.append(replace(batch, expected={}, outputs=()))
-
-    def __enter__(self) -> Recording:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -78,18 +78,22 @@ class Speed(SpeedupEstimate):
         """The figure with its interval, or why there is none."""
         if self.is_too_small:
             return f"too small to estimate: {self.time.kernels} kernels, launch time decides"
-        exact = self.low == self.high
-        ends = "" if exact else f" ({self.low:.3g} to {self.high:.3g})"
-        about = "" if exact else "about "
-        return f"{about}{self.ratio:.3g} times the speed of {self.against}{ends}"
+        text = f"{self.ratio:.3g} times the speed of {self.against}"
+        is_exact = self.low == self.high
+        return text if is_exact else f"about {text} ({self.low:.3g} to {self.high:.3g})"
 
     def to_document(self) -> dict[str, object]:
         """Return the JSON form."""
-        ends = {name: getattr(self, name) for name in ("against", "ratio", "low", "high")}
-        source = self.time.engine if self.is_too_small else self.time.source
-        words = {"sentence": self.sentence, "source": source}
-        ends["too_small"] = self.is_too_small
-        return {**vars(self.time), **ends, "against_kernels": self.other.kernels, **words}
+        return {
+            **vars(self.time),
+            **{
+                name: getattr(self, name)
+                for name in ("against", "ratio", "low", "high", "sentence")
+            },
+            "too_small": self.is_too_small,
+            "against_kernels": self.other.kernels,
+            "source": self.time.engine if self.is_too_small else self.time.source,
+        }
 
 
 def sizes_of(model: Model, given: ShapeRanges, data: ShapeRanges | None = None) -> ShapeRanges:
@@ -140,7 +144,7 @@ def sized(engine: Engine, given: ShapeRanges, model: Model | None, gpu: Target) 
         every = [_layers(model, gpu, each) for each in shapes]
     else:
         batches = [of[0] for of in next(iter(given.values()), [(n,) for n in DEFAULT_BATCHES])]
-        every = [at_batch(engine.layers, batch) for batch in batches]
+        every = [tuple(_at_batch(layer, batch) for layer in engine.layers) for batch in batches]
     if every[0] == every[-1]:
         return [(SIZES[1], _first(every[0]), every[0])]
     return list(zip(SIZES, batches, every, strict=True))
@@ -156,24 +160,20 @@ def estimates_of(sizes: Sequence[Sized], gpu: Target, compiler: str) -> Document
     return {**known[len(known) // 2], "sizes": known} if known else None
 
 
-def at_batch(layers: Iterable[Layer], batch: int) -> tuple[Layer, ...]:
-    """Return layers for a batch, where their first axis is known only at run time."""
-    return tuple(_at_batch(layer, batch) for layer in layers)
-
-
 def _at_batch(layer: Layer, batch: int) -> Layer:
-    def fixed(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
-        firsts = ((tensor, (batch, *tensor.shape[1:])) for tensor in tensors)
-        return tuple(replace(t, shape=shape) if t.shape[:1] == (-1,) else t for t, shape in firsts)
+    """Return a layer for a batch, where its first axis is known only at run time."""
 
-    inputs, outputs = fixed(layer.inputs), fixed(layer.outputs)
+    def fixed(tensor: TensorInfo) -> TensorInfo:
+        is_open = tensor.shape[:1] == (-1,)
+        return replace(tensor, shape=(batch, *tensor.shape[1:])) if is_open else tensor
+
+    inputs, outputs = tuple(map(fixed, layer.inputs)), tuple(map(fixed, layer.outputs))
     is_dynamic = (inputs, outputs) != (layer.inputs, layer.outputs)
     macs = layer.macs * batch if layer.macs and is_dynamic else layer.macs
     return replace(layer, inputs=inputs, outputs=outputs, macs=macs)
 
 
 def _first(layers: Sequence[Layer]) -> int:
-    """Return the batch of layers whose sizes are known."""
     shapes = (tensor.shape for layer in layers for tensor in layer.inputs)
     return next((shape[0] for shape in shapes if shape), 1)
 
@@ -187,7 +187,7 @@ def of_build(build: Build) -> TargetTime | None:
         device = build.gpu or build.target
         exact = TimeEstimate(ms, ms, ms, kernels, 0, device, compiler, too_small=False)
         return TargetTime(**vars(exact), target=build.target, batch=0, is_measured=True)
-    layers = at_batch(build.layers, DEFAULT_BATCHES[1])
+    layers = [_at_batch(layer, DEFAULT_BATCHES[1]) for layer in build.layers]
     listed = estimate_engine(layers, find_target(gpu), compiler=compiler) if gpu else None
     if listed is None:
         return None
@@ -196,12 +196,11 @@ def of_build(build: Build) -> TargetTime | None:
 
 def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
     """Return how many times as fast one is; of a measured and an estimated one by both intervals."""
-    ratio = slow.ms / fast.ms
+    known = speedup(slow, fast)
+    low, high = known.low, known.high
     if fast.is_measured or slow.is_measured:
-        ends = slow.low_ms / fast.high_ms, slow.high_ms / fast.low_ms
-        return Speed(ratio, *ends, against, fast, slow)
-    estimate = speedup(slow, fast)
-    return Speed(estimate.ratio, estimate.low, estimate.high, against, fast, slow)
+        low, high = slow.low_ms / fast.high_ms, slow.high_ms / fast.low_ms
+    return Speed(known.ratio, low, high, against, fast, slow)
 
 
 def best_known(times: Sequence[TargetTime], builds: Iterable[Build]) -> tuple[TargetTime, ...]:

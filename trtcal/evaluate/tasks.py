@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.config import Tasks
 from trtcal.data.coco import are_boxes
@@ -29,11 +27,10 @@ from trtcal.evaluate.clues import (
     weigh,
 )
 from trtcal.evaluate.outputs import Figures, Output, peak_of, samples_first
-from trtcal.evaluate.per_sample import Labels, by_class, distances
+from trtcal.evaluate.per_sample import Array, Labels, by_class, distances
 from trtcal.limits import Judgement
-from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST, Metric
+from trtcal.metrics import METRICS, OF_OUTPUTS, OUTPUTS, RAW, SQNR, UNJUDGED, WORST
 
-Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
 """Each output that counts, samples along the first axis."""
 
@@ -131,10 +128,7 @@ class Task:
         return {name: known[0][name] for name in {*known[0]} - {*WORST}} if known else {}
 
     def fitting(self, rows: Rows, labels: Labels | None) -> Task:
-        """Return the task with the figures that labels give.
-
-        `made` are the reference's rows of the first samples, and the labels are theirs.
-        """
+        """Return the task with the figures that the labels of the reference's first rows give."""
         if labels is None:
             return self
         if are_boxes(labels):
@@ -190,10 +184,7 @@ class TaskRecord:
     def lines(self) -> list[str]:
         """What is printed of it: the kinds of its outputs, and why each was guessed."""
         kinds = ", ".join(f"{name} ({kind})" for name, kind in self.outputs.items())
-        return [
-            f"task {self.name}: {kinds}",
-            *(f"guessed: {guess}" for guess in self.guesses),
-        ]
+        return [f"task {self.name}: {kinds}", *(f"guessed: {guess}" for guess in self.guesses)]
 
 
 SUGGESTED = f"{SQNR} >= 30"
@@ -235,12 +226,10 @@ def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
     return sorted(
         name
         for name, kind in kinds.items()
-        if not any(_is_about(row, kind, first[kind] == name) for row in rows)
+        if not any(
+            kind in row.kinds and (first[kind] == name or not row.is_of_first) for row in rows
+        )
     )
-
-
-def _is_about(metric: Metric, kind: str, is_first: bool) -> bool:
-    return kind in metric.kinds and (is_first or not metric.is_of_first)
 
 
 def check_limits(task: Task, metrics: Iterable[str]) -> None:
@@ -263,18 +252,13 @@ def _compares_values(metric: str) -> bool:
     return len(kinds) > 1 and "boxes" not in kinds
 
 
-def no_usual_limit(outputs: Sequence[str]) -> str:
-    """Return why outputs without a default limit leave a verdict open, and what would decide."""
+def as_suggestions(judgements: Iterable[Judgement], outputs: Sequence[str]) -> list[Judgement]:
+    """Return judgements of outputs without a default limit as suggestions, which decide nothing."""
     have = "has" if len(outputs) == 1 else "have"
-    return (
+    reason = (
         f"{some(outputs)} {have} no default limit: give one, such as "
         f'--limit "{SUGGESTED}", choose the outputs to judge with --outputs, or give --task'
     )
-
-
-def as_suggestions(judgements: Iterable[Judgement], outputs: Sequence[str]) -> list[Judgement]:
-    """Return judgements of outputs without a default limit as suggestions, which decide nothing."""
-    reason = no_usual_limit(outputs)
     return [replace(judgement, reason=reason, is_suggested=True) for judgement in judgements]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
-from trtcal.evaluate.accuracy import Mean, contrasted, doubted, of_ratio, sqnr_interval
+from trtcal.evaluate.accuracy import doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.overflow import judge_findings
 from trtcal.evaluate.target_times import speed_of
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
@@ -22,7 +22,7 @@ from trtcal.limits import (
     parse_limits,
 )
 from trtcal.metrics import COVERAGE, FILES, HIGHER, METRICS, OUTPUTS, SQNR, TIMES, metric_of
-from trtcal.stats import LEVEL, Interval, holm_levels, one_sided, paired_difference
+from trtcal.stats import LEVEL, Interval, holm_levels
 
 if TYPE_CHECKING:
     from trtcal.evaluate.comparison import Comparison, Row
@@ -33,7 +33,7 @@ Judged = dict[str, tuple[Judgement, ...]]
 
 def is_compared(limit: Limit) -> bool:
     """Tell whether a limit is about what a comparison measures, figures of own metrics included."""
-    return limit.about.is_measured
+    return limit.about.of in READERS
 
 
 def with_default(comparison: Comparison) -> tuple[Limit, ...]:
@@ -76,8 +76,8 @@ def judge_variants(comparison: Comparison) -> Judged:
     def judged(index: int, level: float) -> tuple[Judgement, ...]:
         judgements = judge_row(limits, rows[index], reference, level)
         suggestions = judge_row(suggested, rows[index], reference, level)
-        held = (contrasted(each, comparison.task.contrast, base_of) for each in judgements)
-        known = (doubted(each, comparison.issues) for each in held)
+        doubts = comparison.task.contrast, base_of, comparison.issues
+        known = (doubted(each, *doubts) for each in judgements)
         overflow = judge_findings(rows[index].findings, rows[index].name)
         return (*overflow, *known, *as_suggestions(suggestions, undefined))
 
@@ -110,12 +110,11 @@ def falls_short(comparison: Comparison) -> bool:
 
 def _is_lower(row: Row) -> bool:
     """Tell whether the whole 95 % interval of the change of a figure of the labels is below zero."""
-    drop = row.accuracy.top1_drop_interval
-    means = [metric_of(name) for name in row.means if metric_of(name).better == HIGHER]
-    return (drop is not None and drop[0] > 0) or any(
+    metrics = [metric for metric in map(metric_of, row.means) if metric.needs_labels]
+    return any(
         row.means[metric.name].difference(LEVEL, metric.reach).high < 0
-        for metric in means
-        if metric.needs_labels
+        for metric in metrics
+        if metric.better == HIGHER
     )
 
 
@@ -131,30 +130,19 @@ def judge_row(
 ) -> tuple[Judgement, ...]:
     """Hold one variant to the limits that are about it."""
     return tuple(
-        _judge(limit, row, reference, one_sided(level) if _is_of_pairs(limit, row) else level)
-        for limit in limits
-        if limit.is_about(row.name)
+        _judge(limit, row, reference, level) for limit in limits if limit.is_about(row.name)
     )
 
 
 def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:
+    mean = row.means.get(limit.about.drop_of or limit.metric)
+    level = mean.level(limit, level) if mean else level
     ends = None if limit.in_slices else READERS[limit.about.of](limit, row, reference, level)
     if ends is None:
         return Judgement(limit, row.name, None, _reason(limit, row))
     samples = row.accuracy.samples if limit.about.of == OUTPUTS else None
     level = LEVEL if row.times and limit.about.of == TIMES else level  # an estimate has its own
     return Judgement(limit, row.name, Figure(ends.value, ends.low, ends.high, samples, level))
-
-
-def _is_of_pairs(limit: Limit, row: Row) -> bool:
-    if limit.about.drop_of or (limit.is_change and limit.metric in DROPS):
-        return True
-    mean = row.means.get(limit.metric)
-    return limit.is_change and mean is not None and mean.lost is not None
-
-
-DROPS = {metric.drop_of for metric in METRICS.values() if metric.drop_of}
-"""The metrics whose losses and wins are counted."""
 
 
 def _reason(limit: Limit, row: Row) -> str:
@@ -175,40 +163,13 @@ def _reason(limit: Limit, row: Row) -> str:
 
 def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
     """Return a figure of the outputs with its interval; None if it was not measured."""
-    if limit.about.drop_of or (limit.metric in DROPS and limit.is_change):
-        return _change_of_pairs(limit, row, reference, level)
     if limit.metric == SQNR:
         noises = [output.noise for output in row.outputs if output.noise is not None]
         if limit.is_change or not noises:
             return None
         return sqnr_interval(max(noises, key=lambda noise: noise.mean), level)
-    return _of_mean(limit, row.means[limit.metric], level) if limit.metric in row.means else None
-
-
-def _of_mean(limit: Limit, mean: Mean, level: float) -> Interval | None:
-    metric = limit.about
-    if not limit.is_change:
-        return mean.interval(level, metric.reach).scaled(metric.factor)
-    change = mean.difference(level, metric.reach, metric.worst == "least")
-    if metric.is_share:
-        change = change.within(-1.0, 1.0)
-    if limit.is_relative:
-        base = mean.value.mean - mean.change.mean
-        return change.scaled(100.0 / abs(base)) if base else None
-    return change.scaled(metric.factor)
-
-
-def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
-    """Return the change of a share of right answers, in points or in percent."""
-    accuracy = row.accuracy
-    if accuracy.top1_lost is None or accuracy.top1_won is None:
-        return None
-    counts = (accuracy.top1_lost, accuracy.top1_won, accuracy.samples)
-    drop = paired_difference(*counts, level, strict=True).scaled(100.0)
-    base = reference.accuracy.top1
-    if limit.about.drop_of:
-        return drop
-    return drop.scaled(-100.0 / base if limit.is_relative and base else -1.0)
+    mean = row.means.get(limit.about.drop_of or limit.metric)
+    return mean.held(limit, level, limit.about.worst == "least") if mean else None
 
 
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

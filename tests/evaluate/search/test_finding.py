@@ -62,7 +62,7 @@ def test_a_limit_of_time_cuts_every_stage_and_says_so(make):
         f"builds of {count} of {count} plans",
     )
     assert len(none.found.measured) == 2
-    assert "no time to build" in none.costs.label
+    assert "no time to build" in none.costs.source
     assert not none.builds
     some = find(one, time_limit_s=5.0, clock=Clock())
     assert some.missing == ("the sensitivities of 2 of 6 layers", "plans")

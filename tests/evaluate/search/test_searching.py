@@ -53,7 +53,7 @@ class Table:
         for plan, loss in self.losses.items():
             ms = self.costs.plan_ms(plan)
             macs = self.costs.work.coverage(plan).share
-            yield Point(plan, loss, ms, self.costs.baseline_ms / ms, macs)
+            yield Point(plan, loss, ms, self.costs.baseline.plan_ms(()) / ms, macs)
 
 
 @pytest.mark.parametrize("seed", slow_but(range(2), 0))

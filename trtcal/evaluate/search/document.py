@@ -12,7 +12,6 @@ from trtcal.documents import Document, write_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import __version__
 from trtcal.evaluate.ab_rule import Answer
-from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Choice, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
@@ -45,7 +44,8 @@ def write_search(
         row["command"] = _command(model.path, *files, path)
         row["recommended"] = point is result.found.recommended
         rows.append(row)
-    findings = result.found
+    findings, over = result.found, result.found.over_float
+    judged = settings.limits.judge(findings.recommended) if findings.recommended else ()
     body: Document = {
         "kind": "search",
         "schema_version": 2,
@@ -59,25 +59,20 @@ def write_search(
         },
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
-        "costs": result.costs.label,
+        "costs": f"{result.costs.source}; estimated for {result.costs.target.name}",
         "float_precision": settings.precision,
         "beyond_float16": sorted(result.beyond),
         "front": rows,
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
         "reason": findings.reason,
-        "judged": [
-            judgement.to_document()
-            for point in findings.front
-            if point is findings.recommended
-            for judgement in settings.limits.judge(point)
-        ],
+        "judged": [judgement.to_document() for judgement in judged],
         "reliefs": [_relief(relief) for relief in findings.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
         "int8_pays": findings.int8_pays,
         "tested": _tested(result),
         "beside_int8": result.beside and _beside(*result.beside),
-        "int8_over_float": findings.over_float and _over_float(findings.over_float),
+        "int8_over_float": over and {**asdict(over), "pays": pays(over)},
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in findings.measured],
@@ -115,7 +110,8 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "narrow_layers": _narrow(point.plan),
         "size_mb": point.size_mb,
         "finite": point.loss.is_fit,
-        **_loss(point.loss),
+        "loss": point.loss.to_document(),
+        "sqnr_db": None if math.isinf(point.loss.sqnr_db) else point.loss.sqnr_db,
         "int8_macs": point.int8_macs,
         "cost_ms": point.cost_ms,
         "cost_interval_ms": point.cost_interval,
@@ -135,20 +131,11 @@ def _beside(speed: SpeedupEstimate, answer: Answer) -> dict[str, Any]:
     return {"speed": speed.ratio, "speed_interval": ends, **answer.to_document()}
 
 
-def _over_float(ratio: SpeedupEstimate) -> dict[str, Any]:
-    return {**asdict(ratio), "pays": pays(ratio)}
-
-
 def _coverage(result: Result) -> Coverage:
     """Return how much of the compute the recommended plan asks in INT8, else that of all layers."""
     findings, first = result.found, result.costs.precisions[0]
     every = {unit_of(name, first) for name in result.sensitivities.names}
     return result.costs.work.coverage(findings.recommended.plan if findings.recommended else every)
-
-
-def _loss(loss: Loss) -> dict[str, Any]:
-    sqnr = None if math.isinf(loss.sqnr_db) else loss.sqnr_db
-    return {"loss": loss.to_document(), "sqnr_db": sqnr}
 
 
 def _tested(result: Result) -> dict[str, Any] | None:

@@ -81,7 +81,6 @@ class Search:
         self.points: dict[Plan, Point] = {}
         self.left, self.may = evaluations, may
         self.baseline = costs.baseline.estimate(())
-        self.float_ms = costs.baseline_ms
         self.asked = bool(limits.asked)
         self.is_single = len({split(unit).layer for unit in self.units}) == 1
 
@@ -89,8 +88,7 @@ class Search:
         """Do all there is time and leave for; the extremes are always measured."""
         whole, *_ = [self._measure(frozenset(units)) for units in self.wholes.values()]
         self._measure(frozenset())
-        is_limited = self.asked
-        if not is_limited:
+        if not self.asked:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
         self._sweep(whole)
         self._aim()
@@ -98,7 +96,7 @@ class Search:
         front = pareto(self._fit, self.measure, self.goal)
         if best is not None and best not in front:  # what a limit asks for may cost both
             front = sorted([*front, best], key=lambda point: point.price(self.goal))
-        reason = self._reason(best, whole, is_limited)
+        reason = self._reason(best, whole)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
         known = tuple(front), measured, best, reason, relief, self._may
@@ -110,17 +108,16 @@ class Search:
 
     @property
     def _fit(self) -> list[Point]:
-        """The measured plans whose outputs are finite."""
         return [point for point in self.points.values() if point.loss.is_fit]
 
     def _measure(self, plan: Plan) -> Point:
         if plan not in self.points:
             self.left -= 1
-            cost, macs = self.costs.plan_ms(plan), self.costs.work.coverage(plan).share
-            mine, ratio = self.costs.estimate(plan), self.costs.over(self.baseline, plan)
+            macs, ratio = self.costs.work.coverage(plan).share, self.costs.over(self.baseline, plan)
+            mine = self.costs.estimate(plan)
             ends = (mine.low_ms, mine.high_ms), (ratio.low, ratio.high)
             loss, size = self.evaluate(plan), self.costs.size_mb(plan)
-            self.points[plan] = Point(plan, loss, cost, ratio.ratio, macs, size, *ends)
+            self.points[plan] = Point(plan, loss, mine.ms, ratio.ratio, macs, size, *ends)
             self.surrogate.learn([(point.plan, point.loss.of(self.measure)) for point in self._fit])
         return self.points[plan]
 
@@ -132,9 +129,8 @@ class Search:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
         lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.plan)
         for share in SWEEP:
-            most = share * lost
             shares = self.surrogate.by_unit()
-            self._try(self.programme.cheapest(shares, most, goal=self.goal))
+            self._try(self.programme.cheapest(shares, share * lost, goal=self.goal))
 
     def _aim(self) -> None:
         """Solve for the limits, again with what each plan taught, while there is one to hope for.
@@ -155,7 +151,7 @@ class Search:
             plan = self.programme.cheapest(shares, most, self.points, self.goal)
             small = None if plan is None else self._price(plan)
         else:
-            most_ms = self.limits.most_ms(self.float_ms)
+            most_ms = self.limits.most_ms(self.baseline.ms)
             plan = self.programme.best(shares, most_ms, self.points)
             small = None if plan is None else self.surrogate.loss(plan)
         if small is None or (best is not None and small >= self._key(best)[0]):
@@ -165,7 +161,8 @@ class Search:
     def _most_loss(self) -> float:
         """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
         sqnr_db = self.limits.bound("sqnr_db")
-        if sqnr_db is not None and not self.limits.on_classes:
+        limited = {limit.metric for limit in self.limits.asked}
+        if sqnr_db is not None and limited.isdisjoint({"top1", "agreement"}):
             return float(10 ** (-(sqnr_db + self.limits.margin("sqnr_db")) / 10))
         return sum(self._bracket()) / 2
 
@@ -216,9 +213,7 @@ class Search:
         while best is not None and self._may:
             for plan in self._neighbours(best):
                 point = self._try(plan)
-                if point is None:
-                    break
-                if point is self._best():
+                if point is None or point is self._best():
                     break
             after = self._best()
             if after is best:
@@ -230,7 +225,7 @@ class Search:
         """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
         neighbours = []
         high = max(self._bracket()) if self.limits.on_loss else float("inf")
-        most_ms = self.limits.most_ms(self.float_ms)
+        most_ms = self.limits.most_ms(self.baseline.ms)
         for plan in _changed(best.plan, self.units):
             if plan in self.points:
                 continue
@@ -244,7 +239,7 @@ class Search:
             neighbours = [row for row in neighbours if row[0] < 1.1 * now]
         return [plan for *_, plan in sorted(neighbours, key=lambda row: row[:2])][: len(self.units)]
 
-    def _reason(self, best: Point | None, whole: Point, is_limited: bool) -> str:
+    def _reason(self, best: Point | None, whole: Point) -> str:
         plain, count = self.points[frozenset()], len(self.points)
         if best is None and (not self.is_single or self.limits.broken(plain)):
             return NONE_HOLDS
@@ -257,7 +252,7 @@ class Search:
         held = "hold the limits"
         if self.limits.tested:
             held += f" with a margin for the test on {self.limits.tested} samples"
-        among = f"{what} of the {count} measured plans that {held if is_limited else kept}"
+        among = f"{what} of the {count} measured plans that {held if self.asked else kept}"
         speed = (
             f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} with all in {narrow})"
         )

@@ -128,11 +128,6 @@ class Limits:
         """Whether the loss is limited."""
         return bool(self.losses.asked)
 
-    @property
-    def on_classes(self) -> bool:
-        """Whether classes are limited: top-1 or agreement."""
-        return any(limit.metric in ("top1", "agreement") for limit in self.asked)
-
     def most_ms(self, float_ms: float) -> float:
         """Return the time that a plan may take."""
         speedup, budget = self.bound("speedup"), self.bound("latency_p50")

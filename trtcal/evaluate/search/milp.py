@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
@@ -27,6 +26,7 @@ from trtcal.evaluate.search.plan_time import (
 )
 from trtcal.evidence.times import memory_lines
 from trtcal.formats import RANGED
+from trtcal.stats import Values
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 
@@ -39,7 +39,7 @@ class Surrogate:
         positive = np.array([max(share, 0.0) for share in shares.values()])
         least = float(positive.sum()) * 1e-6 or 1e-12
         self.prior = np.maximum(positive, least)
-        self.shares: npt.NDArray[np.float64] = self.prior
+        self.shares: Values = self.prior
 
     def learn(self, measured: Sequence[tuple[Collection[Unit], float]]) -> None:
         """Move the shares as little as measured plans ask: (plan, loss) each.
@@ -66,9 +66,6 @@ class Surrogate:
     def loss(self, plan: Collection[Unit]) -> float:
         """Return what a plan will probably lose."""
         return float(sum(share for name, share in self.by_unit().items() if name in plan))
-
-
-SOLVER_S = 10.0
 
 
 class Programme:
@@ -155,10 +152,11 @@ class Programme:
         if kernel.free:
             return
         time, costs = ("time", kernel.name), self.costs
-        units = {} if kernel.unit is None else self._units_of(kernel.unit)
+        unit, forms = kernel.unit, costs.precisions if kernel.unit else ()
+        units: dict[str, Variable] = {form: ("x", unit_of(str(unit), form)) for form in forms}
         self.price[time] = 1.0
-        if kernel.unit in costs.times:
-            ms = costs.times[str(kernel.unit)]
+        if unit in costs.times:
+            ms = costs.times[str(unit)]
             self._slower(time, {x: ms[form] - ms[FLOAT] for form, x in units.items()}, ms[FLOAT])
             return
         for slope, offset in memory_lines(costs.target):
@@ -168,10 +166,6 @@ class Programme:
             slow = costs.compute_ms(kernel, FLOAT)
             quicker = {x: costs.compute_ms(kernel, form) - slow for form, x in units.items()}
             self._slower(time, quicker, costs.floor_ms + slow)
-
-    def _units_of(self, layer: str) -> dict[str, Variable]:
-        """Return the variable of a layer in each precision, those that it cannot have among them."""
-        return {precision: ("x", unit_of(layer, precision)) for precision in self.costs.precisions}
 
     def _slower(self, time: Variable, terms: Terms, fixed: float) -> None:
         self._least({time: 1.0, **{name: -factor for name, factor in terms.items()}}, fixed)
@@ -202,7 +196,7 @@ class Programme:
             integrality=whole,
             bounds=Bounds(np.zeros(len(upper)), upper),
             constraints=LinearConstraint(matrix, [number for _, number in rows], np.inf),
-            options={"time_limit": SOLVER_S},
+            options={"time_limit": 10.0},
         )
         if solution.x is None:
             return None

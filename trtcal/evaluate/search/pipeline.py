@@ -51,7 +51,6 @@ from trtcal.stats import ALPHA, LEVEL, one_sided, unseen
 FEWEST = 16  # samples that were held back, below which the recommended plan is tested on the others
 BATCH = 32
 MOST, LEFT = 512, 64  # samples that plans are measured on, unless more are asked for
-REMEMBERED = "evaluations.jsonl"
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def cache_beside(
 ) -> EvaluationCache:
     """Return what was measured by earlier searches with this output folder."""
     of = {"model": model.fingerprint, "data": dataset.fingerprint}
-    return EvaluationCache(folder / REMEMBERED, of | (reader.key if reader else {}))
+    return EvaluationCache(folder / "evaluations.jsonl", of | (reader.key if reader else {}))
 
 
 def find_plans(
@@ -229,7 +228,7 @@ def find_plans(
         samples = Subset(dataset.name, dataset, (span,))
         with crashes_as_warnings():
             tested = hold(plans, findings.recommended.plan, samples, settings)
-            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings)
+            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings.reader)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     skipped = plans.quantized(frozenset()).fp16_subgraphs.skipped
@@ -291,7 +290,7 @@ def _sensitivities(
     may: Callable[[], bool],
 ) -> dict[str, Sensitivities]:
     """Measure the layers in every precision that any of them can have."""
-    layers = sum(1 for _ in find_layers(model).layers)
+    layers = len(list(find_layers(model).layers))
     sampling = Sampling(settings.samples, may=may, reader=settings.reader)
     by_precision, failed = dict[str, Sensitivities](), list[InputError]()
     for precision in settings.precisions:
@@ -361,27 +360,23 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
     """
     limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
     protos = (plans.model.reference, plans.quantized(plan).proto)
-    return _test(protos, dataset, Question(tuple(limits)), settings, plans.model)
+    return _test(protos, dataset, Question(tuple(limits)), settings.reader)
 
 
 def _beside(
-    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, settings: SearchOptions
+    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, reader: TaskReader
 ) -> tuple[SpeedupEstimate, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
     if best.plan in (frozenset(), whole):
         return None
     protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
-    answer = _test(protos, dataset, Question(), settings, plans.model).verdict.answers[0]
+    answer = _test(protos, dataset, Question(), reader).verdict.answers[0]
     return costs.over(costs.estimate(whole), best.plan), answer
 
 
 def _test(
-    protos: Sequence[onnx.ModelProto],
-    dataset: Dataset,
-    question: Question,
-    settings: SearchOptions,
-    model: Model,
+    protos: Sequence[onnx.ModelProto], dataset: Dataset, question: Question, reader: TaskReader
 ) -> ABTest:
     """Test the second of some models beside the first; a third is what agreement is measured with."""
     with Workplace() as name:
@@ -389,14 +384,10 @@ def _test(
         for path, proto in zip(paths, protos, strict=True):
             write_onnx(path, proto)
         baseline, candidate, *others = map(open_variant, paths)
-        reader = settings.reader
         known = [spec.name for spec in baseline.outputs]  # others are those of a body
         outputs = tuple(name for name in reader.outputs if name in known)
         options = ABOptions(
-            BATCH,
-            reference=next(iter(others), None),
-            task=reader.name,
-            outputs=outputs,
+            BATCH, reference=next(iter(others), None), task=reader.name, outputs=outputs
         )
         return ab_test(baseline, candidate, dataset, question, options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,7 @@ class Plans:
         return quantize(self.model, self.calibration, self.plan(chosen, precision))
 
 
-class Reference:
+class Reference(AbstractContextManager["Reference"]):
     """A prepared float model on samples of a dataset, run once it is needed. A context manager.
 
     There are up to `samples` of them, from number `start` on. `reader` has the task that is judged.
@@ -70,9 +71,6 @@ class Reference:
         self.samples = min(samples, len(dataset) - start)
         self.names = [spec.name for spec in model.outputs]
         self.known: Recording | None = None
-
-    def __enter__(self) -> Reference:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         if self.known is not None:

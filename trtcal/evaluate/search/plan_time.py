@@ -36,26 +36,17 @@ from trtcal.quantization.weighted_ops import weight_count
 
 
 @dataclass(frozen=True)
-class Read:
-    """A tensor that a kernel reads, in the precision of the layer `unit`.
-
-    Without a unit it is read as float, or, if the kernel moves values, as what it writes.
-    """
-
-    tensor: str
-    unit: str | None = None
-
-
-@dataclass(frozen=True)
 class Kernel:
     """One kernel: `macs` multiply-accumulates, `weights` constants, one tensor written.
 
-    `moves` says that it takes and gives values of any type, `free` that it costs nothing.
+    It `reads` tensors, each in the precision of a layer; without one as float, or, if the kernel moves
+    values, as what it writes. `moves` says that it takes and gives values of any type, `free` that it
+    costs nothing.
     """
 
     name: str
     unit: str | None
-    reads: tuple[Read, ...]
+    reads: tuple[tuple[str, str | None], ...]
     writes: str
     macs: int = 0
     weights: int = 0
@@ -79,12 +70,8 @@ class Work:
         """Return how much of the compute a plan asks for in INT8."""
         chosen = dict(map(split, plan))
         units = (kernel.name for kernel in self.kernels if kernel.unit)
-        kept = {
-            name: f"in {chosen[name].upper()} by this plan"
-            if name in chosen
-            else "left in float by this plan"
-            for name in units
-        }
+        forms = {name: f"in {form.upper()}" for name, form in chosen.items()}
+        kept = {name: f"{forms.get(name, 'left in float')} by this plan" for name in units}
         return cover(self.counted, chosen, kept)
 
 
@@ -106,7 +93,6 @@ def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
 
 
 def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:
-    """Return the shapes of all tensors, as they are when the model runs."""
     names = list(dict.fromkeys(name for node in proto.graph.node for name in node.output if name))
     session = open_session(showing(proto, names), as_it_is=True)
     feeds = session.runs_of(feeds)[0]
@@ -124,7 +110,7 @@ def _kernel(
     head = next((node for node in group if node.op in MULTIPLIES), group[0])
     made = {tensor.name for node in group for tensor in node.outputs}
     reads = [
-        Read(tensor.name, node.name if node.name in units else None)
+        (tensor.name, node.name if node.name in units else None)
         for node in group
         for tensor in node.inputs
         if tensor.name in shapes and tensor.name not in made
@@ -168,18 +154,15 @@ def storage_rules(kernel: Kernel, precisions: Sequence[str] = ("int8",)) -> Iter
         yield (FLOAT, kernel.writes), _units(kernel.unit, narrow), False
     else:
         yield (FLOAT, kernel.writes), stored if kernel.moves else (), False
-    for read in kernel.reads:
+    for tensor, layer in kernel.reads:
         if kernel.moves:
-            yield (FLOAT, read.tensor), ((FLOAT, kernel.writes),), True
-            for form in narrow:
-                yield (form, read.tensor), ((form, kernel.writes),), True
-        elif read.unit is None:
-            yield (FLOAT, read.tensor), (), False
+            for form in (FLOAT, *narrow):
+                yield (form, tensor), ((form, kernel.writes),), True
         else:
-            units = _units(read.unit, narrow)
-            yield (FLOAT, read.tensor), units, False
-            for form, unit in zip(narrow, units, strict=True):
-                yield (form, read.tensor), (unit,), True
+            units = () if layer is None else _units(layer, narrow)
+            yield (FLOAT, tensor), units, False
+            for form, unit in zip(narrow, units, strict=False):
+                yield (form, tensor), (unit,), True
 
 
 def _units(layer: str, precisions: Sequence[str]) -> tuple[Variable, ...]:
@@ -201,19 +184,9 @@ class Costs:
     in_fp32: Costs | None = None
     precisions: tuple[str, ...] = ("int8",)
 
-    @property
-    def label(self) -> str:
-        """What the figures are."""
-        return f"{self.source}; estimated for {self.target.name}"
-
-    @property
-    def baseline_ms(self) -> float:
-        """What the network takes in FP32, over which plans are faster; of given times, all float."""
-        return self.baseline.plan_ms(())
-
     @functools.cached_property
     def baseline(self) -> Costs:
-        """The costs of the network in FP32."""
+        """The costs of the network in FP32, over which plans are faster; of given times, all float."""
         return self.in_fp32 or (self if self.times else replace(self, precision="fp32"))
 
     @property
@@ -298,15 +271,15 @@ class Costs:
         for precision in self.precisions if kernel.unit is not None else ():
             spared = FORMATS[precision].moved_bits / 8 - self.float_bytes
             terms["x", unit_of(str(kernel.unit), precision)] = kernel.weights * spared
-        passed = [read.tensor for read in kernel.reads] if kernel.moves else []
+        passed = [tensor for tensor, _ in kernel.reads] if kernel.moves else []
         for size in (self.work.sizes[name] for name in (kernel.writes, *passed)):
             for form in narrow:
                 terms[form, kernel.writes] += size
             terms[FLOAT, kernel.writes] += size * self.float_bytes
-        for read in () if kernel.moves else kernel.reads:
-            size = self.work.sizes[read.tensor]
+        for tensor, layer in () if kernel.moves else kernel.reads:
+            size = self.work.sizes[tensor]
             fixed += size * self.float_bytes
-            for variable in _units(read.unit, narrow) if read.unit is not None else ():
+            for variable in () if layer is None else _units(layer, narrow):
                 terms[variable] += size * less
         return terms, fixed
 
@@ -340,11 +313,10 @@ def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Time
     A kernel's time goes to the first of its layers, as the others are computed in it.
     """
     pair = {"int8": _times(units, int8), FLOAT: _times(units, floats)}
-    known = pair["int8"].keys() & pair[FLOAT].keys()
     return {
         name: {precision: times[name] for precision, times in pair.items()}
         for name in units
-        if name in known
+        if all(name in times for times in pair.values())
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -73,15 +74,15 @@ class PairedGraph:
         self.inputs = [spec.name for spec in prepared.inputs]
         self.outputs = [spec.name for spec in prepared.outputs]
         self.types = _types(prepared.proto)
-        self.last = self._last_readers()
+        self.last = {name: i for i, node in enumerate(self.nodes) for name in reads(node)}
+        self.last |= dict.fromkeys(self.outputs, len(self.nodes))
         self.readers = Counter(name for node in self.nodes for name in set(reads(node)))
         self.readers.update(self.outputs)
 
     def segments(self, units: Collection[str]) -> list[Segment]:
         """Cut the graph before units, where as few tensors as possible are handed on."""
         marks = [node.name in units for node in self.nodes]
-        widths = self._widths(self.last)
-        places = [0, *_cuts(marks, widths, 0, len(marks), 1), len(marks)]
+        places = [0, *_cuts(marks, self._widths(), 0, len(marks), 1), len(marks)]
         return [self.segment(start, stop, units) for start, stop in pairwise(places)]
 
     def segment(self, start: int, stop: int, units: Collection[str] = ()) -> Segment:
@@ -94,16 +95,12 @@ class PairedGraph:
         mine = tuple(node.name for node in self.nodes[start:stop] if node.name in units)
         return Segment(start, stop, inputs, outputs, mine)
 
-    def _last_readers(self) -> dict[str, int]:
-        last = {name: i for i, node in enumerate(self.nodes) for name in reads(node)}
-        return last | dict.fromkeys(self.outputs, len(self.nodes))
-
-    def _widths(self, last: dict[str, int]) -> list[int]:
+    def _widths(self) -> list[int]:
         """Return for each place how many tensors a cut before that node hands on."""
         live, widths = set(self.inputs), []
         for i, node in enumerate(self.nodes):
-            live = {name for name in live if last.get(name, -1) >= i}
-            widths.append(sum(last[name] < len(self.nodes) for name in live))
+            live = {name for name in live if self.last.get(name, -1) >= i}
+            widths.append(sum(self.last[name] < len(self.nodes) for name in live))
             live |= {name for name in node.output if name}
         return widths
 
@@ -199,7 +196,7 @@ def scale_of(amax: float, like: onnx.TensorProto) -> onnx.TensorProto:
     return numpy_helper.from_array(np.array(amax / 127, dtype), like.name)
 
 
-class Rerun:
+class Rerun(AbstractContextManager["Rerun"]):
     """All-float and all-quantized runs of one network, kept up to one segment. A context manager.
 
     `ops` are the operators of the layers that a plan decides on. `tolerance` is the relative standard
@@ -249,9 +246,6 @@ class Rerun:
         except BaseException:
             self.recording.close()
             raise
-
-    def __enter__(self) -> Rerun:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.sessions.clear()
@@ -327,9 +321,7 @@ class Rerun:
         return total({name: values[:samples] for name, values in self.rows.items()})
 
     def _rows(self, batch: Batch) -> Rows:
-        outputs = (batch.expected, *batch.outputs)
-        expected, variant = ({name: of[name] for name in self.pair.outputs} for of in outputs)
-        row = (expected, variant, batch.size)
+        row = (batch.expected, batch.outputs[0], batch.size)
         return task_rows(self.reader, row, batch.labels, batch.inputs)
 
     def _kept(self, kind: str, number: int) -> Feeds:
@@ -353,12 +345,9 @@ class Rerun:
         inputs = {name: values[name] for name in segment.inputs}
         results = run_session(session, segment.outputs, inputs)
         after = {**values, **dict(zip(segment.outputs, results, strict=True))}
-        names = self._wanted(segment)
-        return {name: value for name, value in after.items() if name in names}
-
-    def _wanted(self, segment: Segment) -> set[str]:
         later = (part.inputs for part in self.parts if part.start >= segment.stop)
-        return set(self.pair.outputs).union(*later)
+        names = set(self.pair.outputs).union(*later)
+        return {name: value for name, value in after.items() if name in names}
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
