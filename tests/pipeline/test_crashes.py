@@ -178,6 +178,7 @@ def test_a_run_whose_process_is_killed_goes_on_after_its_last_stage(place, monke
     after = json.loads((place / "out" / "run.json").read_text())
     assert finished.items() <= {one["output"]: one["digest"] for one in after["stages"]}.items()
     reads = {read["purpose"]: read["samples"] for read in after["data_reads"]}
+    assert reads.pop("comparison with the evaluation data") == 40  # which the kill prevented
     assert list(reads.items()) == list(lines[-1]["reads"].items())
     left_out = [check.what for check in verify(place / "out") if check.problem or check.unchecked]
     assert left_out == ["out"]  # which has no signature

@@ -467,12 +467,12 @@ def test_another_tensorrt_than_the_one_that_built_it_is_refused(bundle, wanted, 
 
 def test_outputs_that_differ_are_refused(bundle, wanted, keys, tmp_path):
     arrays = read_npz(bundle / "golden.npz")
-    arrays["output.0.3"][0, 5] += 1.0
+    arrays["output.0.3"][0, 5] += 100.0
     write_npz(tmp_path / "golden.npz", arrays.items())
     replace_file(bundle, keys, "golden.npz", (tmp_path / "golden.npz").read_bytes())
     result = verify(bundle, wanted)
     assert result.status == 2
-    assert "logits of 3 differs by 1" in result.verdict
+    assert "logits of 3 differs by 100" in result.verdict
 
 
 def test_an_engine_that_does_not_load_is_refused(bundle, wanted, keys):

@@ -304,7 +304,10 @@ def compare_all(
         limits, how = inputs.comparing
         checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
         how = replace(how, crashes=crashes, wanted=replace(how.wanted, checker=checker))
-        with journal.progress("comparing", len(data)) as advance:
+        with (
+            inputs.calibration_data.reading_for("comparison with the evaluation data"),
+            journal.progress("comparing", len(data)) as advance,
+        ):
             comparison = compare(reference, others, data, limits, how, advance)
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
