@@ -202,7 +202,7 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
         return
     ops, end = tuple(dict.fromkeys(node.op_type for node in graph.graph.node)), signal_name(number)
     model = f"{name} ({'float16 ' * is_narrow(graph)}{some(ops, OPS_SHOWN)})"
-    hint = "leave the model out, or keep these operators in float32 with --plan; update onnxruntime"
+    hint = "leave the model out, or keep these operators in float32 by a plan; update onnxruntime"
     if number == signal.SIGKILL:
         hint = (
             "the system ends processes when memory runs out: add memory, or use a smaller --batch"
