@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -31,7 +32,7 @@ from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.overflow import of_outputs
-from trtcal.evaluate.per_sample import Labels, Values, class_labels
+from trtcal.evaluate.per_sample import Labels, NotFiniteError, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
 from trtcal.evaluate.variants import Variant
@@ -58,7 +59,21 @@ def read_task(
     run = reference.runner([spec.name for spec in reference.outputs])
     reader = TaskReader(name, tuple(outputs), graph=reference.graph)
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
-    return _read(run, dataset, (dataset.batch or batch, is_fixed), reader)
+    with naming(reference, dataset):
+        return _read(run, dataset, (dataset.batch or batch, is_fixed), reader)
+
+
+@contextmanager
+def naming(reference: Variant, dataset: Dataset) -> Iterator[None]:
+    """Say of which model an output is not finite, as the variants' ones are made finite before."""
+    try:
+        yield
+    except NotFiniteError as error:
+        half, data = reference.half, getattr(dataset, "path", "DATA")
+        command = half and f"trtcal diagnose --model {half.path} --data {data}"
+        hint = f"find what overflows float16: `{command}`" if half else error.hint
+        what = f"{reference.name}, which the others are compared with: {error.message}"
+        raise InputError(what, hint) from error
 
 
 def _read(
@@ -478,7 +493,8 @@ def evaluate(
     for part, rows in replayed.batches(runs, batch, progress):
         if not part.size:
             continue
-        figures = [collector.measure(part, rows, question.own) for collector in collectors]
+        with naming(everyone[0], dataset):
+            figures = [collector.measure(part, rows, question.own) for collector in collectors]
         for collector, each in zip(collectors, figures, strict=True):
             collector.add(part.numbers, figures[0], each)
     evaluations = [collector.result() for collector in collectors]
