@@ -187,17 +187,17 @@ def ab_test(
     runs = [variant.runner([spec.name for spec in baseline.outputs]) for variant in everyone]
     replayed = TaskReplay(task, dataset, -2, options.checker)
     seen = SampleFigures(replayed, options.own)
-    for part, rows in replayed.batches(runs, batch, options.progress):
-        with naming(first, dataset):
+    with naming(first):
+        for part, rows in replayed.batches(runs, batch, options.progress):
             seen.add(part, rows)
-        if not analyses.is_due(replayed.samples):
-            continue
-        contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)
-        count = replayed.not_finite[len(everyone) - 1]
-        analyses.findings = with_outputs(overflow, of_outputs(count, replayed.samples))
-        seen_so_far = (replayed.samples, seen.whole(), contrast, replayed.issues(), numbers)
-        if analyses.judge(*seen_so_far) != INCONCLUSIVE:
-            break
+            if not analyses.is_due(replayed.samples):
+                continue
+            contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)
+            count = replayed.not_finite[len(everyone) - 1]
+            analyses.findings = with_outputs(overflow, of_outputs(count, replayed.samples))
+            seen_so_far = (replayed.samples, seen.whole(), contrast, replayed.issues(), numbers)
+            if analyses.judge(*seen_so_far) != INCONCLUSIVE:
+                break
     if analyses.verdict is None:
         raise AssertionError("give a dataset with samples")
     return ABTest(

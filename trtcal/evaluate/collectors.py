@@ -22,7 +22,7 @@ from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.data.dataset import CarriedFeeds, digests_of
 from trtcal.data.issues import WARNING, DataIssue
 from trtcal.data.slices import Attribute, classes_of, read_attributes
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import DATA, BackendError, InputError
 from trtcal.evaluate.accuracy import AccuracyMeter, MeanCollector, noise_shares, rounded, sqnr_db
 from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.constant_answers import ConstantAnswers
@@ -59,20 +59,21 @@ def read_task(
     run = reference.runner([spec.name for spec in reference.outputs])
     reader = TaskReader(name, tuple(outputs), graph=reference.graph)
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
-    with naming(reference, dataset):
+    with naming(reference):
         return _read(run, dataset, (dataset.batch or batch, is_fixed), reader)
 
 
 @contextmanager
-def naming(reference: Variant, dataset: Dataset) -> Iterator[None]:
+def naming(reference: Variant) -> Iterator[None]:
     """Say of which model an output is not finite, as the variants' ones are made finite before."""
     try:
         yield
     except NotFiniteError as error:
-        half, data = reference.half, getattr(dataset, "path", "DATA")
-        command = half and f"trtcal diagnose --model {half.path} --data {data}"
-        hint = f"find what overflows float16: `{command}`" if half else error.hint
-        what = f"{reference.name}, which the others are compared with: {error.message}"
+        half, hint = reference.half, error.hint
+        if half is not None:
+            command = f"trtcal diagnose --model {half.path} --data {DATA}"
+            hint = f"find what overflows float16: `{command}`"
+        what = f"the reference {reference.name}: {error.message}"
         raise InputError(what, hint) from error
 
 
@@ -490,13 +491,13 @@ def evaluate(
         worst = Worst(dataset.files)
         collectors.append(_OfVariant(place, simulated, accumulators, worst, meters))
     replayed = TaskReplay(task, dataset, len(everyone), question.checker)
-    for part, rows in replayed.batches(runs, batch, progress):
-        if not part.size:
-            continue
-        with naming(everyone[0], dataset):
+    with naming(everyone[0]):
+        for part, rows in replayed.batches(runs, batch, progress):
+            if not part.size:
+                continue
             figures = [collector.measure(part, rows, question.own) for collector in collectors]
-        for collector, each in zip(collectors, figures, strict=True):
-            collector.add(part.numbers, figures[0], each)
+            for collector, each in zip(collectors, figures, strict=True):
+                collector.add(part.numbers, figures[0], each)
     evaluations = [collector.result() for collector in collectors]
     for place, evaluation in enumerate(evaluations):
         evaluation["findings"] = of_outputs(replayed.not_finite[place], len(dataset))
