@@ -69,12 +69,10 @@ def naming(reference: Variant) -> Iterator[None]:
     try:
         yield
     except NotFiniteError as error:
-        half, hint = reference.half, error.hint
-        if half is not None:
-            command = f"trtcal diagnose --model {half.path} --data {DATA}"
-            hint = f"find what overflows float16: `{command}`"
-        what = f"the reference {reference.name}: {error.message}"
-        raise InputError(what, hint) from error
+        if reference.half:
+            command = f"trtcal diagnose --model {reference.half.path} --data {DATA}"
+            error.hint = f"find what overflows float16: `{command}`"
+        raise InputError(f"the reference {reference.name}: {error.message}", error.hint) from error
 
 
 def _read(

@@ -32,7 +32,7 @@ from trtcal.model.ops import QDQ
 from trtcal.model.passes.bfloat16 import in_float32
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
-from trtcal.quantization.fp16_subgraphs import CLIPPED, is_narrowed
+from trtcal.quantization.fp16_subgraphs import CLIPPED
 from trtcal.quantization.qdq import quantization_record
 
 OVERFLOW = "fp16_overflow"
@@ -173,10 +173,10 @@ class _Half:
         has_squares = self._end_of(first, INFINITE) < INFINITE
         peak, part = (peak**2, "the squares under") if has_squares else (peak, "tensor")
         around = [item for n in tensors for item in (self.makers[n], *self.readers.get(n, ()))]
-        around = [item for item in around if not item.name.endswith(CLIPPED)]
-        others = [item.name for item in around if item.op_type not in {"Cast", *QDQ}]
-        casts = [item.name for item in around if item.op_type == "Cast"]
-        is_ours = is_ours and all(map(is_narrowed, tensors))
+        named = {item.name: item.op_type for item in around if not item.name.endswith(CLIPPED)}
+        others = [name for name, op in named.items() if op not in {"Cast", *QDQ}]
+        casts = [name for name, op in named.items() if op == "Cast"]
+        is_ours = is_ours and all("/fp16" in name for name in tensors)
         verb = "overflows" if risk == "high" else "comes near the end of"
         what = (
             f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: {part} "
@@ -193,16 +193,14 @@ def _cure(nodes: Sequence[str], is_ours: bool) -> str:
     if is_ours:
         layers = {"layers": dict.fromkeys(nodes, "fp32")}
         return f"Put into the plan: {json.dumps(layers, ensure_ascii=False)[1:-1]}"
-    names = json.dumps([*dict.fromkeys(nodes)], ensure_ascii=False)
+    names = json.dumps(nodes, ensure_ascii=False)
     return f"Convert the model again from float32 and keep these nodes in float32: {names}"
 
 
 def _without_casts(casts: Sequence[str]) -> str:
-    names = json.dumps([*dict.fromkeys(casts)], ensure_ascii=False)
-    return (
-        f"Remove these Cast nodes, which round to float16 between float32 nodes: {names}, or quantize "
-        'the float model with a plan "default": "fp16"'
-    )
+    text = "Remove these Cast nodes, which round to float16 between float32 nodes: "
+    text += json.dumps(casts, ensure_ascii=False)
+    return f'{text}, or quantize the float model with a plan "default": "fp16"'
 
 
 def _differing(expected: Array, actual: Array, samples: int) -> Array:
@@ -247,10 +245,10 @@ def as_text(finding: Finding) -> str:
     return SEPARATOR.join(filter(None, (finding.what, finding.fix.rstrip("."))))
 
 
-def cure_in(judgements: Iterable[Judgement]) -> str | None:
+def cure_in(judgements: Iterable[Judgement]) -> str:
     """Return the cure of the first overflow among broken limits, if any."""
     texts = (each.reason for each in judgements if each.limit.metric == OVERFLOW)
-    return next((cure for text in texts if (cure := text.partition(SEPARATOR)[2])), None)
+    return next(texts, "").partition(SEPARATOR)[2]
 
 
 def find_overflow(model: Model | None, dataset: Dataset, batch: int = BATCH) -> tuple[Finding, ...]:

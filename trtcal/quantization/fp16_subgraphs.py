@@ -6,7 +6,6 @@ crosses the border is cast once, and not at all where a DequantizeLinear can giv
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -33,12 +32,6 @@ from trtcal.quantization.fp16 import (
 from trtcal.quantization.plan import Decision, Plan
 
 CLIPPED = "/within/clip"  # the end of the names of Clips that are written
-NARROWED = re.compile(r"/fp16(_\d+)?$")
-
-
-def is_narrowed(tensor: str) -> bool:
-    """Tell by its name whether a float16 tensor was float32 before it was quantized."""
-    return NARROWED.search(tensor) is not None
 
 
 def in_fp16_already(model: Model, plan: Plan) -> list[str]:
