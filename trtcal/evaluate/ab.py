@@ -32,13 +32,7 @@ from trtcal.evaluate.collectors import (
 )
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.overflow import (
-    find_overflow,
-    judge_findings,
-    low_risks,
-    of_outputs,
-    with_outputs,
-)
+from trtcal.evaluate.overflow import find_overflow, joined, judge_findings, low_risks, of_outputs
 from trtcal.evaluate.per_sample import Labels
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
@@ -194,7 +188,7 @@ def ab_test(
                 continue
             contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)
             count = replayed.not_finite[len(everyone) - 1]
-            analyses.findings = with_outputs(overflow, of_outputs(count, replayed.samples))
+            analyses.findings = joined(overflow, of_outputs(count, replayed.samples))
             seen_so_far = (replayed.samples, seen.whole(), contrast, replayed.issues(), numbers)
             if analyses.judge(*seen_so_far) != INCONCLUSIVE:
                 break

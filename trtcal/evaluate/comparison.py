@@ -23,7 +23,7 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.overflow import as_text, find_overflow, with_outputs
+from trtcal.evaluate.overflow import as_text, find_overflow, joined
 from trtcal.evaluate.target_times import TargetTime
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
@@ -285,7 +285,7 @@ def compare(
             is_alternative=variant.name == settings.alternative,
             **evaluation
             | {
-                "findings": with_outputs(
+                "findings": joined(
                     find_overflow(variant.half, dataset, batch), evaluation["findings"]
                 )
             },

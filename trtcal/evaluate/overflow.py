@@ -220,7 +220,7 @@ def of_outputs(count: int, samples: int) -> tuple[Finding, ...]:
     return (of_kind("infinite_output", None, what, cost=Cost(risk="high")),) if count else ()
 
 
-def with_outputs(overflow: Sequence[Finding], outputs: Iterable[Finding]) -> tuple[Finding, ...]:
+def joined(overflow: Sequence[Finding], outputs: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return both; what overflows need not be searched for if it is known."""
     is_known = any(finding.cost.risk == "high" for finding in overflow)
     return (*overflow, *(replace(each, fix="") if is_known else each for each in outputs))
