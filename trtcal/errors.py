@@ -22,6 +22,8 @@ __version__ = "0.2.0"
 INTERRUPTED = 130
 MODEL = "MODEL"
 """Placeholder in hints for the model's path without `.onnx`, where who raises does not know it."""
+DATA = "DATA"
+"""Placeholder in hints for the path of the data to judge on."""
 
 
 def some(items: Iterable[str], shown: int = 3) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.commands import refused, run, succeed
 from tests.fixtures.kinds import KINDS
@@ -224,3 +224,85 @@ def test_samples_whose_outputs_are_not_finite_are_counted(place, capsys):
     assert "on 64 of 64 samples" in comparison.rows[1].findings[0].what
     refused(capsys, "ab", source, "nan.onnx", *data, status=1)
     assert "infinite_output" in (place / "ab.json").read_text()
+
+
+def rounding_casts(path, source, tensors):
+    """Put a Cast to float16 and one back behind some tensors of a float32 model."""
+    proto = onnx.load(source)
+    nodes = [*proto.graph.node]
+    del proto.graph.node[:]
+    for node in nodes:
+        node.input[:] = [f"{name} wide" if name in tensors else name for name in node.input]
+        proto.graph.node.append(node)
+        for name in tensors & {*node.output}:
+            pair = (name, f"{name} half", TensorProto.FLOAT16), (f"{name} half", f"{name} wide", 1)
+            casts = (helper.make_node("Cast", [a], [b], b, to=kind) for a, b, kind in pair)
+            proto.graph.node.extend(casts)
+    onnx.save(proto, path)
+    return path
+
+
+def test_casts_between_float32_nodes_are_named_and_can_be_removed(place, capsys):
+    source = overflow_net(place / "net.onnx", "rms")
+    (finding,) = found(rounding_casts(place / "casts.onnx", source, {"a", "b"}), source)
+    assert 'Cast nodes, which round to float16 between float32 nodes: ["b half", "b wide"]' in (
+        finding.fix
+    )
+    assert found(rounding_casts(place / "cured.onnx", source, {"a"}), source) == ()
+    refused(
+        capsys,
+        "ab",
+        source,
+        "casts.onnx",
+        "--data",
+        "test.npz",
+        "--limit",
+        "sqnr_db >= 20",
+        status=1,
+    )
+
+
+def test_a_node_that_is_float16_in_the_model_is_no_matter_of_a_plan(place, capsys):
+    source = overflow_net(place / "net.onnx", "rms")
+    in_float16(place / "half.onnx", source)
+    proto = onnx.load("half.onnx")
+    for node in proto.graph.node:  # another converter's names
+        for names in (node.input, node.output):
+            names[:] = [name.replace("/fp16", ".half") for name in names]
+    for constant in proto.graph.initializer:
+        constant.name = constant.name.replace("/fp16", ".half")
+    del proto.graph.value_info[:]
+    onnx.save(proto, "half.onnx")
+    (place / "plan.json").write_text(json.dumps({"layers": {"square": "fp32"}, "default": "fp16"}))
+    words = ("quantize", "half.onnx", "--plan", "plan.json", "--data", "test.npz", "-o", "q.onnx")
+    status, _, err = run(capsys, *words)
+    assert (status, "stays so: square" in err) == (0, True)
+    (finding,) = found("q.onnx", source)
+    assert finding.fix.startswith("Convert the model again from float32")
+
+
+def test_a_reference_that_overflows_is_named(place, capsys):
+    source = overflow_net(
+        place / "net.onnx",
+        "[in] a = Gemm<transB = 1>(x, big) [square] b = Mul(a, a) [p] y = Neg(b)",
+    )
+    in_float16(place / "half.onnx", source)
+    data = ("--data", "test.npz", "--limit", "sqnr_db >= 20")
+    for words in (("ab",), ("compare", "--rounds", 2)):
+        err = refused(capsys, words[0], "half.onnx", source, *data, *words[1:])
+        assert "half: output 'y' has NaN" in err
+        assert "`trtcal diagnose --model half.onnx --data test.npz`" in err
+
+
+def test_the_cure_is_the_hint_and_nothing_else_is_looked_for(place, capsys):
+    source = overflow_net(
+        place / "net.onnx",
+        "[in] a = Gemm<transB = 1>(x, big) [square] b = Mul(a, a) [p] y = Neg(b)",
+    )
+    in_float16(place / "half.onnx", source)
+    data = ("--data", "test.npz", "--limit", "sqnr_db >= -1000")
+    for words in (("ab",), ("compare", "--rounds", 2)):
+        status, out, err = run(capsys, words[0], source, "half.onnx", *data, *words[1:])
+        assert (status, "hint: Convert the model again" in err) == (1, True)
+        assert "infinite_output" in out
+        assert "find what overflows" not in out + err

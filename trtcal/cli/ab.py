@@ -50,6 +50,7 @@ class Ab(
         from trtcal.evaluate.ab import ABOptions, Question, ab_test
         from trtcal.evaluate.ab_rule import is_tested
         from trtcal.evaluate.metrics import load_metric
+        from trtcal.evaluate.overflow import cure_in
         from trtcal.evaluate.variants import open_variant
         from trtcal.model import load_model
 
@@ -81,7 +82,7 @@ class Ab(
             advise_after_success(self, self.baseline, self.candidate)
         else:
             advise_on_loss(self, self.baseline, {self.candidate: result.verdict.limits})
-        hint = (
+        hint = cure_in(result.verdict.limits) or (
             "keep the baseline, or run `trtcal search`; docs/statistics.md, Tasks, has the limits"
         )
         self.refuse(result.verdict.word, result.verdict.sentence, hint)

@@ -188,6 +188,7 @@ class Compare(
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import compare, with_layers
+        from trtcal.evaluate.overflow import cure_in
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_candidates, open_variant
         from trtcal.limits import BROKEN, HOLDS, UNDECIDED, overall, require
@@ -229,7 +230,8 @@ class Compare(
         every = [judgement for several in by_name.values() for judgement in several]
         if result.limits or any(each.limit.about.of == FINDINGS for each in every):
             states = (BROKEN,) if self.allow_undecided else (BROKEN, UNDECIDED)
-            require(every, "choose another method, or run `trtcal search`", states)
+            hint = cure_in(every) or "choose another method, or run `trtcal search`"
+            require(every, hint, states)
         if crashes:
             raise crashes[0][1]
 

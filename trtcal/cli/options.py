@@ -43,7 +43,7 @@ from trtcal.config import (
 from trtcal.documents import clear_places
 from trtcal.documents.streams import shell_word
 from trtcal.documents.trust import trusting
-from trtcal.errors import MODEL, GateFailed, InputError, TrtcalError
+from trtcal.errors import DATA, MODEL, GateFailed, InputError, TrtcalError
 from trtcal.limits import DO_NOT, INCONCLUSIVE
 from trtcal.metrics import COVERAGE, FINDINGS
 
@@ -136,6 +136,8 @@ class Options:
     def _with_file(self, hint: str) -> str:
         models = (getattr(self, name, None) for name in ("model", "reference", "baseline"))
         stem = str(next(filter(None, models), MODEL)).removesuffix(".onnx")
+        if data := getattr(self, "test", None) or getattr(self, "data", None):
+            hint = hint.replace(f"--data {DATA}", f"--data {shell_word(str(data))}")
         return re.sub(rf"\b{MODEL}([\w-]*\.onnx)", lambda name: shell_word(stem + name[1]), hint)
 
     def again(self, **changes: Any) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from trtcal.documents.streams import command_line
 from trtcal.errors import TrtcalError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from trtcal.config import Config
     from trtcal.documents import Document
     from trtcal.pipeline import RunResult
@@ -90,7 +92,7 @@ class Run(
         return command_line("run", self.source.name, **files, **judged, batch=self.batch, **more)
 
     def _run(self) -> None:
-        from trtcal.evaluate.comparison import Comparison
+        from trtcal.evaluate.comparison import Comparison, warnings
         from trtcal.limits import require
         from trtcal.pipeline import run
         from trtcal.reporting.advice import next_step
@@ -115,7 +117,7 @@ class Run(
             show(comparison, with_times=not is_rough)
             print_limits(result.limits, "limits on builds, data and costs")
             say(f"{verdict['word']}: {verdict['sentence']}")
-            _say_why(verdict)
+            _say_why(verdict, {f"{each}." for each in warnings(comparison)})
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):
                 advise(self, *step.words, why=step.why)
@@ -128,14 +130,14 @@ class Run(
 command = Run.command()
 
 
-def _say_why(verdict: Document) -> None:
-    """Print the estimated speed of the verdict's variant, and what it is shipped with care for."""
+def _say_why(verdict: Document, printed: Collection[str]) -> None:
+    """Print the estimated speed of the verdict's variant, and its reasons that are not printed yet."""
     by_target: dict[tuple[str, str], list[str]] = {}
     for speed in verdict["estimates"]:
         by_target.setdefault((speed["target"], speed["source"]), []).append(speed["sentence"])
     for (target, source), sentences in by_target.items():
         say(f"{target}: {' and '.join(dict.fromkeys(sentences))} ({source})")
-    say(*verdict["reasons"], head="warning: ")
+    say(*(each for each in verdict["reasons"] if each not in printed), head="warning: ")
 
 
 def _history(config: Config) -> History | None:

@@ -27,11 +27,12 @@ from trtcal.evaluate.collectors import (
     SampleFigures,
     TaskReplay,
     check_question,
+    naming,
     read_task,
 )
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.overflow import find_overflow, judge_findings, low_risks, of_outputs
+from trtcal.evaluate.overflow import find_overflow, joined, judge_findings, low_risks, of_outputs
 from trtcal.evaluate.per_sample import Labels
 from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
@@ -180,16 +181,17 @@ def ab_test(
     runs = [variant.runner([spec.name for spec in baseline.outputs]) for variant in everyone]
     replayed = TaskReplay(task, dataset, -2, options.checker)
     seen = SampleFigures(replayed, options.own)
-    for part, rows in replayed.batches(runs, batch, options.progress):
-        seen.add(part, rows)
-        if not analyses.is_due(replayed.samples):
-            continue
-        contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)
-        count = replayed.not_finite[len(everyone) - 1]
-        analyses.findings = (*overflow, *of_outputs(count, replayed.samples))
-        seen_so_far = (replayed.samples, seen.whole(), contrast, replayed.issues(), numbers)
-        if analyses.judge(*seen_so_far) != INCONCLUSIVE:
-            break
+    with naming(first):
+        for part, rows in replayed.batches(runs, batch, options.progress):
+            seen.add(part, rows)
+            if not analyses.is_due(replayed.samples):
+                continue
+            contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)
+            count = replayed.not_finite[len(everyone) - 1]
+            analyses.findings = joined(overflow, of_outputs(count, replayed.samples))
+            seen_so_far = (replayed.samples, seen.whole(), contrast, replayed.issues(), numbers)
+            if analyses.judge(*seen_so_far) != INCONCLUSIVE:
+                break
     if analyses.verdict is None:
         raise AssertionError("give a dataset with samples")
     return ABTest(

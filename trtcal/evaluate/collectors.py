@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -21,7 +22,7 @@ from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.data.dataset import CarriedFeeds, digests_of
 from trtcal.data.issues import WARNING, DataIssue
 from trtcal.data.slices import Attribute, classes_of, read_attributes
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import DATA, BackendError, InputError
 from trtcal.evaluate.accuracy import AccuracyMeter, MeanCollector, noise_shares, rounded, sqnr_db
 from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.constant_answers import ConstantAnswers
@@ -31,7 +32,7 @@ from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.overflow import of_outputs
-from trtcal.evaluate.per_sample import Labels, Values, class_labels
+from trtcal.evaluate.per_sample import Labels, NotFiniteError, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
 from trtcal.evaluate.variants import Variant
@@ -58,7 +59,20 @@ def read_task(
     run = reference.runner([spec.name for spec in reference.outputs])
     reader = TaskReader(name, tuple(outputs), graph=reference.graph)
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
-    return _read(run, dataset, (dataset.batch or batch, is_fixed), reader)
+    with naming(reference):
+        return _read(run, dataset, (dataset.batch or batch, is_fixed), reader)
+
+
+@contextmanager
+def naming(reference: Variant) -> Iterator[None]:
+    """Say of which model an output is not finite, as the variants' ones are made finite before."""
+    try:
+        yield
+    except NotFiniteError as error:
+        if reference.half:
+            command = f"trtcal diagnose --model {reference.half.path} --data {DATA}"
+            error.hint = f"find what overflows float16: `{command}`"
+        raise InputError(f"the reference {reference.name}: {error.message}", error.hint) from error
 
 
 def _read(
@@ -475,12 +489,13 @@ def evaluate(
         worst = Worst(dataset.files)
         collectors.append(_OfVariant(place, simulated, accumulators, worst, meters))
     replayed = TaskReplay(task, dataset, len(everyone), question.checker)
-    for part, rows in replayed.batches(runs, batch, progress):
-        if not part.size:
-            continue
-        figures = [collector.measure(part, rows, question.own) for collector in collectors]
-        for collector, each in zip(collectors, figures, strict=True):
-            collector.add(part.numbers, figures[0], each)
+    with naming(everyone[0]):
+        for part, rows in replayed.batches(runs, batch, progress):
+            if not part.size:
+                continue
+            figures = [collector.measure(part, rows, question.own) for collector in collectors]
+            for collector, each in zip(collectors, figures, strict=True):
+                collector.add(part.numbers, figures[0], each)
     evaluations = [collector.result() for collector in collectors]
     for place, evaluation in enumerate(evaluations):
         evaluation["findings"] = of_outputs(replayed.not_finite[place], len(dataset))

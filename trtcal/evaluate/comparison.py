@@ -23,7 +23,7 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.overflow import as_text, find_overflow
+from trtcal.evaluate.overflow import as_text, find_overflow, joined
 from trtcal.evaluate.target_times import TargetTime
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
@@ -284,7 +284,11 @@ def compare(
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
             **evaluation
-            | {"findings": (*find_overflow(variant.half, dataset, batch), *evaluation["findings"])},
+            | {
+                "findings": joined(
+                    find_overflow(variant.half, dataset, batch), evaluation["findings"]
+                )
+            },
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )

@@ -131,7 +131,7 @@ class Output:
 
     def _distances(self, expected: Array, actual: Array) -> Figures:
         self._check_shapes(expected, actual)
-        check_finite(expected, actual)
+        check_finite(expected, actual, name=self.name)
         figures = distances([expected], [actual], len(expected))
         signal, error = figures["signal"], figures["error"]
         shares = np.divide(error, signal, out=np.where(error > 0, 1.0, 0.0), where=signal > 0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -39,6 +40,7 @@ INFINITE = 65520.0  # from here on the nearest float16 is infinity
 MARGIN = 2.0  # below which other samples may reach it
 TRIED_ALONE = 8  # tensors of which each is known to matter
 TOLERANCE = 1e-3
+SEPARATOR = ". "
 BATCH = 16
 
 
@@ -171,8 +173,10 @@ class _Half:
         has_squares = self._end_of(first, INFINITE) < INFINITE
         peak, part = (peak**2, "the squares under") if has_squares else (peak, "tensor")
         around = [item for n in tensors for item in (self.makers[n], *self.readers.get(n, ()))]
-        names = [item.name for item in around if item.op_type not in {"Cast", *QDQ}]
-        names = [name for name in dict.fromkeys(names) if not name.endswith(CLIPPED)]
+        named = {item.name: item.op_type for item in around if not item.name.endswith(CLIPPED)}
+        others = [name for name, op in named.items() if op not in {"Cast", *QDQ}]
+        casts = [name for name, op in named.items() if op == "Cast"]
+        is_ours = is_ours and all("/fp16" in name for name in tensors)
         verb = "overflows" if risk == "high" else "comes near the end of"
         what = (
             f"{node.name!r} ({node.op_type}) {verb} float16, which ends at 65504: {part} "
@@ -181,7 +185,8 @@ class _Half:
         share = 100 * count / len(self.dataset)
         what += f", and the outputs change on {share:.4g} % of the samples" * (risk == "high")
         evidence = [Evidence("node", self.makers[n].name, f"{n}: {peaks[n]:.6g}") for n in tensors]
-        return of_kind(OVERFLOW, node.name, what, evidence, _cure(names, is_ours), Cost(risk=risk))
+        cure = _cure(others, is_ours) if others else _without_casts(casts)
+        return of_kind(OVERFLOW, node.name, what, evidence, cure, Cost(risk=risk))
 
 
 def _cure(nodes: Sequence[str], is_ours: bool) -> str:
@@ -189,7 +194,13 @@ def _cure(nodes: Sequence[str], is_ours: bool) -> str:
         layers = {"layers": dict.fromkeys(nodes, "fp32")}
         return f"Put into the plan: {json.dumps(layers, ensure_ascii=False)[1:-1]}"
     names = json.dumps(nodes, ensure_ascii=False)
-    return f"Keep these nodes in float32 when you convert the model: {names}"
+    return f"Convert the model again from float32 and keep these nodes in float32: {names}"
+
+
+def _without_casts(casts: Sequence[str]) -> str:
+    text = "Remove these Cast nodes, which round to float16 between float32 nodes: "
+    text += json.dumps(casts, ensure_ascii=False)
+    return f'{text}, or quantize the float model with a plan "default": "fp16"'
 
 
 def _differing(expected: Array, actual: Array, samples: int) -> Array:
@@ -209,6 +220,12 @@ def of_outputs(count: int, samples: int) -> tuple[Finding, ...]:
     return (of_kind("infinite_output", None, what, cost=Cost(risk="high")),) if count else ()
 
 
+def joined(overflow: Sequence[Finding], outputs: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return both; what overflows need not be searched for if it is known."""
+    is_known = any(finding.cost.risk == "high" for finding in overflow)
+    return (*overflow, *(replace(each, fix="") if is_known else each for each in outputs))
+
+
 def judge_findings(findings: Iterable[Finding], subject: str = "") -> tuple[Judgement, ...]:
     """Return a broken limit for each finding with which a variant must not ship."""
     return tuple(
@@ -225,7 +242,13 @@ def low_risks(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 def as_text(finding: Finding) -> str:
     """Return a finding and its cure."""
-    return f"{finding.what}. {finding.fix.rstrip('.')}"
+    return SEPARATOR.join(filter(None, (finding.what, finding.fix.rstrip("."))))
+
+
+def cure_in(judgements: Iterable[Judgement]) -> str:
+    """Return the cure of the first overflow among broken limits, if any."""
+    texts = (each.reason for each in judgements if each.limit.metric == OVERFLOW)
+    return next(texts, "").partition(SEPARATOR)[2]
 
 
 def find_overflow(model: Model | None, dataset: Dataset, batch: int = BATCH) -> tuple[Finding, ...]:

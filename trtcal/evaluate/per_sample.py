@@ -182,11 +182,15 @@ def class_scores(output: Array) -> Array | None:
     return output.reshape(len(output), -1) if output.shape[1] > 1 else None
 
 
-def check_finite(*outputs: Array) -> None:
-    """`InputError` if an output has NaN or infinite values."""
+class NotFiniteError(InputError):
+    """An output has NaN or infinite values."""
+
+
+def check_finite(*outputs: Array, name: str = "") -> None:
+    """`NotFiniteError` if an output has NaN or infinite values."""
     if not all(np.isfinite(output).all() for output in outputs):
-        raise InputError(
-            "an output has NaN or infinite values",
+        raise NotFiniteError(
+            f"{f'output {name!r}' if name else 'an output'} has NaN or infinite values",
             "run each model alone on these data to find out whether weights or data are broken",
         )
 

@@ -13,10 +13,12 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import GraphWriter, constant, redirect_readers
+from trtcal.model.graph import GraphWriter, constant, import_graph, redirect_readers
+from trtcal.model.model import Model
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.fp16 import (
     FP16_MAX,
+    FP32,
     Places,
     Survey,
     Values,
@@ -27,9 +29,16 @@ from trtcal.quantization.fp16 import (
     subnormal,
     takes_fp16_scale,
 )
-from trtcal.quantization.plan import Decision
+from trtcal.quantization.plan import Decision, Plan
 
 CLIPPED = "/within/clip"  # the end of the names of Clips that are written
+
+
+def in_fp16_already(model: Model, plan: Plan) -> list[str]:
+    """Return the nodes that a plan names to be in fp32, but that are float16 in the model itself."""
+    named = {name for name, precision in plan.layers.items() if precision == FP32}
+    nodes = (node for node in import_graph(model.proto).nodes if node.name in named)
+    return [node.name for node in nodes if any(t.dtype == np.float16 for t in node.outputs)]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Shares, copies, left-over Q/DQ, chains and findings, against sums taken by hand."""
 
 import dataclasses
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -214,6 +215,8 @@ def test_findings_are_ranked_and_leave_out_what_costs_nothing(engine):
     assert findings[3].subject.startswith("Reformatting")
     slow = (*engine.layers, kernel("slow", (), (), time_ms=100.0))
     assert examine(slow).findings == ()
+    predicted = [replace(layer, tactic="predicted tf32") for layer in engine.layers]
+    assert "silent_reformat" not in {one.kind for one in examine(predicted).findings}
 
 
 def test_a_well_quantized_block_has_only_its_border(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank, sentence
 from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow, nearest_heavy
-from trtcal.evidence.layers.layer import FLOATS, Layer, TensorInfo, is_quantize_step
+from trtcal.evidence.layers.layer import FLOATS, PREDICTED, Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.listing import FORMAT_TYPE
 from trtcal.evidence.layers.roofline import bytes_of, counted_precision, listed, short, time_of
 
@@ -161,6 +161,7 @@ def examine(layers: Sequence[Layer]) -> LayerReport:
     reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
     total_ms, total_bytes = time_of(layers), bytes_of(layers)
     left_over = {qdq.layer for qdq in unfused}
+    left_over |= {layer.name for layer in layers if (layer.tactic or "").startswith(PREDICTED)}
     copies = (each for each in reformats if not each.is_free and each.layer not in left_over)
     sized = (chain for chain in chains if chain.saved_bytes is not None)
     long = (chain for chain in sized if len(chain.layers) >= LONG_CHAIN or chain.cuts)

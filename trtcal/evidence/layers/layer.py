@@ -20,6 +20,8 @@ from trtcal.documents import to_fields
 from trtcal.formats import BY_LISTED
 
 UNKNOWN = "unknown"
+PREDICTED = "predicted"
+"""The tactic of all layers that no builder made, as a kernel's name is not known."""
 
 OTHERS = {"int64": 64, "int32": 32, "uint8": 8, "e8m0": 8, "bool": 8}
 """Bits of the data types that no layer computes in."""

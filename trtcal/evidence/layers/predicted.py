@@ -22,6 +22,7 @@ from trtcal.evidence.fusion.patterns import read_patterns
 from trtcal.evidence.layers.layer import (
     FLOATS,
     NAMED_BY_WEIGHTS,
+    PREDICTED,
     UNKNOWN,
     Layer,
     TensorInfo,
@@ -58,8 +59,6 @@ FIRST_COMPILED = 9
 """The major version from which networks of products are compiled, and attention is one kernel."""
 FEW_CHANNELS = 4
 """Up to so many input channels, FP32 convolutions keep the linear layout, and INT8 ones pool."""
-PREDICTED = "predicted"
-"""The tactic of all layers, as a kernel's name is not known."""
 LINEAR, CHANNELS, VECTORS = (
     "Row major linear",
     "Channel major",
