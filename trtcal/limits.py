@@ -289,7 +289,7 @@ class Judgement:
             text = f"{'loses' if figure.value <= 0 else 'gains'} {amount} of {title}"
             if limit.bound <= 0:
                 most = f"{-limit.bound:.4g}"
-                loss = f"a loss of {most}{unit.removesuffix('s') if most == '1' else unit}"
+                loss = f"a loss of {most}{unit.removesuffix('s' * (most == '1'))}"
                 bound = most if figure.value <= 0 else loss
         if figure.low != figure.high:
             ends = f"{figure.low + 0.0:{sign}.4g} to {figure.high + 0.0:{sign}.4g}"

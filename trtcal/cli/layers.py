@@ -67,8 +67,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         _, batch, layers = sizes[len(sizes) // 2]
         engine = replace(engine, layers=layers)
         document = engine_document(engine, gpu if self.gpu else None)
-        estimate = estimates_of(sizes, gpu, engine.compiler) if self.gpu else None
-        document["estimate"] = estimate
+        document["estimate"] = estimates_of(sizes, gpu, engine.compiler) if self.gpu else None
 
         def show_all() -> None:
             remark(*document["notes"])

@@ -22,7 +22,7 @@ from trtcal.evaluate.search.limits import (
 )
 from trtcal.evaluate.search.milp import Programme, Surrogate
 from trtcal.evaluate.search.plan_time import Costs
-from trtcal.evidence.times import DEVICE, TOO_SMALL, SpeedupEstimate, pays
+from trtcal.evidence.times import DEVICE, INT8, TOO_SMALL, SpeedupEstimate, pays
 from trtcal.limits import HOLDS
 from trtcal.metrics import INT8_MACS
 
@@ -83,14 +83,16 @@ class Search:
         self.points: dict[Plan, Point] = {}
         self.left, self.may = evaluations, may
         self.baseline = costs.baseline.estimate(())
-        self.asked, self.is_fast = bool(limits.asked), True
+        self.asked, whole = bool(limits.asked), costs.estimate(next(iter(self.wholes.values())))
+        is_small = whole.too_small and self.baseline.too_small
+        self.too_small = TOO_SMALL.format(whole.kernels) if is_small else ""
+        self.is_fast = whole.ms < self.baseline.ms and not is_small
         self.is_single = len({split(unit).layer for unit in self.units}) == 1
 
     def run(self) -> Found:
         """Do all there is time and leave for; the extremes are always measured."""
         whole, *_ = [self._measure(frozenset(units)) for units in self.wholes.values()]
         self._measure(frozenset())
-        self.is_fast = whole.speedup > 1 and not self._too_small
         if not self.asked and self.is_fast:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
         self._sweep(whole)
@@ -193,7 +195,8 @@ class Search:
         """
         holding = [point for point in self._fit if not self.limits.broken(point)]
         faster = [point for point in holding if self._pays([point])]
-        if self.is_single or (faster and self.is_fast and not self.asked):
+        is_worth = faster and not self.asked and (self.is_fast or self._answer == INT8)
+        if self.is_single or is_worth:
             holding = faster
         return min(holding, key=self._key, default=None)
 
@@ -211,16 +214,9 @@ class Search:
         return None if fastest is None else self.costs.over(plain, fastest.plan)
 
     @property
-    def _too_small(self) -> str:
-        """Why no estimate tells which is faster: launches decide in FP32 and in INT8; else empty."""
-        whole = self.costs.estimate(next(iter(self.wholes.values())))
-        is_small = whole.too_small and self.baseline.too_small
-        return TOO_SMALL.format(whole.kernels) if is_small else ""
-
-    @property
     def _answer(self) -> str | None:
         ratio = self._over_float()
-        return ratio and (DEVICE if self._too_small else pays(ratio))
+        return None if ratio is None else DEVICE if self.too_small else pays(ratio)
 
     def _exchange(self) -> Point | None:
         """Change one layer, or swap two, while that gives a better plan that holds the limits."""
@@ -264,23 +260,20 @@ class Search:
         what = cheap if self.limits.on_loss else "the smallest loss"
         narrow = next(iter(self.wholes)).upper()
         kept = f"keep {KEPT_SPEEDUP:.0%} of the {narrow} speed-up"
-        held = "hold the limits"
-        if self.limits.tested:
-            held += f" with a margin for the test on {self.limits.tested} samples"
-        among = f"{what} of the {count} measured plans"
-        if self.asked or self.is_fast:
-            among += f" that {held if self.asked else kept}"
+        kept = kept if self.is_fast else f"have layers in {narrow}"
+        margin = f" with a margin for the test on {self.limits.tested} samples"
+        held = "hold the limits" + margin * bool(self.limits.tested)
+        among = f"{what} of the {count} measured plans that {held if self.asked else kept}"
         low, high = best.speedup_interval or (best.speedup, best.speedup)
         every = f"{low:.3g} to {high:.3g}; " * (low != high)
         every += f"{whole.speedup:.3g} with all in {narrow}"
-        speed = self._too_small or f"{best.speedup:.3g} times as fast as FP32 ({every})"
-        if not whole.loss.is_fit:
-            return (
-                f"{among}: {speed}, with finite outputs, which all layers in {narrow} do not give"
-            )
-        lost = whole.loss.of(self.measure)
-        share = best.loss.of(self.measure) / lost if lost else 0.0
-        return f"{among}: {speed}, with {share:.0%} of the loss of all in {narrow} ({self.measure})"
+        speed = self.too_small or f"{best.speedup:.3g} times as fast as FP32 ({every})"
+        lost, mine = whole.loss.of(self.measure), best.loss.of(self.measure)
+        share = (
+            f"{mine / lost if lost else 0.0:.0%} of the loss of all in {narrow} ({self.measure})"
+        )
+        unfit = f"finite outputs, which all layers in {narrow} do not give"
+        return f"{among}: {speed}, with {share if whole.loss.is_fit else unfit}"
 
     def _no_int8(self) -> str:
         plain, word = self.points[frozenset()], self.word
@@ -288,15 +281,15 @@ class Search:
         quantized = [point for point in self._fit if point.plan]
         if not quantized:
             return f"{word} is not worth it: no plan with it gives finite outputs; {ms}"
-        if small := self._too_small:
-            return f"only the device decides whether {word} pays: {small}"
+        if self.too_small:
+            return f"only the device decides whether {word} pays: {self.too_small}"
         ms += f" and {min(point.cost_ms for point in quantized):.4g} ms with {word} at best"
-        is_held = all(each.state == HOLDS for each in self.limits.judge(plain))
+        is_held = self.asked and all(each.state == HOLDS for each in self.limits.judge(plain))
         ratio = self._over_float()
         if ratio and pays(ratio) == DEVICE and not (is_held and self._pays(quantized)):
             ends = f"{ratio.ratio:.3g} times as fast, {ratio.low:.3g} to {ratio.high:.3g}"
             return f"only the device decides whether {word} pays: {ms} ({ends})"
-        if not self._pays(quantized):
+        if not (self.asked and self._pays(quantized)):
             return f"{word} is not worth it: {ms}"
         if not any(self._pays([point]) and not self.limits.broken(point) for point in quantized):
             return f"no plan with {word} is faster and holds the limits: {ms}"
