@@ -116,8 +116,8 @@ def test_a_plan_with_little_in_int8_ships_with_care_and_one_answer_says_whether_
 ):
     samples(tmp_path / "data.npz", count=60)
     np.savez(tmp_path / "data.npz", x=np.load(tmp_path / "data.npz")["x"])
-    for least_db, word, share in ((40, "SHIP", 100), (60, "SHIP WITH CARE", 0)):
-        limit = ["--gpu", "l4", "--limit", f"sqnr_db >= {least_db}"]
+    for least_db, word, share in ((40, "SHIP", 100), (80, "SHIP WITH CARE", 0)):
+        limit = ["--gpu", "l4", "--rest", "fp32", "--limit", f"sqnr_db >= {least_db}"]
         _, document = searched(capsys, [*files, *limit])
         assert document["tested"]["word"] == word, document["tested"]["sentence"]
         assert document["int8_pays"] is None

@@ -16,7 +16,7 @@ from trtcal.evaluate.search.limits import Choice, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.evidence.times import DEVICE, INT8, SpeedupEstimate
-from trtcal.limits import SHIP, WITH_CARE
+from trtcal.limits import WITH_CARE
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
@@ -144,7 +144,7 @@ def _tested(result: Result) -> dict[str, Any] | None:
         return None
     verdict = result.tested.verdict.to_document()
     coverage = _coverage(result)
-    if coverage.is_low and verdict["word"] == SHIP:
+    if coverage.is_low and result.tested.verdict.is_good:
         share = f"{coverage.narrow_share:.3g} % of the MACs are in a narrow format"
         verdict |= {"word": WITH_CARE, "sentence": f"{verdict['sentence']} But only {share}."}
     return {"samples": result.tested.samples, "held_back": result.is_held_back, **verdict}
