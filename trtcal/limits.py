@@ -287,7 +287,10 @@ class Judgement:
             text = f"has {title} {'lower' if figure.value < 0 else 'higher'} by {amount}"
         else:
             text = f"{'loses' if figure.value <= 0 else 'gains'} {amount} of {title}"
-            bound = f"{-limit.bound:.4g}" if figure.value <= 0 and limit.bound <= 0 else bound
+            if limit.bound <= 0:
+                most = f"{-limit.bound:.4g}"
+                loss = f"a loss of {most}{unit.removesuffix('s' * (most == '1'))}"
+                bound = most if figure.value <= 0 else loss
         if figure.low != figure.high:
             ends = f"{figure.low + 0.0:{sign}.4g} to {figure.high + 0.0:{sign}.4g}"
             where += f" ({100 * figure.level:.4g} % interval {ends})"

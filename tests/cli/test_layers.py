@@ -18,7 +18,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-LAYERS = "layers"
+LAYERS, GPU = "layers", ("--gpu", "l4")
 
 
 def test_show_prints_shares_layers_findings_and_sums(place, capsys):
@@ -81,6 +81,17 @@ def test_the_sizes_of_a_dynamic_batch_are_said_and_may_be_given(place, capsys):
     out = succeed(capsys, LAYERS, *given)
     assert "at a batch of 2, " in out
     assert "at a batch of 16; 2 kernels" in out
+
+
+def test_tables_say_their_batch_which_is_the_same_without_a_gpu(place, capsys):
+    dynamic(place / "rtx.json")
+    alone, beside = (answer(capsys, LAYERS, "show", "rtx.json", *more) for more in ((), GPU))
+    assert alone["moved_bytes"] == beside["moved_bytes"] == 2 * 2 * 8 * 1000 * 4
+    out = succeed(capsys, LAYERS, "show", "rtx.json", *GPU)
+    assert "rtx.json, at a batch of 8; estimates for L4" in out
+    assert "efficiency" not in out
+    assert "estimate for TensorRT-RTX on L4, with TF32: " in out
+    assert "TF32" not in succeed(capsys, LAYERS, "show", "rtx.json", "--gpu", "t4")
 
 
 def test_of_a_model_the_layers_are_predicted(place, capsys):

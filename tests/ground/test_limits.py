@@ -152,6 +152,15 @@ def test_a_smaller_loss_helps_where_it_could_hold_the_limit(text, figure, helps)
     assert Judgement.from_document(judged.to_document()) == judged
 
 
+def test_a_gain_is_held_against_a_loss():
+    def of(value, text):
+        return Judgement(parse_limit(text), "a", Figure(value, value, value, 50)).predicate
+
+    assert of(0.5, "top1 >= -1") == "gains 0.5 points of top-1; the limit is a loss of 1 point"
+    assert of(0.5, "top1 >= -2").endswith("; the limit is a loss of 2 points")
+    assert of(-0.5, "top1 >= -1") == "loses 0.5 points of top-1; the limit is 1"
+
+
 def test_a_suggested_limit_shows_its_state_and_is_no_gate():
     limit = parse_limit("sqnr_db >= 30")
     for figure, state in (((35.59, 35.17, 36.03), HOLDS), ((20.0, 19.0, 21.0), BROKEN)):

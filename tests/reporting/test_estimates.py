@@ -53,6 +53,7 @@ def test_an_estimate_has_its_interval_and_says_what_it_is_for():
     assert (first.against, first.ratio, second.against, second.ratio) == ("digits", 4, "fp16", 2)
     assert first.low < 4 < first.high
     assert first.time.source == "estimated for TensorRT on the L4, batch of 8, not measured"
+    assert replace(first.time, tf32=True).engine.endswith("batch of 8, with TF32")
     assert f"about 4 times the speed of digits ({first.low:.3g} to" in first.sentence
 
 

@@ -302,6 +302,7 @@ def _show_outputs(comparison: Comparison) -> None:
 
 
 def _say_warnings(result: Comparison, write: Callable[..., None], with_times: bool) -> None:
-    from trtcal.evaluate.comparison import warnings
+    from trtcal.evaluate.comparison import AGREES, warnings
 
-    write(*warnings(result, with_times), head="warning: ")
+    for line in warnings(result, with_times):
+        write(line, head="note: " if AGREES in line else "warning: ")

@@ -61,19 +61,18 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         gpu = find_target(self.gpu or DEFAULT_GPU)
         model = load_model(self.file) if is_model(self.file) else None
         predicted = (f"layers: predicted for TensorRT on {gpu.name}, not read from an engine",)
-        engine, estimate = Engine(str(self.file), (), notes=predicted), None
+        engine = Engine(str(self.file), (), notes=predicted)
         engine = read_engine(self.file, self.profile) if model is None else engine
-        if self.gpu or model:
-            sizes = sized(engine, parse_profiles(self.shapes)[0], model, gpu)
-            engine = replace(engine, layers=sizes[len(sizes) // 2][2])
-            estimate = estimates_of(sizes, gpu, engine.compiler)
+        sizes = sized(engine, parse_profiles(self.shapes)[0], model, gpu)
+        _, batch, layers = sizes[len(sizes) // 2]
+        engine = replace(engine, layers=layers)
         document = engine_document(engine, gpu if self.gpu else None)
-        document["estimate"] = estimate if self.gpu else None
+        document["estimate"] = estimates_of(sizes, gpu, engine.compiler) if self.gpu else None
 
         def show_all() -> None:
             remark(*document["notes"])
             _show_shares(document)
-            _show_layers(document, self.top)
+            _show_layers(document, self.top, batch)
             show_findings(examine(engine.layers).findings, most(self.top))
             _say_totals(document)
 
@@ -89,10 +88,10 @@ def _show_shares(document: Row) -> None:
             "MB": lambda row: _mb(row["moved_bytes"]),
             f"share of {document['shares_of']}": lambda row: _percent(row["share"], ".1f"),
         }
-        print_table(document[f"by_{title}"], columns)
+        print_table(document[f"by_{title}"], _known(document, columns))
 
 
-def _show_layers(document: Row, top: int) -> None:
+def _show_layers(document: Row, top: int, batch: int) -> None:
     from trtcal.evidence.layers.roofline import short
 
     columns: Columns = {
@@ -103,7 +102,7 @@ def _show_layers(document: Row, top: int) -> None:
         "MB": lambda layer: _mb(_moved(layer)),
         "GMAC": lambda layer: "" if layer["macs"] is None else f"{layer['macs'] / 1e9:.4g}",
     }
-    title = f"costliest layers of {document['source']}"
+    title = f"costliest layers of {document['source']}, at a batch of {batch}"
     if document["target"]:
         columns = {
             **columns,
@@ -114,7 +113,13 @@ def _show_layers(document: Row, top: int) -> None:
             ),
         }
         title += f"; estimates for {document['target']}"
-    print_table(sorted(document["layers"], key=_weight)[:top], columns, title)
+    print_table(sorted(document["layers"], key=_weight)[:top], _known(document, columns), title)
+
+
+def _known(document: Row, columns: Columns) -> Columns:
+    """Return the columns without those that are empty where no time was measured."""
+    empty = ("ms", "efficiency") if document["shares_of"] == "bytes" else ()
+    return {name: column for name, column in columns.items() if name not in empty}
 
 
 def _estimate(layer: Row, form: str) -> str:
@@ -154,12 +159,12 @@ def _say_estimate(estimate: Row) -> None:
         f"{size['batch']}"
         for size in estimate["sizes"]
     )
-    kernels = f"{estimate['kernels']} kernels"
+    kernels, tf32 = f"{estimate['kernels']} kernels", ", with TF32" * estimate["tf32"]
     if estimate["too_small"]:
         kernels += ": too small to estimate well, launch time decides"
     elif estimate["unknown"]:
         kernels += f", {estimate['unknown']} of them unknown"
-    say(f"estimate for {estimate['compiler']} on {estimate['gpu']}: {sizes}; {kernels}")
+    say(f"estimate for {estimate['compiler']} on {estimate['gpu']}{tf32}: {sizes}; {kernels}")
 
 
 def _mb(value: float | None) -> str:

@@ -367,6 +367,7 @@ def with_layers(
 
 
 NAMED = 3
+AGREES = "INT8 kernels and simulated INT8 agree within noise"
 ROUNDED = "rounded after every operator, added up in float32"
 
 
@@ -423,7 +424,7 @@ def _simulated(simulation: Simulation, samples: int) -> str:
         interval = f", 95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples"
     gap = f"({simulation.gap:+.2f} {unit} of {simulation.measure}{interval})"
     if simulation.may_be_chance:
-        return f"INT8 kernels and simulated INT8 agree within noise {gap}"
+        return f"{AGREES} {gap}"
     return f"the INT8 kernels of this CPU do not agree with simulated INT8 {gap}"
 
 

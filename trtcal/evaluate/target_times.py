@@ -26,6 +26,7 @@ from trtcal.evidence.manifest import Build
 from trtcal.evidence.times import (
     TENSORRT,
     TENSORRT_RTX,
+    TOO_SMALL,
     SpeedupEstimate,
     TimeEstimate,
     estimate_engine,
@@ -57,7 +58,8 @@ class TargetTime(TimeEstimate):
     @property
     def engine(self) -> str:
         """Whose engine it is, and of which size."""
-        return f"{self.compiler} on the {self.gpu}, batch of {self.batch}"
+        tf32 = ", with TF32" * self.tf32
+        return f"{self.compiler} on the {self.gpu}, batch of {self.batch}{tf32}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Speed(SpeedupEstimate):
     def sentence(self) -> str:
         """The figure with its interval, or why there is none."""
         if self.is_too_small:
-            return f"too small to estimate: {self.time.kernels} kernels, launch time decides"
+            return TOO_SMALL.format(self.time.kernels)
         text = f"{self.ratio:.3g} times the speed of {self.against}"
         is_exact = self.low == self.high
         return text if is_exact else f"about {text} ({self.low:.3g} to {self.high:.3g})"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class TimeEstimate:
     `kernels` counts the layers that launch one, `unknown` those of them without bytes or
     multiply-accumulates: they count as the floor alone. `compiler` is the one whose layers these are
     (`TensorRT`, `TensorRT-RTX`). `too_small`: launching the kernels takes more than half of the time,
-    so that precision decides little.
+    so that precision decides little. `tf32`: some of its float32 products count as TF32.
     """
 
     ms: float
@@ -47,6 +47,7 @@ class TimeEstimate:
     gpu: str
     compiler: str
     too_small: bool
+    tf32: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,7 @@ def layer_ms(layer: Layer, target: Target) -> float | None:
     moved, macs = layer.bytes_moved, layer.macs or 0
     if moved is None or layer.is_opaque or (layer.is_heavy and not macs):
         return None
-    values = sum(math.prod(map(abs, tensor.shape)) for tensor in layer.outputs[:1])
-    kind = product_kind(macs, values) if layer.is_heavy else OTHER
-    precision = BY_LISTED[layer.precision].name if layer.precision in BY_LISTED else "fp32"
+    kind, precision = _rated(layer)
     return kernel_ms(moved, macs, precision, kind, target)
 
 
@@ -152,7 +151,15 @@ def estimate_engine(
     if not kernels or 10 * unknown > len(kernels) or any(layer.is_opaque for layer in kernels):
         return None
     ms = math.fsum(time for time in times if time is not None) + unknown * floor_ms(target)
-    return total(ms, len(kernels), target, unknown, compiler)
+    tf32 = target.tf32_tflops is not None and (PRODUCT, "fp32") in map(_rated, kernels)
+    return replace(total(ms, len(kernels), target, unknown, compiler), tf32=tf32)
+
+
+def _rated(layer: Layer) -> tuple[str, str]:
+    """Return the kind of a layer's work, and the precision whose rate it takes."""
+    values = sum(math.prod(map(abs, tensor.shape)) for tensor in layer.outputs[:1])
+    kind = product_kind(layer.macs or 0, values) if layer.is_heavy else OTHER
+    return kind, BY_LISTED[layer.precision].name if layer.precision in BY_LISTED else "fp32"
 
 
 def total(
@@ -184,6 +191,7 @@ def speedup(slow: TimeEstimate, fast: TimeEstimate) -> SpeedupEstimate:
 PAYS = 1.02
 """The speed-up from which ModelOpt keeps Q/DQ (NVIDIA, TensorRT-Model-Optimizer, PR 2318)."""
 INT8, FP16, DEVICE = "int8", "fp16", "device"
+TOO_SMALL = "too small to estimate: {} kernels, launch time decides"
 
 
 def pays(over_fp16: SpeedupEstimate) -> str:

@@ -323,24 +323,25 @@ def _answer(comparison: Comparison, best: _Judged, has_warnings: bool) -> tuple[
 def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
     accuracy = row.accuracy
     share = row.size_bytes / max(reference.size_bytes, 1)
+    samples = text.count(accuracy.samples, "sample")
     if accuracy.top1 is not None and reference.accuracy.top1 is not None:
         first = (
-            f"gets {text.number(accuracy.top1)} % of {accuracy.samples:,} samples right; "
+            f"gets {text.number(accuracy.top1)} % of {samples} right; "
             f"FP32 gets {text.number(reference.accuracy.top1)} %"
         )
     elif shares := [metric for metric in labelled().values() if {metric} & PERCENT & {*row.means}]:
         means = (side.means[shares[0]].value.mean for side in (row, reference))
         ours, theirs = (text.number(100 * mean) for mean in means)
         label = metric_of(shares[0]).title
-        first = f"reaches {label} {ours} % on {accuracy.samples:,} samples; FP32 reaches {theirs} %"
+        first = f"reaches {label} {ours} % on {samples}; FP32 reaches {theirs} %"
     elif accuracy.agreement is not None:
         first = _agreeing(row)
     elif PSNR in row.means:
         psnr = text.number(row.means[PSNR].value.mean)
-        first = f"gives pictures with a PSNR of {psnr} dB to FP32's on {accuracy.samples:,} samples"
+        first = f"gives pictures with a PSNR of {psnr} dB to FP32's on {samples}"
     else:
         cosine = text.number(accuracy.cosine, 5)
-        first = f"gives outputs with a cosine of {cosine} to FP32's on {accuracy.samples:,} samples"
+        first = f"gives outputs with a cosine of {cosine} to FP32's on {samples}"
     size = f"Its model file has {text.number(100 * share, 0)} % of FP32's size."
     if judges_speed and not row.times:
         speedup = text.number(row.latency.speedup)
@@ -350,10 +351,10 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
 
 def _agreeing(row: Row) -> str:
     accuracy = row.accuracy
-    share = text.number(accuracy.agreement)
+    samples, share = text.count(accuracy.samples, "sample"), text.number(accuracy.agreement)
     if [output.kind for output in row.outputs] in ([], ["classes"]):
-        return f"gives the same answer as FP32 on {share} % of {accuracy.samples:,} samples"
-    return f"makes {share} % of FP32's decisions, the mean over {accuracy.samples:,} samples"
+        return f"gives the same answer as FP32 on {share} % of {samples}"
+    return f"makes {share} % of FP32's decisions, the mean over {samples}"
 
 
 def warnings(

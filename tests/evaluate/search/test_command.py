@@ -111,6 +111,20 @@ def test_the_recommended_plan_is_tested_on_held_back_samples(files, tmp_path, ca
     assert "the verdict is DO NOT SHIP" in capsys.readouterr().err
 
 
+def test_a_plan_with_little_in_int8_ships_with_care_and_one_answer_says_whether_int8_pays(
+    files, tmp_path, capsys
+):
+    samples(tmp_path / "data.npz", count=60)
+    np.savez(tmp_path / "data.npz", x=np.load(tmp_path / "data.npz")["x"])
+    for least_db, word, share in ((40, "SHIP", 100), (80, "SHIP WITH CARE", 0)):
+        limit = ["--gpu", "l4", "--rest", "fp32", "--limit", f"sqnr_db >= {least_db}"]
+        _, document = searched(capsys, [*files, *limit])
+        assert document["tested"]["word"] == word, document["tested"]["sentence"]
+        assert document["int8_pays"] is None
+        assert document["int8_over_float"]["pays"] == "device"
+        assert (f"only {share} % of the MACs" in document["tested"]["sentence"]) == (share == 0)
+
+
 @SLOW
 def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

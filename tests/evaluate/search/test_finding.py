@@ -129,6 +129,27 @@ def test_where_int8_does_not_pay_it_is_said(make):
     assert "not worth it" not in fast.reason
 
 
+LAUNCHES = "too small to estimate: 4 kernels, launch time decides"
+
+
+def test_where_launches_decide_no_plan_is_recommended_by_its_speedup(make):
+    one = make(conv_net)
+    for limits in (Limits(), Limits.of("speedup >= 0.9")):
+        found = find(one, gpu="l4", limits=limits).found
+        assert found.recommended.plan == frozenset()
+        assert found.reason == f"only the device decides whether INT8 pays: {LAUNCHES}"
+        assert found.answer == "device"
+
+
+def test_where_all_in_int8_is_slower_than_fp32_nothing_has_to_keep_a_speedup(make):
+    one = make(conv_net)
+    first, *others = one.units
+    times = {**dict.fromkeys(others, ms(2.0, 1.0)), first: ms(0.5, 1.0)}
+    found = timed(one, **times)
+    assert (found.answer, found.recommended.plan) == ("int8", {first})
+    assert "speed-up" not in found.reason
+
+
 def test_limits_that_float_holds_alone_are_said_to(make):
     one = make(conv_net)
     every = dict.fromkeys(one.units, ms(1.0, 1.05))

@@ -15,7 +15,8 @@ from trtcal.evaluate.ab_rule import Answer
 from trtcal.evaluate.search.limits import Choice, Point, Relief, split, unit_of
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
-from trtcal.evidence.times import SpeedupEstimate, pays
+from trtcal.evidence.times import DEVICE, INT8, SpeedupEstimate
+from trtcal.limits import WITH_CARE
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
@@ -69,10 +70,10 @@ def write_search(
         "reliefs": [_relief(relief) for relief in findings.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
-        "int8_pays": findings.int8_pays,
+        "int8_pays": {DEVICE: None, None: False}.get(findings.answer, findings.answer == INT8),
         "tested": _tested(result),
         "beside_int8": result.beside and _beside(*result.beside),
-        "int8_over_float": over and {**asdict(over), "pays": pays(over)},
+        "int8_over_float": over and {**asdict(over), "pays": findings.answer},
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in findings.measured],
@@ -142,6 +143,10 @@ def _tested(result: Result) -> dict[str, Any] | None:
     if result.tested is None:
         return None
     verdict = result.tested.verdict.to_document()
+    coverage = _coverage(result)
+    if coverage.is_low and result.tested.verdict.is_good:
+        share = f"{coverage.narrow_share:.3g} % of the MACs are in a narrow format"
+        verdict |= {"word": WITH_CARE, "sentence": f"{verdict['sentence']} But only {share}."}
     return {"samples": result.tested.samples, "held_back": result.is_held_back, **verdict}
 
 

@@ -22,7 +22,8 @@ from trtcal.evaluate.search.limits import (
 )
 from trtcal.evaluate.search.milp import Programme, Surrogate
 from trtcal.evaluate.search.plan_time import Costs
-from trtcal.evidence.times import DEVICE, SpeedupEstimate, pays
+from trtcal.evidence.times import DEVICE, INT8, TOO_SMALL, SpeedupEstimate, pays
+from trtcal.limits import HOLDS
 from trtcal.metrics import INT8_MACS
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
@@ -38,8 +39,8 @@ class Found:
     """The front, cheapest first, all plans measured, the recommended one, and why it is that.
 
     Where no plan holds the limits, none is recommended, and `reliefs` are the limits that would have
-    to be relaxed. `int8_pays` if a quantized plan takes less time than the float one, and
-    `over_float` how many times as fast the fastest of them is.
+    to be relaxed. `int8_pays` if a quantized plan costs less than the float one, and `over_float`
+    how many times as fast the fastest of them is; `answer` is that of `times.pays`, None without one.
     """
 
     front: tuple[Point, ...]
@@ -50,6 +51,7 @@ class Found:
     complete: bool
     int8_pays: bool
     over_float: SpeedupEstimate | None = None
+    answer: str | None = None
 
 
 class Search:
@@ -81,14 +83,17 @@ class Search:
         self.points: dict[Plan, Point] = {}
         self.left, self.may = evaluations, may
         self.baseline = costs.baseline.estimate(())
-        self.asked = bool(limits.asked)
+        self.asked, whole = bool(limits.asked), costs.estimate(next(iter(self.wholes.values())))
+        is_small = whole.too_small and self.baseline.too_small
+        self.too_small = TOO_SMALL.format(whole.kernels) if is_small else ""
+        self.is_fast = whole.ms < self.baseline.ms and not is_small
         self.is_single = len({split(unit).layer for unit in self.units}) == 1
 
     def run(self) -> Found:
         """Do all there is time and leave for; the extremes are always measured."""
         whole, *_ = [self._measure(frozenset(units)) for units in self.wholes.values()]
         self._measure(frozenset())
-        if not self.asked:
+        if not self.asked and self.is_fast:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
         self._sweep(whole)
         self._aim()
@@ -100,7 +105,7 @@ class Search:
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
         known = tuple(front), measured, best, reason, relief, self._may
-        return Found(*known, self._pays(self._fit), self._over_float())
+        return Found(*known, self._pays(self._fit), self._over_float(), self._answer)
 
     @property
     def _may(self) -> bool:
@@ -185,12 +190,13 @@ class Search:
     def _best(self) -> Point | None:
         """Return the best plan that holds the limits.
 
-        One all in float stands back where nothing was asked and quantizing pays, and where it would
-        leave the only layer that can be quantized in float.
+        One all in float stands back where nothing was asked and quantizing is faster, and where it
+        would leave the only layer that can be quantized in float.
         """
         holding = [point for point in self._fit if not self.limits.broken(point)]
         faster = [point for point in holding if self._pays([point])]
-        if self.is_single or (faster and not self.asked):
+        is_worth = faster and not self.asked and (self.is_fast or self._answer == INT8)
+        if self.is_single or is_worth:
             holding = faster
         return min(holding, key=self._key, default=None)
 
@@ -206,6 +212,11 @@ class Search:
         fastest = min(quantized, key=lambda point: point.cost_ms, default=None)
         plain = self.costs.estimate(())
         return None if fastest is None else self.costs.over(plain, fastest.plan)
+
+    @property
+    def _answer(self) -> str | None:
+        ratio = self._over_float()
+        return None if ratio is None else DEVICE if self.too_small else pays(ratio)
 
     def _exchange(self) -> Point | None:
         """Change one layer, or swap two, while that gives a better plan that holds the limits."""
@@ -249,20 +260,20 @@ class Search:
         what = cheap if self.limits.on_loss else "the smallest loss"
         narrow = next(iter(self.wholes)).upper()
         kept = f"keep {KEPT_SPEEDUP:.0%} of the {narrow} speed-up"
-        held = "hold the limits"
-        if self.limits.tested:
-            held += f" with a margin for the test on {self.limits.tested} samples"
+        kept = kept if self.is_fast else f"have layers in {narrow}"
+        margin = f" with a margin for the test on {self.limits.tested} samples"
+        held = "hold the limits" + margin * bool(self.limits.tested)
         among = f"{what} of the {count} measured plans that {held if self.asked else kept}"
-        speed = (
-            f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} with all in {narrow})"
+        low, high = best.speedup_interval or (best.speedup, best.speedup)
+        every = f"{low:.3g} to {high:.3g}; " * (low != high)
+        every += f"{whole.speedup:.3g} with all in {narrow}"
+        speed = self.too_small or f"{best.speedup:.3g} times as fast as FP32 ({every})"
+        lost, mine = whole.loss.of(self.measure), best.loss.of(self.measure)
+        share = (
+            f"{mine / lost if lost else 0.0:.0%} of the loss of all in {narrow} ({self.measure})"
         )
-        if not whole.loss.is_fit:
-            return (
-                f"{among}: {speed}, with finite outputs, which all layers in {narrow} do not give"
-            )
-        lost = whole.loss.of(self.measure)
-        share = best.loss.of(self.measure) / lost if lost else 0.0
-        return f"{among}: {speed}, with {share:.0%} of the loss of all in {narrow} ({self.measure})"
+        unfit = f"finite outputs, which all layers in {narrow} do not give"
+        return f"{among}: {speed}, with {share if whole.loss.is_fit else unfit}"
 
     def _no_int8(self) -> str:
         plain, word = self.points[frozenset()], self.word
@@ -270,12 +281,15 @@ class Search:
         quantized = [point for point in self._fit if point.plan]
         if not quantized:
             return f"{word} is not worth it: no plan with it gives finite outputs; {ms}"
+        if self.too_small:
+            return f"only the device decides whether {word} pays: {self.too_small}"
         ms += f" and {min(point.cost_ms for point in quantized):.4g} ms with {word} at best"
+        is_held = self.asked and all(each.state == HOLDS for each in self.limits.judge(plain))
         ratio = self._over_float()
-        if not self._pays(quantized) and ratio and pays(ratio) == DEVICE:
+        if ratio and pays(ratio) == DEVICE and not (is_held and self._pays(quantized)):
             ends = f"{ratio.ratio:.3g} times as fast, {ratio.low:.3g} to {ratio.high:.3g}"
             return f"only the device decides whether {word} pays: {ms} ({ends})"
-        if not self._pays(quantized):
+        if not (self.asked and self._pays(quantized)):
             return f"{word} is not worth it: {ms}"
         if not any(self._pays([point]) and not self.limits.broken(point) for point in quantized):
             return f"no plan with {word} is faster and holds the limits: {ms}"

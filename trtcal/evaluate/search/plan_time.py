@@ -223,7 +223,7 @@ class Costs:
         casts = sum(_casts(name, stored) for name in self.work.sizes)
         kernels = sum(not kernel.free for kernel in self.work.kernels) + casts
         whole = kernel_times.total(ms, kernels, self.target)
-        return replace(whole, low_ms=ms, high_ms=ms) if self.is_measured else whole
+        return replace(whole, low_ms=ms, high_ms=ms, too_small=False) if self.is_measured else whole
 
     def over(self, slow: TimeEstimate, plan: Collection[Unit]) -> SpeedupEstimate:
         """Return how many times as fast as something else a plan is."""
