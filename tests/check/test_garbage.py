@@ -228,6 +228,17 @@ def test_no_command_ships_on_any_of_these_data(networks):
     assert not [*failures(networks, CASES)]
 
 
+def test_a_corrected_fault_is_not_taken_for_another(digits):
+    model, data = load_model(digits / "digits.onnx"), dict(np.load(digits / "test.npz"))
+    data["image"] *= 255
+    dataset, variant = open_dataset(data, model), open_variant(digits / "digits.onnx")
+    settings = CollectSettings(simulate=False, checker=EvaluationCheck(model, dataset))
+    issues = compare(variant, [], dataset, (), CompareSettings(rounds=2, wanted=settings)).issues
+    kinds = [issue.kind for issue in issues]
+    assert "pixels_not_scaled" in kinds
+    assert "channel_order" not in kinds
+
+
 def test_every_command_ships_on_good_data(networks):
     wrong = [
         (name, command, text)
