@@ -12,7 +12,7 @@ from tests.fixtures.networks import samples, save, weight
 from tests.fixtures.pictures import CLASSES, SIZE, paint, smooth, template_classifier
 from tests.fixtures.tables import each
 from trtcal.check.data_check import check_data
-from trtcal.check.evidence import weigh
+from trtcal.check.evidence import check_labels, weigh
 from trtcal.check.preprocessing import (
     KNOWN,
     MEAN_SUBTRACTED,
@@ -362,3 +362,14 @@ def test_twice_as_many_samples_are_read_in_doubt(detector):
     turned = (grey + 0.06 * (images - grey) + noise).astype(np.float32)[:, ::-1]
     assert codes(model, turned) == ["channel_order?"]
     assert codes(model, turned[:64]) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "confidence", "is_issue"),
+    [(90, 0.6, True), (350, 0.9, False), (240, 0.6, False), (90, 0.2, False), (240, 1.0, False)],
+)
+def test_far_fewer_labels_right_than_the_confidence_says_are_an_issue(right, confidence, is_issue):
+    labels = np.arange(500) % 10
+    classes = np.where(np.arange(500) < right, labels, (labels + 1) % 10)
+    response = Response(classes, np.full(500, confidence), *[None] * 5)
+    assert (check_labels(response, labels) is not None) == is_issue

@@ -104,13 +104,17 @@ IN_INPUTS = {
         of_both(lambda x, rng: x.reshape(len(x), -1)[:, np.random.default_rng(3).permutation(768)]
                 .reshape(x.shape)), "no_better|noise",
     ),
+    "transposed": (of_inputs(lambda x, rng: x.swapaxes(2, 3)), "transposed"),
+    "mirrored": (of_inputs(lambda x, rng: x[..., ::-1]), "mirrored"),
+    "upside down": (of_inputs(lambda x, rng: x[:, :, ::-1]), "upside down"),
+    "inverted": (of_inputs(lambda x, rng: x.max() + x.min() - x), "inverted"),
     "one sample": (of_inputs(lambda x, rng: np.repeat(x[:1], len(x), 0)), "no_better|distinct"),
     "thirty samples, twenty times each": (
         lambda c, x, y, rng: (c, np.tile(x[:30], (20, 1, 1, 1)), np.tile(y[:30], 20)), "distinct",
     ),
     "NaN": (of_inputs(lambda x, rng: spoiled(x, np.nan)), "NaN"),
     "infinite": (of_inputs(lambda x, rng: spoiled(x, np.inf)), "infinite"),
-    "one class": (lambda c, x, y, rng: (c, x[y == 3], y[y == 3]), UNRELATED),
+    "one class": (lambda c, x, y, rng: (c, x[y == 3], y[y == 3]), "all labels are the same"),
     "sorted, the first few": (
         lambda c, x, y, rng: (c, x[np.argsort(y)][:24], np.sort(y)[:24]), UNRELATED,
     ),
@@ -204,7 +208,14 @@ def failures(networks, cases):
                 yield f"{case}, {command}: {'ships' if ships else text[:400]}"
 
 
-QUICK = ("labels shifted by one", "labels permuted", "inputs thirty samples, twenty times each")
+QUICK = (
+    "labels shifted by one",
+    "labels permuted",
+    "inputs thirty samples, twenty times each",
+    "inputs transposed",
+    "inputs inverted",
+    "inputs mirrored",
+)
 
 
 def test_no_command_ships_on_data_that_do_not_work(networks):
@@ -215,6 +226,17 @@ def test_no_command_ships_on_data_that_do_not_work(networks):
 def test_no_command_ships_on_any_of_these_data(networks):
     assert len(CASES) >= 30
     assert not [*failures(networks, CASES)]
+
+
+def test_a_corrected_fault_is_not_taken_for_another(digits):
+    model, data = load_model(digits / "digits.onnx"), dict(np.load(digits / "test.npz"))
+    data["image"] *= 255
+    dataset, variant = open_dataset(data, model), open_variant(digits / "digits.onnx")
+    settings = CollectSettings(simulate=False, checker=EvaluationCheck(model, dataset))
+    issues = compare(variant, [], dataset, (), CompareSettings(rounds=2, wanted=settings)).issues
+    kinds = [issue.kind for issue in issues]
+    assert "pixels_not_scaled" in kinds
+    assert "channel_order" not in kinds
 
 
 def test_every_command_ships_on_good_data(networks):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from trtcal.check.evidence import (
+    PART,
     Evidence,
     LabelEvidence,
     check_label_numbers,
@@ -106,9 +107,16 @@ def in_doubt(model: Model, dataset: Dataset, first: Samples) -> Callable[[Sample
     return more
 
 
-def exchanged(planes: Array) -> Array:
-    """Return planes with red and blue exchanged."""
-    return planes[:, ::-1]
+exchanged = functools.partial(np.flip, axis=1)
+"""Exchanges red and blue of planes."""
+ARRANGED: dict[Callable[[Array], Array], str] = {
+    lambda array: array.swapaxes(2, 3) if len({*array.shape[2:]}) == 1 else array: "transposed",
+    lambda planes: planes[..., ::-1]: "mirrored",
+    lambda planes: planes[:, :, ::-1]: "upside down",
+    lambda planes: planes[:, :, ::-1, ::-1]: "turned by 180 degrees",
+    lambda planes: planes.max() + planes.min() - planes: "inverted (dark for bright)",
+}
+"""What restores images -> what they are without it."""
 
 
 class ImageChecks:
@@ -126,13 +134,16 @@ class ImageChecks:
     ) -> None:
         self.probe, self.image, self.more, self.known = probe, image, more, known
         self.driven: float | None = None  # the signal to bias of the samples as given, once known
+        self.is_corrected = False
 
     def run(self, samples: Samples) -> list[DataIssue]:
         """Return the issues of layout, values and channel order; noise has neither of the latter."""
         issues, corrected = list[DataIssue](), samples
-        for check in (self._layout, self._noise, self._values, self._channel_order):
+        checks = self._layout, self._noise, self._arrangement, self._values, self._channel_order
+        for check in checks:
             self.driven = None
             issue, corrected = check(corrected)
+            self.is_corrected = corrected is not samples
             issues += [issue] if issue else []
             if issue and issue.kind == "noise":
                 break
@@ -183,7 +194,7 @@ class ImageChecks:
         return (best.way, evidence) if evidence.is_better else (None, None)
 
     def _answered(self, samples: Samples, way: Way) -> tuple[Labels, Labels]:
-        if self.known is not None and way is None:
+        if self.known is not None and way is None and not self.is_corrected:
             return self.known[samples.numbers], np.asarray(samples.labels)
         return answered(self.probe, self._changed(samples, way))
 
@@ -250,6 +261,17 @@ class ImageChecks:
             settings,
         )
         return _stated(issue, evidence)
+
+    def _arrangement(self, samples: Samples) -> Checked:
+        few = samples.first(CORRECTED)
+        doubtful = few.labels is not None and np.equal(*self._answered(few, None)).mean() < PART
+        way, proof = self._proof(samples, [*ARRANGED] if doubtful else []) or (None, None)
+        if way is None or not isinstance(proof, LabelEvidence) or not proof.is_far_better:
+            return None, samples
+        text = f"the images of {self.image.name!r} are {ARRANGED[way]}: {proof.sentence()}"
+        fix = "prepare them as in training: orientation, order of the axes, sign of the values"
+        issue = DataIssue("arrangement", self.image.name, text, proof.figures(), fix)
+        return issue, self._changed(samples, way)
 
     def _channel_order(self, samples: Samples) -> Checked:
         proof = self._proof(samples, (exchanged,))

@@ -60,6 +60,11 @@ class LabelEvidence:
         return won > lost and mcnemar(lost, won) < P
 
     @property
+    def is_far_better(self) -> bool:
+        """Whether that is far more of them."""
+        return bool(np.subtract(*self.counts) < -GAP * len(self.labels))
+
+    @property
     def beats_constant(self) -> bool:
         """Whether they are significantly more than one class for all samples would get right."""
         classes, counts = np.unique(self.labels, return_counts=True)
@@ -266,7 +271,7 @@ def _within(value: float, ends: tuple[float, float]) -> bool:
 
 SHUFFLES = 999
 NO_BETTER = 0.05  # p-value above which labels are no better than shuffled ones
-PART = 0.5  # of the model's confidence: labels numbered otherwise have to be right in more
+PART = 0.5  # of the model's confidence: with fewer labels right, or renumbered, data are wrong
 GAP = 0.2  # between the model's confidence and the most that labels may grant it
 
 
@@ -304,16 +309,17 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
     right, samples = int((response.classes == labels).sum()), len(labels)
     expected = float(response.confidence.mean())
     most = proportion(right, samples, 0.98).high
-    if expected - most <= GAP or not like_shuffled(response.classes, labels):
+    is_few = most < PART * expected or like_shuffled(response.classes, labels)
+    if expected - most <= GAP or not is_few:
         return None
     return DataIssue(
         "labels_disagree",
         "labels",
-        f"the FP32 model agrees with {right} of {samples} labels, no more than with the same labels "
-        f"in another order, though its confidence in its classes is {expected:.0%}",
+        f"the FP32 model agrees with {right} of {samples} labels, too few for its confidence in its "
+        f"classes of {expected:.0%}",
         {"right": float(right), "samples": float(samples), "confidence": expected},
-        "check that labels and samples have the same order, and that labels are numbered as the "
-        "model's classes",
+        "check that labels and samples have the same order, that labels are numbered as the model's "
+        "classes, and how the inputs are prepared",
     )
 
 

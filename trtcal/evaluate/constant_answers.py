@@ -120,14 +120,16 @@ class ConstantAnswers:
 def no_better(metric: Metric, own: float, other: float, samples: int, what: str) -> DataIssue:
     """Return the issue that FP32 is not clearly better than an answer that no network is needed for."""
     unit = f" {metric.unit}".rstrip()
+    is_same = metric.better == HIGHER and round(other, 6) == 1
+    why = "all labels are the same" if is_same else "are the labels right?"
     ours, theirs = (f"{metric.factor * value:.4g}{unit}" for value in (own, other))
     return DataIssue(
         "no_better_than_constant",
         "labels",
         f"FP32 reaches a {metric.title} of {ours} on {samples:,} samples, not clearly better than the "
-        f"{theirs} of {what} (are the labels right?)",
+        f"{theirs} of {what} ({why})",
         {"fp32": own, "constant": other, "samples": float(samples)},
-        CHECK,
+        "give data with other labels too" if is_same else CHECK,
     )
 
 
