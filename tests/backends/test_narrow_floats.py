@@ -133,7 +133,7 @@ def judge_graphs(seeds):
         judge.nodes(seed, graph.model(every=True), graph.kinds, graph.feeds, bool(seed % 2))
         judge.outputs(seed, graph.model(), graph.feeds)
     counts = judge.check()
-    assert counts["graphs"] > 0.9 * len(seeds)
+    assert counts["graphs"] > 0.85 * len(seeds)
     return judge
 
 

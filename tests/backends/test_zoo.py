@@ -26,7 +26,7 @@ needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 
 OTHER_TARGETS = ("sm86", "sm120")
 ON_ALL_TARGETS = ("residual", "conv3d", "depthwise", "unet", "encoder_layer", "half")
-AGREEMENT, FLOOR_DB = 0.995, 20.0
+AGREEMENT, FLOOR_DB = 0.99, 20.0  # float16 is rounded in one of two sessions
 CHECKED = 400  # samples: two may disagree
 WHOLE = bool(os.environ.get("WHOLE_ZOO"))  # as `make soak` sets it
 MIXED = [(name, first) for name in sorted(ZOO) for first in range(3)]
