@@ -13,7 +13,7 @@ from trtcal.calibration import calibrate
 from trtcal.config import FILE, Config, script_in
 from trtcal.data import size_ranges
 from trtcal.data.issues import DataCheck, DataIssue
-from trtcal.documents import FILES, Document
+from trtcal.documents import FILES, Document, write_text
 from trtcal.errors import __version__
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.limits import Judgement, judge_counts
@@ -95,7 +95,7 @@ def run(
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
-            documents.write_text(journal.folder / FILE, guessed)
+            write_text(journal.folder / FILE, guessed)
         for follower in followers:
             follower.start(folder, place)
             follower.see_prepared(inputs.preparation)
