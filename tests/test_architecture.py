@@ -65,9 +65,9 @@ CEILINGS = {
 }
 """Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
-Part 19 took 2,900 lines and gave back 1,700: float16 as float16 (`backends`, `evaluate`), layers and
-times that are expected of TensorRT (`evidence`), data that do not work (`check`, `evaluate`), the record of
-a run's files (`documents`).
+Part 19 took 2,900 lines and gave back 1,700: float16 as float16 (`backends`, `evaluate`), layers
+and times that are expected of TensorRT (`evidence`), data that do not work (`check`, `evaluate`), the
+record of a run's files (`documents`).
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
