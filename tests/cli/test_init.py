@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import numpy as np
 import onnx
@@ -131,21 +132,6 @@ def test_a_run_that_loses_advises_commands_that_work_until_layers_stay_in_float(
     assert (status < 2, "`trtcal run`" in err) == (True, True)
 
 
-@SLOW
-def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(place, capsys):
-    line = "run net.onnx --data images --target cpu --no-history"
-    status, _, err = run(capsys, *line.split())
-    assert status < 2
-    assert "note: Add samples to the test data: " in err
-    first = report_of(place / "net-run")
-    files = {"model": "net.onnx", "config": "net-run/trtcal.toml", "folder": "net-run"}
-    assert first["measured"]["run"]["measured"]["files"] == files
-    assert run(capsys, "run", "net-run/trtcal.toml", "--no-history")[0] < 2
-    again = report_of(place / "net-run")
-    assert again["comparison"]["digest"] == first["comparison"]["digest"]
-    assert (place / "net-run" / "trtcal.toml").exists()
-
-
 @pytest.mark.parametrize("batch", [1, 4])
 def test_models_with_a_fixed_batch_need_nothing_else(place, batch, capsys):
     model = onnx.load(place / "net.onnx")
@@ -235,3 +221,23 @@ def test_labelled_test_images_prove_that_others_are_wrong(painted, monkeypatch, 
     assert "% of 60 labels right instead of " in err
     assert "under [images]: scale = 1, mean = [104.0, 117.0, 123.0], std = [1]" in err
     assert (tmp_path / "trtcal.toml").read_text() == text
+
+
+@SLOW
+def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(
+    painted, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(painted / "net.onnx", tmp_path)
+    shutil.copytree(painted / "labelled", "images")
+    line = "run net.onnx --data images --target cpu --no-history"
+    status, _, err = run(capsys, *line.split())
+    assert status < 2
+    assert "note: Add samples to the test data: " in err
+    first = report_of(tmp_path / "net-run")
+    files = {"model": "net.onnx", "config": "net-run/trtcal.toml", "folder": "net-run"}
+    assert first["measured"]["run"]["measured"]["files"] == files
+    assert run(capsys, "run", "net-run/trtcal.toml", "--no-history")[0] < 2
+    again = report_of(tmp_path / "net-run")
+    assert again["comparison"]["digest"] == first["comparison"]["digest"]
+    assert (tmp_path / "net-run" / "trtcal.toml").exists()

@@ -9,7 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fixtures.commands import refused, run, succeed
+from tests.fixtures.graphs import as_nodes
 from tests.fixtures.kinds import KINDS
+from tests.fixtures.networks import save
 from tests.fixtures.overflow import CASES, HARMLESS, in_float16, overflow_net, rows
 from tests.fixtures.slow import SLOW, slow_but
 from trtcal.data import open_dataset
@@ -88,6 +90,14 @@ def test_the_peak_of_a_tensor_with_infinite_values_is_that_of_the_finite_ones(pl
     model = load_model(overflow_net(place / "net.onnx", nodes))
     peaks = tensor_peaks(model, open_dataset("test.npz", model))
     assert 65504 < peaks["m"] <= peaks["b"] + 20
+
+
+def test_the_peaks_of_a_model_without_an_axis_for_samples_are_those_of_all_samples(place):
+    nodes = as_nodes("a = Mul(x, x)  y = Sigmoid(a)")
+    model = load_model(save(place / "net.onnx", nodes, {}, {"x": [16]}, {"y": [16]}))
+    highest = np.abs(np.load("test.npz")["x"]).max()
+    peaks = tensor_peaks(model, open_dataset("test.npz", model))
+    assert (peaks["x"], peaks["a"]) == (highest, highest * highest)
 
 
 def test_the_squares_under_a_root_overflow_too(place):
@@ -173,9 +183,18 @@ def test_values_near_the_end_of_float16_are_a_warning(place, capsys):
     assert "'in' (Gemm) comes near the end of float16" in out
 
 
+def mostly_small(path, seed, largest):
+    """Save samples of x of which a quarter has values that are larger by a factor."""
+    rows(path, seed, scale=0.1)
+    x = np.load(path)["x"]
+    x[::4] *= largest
+    np.savez(path, x=x)
+
+
 @SLOW
 def test_a_run_whose_evaluation_data_reach_farther_does_not_ship(place, capsys):
     source = overflow_net(place / "net.onnx", "rms")
+    mostly_small(place / "test.npz", 7, largest=10)
     rows(place / "small.npz", scale=0.1)
     layers = json.dumps(everything(onnx.load(source)).layers).replace(":", " =")
     (place / "trtcal.toml").write_text(f"""\
@@ -199,7 +218,7 @@ layers = {layers}
     page = (place / "run" / "report.html").read_text(encoding="utf-8")
     assert "square" in page
     assert "fp16_overflow" in page
-    rows(place / "small.npz", scale=1.2)
+    mostly_small(place / "small.npz", 8, largest=12)
     assert run(capsys, "run", "trtcal.toml")[0] == 0
 
 

@@ -84,7 +84,7 @@ class _Run:
         highest = np.zeros(len(self.tensors))
         for feeds in batches:
             values = self.read(feeds, [f"{name} peak" for name in self.tensors])
-            highest = np.maximum(highest, [float(peak) for peak in values])
+            highest = np.maximum(highest, [np.max(peak) for peak in values])
             progress(len(next(iter(feeds.values()))))
         return dict(zip(self.tensors, highest.tolist(), strict=True))
 
