@@ -144,6 +144,11 @@ class Limits:
         low, high = ends.get(limit.metric) or (figure, figure)
         return Judgement(limit, "", Figure(figure, low, high))
 
+    def sure(self, limit: Limit, point: Point) -> float:
+        """Return the strictest bound that a plan holds: that end of an estimate, with the margin."""
+        figure = self._judge(limit, point).figure
+        return math.nan if figure is None else figure.low if limit.relation == ">=" else figure.high
+
     def margin(self, metric: str, loss: Loss | None = None) -> float:
         """Return by how much a figure of a plan should be better than its limit.
 
@@ -196,11 +201,11 @@ def reliefs(points: Iterable[Point], limits: Limits) -> list[Relief]:
     points = list(points)
     possible = []
     for limit in limits.asked:
-        figure = FIGURES[_form(limit)]
         others = [point for point in points if set(limits.broken(point)) <= {limit.metric}]
         if others:
-            best = (max if limit.relation == ">=" else min)(others, key=figure)
-            possible.append(Relief(limit, figure(best), best.plan))
+            ends = {point.plan: limits.sure(limit, point) for point in others}
+            plan = (max if limit.relation == ">=" else min)(ends, key=ends.__getitem__)
+            possible.append(Relief(limit, ends[plan], plan))
     return sorted(possible, key=lambda relief: relief.by / max(abs(relief.limit.bound), 1e-9))
 
 
