@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from trtcal.documents.streams import to_errors
 from trtcal.errors import InputError
 
 
@@ -37,7 +38,7 @@ def running(path: Path, hint: str) -> Iterator[None]:
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # results stay clean
+        with to_errors():
             yield
     except (InputError, MemoryError, KeyboardInterrupt):
         raise

@@ -233,3 +233,8 @@ def open_missing() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 (as long as the process)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def to_errors() -> contextlib.AbstractContextManager[object]:
+    """Return a block in which what is printed goes to standard error: results stay clean."""
+    return contextlib.redirect_stdout(sys.stderr)
