@@ -29,6 +29,7 @@ from trtcal.model.graph import (
     export_model,
     format_of,
     import_graph,
+    in_order,
     numpy_type,
     parts_of,
     redirect_readers,
@@ -100,7 +101,7 @@ class _Forms(GraphWriter):
         for node in list(self.graph.nodes):
             if node.op in QDQ and id(node) not in known:
                 self._settle_node(node)
-        clean(self.graph).toposort(mode="nodes")
+        in_order(clean(self.graph))
 
     def _settle_node(self, node: gs.Node) -> None:
         if is_literal(node):

@@ -32,6 +32,7 @@ from trtcal.model.graph import (
     expanded,
     export_model,
     import_graph,
+    in_order,
     only_consumer,
 )
 from trtcal.model.ops import CONVOLUTIONS, MOVES, MULTIPLIES, QDQ
@@ -86,7 +87,7 @@ class _Lowering(GraphWriter):
 
     def widen(self) -> None:
         """Write float16 layers with INT8 inputs, and what leads from them to a Q, in float32."""
-        for node in list(self.graph.toposort(mode="nodes").nodes):
+        for node in list(in_order(self.graph).nodes):
             if node.op == "QuantizeLinear" and node.inputs[0].name in self.wide:
                 node.inputs = [self._widened(tensor) for tensor in node.inputs]
             elif node.outputs[0].dtype == np.float16 and self._can_widen(node):
@@ -95,7 +96,7 @@ class _Lowering(GraphWriter):
                 wide = self.wide[narrow.name] = self._variable(narrow, "wide", np.float32)
                 node.outputs = [wide]
                 self._add("Cast", [wide], narrow, {"to": int(onnx.TensorProto.FLOAT16)})
-        clean(self.graph).toposort(mode="nodes")
+        in_order(clean(self.graph))
 
     def _can_widen(self, node: gs.Node) -> bool:
         quantized = [self._scale(tensor) is not None for tensor in node.inputs]
@@ -133,7 +134,7 @@ class _Lowering(GraphWriter):
                 wide = self._variable(node.outputs[0], "wide", np.float32)
                 self._add("Cast", [node.outputs[0]], wide, {"to": int(onnx.TensorProto.FLOAT)})
                 quantize.inputs[0], quantize.inputs[1] = wide, self._as_float32(scale)
-        self.graph.toposort(mode="nodes")
+        in_order(self.graph)
 
     def _as_float32(self, tensor: gs.Tensor) -> gs.Constant:
         values = np.asarray(constant(tensor), np.float32)
@@ -189,7 +190,7 @@ class _Lowering(GraphWriter):
             bounds = clip_bounds(node)
             if quantize is not None and bounds is not None:
                 self._exchange(node, quantize, bounds)
-        self.graph.toposort(mode="nodes")
+        in_order(self.graph)
 
     def _exchange(self, node: gs.Node, quantize: gs.Node, bounds: tuple[float, float]) -> None:
         source, result = node.inputs[0], quantize.outputs[0]
@@ -222,7 +223,7 @@ class _Lowering(GraphWriter):
         for node in self.graph.nodes:
             if node.op in ("Conv", "Gemm") and len(node.inputs) == 3:
                 self._quantize_bias(node)
-        self.graph.toposort(mode="nodes")
+        in_order(self.graph)
 
     def _quantize_bias(self, node: gs.Node) -> None:
         bias, (scale, weight_scale) = constant(node.inputs[2]), map(self._scale, node.inputs[:2])

@@ -17,12 +17,14 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
+from trtcal.errors import InputError
 from trtcal.model import files
-from trtcal.model.graph import STANDARD, reads
+from trtcal.model.graph import reads
 from trtcal.model.model import unique
 from trtcal.model.ops import PICKS
+from trtcal.model.passes.base import NotApplicable
 from trtcal.model.passes.functions import inlined
-from trtcal.quantization.fp16 import formal_types
+from trtcal.quantization.fp16 import formal_types, schema_of
 
 FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
 NARROW = {TensorProto.FLOAT16, BFLOAT16}
@@ -46,13 +48,22 @@ def is_narrow(proto: onnx.ModelProto) -> bool:
     return not NARROW.isdisjoint(kinds)
 
 
+def is_rounded(proto: onnx.ModelProto) -> bool:
+    """Tell whether a model is one that `rounded` made."""
+    return any(node.name.endswith(ADDED) for node in proto.graph.node)
+
+
 def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a narrow model that computes in float32 and rounds, for sessions without `NOT_FOR_NARROW`.
 
     Inputs and outputs in bfloat16, which numpy lacks, become float32.
     """
     small = files.stand_in(proto)
-    small = inlined(small) if small.functions else small
+    try:
+        small = inlined(small) if small.functions else small
+    except NotApplicable as reason:
+        what = f"the float16 of the model cannot be computed: {reason}"
+        raise InputError(what, "export the model without functions") from None
     graph, nodes = small.graph, files.all_nodes(small)
     names = {name for node in nodes for name in (*node.input, *node.output)}
     kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
@@ -177,12 +188,9 @@ class _Part:
     def _schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
         """Return the schema of one of ONNX's operators on tensors, None of any other."""
         is_sequence = "Sequence" in node.op_type and node.op_type != "ReverseSequence"
-        if node.domain not in STANDARD or is_sequence or node.op_type.startswith("Optional"):
+        if is_sequence or node.op_type.startswith("Optional"):
             return None
-        try:
-            return onnx.defs.get_schema(node.op_type, self.opset)
-        except onnx.defs.SchemaError:
-            return None
+        return schema_of(node.op_type, node.domain, self.opset)
 
     def _note_kinds(self, node: NodeProto, schema: onnx.defs.OpSchema | None) -> None:
         """Note the types of a node's outputs that are not known."""

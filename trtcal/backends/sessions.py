@@ -16,11 +16,11 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, rounded
+from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, is_rounded, rounded
 from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
-from trtcal.errors import MODEL, BackendError, NativeCrash, some
+from trtcal.errors import MODEL, BackendError, InputError, NativeCrash, some
 from trtcal.model import first_line
 from trtcal.model.files import fits, write_beside
 from trtcal.model.isolated import signal_name
@@ -157,7 +157,7 @@ def open_session(
                 number = crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
                 _check_survival(name, graph, number)
             session = opening()
-    except NativeCrash:
+    except (NativeCrash, InputError):
         raise
     except Exception as error:
         what = f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}"
@@ -176,7 +176,7 @@ def _read(
         graph = onnx.load(model, load_external_data=False)
     else:
         graph = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
-    if provider != CPU or not is_narrow(graph):
+    if provider != CPU or not is_narrow(graph) or is_rounded(graph):
         return graph, model
     graph = rounded(graph)
     if not isinstance(model, Path):

@@ -21,7 +21,7 @@ from trtcal.check.evidence import (
 )
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
-from trtcal.check.ranking import Trial, answered, rank
+from trtcal.check.ranking import NO_CLASS, Trial, answered, rank
 from trtcal.check.samples import (
     ImageInput,
     Samples,
@@ -122,7 +122,7 @@ ARRANGED: dict[Callable[[Array], Array], str] = {
 class ImageChecks:
     """Checks of an image input; each is made on samples corrected for the faults before it.
 
-    With `known`, the model's classes of all samples of the data, labels alone decide.
+    With `known`, the model's classes of all samples, `NO_CLASS` where not known, labels alone decide.
     """
 
     def __init__(
@@ -195,7 +195,9 @@ class ImageChecks:
 
     def _answered(self, samples: Samples, way: Way) -> tuple[Labels, Labels]:
         if self.known is not None and way is None and not self.is_corrected:
-            return self.known[samples.numbers], np.asarray(samples.labels)
+            classes = self.known[samples.numbers]
+            if (classes != NO_CLASS).all():  # else some are yet to be replayed
+                return classes, np.asarray(samples.labels)
         return answered(self.probe, self._changed(samples, way))
 
     def _clearest(self, samples: Samples, ways: Sequence[Change]) -> Tried:

@@ -74,7 +74,7 @@ class EvaluationCheck:
         rows = rows[:: -(-len(rows) // ANSWERS) or 1]
         if self.labels is None or not len(rows):
             return self._of_images(replace(samples, labels=None))
-        response = Response(self.classes[rows], self.confidence[rows], *[None] * 5)
+        response = Response(self.classes[rows], self.confidence[rows])
         if issue := check_label_numbers(response, self.labels[rows]):
             return [issue]
         issue = check_labels(response, self.labels[rows])

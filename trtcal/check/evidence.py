@@ -271,7 +271,9 @@ def _within(value: float, ends: tuple[float, float]) -> bool:
 
 SHUFFLES = 999
 NO_BETTER = 0.05  # p-value above which labels are no better than shuffled ones
-PART = 0.5  # of the model's confidence: with fewer labels right, or renumbered, data are wrong
+PART = (
+    0.5  # of the confidence, or of all: with fewer labels right, or renumbered, data may be wrong
+)
 GAP = 0.2  # between the model's confidence and the most that labels may grant it
 
 

@@ -49,11 +49,11 @@ class Response:
 
     classes: npt.NDArray[np.int64] | None
     confidence: Values | None
-    lead: Values | None
-    sharpness: Values | None
-    entropy: Values | None
-    mutual_information: Values | None
-    misfit: float | None
+    lead: Values | None = None
+    sharpness: Values | None = None
+    entropy: Values | None = None
+    mutual_information: Values | None = None
+    misfit: float | None = None
     signal_to_bias: float | None = None
     features: Values | None = None
 

@@ -53,6 +53,7 @@ class Ab(
         from trtcal.evaluate.overflow import cure_in
         from trtcal.evaluate.variants import open_variant
         from trtcal.model import load_model
+        from trtcal.model.loaders import is_model
 
         model = load_model(self.baseline)
         dataset = self.open_data(model, self.config.evaluation)
@@ -62,7 +63,8 @@ class Ab(
             for letter, path in (("A", self.baseline), ("B", self.candidate))
         )
         slices, against = self.slices, self.reference
-        reference_model = load_model(against) if against else model
+        is_build = against is None or not is_model(against)  # of a model that is not there
+        reference_model = model if against is None or is_build else load_model(against)
         with progress("testing", len(dataset), "samples") as advance:
             settings = ABOptions(
                 self.test_batch,

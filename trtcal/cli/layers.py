@@ -56,13 +56,14 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
         from trtcal.model import load_model
         from trtcal.model.loaders import is_model
 
-        if self.shapes and not self.gpu:
-            raise InputError("--shapes are those to estimate times for", "give --gpu too")
         gpu = find_target(self.gpu or DEFAULT_GPU)
-        model = load_model(self.file) if is_model(self.file) else None
-        predicted = (f"layers: predicted for TensorRT on {gpu.name}, not read from an engine",)
-        engine = Engine(str(self.file), (), notes=predicted)
-        engine = read_engine(self.file, self.profile) if model is None else engine
+        model, note = None, f"layers: predicted for TensorRT on {gpu.name}, not read from an engine"
+        if is_model(self.file):
+            model, engine = load_model(self.file), Engine(str(self.file), (), notes=(note,))
+        elif self.shapes and not self.gpu:
+            raise InputError("--shapes of a list of layers are to estimate times", "give --gpu too")
+        else:
+            engine = read_engine(self.file, self.profile)
         sizes = sized(engine, parse_profiles(self.shapes)[0], model, gpu)
         _, batch, layers = sizes[len(sizes) // 2]
         engine = replace(engine, layers=layers)

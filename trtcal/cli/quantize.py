@@ -204,7 +204,7 @@ class Quantize(
         from trtcal.documents import together
         from trtcal.quantization import quantize, write_quantized
         from trtcal.quantization.coverage import asked_coverage
-        from trtcal.quantization.fp16_subgraphs import in_fp16_already
+        from trtcal.quantization.qdq import in_fp16_already
 
         self.check()
         plan = _plan(self)
@@ -217,9 +217,9 @@ class Quantize(
         if "fp16" in plan.asked and not (calibration and calibration.peaks):
             calibration = self._with_peaks(model, calibration)
         quantized, path = quantize(model, calibration, plan), self.output_path
-        if given := in_fp16_already(model, plan):
+        if narrow := in_fp16_already(model, plan):
             warning(
-                f"the plan keeps in fp32 what is float16 in the model, and stays so: {some(given)}",
+                f"the plan keeps in fp32 what is float16 in the model, and stays so: {some(narrow)}",
                 "convert the model again from float32 and keep these nodes in float32",
             )
         with together():

@@ -89,6 +89,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
 def _kept(document: Document, run: Path) -> Document:
     """Return a report with what its run wrote into the report of the folder, if that fits."""
     from trtcal.reporting.document import read_report
+    from trtcal.runs.diff import warn_of_fall
 
     try:
         before = read_report(run / "report.json")
@@ -98,7 +99,10 @@ def _kept(document: Document, run: Path) -> Document:
     kept = {key: then[key] for key in ("against", "costs") if key in then}  # only a run fills them
     same = all(before.get(part) == document[part] for part in ("comparison", "builds"))
     timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
-    return {**document, "measured": {**measured, **kept}} if same and timed else document
+    if not (same and timed):
+        return document
+    warn_of_fall(measured["verdict"], kept.get("against"), document["comparison"])
+    return {**document, "measured": {**measured, **kept}}
 
 
 def _write_markdown(options: Report, document: Document) -> None:

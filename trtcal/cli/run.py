@@ -117,7 +117,8 @@ class Run(
             show(comparison, with_times=not is_rough)
             print_limits(result.limits, "limits on builds, data and costs")
             say(f"{verdict['word']}: {verdict['sentence']}")
-            _say_why(verdict, {f"{each}." for each in warnings(comparison)})
+            printed = {text for each in warnings(comparison) for text in (each, f"{each}.")}
+            _say_why(verdict, printed)
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):
                 advise(self, *step.words, why=step.why)

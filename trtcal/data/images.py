@@ -39,8 +39,9 @@ def image_labels(folder: Path, files: Sequence[str], kind: str | None) -> Labels
 
     `kind` is "csv" or "folders". `InputError` if a file has no label, or a label no file.
     """
-    read = {"csv": from_csv, "folders": from_folders}.get(kind or "")
-    return read(folder, files) if read else None
+    if kind is None:
+        return None
+    return (from_csv if kind == "csv" else from_folders)(folder, files)
 
 
 def from_csv(folder: Path, files: Sequence[str]) -> Labels:

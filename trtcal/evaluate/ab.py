@@ -20,7 +20,7 @@ from trtcal.data import Dataset
 from trtcal.data.issues import DataIssue
 from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
-from trtcal.errors import __version__
+from trtcal.errors import InputError, __version__
 from trtcal.evaluate.ab_rule import Figures, Rule, Slices, Verdict, ask, decide, rule_for
 from trtcal.evaluate.collectors import (
     DataChecker,
@@ -169,7 +169,7 @@ def ab_test(
     metrics = [rule.metric, *(limit.metric for limit in rule.limits)]
     check_question(task, metrics, options.own, (first, dataset, batch))
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
-    overflow = find_overflow(candidate.half, dataset, batch)
+    overflow = find_overflow(candidate.narrow_model, dataset, batch)
     analyses = InterimAnalyses(
         replace(rule, alone=reference is None),
         len(dataset),
@@ -184,6 +184,11 @@ def ab_test(
     with naming(first):
         for part, rows in replayed.batches(runs, batch, options.progress):
             seen.add(part, rows)
+            if broken := replayed.not_finite[len(everyone) - 2]:  # A's beside another reference
+                what = (
+                    f"{baseline.name}: {broken} of {replayed.samples} outputs are NaN or infinite"
+                )
+                raise InputError(what, "test a model whose outputs are finite as the first one")
             if not analyses.is_due(replayed.samples):
                 continue
             contrast, numbers = replayed.contrasts(), np.concatenate(seen.numbers)

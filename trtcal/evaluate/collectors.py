@@ -1,6 +1,7 @@
 """What is collected while variants are replayed beside their reference.
 
-Nothing grows with samples, but for an A/B test, which keeps a few figures of each.
+Nothing grows with samples but the digests that show copies, the boxes where labels are annotations,
+and in an A/B test a few figures of each.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from trtcal.evaluate.groups import GroupAccumulator, Worst
 from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
-from trtcal.evaluate.overflow import of_outputs
+from trtcal.evaluate.overflow import find_overflow, joined, of_outputs
 from trtcal.evaluate.per_sample import Labels, NotFiniteError, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
@@ -69,8 +70,8 @@ def naming(reference: Variant) -> Iterator[None]:
     try:
         yield
     except NotFiniteError as error:
-        if reference.half:
-            command = f"trtcal diagnose --model {reference.half.path} --data {DATA}"
+        if reference.narrow_model and reference.narrow_model.path.is_file():
+            command = f"trtcal diagnose --model {reference.narrow_model.path} --data {DATA}"
             error.hint = f"find what overflows float16: `{command}`"
         raise InputError(f"the reference {reference.name}: {error.message}", error.hint) from error
 
@@ -263,7 +264,9 @@ class TaskReplay:
         floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f"}
         masks = {name: ~np.isfinite(array) for name, array in floats.items()}
         masks = {name: mask for name, mask in masks.items() if mask.any()}
-        rows = [mask.reshape(size, -1).any(1) for mask in masks.values() if len(mask) == size]
+        rows = [
+            mask.reshape(size, -1).any(1) for mask in masks.values() if mask.shape[:1] == (size,)
+        ]
         if masks:
             self.not_finite[place] += int(np.any(rows, axis=0).sum()) if rows else size
         return outputs | {name: np.where(mask, 0, outputs[name]) for name, mask in masks.items()}
@@ -415,7 +418,7 @@ class _OfVariant:
         """Take in a batch's figures beside the reference's."""
         self.means.add(reference, figures)
         first = "top1" if "top1" in figures else "agreement"
-        names = [name for name in (first, *self.own) if name in figures]
+        names = [name for name in (first, *sorted(self.own)) if name in figures]
         grouped = {name: (reference[name], figures[name]) for name in names}
         for accumulator in self.accumulators.values():
             accumulator.add(numbers, grouped)
@@ -498,7 +501,10 @@ def evaluate(
                 collector.add(part.numbers, figures[0], each)
     evaluations = [collector.result() for collector in collectors]
     for place, evaluation in enumerate(evaluations):
-        evaluation["findings"] = of_outputs(replayed.not_finite[place], len(dataset))
+        infinite = of_outputs(replayed.not_finite[place], len(dataset))
+        evaluation["findings"] = joined(
+            find_overflow(everyone[place].narrow_model, dataset, batch), infinite
+        )
         if replayed.precision is not None:
             evaluation["means"] |= replayed.precision.means(place)
     return evaluations, replayed

@@ -23,7 +23,7 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.overflow import as_text, find_overflow, joined
+from trtcal.evaluate.overflow import as_text
 from trtcal.evaluate.target_times import TargetTime
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
@@ -97,7 +97,8 @@ class Row:
 
     def measured(self) -> dict[str, Any]:
         """Return the JSON form of what rests on times, and of sizes."""
-        return {name: dataclasses.asdict(self)[name] for name in MEASURED}
+        fields = dataclasses.asdict(self)
+        return {name: fields[name] for name in MEASURED}
 
 
 @dataclass(frozen=True)
@@ -283,12 +284,7 @@ def compare(
             cut="; ".join(filter(None, (variant.cut, variant.floats))) or None,
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
-            **evaluation
-            | {
-                "findings": joined(
-                    find_overflow(variant.half, dataset, batch), evaluation["findings"]
-                )
-            },
+            **evaluation,
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )

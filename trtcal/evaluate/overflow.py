@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -107,9 +108,9 @@ def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.Mode
         constant = helper.make_tensor(f"{name} limit", TensorProto.FLOAT, (), [value])
         changed.graph.initializer.append(constant)
     for node in nodes:
-        given = [name for name in node.output if name in limits]
+        limited = [name for name in node.output if name in limits]
         node.output[:] = [f"{n} before" if n in limits else n for n in node.output]
-        changed.graph.node.extend([node, *(part for name in given for part in _infinite(name))])
+        changed.graph.node.extend([node, *(part for name in limited for part in _infinite(name))])
     return changed
 
 
@@ -122,7 +123,7 @@ def _infinite(result: str) -> Iterable[onnx.NodeProto]:
     yield helper.make_node("Where", [below, source, huge], [result])
 
 
-class _Half:
+class _Float16Parts:
     """A model with float16 parts, on a dataset; `makers` are the nodes of its float16 tensors."""
 
     def __init__(self, proto: onnx.ModelProto, dataset: Dataset, size: int) -> None:
@@ -132,11 +133,16 @@ class _Half:
         self.readers = readers_of(self.wide.graph)
         self.dataset, self.size = dataset, size
 
+    @cached_property
+    def plain(self) -> _Run:
+        """The model without any overflow."""
+        return _Run(self.wide, ())
+
     def shown(
         self, limits: Mapping[str, float], batches: Iterable[Feeds] | None = None
     ) -> tuple[int, Feeds | None]:
         """Return on how many samples an overflow shows in outputs, and the first batch with one."""
-        runs = _Run(self.wide, ()), _Run(_overflown(self.wide, limits), ())
+        runs = self.plain, _Run(_overflown(self.wide, limits), ())
         count, first = 0, None
         for feeds in batches or self.dataset.batches(self.size):
             size = len(next(iter(feeds.values())))
@@ -216,7 +222,8 @@ def _differing(expected: Array, actual: Array, samples: int) -> Array:
 
 def of_outputs(count: int, samples: int) -> tuple[Finding, ...]:
     """Return what to say of a variant that gives NaN or infinity for some samples."""
-    what = f"its outputs are NaN or infinite on {count} of {samples} samples, those of FP32 are not"
+    which = f"{count} of {samples} samples"
+    what = f"its outputs are NaN or infinite on {which}, those of the reference are not"
     return (of_kind("infinite_output", None, what, cost=Cost(risk="high")),) if count else ()
 
 
@@ -260,9 +267,9 @@ def find_overflow(model: Model | None, dataset: Dataset, batch: int = BATCH) -> 
     if model is None:
         return ()
     model = uniquely_named(model)
-    half = _Half(model.proto, dataset, batch_for(model, batch))
+    parts = _Float16Parts(model.proto, dataset, batch_for(model, batch))
     try:
-        return tuple(half.findings(bool(quantization_record(model.proto)))) if half.makers else ()
+        return tuple(parts.findings(bool(quantization_record(model.proto)))) if parts.makers else ()
     except TrtcalError as error:
-        what = f"the values of {some(half.makers)} in float16 are not known: {error.message}"
+        what = f"the values of {some(parts.makers)} in float16 are not known: {error.message}"
         return (of_kind(OVERFLOW, None, what, cost=Cost(risk="low")),)

@@ -60,7 +60,7 @@ class Batch:
     def at(self, where: Mask) -> Batch:
         """Return some of its samples, of all outputs that have one row for each."""
         expected, *outputs = (
-            {name: rows[where] if len(rows) == self.size else rows for name, rows in each.items()}
+            {n: rows[where] if rows.shape[:1] == (self.size,) else rows for n, rows in each.items()}
             for each in (self.expected, *self.outputs)
         )
         labels, numbers = None if self.labels is None else self.labels[where], self.numbers[where]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from trtcal.backends.options import (
     DEFAULT_BATCHES,
@@ -98,13 +99,15 @@ class Speed(SpeedupEstimate):
         }
 
 
-def sizes_of(model: Model, given: ShapeRanges, data: ShapeRanges | None = None) -> ShapeRanges:
+def sizes_of(
+    model: Model, user_shapes: ShapeRanges, data: ShapeRanges | None = None
+) -> ShapeRanges:
     """Return the least, usual and largest shape of each input that has dynamic sizes.
 
     They are those given, of the data, of the model's metadata, or batches of 1, 8 and 32;
     `InputError` if another axis has no size.
     """
-    return shape_ranges(model.inputs, with_sizes(BuildOptions("", given), model, data).shapes)
+    return shape_ranges(model.inputs, with_sizes(BuildOptions("", user_shapes), model, data).shapes)
 
 
 def estimate_model(
@@ -112,10 +115,11 @@ def estimate_model(
 ) -> tuple[TargetTime, ...]:
     """Estimate a model in its usual size for each target whose GPU is known."""
     shapes = {name: usual for name, (_, usual, _) in ranges.items()}
-    known = {target: gpu for target in targets if (gpu := datasheet_of(target))}
+    gpus = {target: find_target(gpu) for target in targets if (gpu := datasheet_of(target))}
+    layers = cache(lambda has_tf32: predict_layers(model, tf32=has_tf32, shapes=shapes))
     times = (
-        (target, estimate_engine(_layers(model, gpu, shapes), gpu))
-        for target, gpu in zip(known, map(find_target, known.values()), strict=True)
+        (target, estimate_engine(layers(gpu.tf32_tflops is not None), gpu))
+        for target, gpu in gpus.items()
     )
     batch = _batch(model, shapes)
     return tuple(
@@ -133,19 +137,23 @@ def _batch(model: Model, shapes: Mapping[str, Shape]) -> int:
     return next((size for size in shape[:1] if isinstance(size, int)), 1)
 
 
-def sized(engine: Engine, given: ShapeRanges, model: Model | None, gpu: Target) -> list[Sized]:
+def sized(
+    engine: Engine, user_shapes: ShapeRanges, model: Model | None, gpu: Target
+) -> list[Sized]:
     """Return the layers of an engine for its sizes, of a model those that TensorRT is to make of it.
 
-    A list says no more of dynamic sizes than the batch, which is that of `given`, or 1, 8 and 32.
+    A list says no more of dynamic sizes than the batch, which is that of `user_shapes`, or 1, 8 and 32.
     """
     if model is not None:
-        check_shapes(model.inputs, given)
-        ranges = sizes_of(model, given)
+        check_shapes(model.inputs, user_shapes)
+        ranges = sizes_of(model, user_shapes)
         shapes = [{name: of[size] for name, of in ranges.items()} for size in range(len(SIZES))]
         batches = [_batch(model, each) for each in shapes]
         every = [_layers(model, gpu, each) for each in shapes]
     else:
-        batches = [of[0] for of in next(iter(given.values()), [(n,) for n in DEFAULT_BATCHES])]
+        batches = [
+            of[0] for of in next(iter(user_shapes.values()), [(n,) for n in DEFAULT_BATCHES])
+        ]
         every = [tuple(_at_batch(layer, batch) for layer in engine.layers) for batch in batches]
     if every[0] == every[-1]:
         return [(SIZES[1], _first(every[0]), every[0])]
@@ -209,4 +217,5 @@ def best_known(times: Sequence[TargetTime], builds: Iterable[Build]) -> tuple[Ta
     """Return a model's time on each target: measured, else estimated, else of the layers listed."""
     built = {time.target: time for build in builds if (time := of_build(build))}
     measured = {target: time for target, time in built.items() if time.is_measured}
-    return tuple((built | {time.target: time for time in times} | measured).values())
+    known = {time.target: time for time in times}  # in the order of the targets, the first judged
+    return tuple((known | {**built, **known} | measured).values())

@@ -155,6 +155,8 @@ def _reason(limit: Limit, row: Row) -> str:
         return "compare does not judge slices; use `trtcal ab --slices`"
     if limit.is_change and not metric.has_baseline:
         return f"FP32 has no {metric.title} that could change: give the bound without a sign"
+    if limit.is_relative and limit.metric in row.means:
+        return "it is 0 for FP32, of which nothing is a percentage"
     if limit.metric not in METRICS:
         return "there is no such figure; define your own with --metric-file"
     is_possible = any(output.kind in metric.kinds for output in row.outputs)
@@ -163,9 +165,11 @@ def _reason(limit: Limit, row: Row) -> str:
 
 def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
     """Return a figure of the outputs with its interval; None if it was not measured."""
+    if limit.is_change and not limit.about.has_baseline:
+        return None
     if limit.metric == SQNR:
         noises = [output.noise for output in row.outputs if output.noise is not None]
-        if limit.is_change or not noises:
+        if not noises:
             return None
         return sqnr_interval(max(noises, key=lambda noise: noise.mean), level)
     mean = row.means.get(limit.about.drop_of or limit.metric)

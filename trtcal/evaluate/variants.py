@@ -39,7 +39,7 @@ class Variant:
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
     of the whole, and `cut` says who computes them. `floats` says which layers this CPU computes in
     float, because its kernels do not take the form of their Q/DQ. `built` is what an engine is known to
-    have in INT8. `half` is the model where it computes in float16.
+    have in INT8. `narrow_model` is the model where it computes in float16.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Variant:
     floats: str | None = None
     source: Model | None = None
     built: Coverage | None = None
-    half: Model | None = None
+    narrow_model: Model | None = None
 
     @property
     def graph(self) -> GraphFacts:
@@ -138,7 +138,7 @@ def open_variant(
         cut,
         source=model if _has_qdq(model) else weightless(model),
         floats=_floats(reasons) if reasons else None,
-        half=model if is_narrow(model.proto) else None,
+        narrow_model=model if is_narrow(model.proto) else None,
     )
 
 
@@ -177,7 +177,7 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
     session = engine.open()
     outputs, cut = _outputs(session, build.outputs)
     is_onnx = build.backend == "onnxruntime"
-    model = load_model(onnx.ModelProto.FromString(engine.data)) if is_onnx else None
+    proto = onnx.ModelProto.FromString(engine.data) if is_onnx else None
     return Variant(
         name or build.model_name,
         build.model,
@@ -188,7 +188,7 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
         len(engine.data),
         cut,
         built=build.coverage,
-        half=model if model and is_narrow(model.proto) else None,
+        narrow_model=load_model(proto) if proto is not None and is_narrow(proto) else None,
     )
 
 

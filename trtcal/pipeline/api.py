@@ -180,7 +180,14 @@ def quantize(
     asked = _plan(plan) if precision is None else Plan(precision)
     loaded = _model(model)
     prepared = prepare(loaded)
-    if data is not None and (ranges or not (asked or Plan()).ranged):
+    chosen = asked or Plan()
+    is_known = ranges is not None and ranges.peaks
+    if (
+        data is not None
+        and "fp16" in chosen.asked
+        and not is_known
+        and (ranges or not chosen.ranged)
+    ):
         peaks = tensor_peaks(prepared, open_data(data, loaded))
         ranges = replace(ranges or without_ranges(prepared), peaks=peaks)
     quantized = write_qdq(prepared, ranges, asked)

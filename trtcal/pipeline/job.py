@@ -117,15 +117,18 @@ def run_stages(inputs: Inputs, journal: Journal, command: str, history: History 
     clipped = [*calibrations.values(), calibrate(observation, "percentile")]
     stages.record_tails(inputs, clipped, journal)
     variants = stages.quantize_all(inputs, calibrations, journal)
+    models = [*map(load_model, variants)]
     sizes = size_ranges(inputs.model, inputs.calibration_data)
     shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
     for name in set(shapes) - set(inputs.config.build.shapes):
         journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
-    stages.build_all([inputs.model, *map(load_model, variants)], inputs, journal, sizes)
-    comparison = stages.compare_all(inputs, variants, journal, sizes)
+    stages.build_all([inputs.model, *models], inputs, journal, sizes)
+    comparison = stages.compare_all(inputs, variants, models, journal, sizes)
     if improved := stages.improve_short(inputs, comparison, journal):
-        stages.build_all([*map(load_model, improved)], inputs, journal, sizes)
-        comparison = comparison.joined(stages.compare_all(inputs, improved, journal, sizes))
+        models = [*map(load_model, improved)]
+        stages.build_all(models, inputs, journal, sizes)
+        joined = stages.compare_all(inputs, improved, models, journal, sizes)
+        comparison = comparison.joined(joined)
     stages.record_comparison(inputs, [*variants, *improved], comparison, journal)
     stages.write_followers(journal)
     journal.origin.data_reads = [*map(documents.to_fields, inputs.calibration_data.summary())]

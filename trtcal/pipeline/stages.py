@@ -32,7 +32,7 @@ from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnos
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS, read_build
 from trtcal.metrics import SHARES
-from trtcal.model import Model, load_model
+from trtcal.model import Model
 from trtcal.pipeline.improving import where_short
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
 from trtcal.pipeline.journal import Journal, Say
@@ -291,7 +291,11 @@ def build_one(
 
 
 def compare_all(
-    inputs: Inputs, variants: Sequence[Path], journal: Journal, sizes: SizeRanges
+    inputs: Inputs,
+    variants: Sequence[Path],
+    models: Sequence[Model],
+    journal: Journal,
+    sizes: SizeRanges,
 ) -> Comparison:
     """Compare all variants with the model as it was given, and tensor by tensor."""
     settings, data = inputs.config.evaluation, inputs.evaluation_data
@@ -312,7 +316,7 @@ def compare_all(
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
-    models = [inputs.model, *(load_model(variant) for variant in variants)]
+    models = [inputs.model, *models]
     comparison = with_times(comparison, models, inputs.config.build, sizes, journal.say)
     comparison.write(journal.folder / COMPARISON)
     return comparison

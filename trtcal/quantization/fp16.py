@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 import scipy
 
 from trtcal.formats import FORMATS
-from trtcal.model.graph import FP16_OPSET, captured, constant, format_of, is_op
+from trtcal.model.graph import FP16_OPSET, STANDARD, captured, constant, format_of
 from trtcal.model.ops import HEAVY, QDQ, RECURRENT, SENSITIVE, SHAPE_ONLY, TYPED
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
@@ -44,7 +44,7 @@ class Places:
 def fp16_places(node: gs.Node, opset: int) -> Places | None:
     """Return what a node can read and write in float16 in place of float32, None if nothing."""
     tensors = [tensor for tensor in (*node.inputs, *node.outputs) if not tensor.is_empty()]
-    schema = _schema(node, opset)
+    schema = schema_of(node.op, node.domain, opset)
     if (
         schema is None
         or next(node.subgraphs(), None) is not None
@@ -58,9 +58,10 @@ def fp16_places(node: gs.Node, opset: int) -> Places | None:
     return Places(inputs, outputs) if inputs or outputs else None
 
 
-def _schema(node: gs.Node, opset: int) -> onnx.defs.OpSchema | None:
+def schema_of(op: str, domain: str | None, opset: int) -> onnx.defs.OpSchema | None:
+    """Return the schema of an operator, None if it is not one of ONNX's own in that opset."""
     try:
-        return onnx.defs.get_schema(node.op, opset) if is_op(node, node.op) else None
+        return onnx.defs.get_schema(op, opset) if domain in STANDARD else None
     except onnx.defs.SchemaError:
         return None
 

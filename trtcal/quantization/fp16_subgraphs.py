@@ -13,12 +13,10 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import GraphWriter, constant, import_graph, redirect_readers
-from trtcal.model.model import Model
+from trtcal.model.graph import GraphWriter, clean, constant, in_order, redirect_readers
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.fp16 import (
     FP16_MAX,
-    FP32,
     Places,
     Survey,
     Values,
@@ -29,16 +27,9 @@ from trtcal.quantization.fp16 import (
     subnormal,
     takes_fp16_scale,
 )
-from trtcal.quantization.plan import Decision, Plan
+from trtcal.quantization.plan import Decision
 
 CLIPPED = "/within/clip"  # the end of the names of Clips that are written
-
-
-def in_fp16_already(model: Model, plan: Plan) -> list[str]:
-    """Return the nodes that a plan names to be in fp32, but that are float16 in the model itself."""
-    named = {name for name, precision in plan.layers.items() if precision == FP32}
-    nodes = (node for node in import_graph(model.proto).nodes if node.name in named)
-    return [node.name for node in nodes if any(t.dtype == np.float16 for t in node.outputs)]
 
 
 @dataclass(frozen=True)
@@ -68,14 +59,14 @@ def make_fp16_subgraphs(
     `quantized` are the nodes in INT8, `values` what is known of tensors. What nothing decides on runs
     in `floats` (fp16 or fp32), or in the other one where that saves casts.
     """
-    survey = Survey(graph.toposort(mode="nodes"), decisions, quantized, values, floats)
+    survey = Survey(in_order(graph), decisions, quantized, values, floats)
     nodes = survey.split(floats)
     unknown = survey.unbounded(nodes)
     writer = _Writer(graph)
     for node in nodes:
         writer.convert(node, survey.places[id(node)])
     writer.meet_casts()
-    graph.cleanup(remove_unused_graph_inputs=False).toposort(mode="nodes")
+    in_order(clean(graph))
     casts = sum(node.name in writer.casts for node in graph.nodes)
     names = tuple(node.name for node in nodes)
     return Fp16Subgraphs(names, casts, survey.skipped, writer.subnormal, unknown)

@@ -460,6 +460,14 @@ def fp16_tensors(graph: onnx.GraphProto) -> set[str]:
     return {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
 
 
+def in_fp16_already(model: Model, plan: Plan) -> list[str]:
+    """Return the nodes that a plan names to be in fp32, but that are float16 in the model itself."""
+    named = {name for name, precision in plan.layers.items() if precision == "fp32"}
+    narrow = fp16_tensors(model.proto.graph)
+    nodes = (node for node in model.proto.graph.node if node.name in named)
+    return [node.name for node in nodes if not narrow.isdisjoint(node.output)]
+
+
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
     """Return what `quantize` recorded in a model, {} if it did not make it."""
     return record_in(metadata_of(proto))

@@ -73,6 +73,7 @@ class Layout:
 WIDE = Layout((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
 NARROW = Layout((4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-")
 LAYOUTS = (WIDE, NARROW)
+P50 = "median latency p50"
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,11 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def accuracy_against_latency(
-    points: Sequence[Point], measure: str, unit: str, layout: Layout = WIDE, target: str = ""
+    points: Sequence[Point], measure: str, unit: str, layout: Layout = WIDE, across: str = P50
 ) -> str:
     """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis.
 
-    Latencies are estimates for a `target`, or were measured here.
+    `across` names the latencies.
     """
     drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
     places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
@@ -121,25 +122,25 @@ def accuracy_against_latency(
         FigureCanvasSVG(figure)
         axes = figure.add_axes(layout.frame)
         _set_limits(axes, points)
-        _style(axes, measure, unit, target)
+        _style(axes, measure, unit, across)
         _draw_front(axes, steps, layout)
         _draw_points(axes, drawn, {drawn[index][0].number for index in front}, layout)
         _draw_bare_reference(axes, points)
         _draw_labels(axes, drawn, _front_boxes(axes, steps))
         source = saved(figure)
-    tooltips = {_gid(point, layout): tooltip(point, measure, unit, target) for point, _ in drawn}
+    tooltips = {_gid(point, layout): tooltip(point, measure, unit, across) for point, _ in drawn}
     meaning = "Pareto front: no other point is both faster and more accurate"
-    texts = (f"{measure} against latency", _description(drawn, front, measure, target))
+    texts = (f"{measure} against latency", _description(drawn, front, measure, across))
     reached, name = {*tooltips}, f"{layout.prefix}chart"
     tooltips[f"{layout.prefix}pareto-front"] = meaning
     return tidy(source, *texts, tooltips, name, reached)
 
 
-def tooltip(point: Point, measure: str, unit: str, target: str = "") -> str:
+def tooltip(point: Point, measure: str, unit: str, across: str = P50) -> str:
     """Return a point's numbers in a line."""
     name = visible(point.name) + (" (reference)" if point.is_reference else "")
     figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
-    what = "about" if target else "p50"
+    what = "p50" if across == P50 else "about" if across.startswith("estimated") else "takes"
     latency = f"{what} {milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
     return f"{name}: {figure}; {latency}"
 
@@ -148,15 +149,11 @@ def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
     return f" ({between(*interval, digits)})" if interval else ""
 
 
-def _across(target: str) -> str:
-    return f"estimated latency on {visible(target)}" if target else "median latency p50"
-
-
-def _description(drawn: Drawn, front: Sequence[int], measure: str, target: str) -> str:
+def _description(drawn: Drawn, front: Sequence[int], measure: str, across: str) -> str:
     names = ", ".join(visible(drawn[index][0].name) for index in front)
     return (
         f"Each of the {len(drawn)} points is a model. The vertical axis is {measure}, the horizontal "
-        f"axis the {_across(target)}, both with intervals. On the Pareto front: {names or 'none'}. "
+        f"axis the {across}, both with intervals. On the Pareto front: {names or 'none'}. "
         "The table Variants has the numbers."
     )
 
@@ -204,7 +201,7 @@ def _draw_baseline(axes: Axes) -> None:
     axes.spines["bottom"].set_color(MUTED)
 
 
-def _style(axes: Axes, measure: str, unit: str, target: str) -> None:
+def _style(axes: Axes, measure: str, unit: str, across: str) -> None:
     _draw_baseline(axes)
     axes.grid(True, axis="y", color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -214,7 +211,7 @@ def _style(axes: Axes, measure: str, unit: str, target: str) -> None:
     left = -axes.get_position().x0 / axes.get_position().width
     axes.text(0.85 * left, 1.06, better, transform=axes.transAxes, color=INK)
     axes.text(
-        *(1.0, -0.145, f"{_across(target)} (ms), lower is better"),
+        *(1.0, -0.145, f"{across} (ms), lower is better"),
         transform=axes.transAxes,
         parse_math=False,
         color=INK,

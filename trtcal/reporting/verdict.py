@@ -295,12 +295,11 @@ def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged],
             is_chance = best - more <= max(1.0, 2 * math.sqrt(most_differing + differing))
             if first.limit.metric in ("top1", "top1_drop") and is_chance:
                 kept = math.inf
-        figures = (accuracy.agreement or 0.0, accuracy.sqnr_db)
-        agreement, sqnr = (math.inf if figure is None else figure for figure in figures)
         row = variant.row
-        fast = -row.times[0].ms if row.times else row.latency.speedup
-        speed = (fast,) if is_holding and variant.judges_speed else ()
-        return (*speed, kept, agreement, sqnr)
+        fast = (True, -row.times[0].ms) if row.times else (False, row.latency.speedup)
+        speed = fast if is_holding and variant.judges_speed else ()
+        sqnr = math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db
+        return (*speed, kept, accuracy.agreement or 0.0, sqnr)
 
     return merit
 

@@ -19,7 +19,7 @@ from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
 from trtcal.reporting import advice, engines, text
-from trtcal.reporting.charts import LAYOUTS, Point, accuracy_against_latency
+from trtcal.reporting.charts import LAYOUTS, P50, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
 from trtcal.reporting.verdict import refused_targets
@@ -254,12 +254,16 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     """Return the chart, what it shows upwards, and the names of those that it cannot show."""
     measure, unit, key = _chart_measure(rows, agreement)
     target = target_of(rows) or ""
+    is_measured = bool(target) and all(row["times"][0]["is_measured"] for row in rows)
+    latency = f"{'' if is_measured else 'estimated '}latency on {text.visible(target)}"
+    across = latency if target else P50
     points = [_point(row, rows[0], key, target) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
     shown = (points, measure, unit)
     return {
         "target": target,
-        "drawings": [accuracy_against_latency(*shown, layout, target) for layout in LAYOUTS],
+        "is_measured": is_measured,
+        "drawings": [accuracy_against_latency(*shown, layout, across) for layout in LAYOUTS],
         "measure": measure,
         "missing": missing,
         "numbered": len(rows) > 12,
@@ -280,7 +284,8 @@ def target_of(rows: Sequence[View]) -> str | None:
     """Return the target that all variants have an estimate for, None if launches decide there."""
     times = [time for row in rows for time in row.get("times", ())[:1]]
     is_known = len(times) == len(rows) and not all(time["too_small"] for time in times)
-    return str(times[0]["target"]) if is_known else None
+    targets = {str(time["target"]) for time in times}
+    return targets.pop() if is_known and len(targets) == 1 else None
 
 
 def _point(row: View, reference: View, key: str, target: str) -> Point:

@@ -58,12 +58,14 @@ def verify(path: Path, public_key: Path | None = None) -> list[Check]:
 
     `public_key` is for the signature of a bundle.
     """
+    if not path.exists():
+        raise InputError(f"{path} does not exist", "check the path")
     if (path / SIGNATURE).is_file():
         return [*_of_documents(path, files_in(path)), *_of_bundle(path, public_key)]
-    files = list(_of_record(path))
+    files, present = list(_of_record(path)), [*files_in(path)]
     recorded = {check.what for check in files if check.unchecked is None} - {FILES}
-    others = {check.what for check in files} | {n for n in files_in(path) if "/." in f"/{n}"}
-    names = (name for name in files_in(path) if name in recorded or name not in others)
+    others = {check.what for check in files} | {n for n in present if "/." in f"/{n}"}
+    names = (name for name in present if name in recorded or name not in others)
     content = list(_of_documents(path, names, True) if path.is_dir() else _of_file(path))
     if not content and not recorded:
         hint = "give a report, a JSON document of trtcal or the folder of a run"
@@ -86,7 +88,9 @@ def _of_bundle(path: Path, public_key: Path | None) -> Iterator[Check]:
     part = OF_SIGNATURE
     for check in result.checks:
         problem, why = (check.found if check.state == state else None for state in STATES)
-        files = (MANIFEST, *result.manifest["sizes"]) if check.what == "files" else (path.name,)
+        files = (
+            (MANIFEST, *result.manifest.get("sizes", ())) if check.what == "files" else (path.name,)
+        )
         if problem or check.what in ("signature", "files"):
             yield from (Check(name, problem, part, why) for name in files)
         part = OF_FILES
@@ -188,7 +192,7 @@ def _of_run(document: Document, folder: Path) -> Iterator[Check]:
         output, digest = str(fields.get("output")), fields.get("digest")
         path, what = folder / output, f"run: {output}"
         yield from _of_follower(path, what, str(digest))
-        inside = not output.startswith("/") and ".." not in path.parts
+        inside = not output.startswith("/") and ".." not in Path(output).parts
         if path.suffix in (".json", ".onnx") and inside:
             problem = None if _digest_of(path) == digest else "not the file that the run wrote"
             yield Check(what, problem if path.is_file() else "missing")

@@ -146,8 +146,7 @@ def _followed(calibration: Calibration, model: Model) -> Calibration:
     every = listed.follow(calibration.ranges)
     for name in _tensors_to_quantize(prepared):
         if name in every and name not in ranges:
-            origin = listed.origins[name]
-            source = listed.pools.get(origin, origin)
+            source = next(n for n, each in calibration.ranges.items() if each is every[name])
             notes = [every[name].note, f"it has the range of {source!r}"]
             ranges[name] = replace(every[name], note="; ".join(filter(None, notes)))
     unranged = {name: why for name, why in calibration.unranged.items() if name not in ranges}

@@ -136,18 +136,18 @@ class Limits:
 
     def judge(self, point: Point) -> tuple[Judgement, ...]:
         """Hold a plan to the limits; one on an estimated time is open where its interval has it."""
-        return tuple(self._judge(limit, point) for limit in self.asked)
+        return tuple(Judgement(each, "", self._figure(each, point)) for each in self.asked)
 
-    def _judge(self, limit: Limit, point: Point) -> Judgement:
+    def _figure(self, limit: Limit, point: Point) -> Figure:
         figure = FIGURES[_form(limit)](point) - self.margin(limit.metric, point.loss)
         ends = {"speedup": point.speedup_interval, "latency_p50": point.cost_interval}
         low, high = ends.get(limit.metric) or (figure, figure)
-        return Judgement(limit, "", Figure(figure, low, high))
+        return Figure(figure, low, high)
 
     def sure(self, limit: Limit, point: Point) -> float:
         """Return the strictest bound that a plan holds: that end of an estimate, with the margin."""
-        figure = self._judge(limit, point).figure
-        return math.nan if figure is None else figure.low if limit.relation == ">=" else figure.high
+        figure = self._figure(limit, point)
+        return figure.low if limit.relation == ">=" else figure.high
 
     def margin(self, metric: str, loss: Loss | None = None) -> float:
         """Return by how much a figure of a plan should be better than its limit.
@@ -164,7 +164,7 @@ class Limits:
 
     def broken(self, point: Point) -> list[str]:
         """Return the metrics of the limits that a plan does not hold, estimates without intervals."""
-        values = ((each.limit, each.figure.value) for each in self.judge(point) if each.figure)
+        values = ((limit, self._figure(limit, point).value) for limit in self.asked)
         return [limit.metric for limit, value in values if limit.state(value, value) != HOLDS]
 
 

@@ -291,7 +291,8 @@ def _merged(findings: list[Finding], case: Case) -> list[Finding]:
         if finding.subject is not None and not _is_of_log(finding):
             for name in (finding.subject, *case.tensors.get(finding.subject, ())):
                 about.setdefault(name, len(kept))
-            about.setdefault(finding.kind, len(kept))
+            if finding.kind == OVERFLOW:  # a line on it seldom names the node
+                about.setdefault(OVERFLOW, len(kept))
         kept.append(finding)
     return kept
 

@@ -125,7 +125,7 @@ class _Kernel:
 class _Network:
     """A graph as kernels, with Q/DQ nodes taken for the way in which tensors are read.
 
-    `given` are the tensors that come quantized, as DQs are moved behind what only moves values,
+    `dequantized` are the tensors that come quantized, as DQs are moved behind what only moves values,
     `requested` those that are only read quantized, as Qs are moved before it.
     """
 
@@ -140,7 +140,7 @@ class _Network:
         shown = ((None, self.read(name)) for name in (*view.outputs, *view.held))
         for use in chain(((i, read) for i in self.nodes for read in self.reads[i]), shown):
             self.uses.setdefault(use[1].tensor, []).append(use)
-        self.given, self.requested = dict[str, Scale](), dict[str, Scale]()
+        self.dequantized, self.requested = dict[str, Scale](), dict[str, Scale]()
         self._move_steps()
         self.kernels: dict[int, _Kernel] = {}
         counts = Counter(KINDS.get(view.operators[i]) for i in self.nodes)
@@ -189,12 +189,12 @@ class _Network:
 
     def scale_of(self, read: _Read) -> Scale | None:
         """Return the scale that a tensor is read with, which may come from before what moved it."""
-        return read.scale or self.given.get(read.tensor)
+        return read.scale or self.dequantized.get(read.tensor)
 
     def _move_steps(self) -> None:
         for number in self.nodes:
             if scale := _only(self.scale_of(read) for read in self.picked(number)):
-                self.given |= dict.fromkeys(self.view.nodes[number].output, scale)
+                self.dequantized |= dict.fromkeys(self.view.nodes[number].output, scale)
         for number in reversed(self.nodes):
             for name in self.view.nodes[number].output:
                 if scale := _only(self._asked(*use) for use in self.uses.get(name, ())):
@@ -341,7 +341,7 @@ class _Network:
         scaled = [read for read in computed if self.scale_of(read)]
         is_requested = all(name in self.requested for name in outputs)
         if all(map(self.picked, kernel.nodes)):
-            is_narrow = is_requested or all(name in self.given for name in outputs)
+            is_narrow = is_requested or all(name in self.dequantized for name in outputs)
             return [r for i in kernel.nodes for r in self.picked(i)] if is_narrow else [], is_narrow
         if self.is_compiled and kernel.kind in COMPILED:
             return [r for r in computed if r in scaled or r.tensor in self.requested], False
@@ -357,7 +357,7 @@ class _Network:
     def forms(self, kernel: _Kernel, is_narrow: bool) -> Iterator[tuple[str, Scale | None]]:
         """Yield what a kernel writes, with the scale where it is quantized."""
         for name in self.outputs(kernel):
-            scales = [self.requested.get(name) or self.given.get(name) if is_narrow else None]
+            scales = [self.requested.get(name) or self.dequantized.get(name) if is_narrow else None]
             if not is_narrow and self.is_compiled and kernel.kind in COMPILED:
                 scales = [self._asked(*use) for use in self.uses.get(name, ())] or scales
             yield from ((name, scale) for scale in dict.fromkeys(scales))
@@ -382,7 +382,7 @@ class _Writer:
     network: _Network
     macs: Mapping[str, int | None]
     has_tf32: bool
-    half: bool
+    is_fp16: bool
     written: list[Layer] = field(default_factory=list)
     narrow: dict[tuple[str, Scale], TensorInfo] = field(default_factory=dict)
     wide: dict[tuple[str, Scale | None], TensorInfo] = field(default_factory=dict)
@@ -478,7 +478,7 @@ class _Writer:
         if all(map(self.network.picked, kernel.nodes)):
             data = self.network.inputs(kernel)[0].tensor
             return self.wide[data, None].dtype if (data, None) in self.wide else own
-        return "fp16" if self.half and own == "fp32" else own
+        return "fp16" if self.is_fp16 and own == "fp32" else own
 
     def _layout(self, kernel: _Kernel, dtype: str) -> str:
         data = next(iter(self.network.computed(kernel)), _Read(""))
@@ -533,7 +533,7 @@ class _Writer:
         """Return a tensor as a layer reads it in float; write the copies that this takes."""
         own, scale = self.network.dtype(read.tensor), self.network.scale_of(read)
         key = read.tensor, scale
-        stored = dtype if self.half and {own, dtype} <= FLOATS else own
+        stored = dtype if self.is_fp16 and {own, dtype} <= FLOATS else own
         if scale and key not in self.wide:
             source = self._quantized(read, scale)
             self.wide[key] = self._info(read.tensor, dtype if dtype in FLOATS else "fp32", layout)

@@ -215,6 +215,6 @@ def _estimate(layer: Layer, target: Target) -> Document:
     elif ms < 2 * floor:
         bound = "launch"
     else:
-        bound = "compute" if ms - floor > 1.001 * memory else "memory"
+        bound = "compute" if ms > floor + memory else "memory"
     efficiency = ms / layer.time_ms if ms is not None and layer.time_ms else None
     return {"estimated_ms": ms, "memory_ms": memory, "bound": bound, "efficiency": efficiency}

@@ -15,6 +15,7 @@ from trtcal.model.graph import (
     NUMBERS,
     clean,
     constant,
+    in_order,
     is_op,
     is_weight,
     load_weights,
@@ -154,7 +155,7 @@ def take_branches(graph: gs.Graph) -> int:
         _unfold(node, graph)
         count += 1
     if count:
-        fold_constants(clean(graph).toposort(mode="nodes"))
+        fold_constants(in_order(clean(graph)))
     return count
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError, some
-from trtcal.model.graph import MIN_OPSET, STANDARD, export_model, fingerprint, is_op
+from trtcal.model.graph import MIN_OPSET, STANDARD, export_model, fingerprint, in_order, is_op
 from trtcal.model.model import Model, checked
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.model.passes.base import (
@@ -130,7 +130,7 @@ def _run(stage: Pass, graph: gs.Graph, before: str, is_wanted: bool) -> PassReco
         if fingerprint(graph) != before:
             raise _broken(stage, "it reported a skip and changed the graph") from reason
         return PassRecord(stage.name, before, before, 0, str(reason))
-    graph.toposort(mode="nodes")
+    in_order(graph)
     after = fingerprint(graph)
     if interface(graph) != seen and not stage.retypes:
         raise _broken(stage, "an input or output of the graph changed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -112,15 +112,18 @@ def _add(store: ArtifactStore, rewrite: bool, file: tuple[str, Path]) -> bool:
         raise InputError(f"{path} was deleted while it was pushed", "push the run again") from error
 
 
-def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None) -> Record:
+def record_of_folder(folder: Path, owned: Collection[str], name: str | None = None) -> Record:
     """Return a run's folder as the record that a store has of it.
 
     `owned` are the entries that runs write, `name` is the run's project. `InputError` if it is no run
     of `trtcal run`, is not as that left it, or changes while it is read.
     """
     run = Origin.read(folder)
-    subjects = {name: digest_file(folder / name) for name in files_of(folder, owned)}
     check_whole(folder)
+    known = read_record(folder) or {}
+    subjects = {
+        name: known.get(name) or digest_file(folder / name) for name in files_of(folder, owned)
+    }
     try:
         check_names(subjects)
     except ValueError as error:
@@ -134,11 +137,19 @@ def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None
     return record
 
 
-def files_of(folder: Path, owned: Iterable[str]) -> list[str]:
-    """Return the files in entries `owned`, in order; hidden ones and those of others are left out."""
+def files_of(folder: Path, owned: Collection[str]) -> list[str]:
+    """Return the files in entries `owned`, in order; hidden ones and those of others are left out.
+
+    `InputError` if a run without a record of its files has a link among them.
+    """
     record = read_record(folder)
+    for path in folder.rglob("*") if record is None else ():
+        if path.is_symlink() and path.relative_to(folder).parts[0] in owned:
+            what = "a store takes only files: replace the link with its file"
+            raise InputError(f"{path} is a link", what)
+    written = None if record is None else {FILES, *record}
     names = (name for name in files_in(folder) if name.split("/")[0] in owned and "/." not in name)
-    return [name for name in names if record is None or name in (FILES, *record)]
+    return [name for name in names if written is None or name in written]
 
 
 def _record(
