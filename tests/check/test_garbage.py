@@ -16,6 +16,7 @@ from trtcal.evaluate.boxes import Boxes
 from trtcal.evaluate.collectors import CollectSettings, Contrast
 from trtcal.evaluate.comparison import CompareSettings, compare
 from trtcal.evaluate.outputs import Output
+from trtcal.evaluate.replay import Batch
 from trtcal.evaluate.tasks import Task
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evaluate.variants import open_variant
@@ -287,3 +288,13 @@ def test_agreement_of_a_detector_shows_nothing_where_nearly_no_sample_has_a_box(
     for _ in range(99):
         contrast.add([[none] * 4])
     assert contrast.result()["agreement"] >= 0.99
+
+
+def test_data_of_which_some_are_yet_to_be_replayed_show_no_fault(networks):
+    model, (reference, _), *_ = networks["classifier"]
+    x, labels = NETWORKS["classifier"][0](np.random.default_rng(5), 1000)
+    dataset, seen = open_dataset({"x": x, "labels": labels}, model), np.arange(200)
+    check = EvaluationCheck(model, dataset)
+    expected = reference.runner(["y"])({"x": x[seen]})
+    check.see(Batch(seen, len(seen), labels[seen], expected))
+    assert check.issues() == ()

@@ -114,6 +114,8 @@ def test_a_picture_in_bytes_is_judged_by_psnr_or_as_values(tmp_path, monkeypatch
     (row,) = json.loads((place / "comparison.json").read_text())["rows"][1:]
     assert row["means"]["psnr_db"]["value"]["mean"] == pytest.approx(psnr.mean(), rel=1e-5)
     assert row["accuracy"]["linf"] == np.abs(a - b).max()
+    out = run(capsys, *line.split(), "--limit", "psnr_db >= -1")[1]
+    assert "FP32 has no PSNR that could change" in out
     out = run(capsys, *line.split(), "--task", "regression", "--limit", "sqnr_db >= 20")[1]
     shows(out, "clean (values)", "sqnr_db >= 20")
 

@@ -86,6 +86,20 @@ def test_what_cannot_be_done_is_refused(place, capsys, options, name):
     shows(err, name)
 
 
+def test_the_figures_of_a_metric_are_broken_down_in_the_order_of_their_names(
+    place, capsys, tmp_path
+):
+    names = [f"figure {number}" for number in (5, 2, 0, 4, 1, 3)]
+    (tmp_path / "metric.py").write_text(
+        "def metric(outputs, labels):\n"
+        f"    return dict.fromkeys({names}, float(outputs['scores'].max()))\n"
+    )
+    options = ("--slices", place / "slices.csv", "--metric-file", tmp_path / "metric.py", "--json")
+    _, out, _ = run(capsys, place, *options)
+    broken_down = [part["figure"] for part in json.loads(out)["rows"][1]["breakdowns"]]
+    assert list(dict.fromkeys(broken_down)) == ["top1", *sorted(names)]
+
+
 def test_a_metric_with_the_name_of_a_figure_of_trtcal_is_refused(place, capsys, tmp_path):
     (tmp_path / "metric.py").write_text("def metric(outputs, labels):\n    return {'top1': 1}\n")
     status, _, err = run(capsys, place, "--metric-file", tmp_path / "metric.py")

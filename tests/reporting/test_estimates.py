@@ -6,7 +6,7 @@ import pytest
 
 from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, latency, row, write_run
-from trtcal.evaluate.target_times import TargetTime
+from trtcal.evaluate.target_times import TargetTime, best_known
 from trtcal.evaluate.variant_limits import judge_row, judge_variants
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.times import TENSORRT, TENSORRT_RTX
@@ -193,3 +193,13 @@ def test_the_interval_of_an_estimate_is_not_widened_for_several_variants():
     limits = parse_limits(["speedup >= 4"])
     (judged,) = judge_row(limits, found.rows[1], found.rows[0], 0.99)
     assert judged.figure.level == 0.95
+
+
+def test_the_targets_keep_their_order_and_a_measured_time_takes_the_place_of_its_estimate():
+    estimates = [estimated(1.0, target=target) for target in ("sm89", "sm86")]
+    listed, timed = (measured("a", ms, target=at) for ms, at in ((None, "sm80"), (3.0, "sm86")))
+    times = best_known(estimates, [timed, listed])
+    assert [(time.target, time.is_measured) for time in times] == [
+        ("sm89", False), ("sm86", True), ("sm80", False),
+    ]  # fmt: skip
+    assert [time.ms for time in times[:2]] == [1.0, 3.0]

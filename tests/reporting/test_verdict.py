@@ -6,8 +6,11 @@ from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, latency, row, unlabelled
 from trtcal.data.issues import WARNING, DataIssue
 from trtcal.evaluate.layerwise import LayerFigure, Layerwise
+from trtcal.evaluate.target_times import TargetTime
+from trtcal.evaluate.variant_limits import judge_row
 from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.limits import Figure, Judgement, parse_limit
+from trtcal.evidence.times import TENSORRT
+from trtcal.limits import Figure, Judgement, parse_limit, parse_limits
 from trtcal.model.work import NodeWork, Work
 from trtcal.quantization.coverage import cover
 from trtcal.reporting.verdict import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE, judge
@@ -67,6 +70,18 @@ def test_one_sample_does_not_choose_between_variants():
     assert judge(comparison(lucky, close)).variant == "close"
     worse = row("worse", accuracy(40, 1, agreement=99.9))
     assert judge(comparison(worse, lucky, limits=("top1 >= -5.0",))).variant == "lucky"
+
+
+def test_a_speed_up_on_the_cpu_beats_no_estimate_for_the_gpu():
+    times = [
+        (TargetTime(ms, ms, ms, 9, 0, "L4", TENSORRT, too_small=False, target="sm89", batch=8),)
+        for ms in (4.0, 1.0)
+    ]
+    on_cpu = row("on the CPU", GOOD, latency(0.1, 20.0))
+    found = comparison(replace(row("on the GPU", GOOD), times=times[1]), on_cpu, limits=SPEED)
+    first, *rows = found.rows
+    found = replace(found, rows=(replace(first, times=times[0]), *rows))
+    assert judge(found).variant == "on the GPU"
 
 
 WRONG = DataIssue("zero_samples", "samples", "9 of 64 samples have nothing but zeros", {}, "look")
@@ -246,6 +261,14 @@ def test_a_limit_on_something_not_measured_is_undecided_with_the_reason():
     verdict = judged(row("a", unlabelled(100.0)))
     assert verdict.word == INCONCLUSIVE
     assert "no labels" in verdict.sentence
+
+
+def test_a_relative_limit_on_nothing_right_is_undecided_with_the_reason():
+    none = row("a", accuracy(0, 0, top1=0.0))
+    (judged,) = judge_row(parse_limits(["top1 >= -5%"]), none, none)
+    assert (judged.figure, judged.reason) == (
+        None, "it is 0 for FP32, of which nothing is a percentage",
+    )  # fmt: skip
 
 
 def test_on_the_limit_no_number_of_samples_decides():

@@ -226,6 +226,19 @@ def test_a_run_of_before_says_that_its_files_were_not_recorded(whole, capsys):
     assert (OF_CONTENT, f"run: models/{VARIANT}.onnx") in problems(whole)
 
 
+def test_a_path_is_checked_from_every_folder(whole, monkeypatch):
+    run = json.loads((whole / "run.json").read_text())
+    del run["measured"]["record"]
+    write_json(whole / "run.json", run)
+    (whole / FILES).unlink()
+    flip(whole / "models" / f"{VARIANT}.onnx")
+    monkeypatch.chdir(whole / "models")
+    changed = (OF_CONTENT, f"run: models/{VARIANT}.onnx")
+    assert changed in problems(Path("..") / ".." / "run")
+    with fails(InputError, "../nowhere does not exist"):
+        verify(Path("../nowhere"))
+
+
 def flip(path):
     """Change one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
