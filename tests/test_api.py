@@ -278,6 +278,13 @@ def test_a_plan_is_an_object_a_dict_or_a_file(net, arrays, tmp_path):
     assert made[0] == made[1] == made[2]
 
 
+def test_data_are_not_read_for_a_plan_without_float16(net, arrays):
+    calibration = trtcal.calibrate(net, arrays)
+    trtcal.quantize(net, calibration, data=net.parent / "nowhere.npz")
+    with pytest.raises(trtcal.InputError):
+        trtcal.quantize(net, precision="fp16", data=net.parent / "nowhere.npz")
+
+
 def test_a_build_is_diagnosed_as_an_object_and_as_a_folder(net, tmp_path):
     built = trtcal.build(net, tmp_path / "build")
     diagnoses = [trtcal.diagnose(one).to_document() for one in (built, tmp_path / "build")]

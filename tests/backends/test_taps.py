@@ -8,6 +8,7 @@ from onnx import helper
 from calibrators import Histogram
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import conv_net, rng, save, weight
+from tests.fixtures.overflow import in_float16, overflow_net
 from trtcal.backends import taps as module
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Taps, lay_out
@@ -84,6 +85,22 @@ def copied(reading):
 def count(histograms, readings):
     for reading in readings:
         histograms[reading.tensor].update(reading.values, reading.padding)
+
+
+def test_taps_round_a_float16_model_once(tmp_path):
+    source = overflow_net(tmp_path / "net.onnx", "plain")
+    proto = onnx.load(in_float16(tmp_path / "half.onnx", source))
+    tensors = [node.output[0] for node in proto.graph.node if node.op_type != "Cast"]
+    feeds = {"x": rng().standard_normal((4, 16)).astype(np.float32)}
+    with Taps(laid_out(proto, tmp_path), tensors, feeds) as taps:
+        (lane,) = taps.lanes
+        read = {one.tensor: one.values.copy() for one in (*lane.read(feeds), *lane.rest())}
+        opened = taps.folder / module.MODEL
+        open_session(opened, as_it_is=True, optimized=tmp_path / "session.onnx")
+        nodes = len(onnx.load(opened).graph.node)
+        assert len(onnx.load(tmp_path / "session.onnx").graph.node) == nodes
+    for name, values in zip(tensors, plainly(proto, tensors, feeds), strict=True):
+        np.testing.assert_array_equal(np.sort(read[name], None), np.sort(values, None), name)
 
 
 def test_batches_are_collected_until_there_are_enough(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.fixtures.commands import answer, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import linear_classifier
 from trtcal.cli.main import run_command
@@ -170,6 +171,16 @@ def test_the_command_writes_the_test_and_ends_with_1_if_it_must_not_ship(place, 
     arguments[2] = models[0]
     assert run_command([*arguments, "--limit", "top1 >= -2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "ab"
+
+
+def test_a_build_can_be_the_reference(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    succeed(capsys, "build", place / "good.onnx", "--target", "cpu", "-o", "build")
+    models = [place / f"{name}.onnx" for name in ("bad", "near")]
+    options = ("--reference", "build", "--limit", "agreement >= 99")
+    test = answer(capsys, "ab", *models, "--data", place / "data.npz", *options)
+    answers = {one["name"]: one for one in test["measured"]["verdict"]["answers"]}
+    assert answers["agreement"]["baseline"] < 90 < answers["agreement"]["candidate"]
 
 
 @pytest.mark.parametrize(

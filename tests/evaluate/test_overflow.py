@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.fixtures.commands import refused, run, succeed
+from tests.fixtures.commands import refused, run, shows, succeed
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.kinds import KINDS
 from tests.fixtures.networks import save
@@ -243,6 +243,8 @@ def test_samples_whose_outputs_are_not_finite_are_counted(place, capsys):
     assert "on 64 of 64 samples" in comparison.rows[1].findings[0].what
     refused(capsys, "ab", source, "nan.onnx", *data, status=1)
     assert "infinite_output" in (place / "ab.json").read_text()
+    err = refused(capsys, "ab", "nan.onnx", "same.onnx", "--reference", source, *data)
+    shows(err, "A nan")
 
 
 def rounding_casts(path, source, tensors):

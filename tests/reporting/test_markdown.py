@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.fixtures.commands import succeed
+from tests.fixtures.commands import answer, succeed
 from tests.fixtures.examples import examples
 from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
 from trtcal.cli.main import run_command
+from trtcal.documents import seal, write_document
 from trtcal.documents.streams import visible
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Finding
+from trtcal.limits import SHIP, WITH_CARE
 from trtcal.reporting.advice import next_step
 from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import JOINER, escaped, to_markdown
@@ -211,6 +213,23 @@ def test_the_command_prints_or_writes_it(tmp_path, capsys, monkeypatch):
     for wrong in (["-o", "x.json"], ["--json"], ["--price", "0"], ["--prices", "none.toml"]):
         assert run_command(["report", str(folder), "--md", *wrong]) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["note.md", "run"]
+
+
+def test_a_report_made_again_keeps_that_fp32_fell(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = comparison(row("a", GOOD), limits=("top1 >= -1.0", "speedup >= 1.5"))
+    folder = write_run(tmp_path / "run", found, build("a", {"conv": "int8"}))
+    report = assemble(folder)
+    assert report["measured"]["verdict"]["word"] == SHIP
+    fall = {"name": "digits: top-1", "variant": "digits", "figure": "top1", "unit": "%"}
+    fall |= {"before": 99.9, "now": 98.6, "change": -0.01, "better": False}
+    before = {"label": "run 1 of digits", "verdict": SHIP, "time": "2026-11-01", "digest": "d"}
+    against = {"run": before, "figures": [fall], "changed": [], "same": []}
+    report["measured"]["against"] = against
+    write_document(folder / "report.json", seal(report))
+    verdict = answer(capsys, "report", folder, "-o", "page.html")["measured"]["verdict"]
+    assert verdict["word"] == WITH_CARE
+    assert "FP32 itself fell since run 1 of digits" in " ".join(verdict["reasons"])
 
 
 def test_the_price_of_the_configuration_counts_and_the_json_has_the_cost(tmp_path, monkeypatch):

@@ -185,9 +185,8 @@ def ab_test(
         for part, rows in replayed.batches(runs, batch, options.progress):
             seen.add(part, rows)
             if broken := replayed.not_finite[len(everyone) - 2]:  # A's beside another reference
-                what = (
-                    f"{baseline.name}: {broken} of {replayed.samples} outputs are NaN or infinite"
-                )
+                which = f"{broken} of {replayed.samples} samples"
+                what = f"outputs of {baseline.name} are NaN or infinite on {which}"
                 raise InputError(what, "test a model whose outputs are finite as the first one")
             if not analyses.is_due(replayed.samples):
                 continue

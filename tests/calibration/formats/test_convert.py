@@ -1,11 +1,13 @@
 from typing import get_args
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
 from tests.fixtures.fails import fails
-from tests.fixtures.networks import conv_net
+from tests.fixtures.networks import conv_net, save, weight
 from trtcal.calibration.formats import convert
 from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
 from trtcal.calibration.formats.convert import (
@@ -82,6 +84,20 @@ def test_what_fits_is_taken_if_asked(tmp_path, model):
     assert found.unranged == dict.fromkeys("bg", "model.cache has no range for it")
     with fails(InputError, "3"):
         import_calibration(cache(tmp_path, "z: 3c010204"), model, partial=True)
+
+
+def test_a_range_that_follows_names_the_tensor_that_the_file_has(tmp_path):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "act"),
+        helper.make_node("Flatten", ["a"], ["b"], "flat"),
+        helper.make_node("Reshape", ["a", "size"], ["c"], "shape"),
+        helper.make_node("MatMul", ["b", "w"], ["y"], "first"),
+        helper.make_node("MatMul", ["c", "w"], ["z"], "second"),
+    ]
+    weights = {"w": weight(8, 4), "size": np.array([-1, 8])}
+    net = save(tmp_path / "net.onnx", nodes, weights, {"x": [2, 8]}, {"y": [2, 4], "z": [2, 4]})
+    found = import_calibration(cache(tmp_path, "c: 3c010204"), load_model(net))
+    assert found.ranges["b"].note == "it has the range of 'c'"
 
 
 def test_a_calibration_of_another_model_or_dataset_is_refused(tmp_path, model):
