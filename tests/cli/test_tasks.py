@@ -80,7 +80,8 @@ def test_a_run_judges_by_the_tasks_that_it_printed_as_compare_does(scene, capsys
     written = read_config(scene / "net-run" / "trtcal.toml").task
     assert written == {"weather": "regression", "ground": "segmentation"}
     line = "run net-run/trtcal.toml --no-history --target cpu --task weather=embedding"
-    run(capsys, *line.split())
+    out = run(capsys, *line.split(), "--limit", "agreement >= 50")[1]
+    assert out.count("no limit is on weather") == 1
     judged = {"weather": "vectors", "ground": "pixels"}
     assert task_in(scene / "net-run" / "comparison.json")["outputs"] == judged
 
