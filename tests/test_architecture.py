@@ -34,7 +34,7 @@ HOUSE = [
 ]
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
-    "core path": 50_100,
+    "core path": 50_250,
     "core": 61_000,
     "calibrators": 2_040,
     "__init__": 190,
@@ -67,7 +67,7 @@ CEILINGS = {
 
 Part 19 took 2,900 lines and gave back 1,700: float16 as float16 (`backends`, `evaluate`), layers
 and times that are expected of TensorRT (`evidence`), data that do not work (`check`, `evaluate`), the
-record of a run's files (`documents`).
+record of a run's files (`documents`). What its review found took 100 lines of the core path more.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
