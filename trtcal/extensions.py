@@ -6,6 +6,7 @@ Each group has one interface:
     trtcal.loaders    a `trtcal.model.loaders.Loader`: models of other frameworks
     trtcal.journal    a `trtcal.runs.follower.Follower`: what follows a run
     trtcal.workers    a function (job, count) -> workers that observe a model on a cluster
+    trtcal.devices    a function (target "@NAME") -> the `trtcal.backends.base.Backend` of a device
     trtcal.exporters  a function (bundle `Draft`) -> notes, that adds files for a server
     trtcal.names      an object that stands at `trtcal.NAME`
 
@@ -28,6 +29,7 @@ from trtcal.errors import InputError
 
 COMMANDS, LOADERS, JOURNAL = "trtcal.commands", "trtcal.loaders", "trtcal.journal"
 WORKERS, EXPORTERS, NAMES = "trtcal.workers", "trtcal.exporters", "trtcal.names"
+DEVICES = "trtcal.devices"
 
 
 class ExtensionWarning(UserWarning):
