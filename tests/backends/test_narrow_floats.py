@@ -151,7 +151,7 @@ def test_each_node_of_random_graphs_rounds_to_its_type():
 def test_each_node_of_many_random_graphs_rounds_to_its_type():
     """Of a few outputs all that differs is one value between two, which layers after it spread."""
     counts = judge_graphs(MANY).counts
-    assert counts["not finite"] > 5
+    assert counts["not finite"] > 0.01 * counts["graphs"]
     assert counts["outputs equal"] > 0.85 * counts["outputs"]
     assert counts["margin missed"] < 0.02 * counts["outputs"]
 
