@@ -56,9 +56,10 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
 
     `ranks` are the numbers of axes of the inputs, None where the model leaves it open, `firsts` the
     first sizes of the outputs, None where there is none or it is dynamic. `rounds` tells whether values
-    are rounded to float16 or bfloat16.
+    are rounded to float16 or bfloat16. `device` is "@NAME" of a session that runs on another machine.
     """
 
+    device = ""
     ranks: dict[str, int | None]
     firsts: dict[str, int | None]
 

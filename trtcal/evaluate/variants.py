@@ -39,7 +39,8 @@ class Variant:
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
     of the whole, and `cut` says who computes them. `floats` says which layers this CPU computes in
     float, because its kernels do not take the form of their Q/DQ. `built` is what an engine is known to
-    have in INT8. `narrow_model` is the model where it computes in float16.
+    have in INT8. `narrow_model` is the model where it computes in float16. `timed` is what is timed in
+    place of `session`: the engine on a device, where the outputs are computed here.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Variant:
     source: Model | None = None
     built: Coverage | None = None
     narrow_model: Model | None = None
+    timed: Session | None = None
 
     @property
     def graph(self) -> GraphFacts:
@@ -193,7 +195,7 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
 
 
 def check_variants(everyone: Sequence[Variant]) -> None:
-    """`InputError` if two bear one name, or one has other inputs or outputs than the first."""
+    """`InputError` if two bear one name, one has other inputs or outputs, or runs elsewhere."""
     names = [variant.name for variant in everyone]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
@@ -208,6 +210,12 @@ def check_variants(everyone: Sequence[Variant]) -> None:
                     f"variant {variant.name!r} does not have the same {side} as the reference",
                     "compare models made from the same original",
                 )
+    places = {(variant.timed or variant.session).device: variant.name for variant in everyone}
+    if len(places) > 1:
+        where = "; ".join(f"{name} on {place or 'this machine'}" for place, name in places.items())
+        name = next(filter(None, places)).removeprefix("@")
+        hint = f"give `--on {name}`, with a build of each for @{name}"
+        raise InputError(f"the variants would be timed on different machines: {where}", hint)
 
 
 def _signature(variant: Variant, side: str) -> list[tuple[str, int]]:
