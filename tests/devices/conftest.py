@@ -15,8 +15,9 @@ def server() -> Iterator[Device]:
 
 @pytest.fixture
 def device(server, monkeypatch) -> Device:
-    """A device whose `ssh` is the one on PATH, and that has no connection from another test."""
-    monkeypatch.setenv("PATH", server.path)
+    """A device that ssh finds, without connections from another test."""
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
     server.kill_clients()
     server.kill_servers()
     server.cut_next()

@@ -8,12 +8,16 @@ import pytest
 from tests.fixtures.slow import SLOW
 from tests.fixtures.sshd import Cut, a_device, processes
 
+WAIT = "echo ready; cat"
 ECHO = "head -c 100000; echo done"
 
 
+def words(device, command):
+    return ["ssh", "-F", f"{device.folder}/ssh_config", "-oBatchMode=yes", device.host, command]
+
+
 def ssh(device, command, data=b""):
-    words = [f"{device.folder}/bin/ssh", "-o", "BatchMode=yes", "--", device.host, command]
-    return subprocess.run(words, input=data, capture_output=True, check=False)
+    return subprocess.run(words(device, command), input=data, capture_output=True, check=False)
 
 
 def test_commands_run_on_the_device(device):
@@ -46,9 +50,8 @@ def test_a_connection_is_cut_after_its_bytes_and_the_next_one_is_not(device, cut
 
 @SLOW
 def test_a_killed_sshd_ends_the_command_of_its_client(device):
-    words = [f"{device.folder}/bin/ssh", device.host, "echo ready; cat"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as client:
+    with subprocess.Popen(words(device, WAIT), stdin=pipe, stdout=pipe, stderr=pipe) as client:
         assert client.stdout.readline() == b"ready\n"
         assert device.kill_servers() == 1
         assert client.wait() == 255
@@ -57,8 +60,7 @@ def test_a_killed_sshd_ends_the_command_of_its_client(device):
 @SLOW
 def test_a_service_that_stops_leaves_no_process_no_port_and_no_file():
     with a_device() as device:
-        words = [f"{device.folder}/bin/ssh", device.host, "echo ready; cat"]
-        client = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            client = subprocess.Popen(words(device, WAIT), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert client.stdout.readline() == b"ready\n"
     client.communicate()
     assert not device.folder.exists()
