@@ -60,7 +60,8 @@ def test_a_killed_sshd_ends_the_command_of_its_client(device):
 @SLOW
 def test_a_service_that_stops_leaves_no_process_no_port_and_no_file():
     with a_device() as device:
-            client = subprocess.Popen(words(device, WAIT), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        client = subprocess.Popen(words(device, WAIT), stdin=pipe, stdout=pipe)
         assert client.stdout.readline() == b"ready\n"
     client.communicate()
     assert not device.folder.exists()
