@@ -254,10 +254,9 @@ def _type(kind: Any, least: float | None) -> Any:
 
 def config_here(path: Path | None = None) -> Config:
     """Return the given configuration, or that of the current folder, or an empty one."""
-    if path is not None:
-        return read_config(path)
-    default = Path(FILE)
-    return read_config(default) if default.is_file() else Config(default)
+    if path is None and not Path(FILE).is_file():
+        return Config(Path(FILE)).in_use()
+    return read_config(path or Path(FILE)).in_use()
 
 
 def history_path(path: Path | None) -> Path:
