@@ -337,12 +337,21 @@ class Job:
         return runtimes.runtime(self.fields.get("runtime"))
 
 
-def run_program(command: list[str], folder: str) -> int:
-    """Run a program of a job with its output in the job's log; return its exit status."""
-    done = subprocess.run(  # noqa: S603  # a runtime's own program
-        command, cwd=folder, stdin=subprocess.DEVNULL, pass_fds=_locks, check=False
-    )
-    return done.returncode
+def run_program(command: list[str], folder: str, say: Callable[[str], None]) -> int:
+    """Run a program of a job, and say each line of its output; return its exit status."""
+    with subprocess.Popen(  # noqa: S603  # a runtime's own program
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=_locks,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        for line in process.stdout or ():
+            say(line)
+    return process.returncode
 
 
 def supervise(folder: str, path: str, alive: int) -> None:
@@ -433,7 +442,7 @@ def _build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     return dict(about, **dict(built, files=files, seconds=seconds))
 
 
-def _time(job: Job, _folder: str, log: Callable[[str], None]) -> dict[str, Any]:
+def _time(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     paths = [job.blobs.existing(digest) for digest in job.fields["engines"]]
     with open(job.path("feeds"), "rb") as file:
         described = json.loads(file.readline())
