@@ -179,8 +179,15 @@ class DeviceTrials:
         reason = f"measured on {self.target}: {ends} as fast as without quantized layers"
         reason += ", which is not worth it" * is_float
         front = findings.front if best in findings.front else (best, *findings.front)
-        known = {"over_float": speed, "answer": pays(speed), "int8_pays": not is_float}
-        return replace(findings, front=front, recommended=best, reason=reason, **known)
+        return replace(
+            findings,
+            front=front,
+            recommended=best,
+            reason=reason,
+            over_float=speed,
+            answer=pays(speed),
+            int8_pays=not is_float,
+        )
 
     def _time(self, forms: Sequence[Form], plans: Plans, feeds: Feeds) -> dict[Form, Latency]:
         """Time plans in turns on the device, the first being the reference; those not built are out.
