@@ -64,6 +64,7 @@ METRIC_FILE = (
     "Python file with metric(outputs, labels) -> {name: value}, called for each sample; higher is "
     "better."
 )
+ON = "Device to build the models on, and to run and time them: see `trtcal device list`."
 LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 KEYS = dict.fromkeys(("batch", "data", "improve", "labels", "output", "outputs", "shapes", "task"))
