@@ -65,6 +65,11 @@ class Build:
     coverage: Coverage | None = None
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether the engine runs on a CPU, here or on a device."""
+        return self.target == "cpu" or (self.target.startswith("@") and self.gpu is None)
+
+    @property
     def engine(self) -> Path:
         """The engine's path."""
         return self.folder / self.engine_file
