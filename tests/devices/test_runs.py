@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import trtcal
-
 from tests.conftest import SAMPLES
 from tests.fixtures.commands import answer, refused, succeed
 from tests.fixtures.networks import conv_net, samples
@@ -206,7 +205,7 @@ def test_a_search_keeps_what_is_surely_faster_on_the_device_and_resumes(searched
     search, edit = searched
     search()
     state = here / "search" / "device.jsonl"
-    whole, floats = frozenset({"first", "second", "gemm"}), 1
+    whole, floats = frozenset({"first", "second", "add", "gemm"}), 1
     edit(0, {1: 1.024})  # surely 1.019 times as fast
     found, device = search()
     assert (device.kept.plan, device.is_complete) == (whole, False)
