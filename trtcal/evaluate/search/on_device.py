@@ -125,6 +125,7 @@ class DeviceTrials:
         latency = next(iter(self.final.values()), None)
         facts = {"on": self.target, "hardware": latency.hardware if latency else None}
         return facts | {
+            "warnings": list(latency.warnings) if latency else [],
             "complete": self.is_complete,
             "timed": len(self.timed),
             "plans": {
@@ -204,8 +205,9 @@ class DeviceTrials:
             sessions = [session for session in opened if session is not None]
             latencies = iter(measure_on_device(sessions, feeds, len(next(iter(feeds.values())))))
             self.known[key] = [None if each is None else next(latencies) for each in opened]
-            line = {"key": key, "latencies": [each and to_fields(each) for each in self.known[key]]}
-            append_line(self.path, json.dumps(line))
+            if None not in opened:  # else it is tried again: the device may have been away
+                line = {"key": key, "latencies": [*map(to_fields, self.known[key])]}
+                append_line(self.path, json.dumps(line))
         pairs = zip(digests, self.known[key], strict=True)
         return {form: latency for form, latency in pairs if latency is not None}
 

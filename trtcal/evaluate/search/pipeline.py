@@ -200,7 +200,7 @@ def find_plans(
     span, is_held_back = _test_span(plans, len(dataset), evaluated)
     with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
-        if settings.build is not None and not settings.times:
+        if settings.build is not None and not costs.times:
             costs = _as_built(costs, plans, settings.build, may)
         with reporter("measuring plans", settings.evaluations) as advance:
 
