@@ -117,11 +117,10 @@ def test_a_damaged_file_of_devices_is_one_error(place, capsys):
     added(capsys, place)
     path = state_path("devices.json")
     document = json.loads(path.read_text())
-    path.write_text(path.read_text().replace("local:", "-oProxyCommand=x"))
-    shows(refused(capsys, "device", "list"), "devices.json")
-    document["devices"]["board"]["host"] = "-oProxyCommand=x"
-    write_document(path, document)
-    shows(refused(capsys, "device", "list"), "devices.json", "'host' must be a host such as")
+    document["board"]["host"] = "-oProxyCommand=x"
+    for text in ("{", "[]", '{"slices": {"host": "a"}}', json.dumps(document)):
+        path.write_text(text)
+        shows(refused(capsys, "device", "list"), "devices.json")
 
 
 FACTS = {

@@ -233,7 +233,7 @@ class DeviceBackend(Backend):
         """Load an engine there into a session."""
         device = self.connect()
         runtime = device.facts.runtime or build.backend
-        proto = onnx.ModelProto.FromString(data) if build.is_for_cpu else None
+        proto = onnx.ModelProto.FromString(data) if build.is_cpu else None
         ends = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
         options = cpu_settings(proto) if proto else ends
         rounds = proto is not None and is_narrow(proto)
@@ -279,7 +279,7 @@ def gpu_of(facts: Facts) -> str | None:
 
 
 def build_command(build: Build) -> str:
-    """Return the command that builds an engine anew."""
+    """Return the command that builds an engine again."""
     from trtcal.cli.advice import recall as recall_files
 
     source = recall_files(build.folder).get("quantized", f"{build.model_name}.onnx")

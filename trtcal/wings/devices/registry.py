@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from trtcal.config import (
     configured_devices,
     explaining,
     naming,
+    read_devices,
     read_section,
 )
 from trtcal.documents import (
-    Sealed,
     from_fields,
+    read_json,
     removing,
     state_path,
     to_fields,
@@ -37,21 +38,13 @@ RUNTIMES = {"GPU": ("tensorrt", "trtexec"), "CPU": ("onnxruntime",)}
 """What builds on a device, by its hardware: the first that it has."""
 
 
-@dataclass(frozen=True)
-class Devices(Sealed, kind="devices", command="trtcal device add"):
-    """The user's own devices, as the sections of a trtcal.toml would have them."""
-
-    devices: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
 def own_devices() -> dict[str, DeviceConfig]:
     """Return the devices that `trtcal device add` wrote down; `InputError` if one is malformed."""
     path = state_path(FILE)
     if not path.exists():
         return {}
     with naming(path):
-        tables = Devices.read(path).devices.items()
-        return {check_device_name(n): read_section(DeviceConfig, table) for n, table in tables}
+        return read_devices(read_json(path))
 
 
 def known_devices() -> dict[str, DeviceConfig]:
@@ -93,7 +86,7 @@ def _write(devices: Mapping[str, DeviceConfig]) -> None:
     tables = {name: _table(device) for name, device in devices.items()}
     path = state_path(FILE)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    Devices(tables).write(path)
+    write_json(path, tables)
 
 
 def _table(device: DeviceConfig) -> dict[str, Any]:
