@@ -197,13 +197,13 @@ class Routed:
         request, trt, network = job.options, self._trt, self._network
         if request["route"] == "calibrator":
             self._feeder = Feeder(job.path("data"), request["feeds"], resources)
-            return self._calibrator(request)
+            return self._calibrator(request["kind"])
         ranges = with_parser_tensors(trt, network, self._checked(request["ranges"]))
         self._report(ranges, request)
         if request["route"] == "dynamic-ranges":
             return self._set_ranges(ranges)
         self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
-        return self._calibrator(request)
+        return self._calibrator(request["kind"])
 
     def _checked(self, ranges: Mapping[str, Any]) -> Mapping[str, float]:
         wrong = [name for name, amax in ranges.items() if not name or not LEAST <= amax <= LARGEST]
@@ -240,11 +240,11 @@ class Routed:
             if amax and not tensor.set_dynamic_range(-amax, amax):
                 raise Fault("backend", f"TensorRT refuses the range of {name!r}, {amax:g}")
 
-    def _calibrator(self, request: Mapping[str, Any]) -> Any:
+    def _calibrator(self, kind: str) -> Any:
         trt, routed, feeder = self._trt, self, self._feeder
-        if not hasattr(trt, CALIBRATORS[request["kind"]]):
+        if not hasattr(trt, CALIBRATORS[kind]):
             raise lacks_option(trt, "only the route qdq")
-        base = getattr(trt, CALIBRATORS[request["kind"]])
+        base = getattr(trt, CALIBRATORS[kind])
         cache = self.cache or None
 
         class Calibrator(base):  # type: ignore[misc,valid-type]  # trt is imported at run time

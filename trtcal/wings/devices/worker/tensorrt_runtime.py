@@ -489,16 +489,16 @@ def made_up(dtype: str, shape: Sequence[int]) -> Tensor:
     return Tensor(dtype, tuple(shape), data)
 
 
-def converted(tensor: Tensor, binding: Binding) -> bytes:
+def converted(fed: Tensor, binding: Binding) -> bytes:
     """Return the bytes of an input in the engine's type: TensorRT 8 makes int32 of int64."""
-    if tensor.dtype == binding.dtype:
-        return bytes(tensor.data)
-    if (tensor.dtype, binding.dtype) == ("int64", "int32"):
-        values = array("q", bytes(tensor.data))
+    if fed.dtype == binding.dtype:
+        return bytes(fed.data)
+    if (fed.dtype, binding.dtype) == ("int64", "int32"):
+        values = array("q", bytes(fed.data))
         try:
             return array("i", values).tobytes()
         except OverflowError:
             what = f"the input {binding.name} has values that the engine's int32 cannot hold"
             raise Fault("input", what) from None
-    what = f"the engine's input {binding.name} is {binding.dtype}, not {tensor.dtype}"
+    what = f"the engine's input {binding.name} is {binding.dtype}, not {fed.dtype}"
     raise Fault("input", what, "feed its type")
