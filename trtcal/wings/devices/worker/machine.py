@@ -9,6 +9,7 @@ import shutil
 from typing import Any
 
 from . import PROTOCOL, runtimes
+from .power import describe
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -46,10 +47,6 @@ def boot() -> str:
 
 def hardware() -> dict[str, Any]:
     """Return the GPU as its driver describes it, else the CPU."""
-    try:
-        from .cuda_driver import describe
-    except ImportError:
-        return _cpu()
     return describe() or _cpu()
 
 

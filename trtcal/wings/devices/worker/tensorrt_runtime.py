@@ -475,7 +475,9 @@ class Routed:
 class Feeder:
     """Batches of a file on the device: for each a line of JSON as `feeds` has it, then its arrays."""
 
-    def __init__(self, path: str, shapes: Mapping[str, Sequence[int]], resources: Resources) -> None:
+    def __init__(
+        self, path: str, shapes: Mapping[str, Sequence[int]], resources: Resources
+    ) -> None:
         self._path, self._shapes, self._resources = path, shapes, resources
         self._offset, self._stream = 0, Stream(resources)
         self._buffers: dict[str, int] = {}
@@ -726,7 +728,10 @@ class Engine:
         for binding in self._inputs:
             shape = shapes[binding.name]
             if not context.set_input_shape(binding.name, shape):
-                what = "the engine's input %s cannot have the shape %s" % (binding.name, list(shape))
+                what = "the engine's input %s cannot have the shape %s" % (
+                    binding.name,
+                    list(shape),
+                )
                 raise Fault("input", what, "build it with --shapes that hold it")
             self._place(binding, shape)
         for binding in self._outputs:

@@ -6,9 +6,10 @@ place of all is the same (`trtcal/evaluate/latency.py`). Rounds begin once times
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
+
+from .power import Meter, open_meter
 
 MAX_WARM_UP = 50
 WINDOW = 5
@@ -22,12 +23,15 @@ Times = "tuple[float, float | None]"
 def time_engines(engines: list[Any], job: Any, log: Callable[[str], None]) -> dict[str, Any]:
     """Return times_ms and compute_ms (rounds, engines, 2), energy, clocks, warm_up, warnings."""
     rounds = int(job.fields["rounds"])
-    meter = _meter()
+    meter = open_meter()
     warm = warm_up(engines, min(max(rounds, 2 * WINDOW), MAX_WARM_UP))
     log(f"{warm} warm-up runs of each engine")
     before = meter.clock_mhz()
-    pairs, energy = _rounds(engines, rounds, meter)
+    pairs = _rounds(engines, rounds, meter)
     after = meter.clock_mhz()
+    energy = [meter.energy_per_run(engine.launch) for engine in engines]
+    meter.close()
+    warnings = [text for engine in engines for text in getattr(engine, "warnings", ())]
     times = [[[pair[0] for pair in cell] for cell in row] for row in pairs]
     compute = [[[pair[1] for pair in cell] for cell in row] for row in pairs]
     has_compute = all(ms is not None for row in compute for cell in row for ms in cell)
@@ -37,7 +41,7 @@ def time_engines(engines: list[Any], job: Any, log: Callable[[str], None]) -> di
         "energy_mj": energy,
         "clocks_mhz": [before, after] if before and after else None,
         "warm_up": warm,
-        "warnings": _moved(before, after) + list(meter.warnings()),
+        "warnings": warnings + moved(before, after) + meter.warnings(),
     }
 
 
@@ -61,47 +65,17 @@ def order_of(number: int, count: int) -> list[int]:
     return order + order[::-1]
 
 
-def _rounds(engines: list[Any], rounds: int, meter: Any) -> tuple[list[Any], list[Any]]:
+def _rounds(engines: list[Any], rounds: int, meter: Meter) -> list[Any]:
     pairs: list[Any] = [[[] for _ in engines] for _ in range(rounds)]
-    energy: list[list[float]] = [[] for _ in engines]
     for number in range(rounds):
         for index in order_of(number, len(engines)):
-            with meter.measuring() as spent:
-                pairs[number][index].append(engines[index].launch())
-            energy[index] += spent
-    return pairs, [statistics.mean(spent) if spent else None for spent in energy]
+            pairs[number][index].append(engines[index].launch())
+        meter.watch()
+    return pairs
 
 
-def _moved(before: float | None, after: float | None) -> list[str]:
+def moved(before: float | None, after: float | None) -> list[str]:
+    """Return the warning about a clock in MHz that moved, if it did."""
     if not before or not after or abs(after / before - 1.0) <= MOVED:
         return []
     return [f"the clock moved from {before:.0f} to {after:.0f} MHz during the measurement"]
-
-
-def _meter() -> Any:
-    try:
-        from .power import Meter
-    except ImportError:
-        return NoMeter()
-    return Meter()
-
-
-class NoMeter:
-    """The meter of a device that tells neither power nor clocks.
-
-    `power.Meter` has the same methods; `measuring` yields a list that has the energy in mJ of what
-    ran inside, once that has ended, or nothing.
-    """
-
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[list[float]]:
-        """Measure nothing."""
-        yield []
-
-    def clock_mhz(self) -> float | None:
-        """Return the clock of the processor that runs the engines."""
-        return None
-
-    def warnings(self) -> list[str]:
-        """Return what happened to the processor: throttling, other users."""
-        return []

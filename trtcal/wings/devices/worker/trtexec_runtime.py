@@ -275,7 +275,11 @@ def _tensor(item: Mapping[str, Any], dtype: str) -> Tensor:
 
 
 def time(
-    paths: Sequence[str], feeds: dict[str, Tensor], job: Job, folder: str, log: Callable[[str], None]
+    paths: Sequence[str],
+    feeds: dict[str, Tensor],
+    job: Job,
+    folder: str,
+    log: Callable[[str], None],
 ) -> dict[str, Any]:
     """Time engines in turns by blocks of runs; see `timing.time_engines` for the result."""
     _numbers()
