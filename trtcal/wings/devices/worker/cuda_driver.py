@@ -64,11 +64,11 @@ class Device:
     def call(self, name: str, *arguments: Any) -> None:
         """Call one function; `CudaError` if it fails or this driver does not have it."""
         if not hasattr(self._library, name):
-            raise _error("the CUDA driver is too old: it has no %s" % name, 0)
+            raise _error(f"the CUDA driver is too old: it has no {name}", 0)
         code = getattr(self._library, name)(*arguments)
         if code:
             shown = name.partition("_v")[0]
-            raise _error("%s failed: %s (%d)" % (shown, self._why(code), code), code)
+            raise _error(f"{shown} failed: {self._why(code)} ({code})", code)
 
     def release(self, name: str, *arguments: Any) -> None:
         """Give something back; what is wrong then was reported by the call that met it first."""
@@ -103,8 +103,8 @@ class Device:
         return {
             "kind": "GPU",
             "name": self._text("cuDeviceGetName").decode("utf-8", "replace"),
-            "capability": "sm%d%d" % (self.attribute(MAJOR), self.attribute(MINOR)),
-            "cuda": "%d.%d" % (version // 1000, version % 1000 // 10),
+            "capability": f"sm{self.attribute(MAJOR)}{self.attribute(MINOR)}",
+            "cuda": f"{version // 1000}.{version % 1000 // 10}",
             "clock_mhz": self.attribute(CLOCK_RATE) / 1e3,
         }
 

@@ -67,7 +67,7 @@ class Meter:
     def watch(self) -> None:
         """Remember what disturbs the measurement now."""
         for reason in self.throttling():
-            self._seen["%s lowered the GPU's clock during the measurement" % reason] = None
+            self._seen[f"{reason} lowered the GPU's clock during the measurement"] = None
         if self.others():
             self._seen["other programs used the GPU during the measurement"] = None
 
@@ -138,7 +138,7 @@ class NvmlMeter(Meter):
             pci_bus_id, ctypes.byref(self._device)
         )
         if found:
-            raise OSError("NVML does not know the GPU: %d" % found)
+            raise OSError(f"NVML does not know the GPU ({found})")
         self._integral = Integral()
 
     def _ask(self, name: str, kind: Any, *arguments: Any) -> int | None:
@@ -220,14 +220,15 @@ class TegraMeter(Meter):
     def __init__(self, program: str = "tegrastats") -> None:
         super().__init__()
         command = [program, "--interval", "50"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(  # noqa: S603  # the system's own program
+            command, stdout=subprocess.PIPE, text=True
+        )
         self._integral = Integral()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.stdout or ():
             power = module_power(rails(line))
             if power is not None:
                 self._integral.add(power, time.monotonic())
@@ -251,13 +252,16 @@ class TegraMeter(Meter):
         self._process.terminate()
         self._process.wait()
         self._reader.join()
-        self._process.stdout and self._process.stdout.close()
+        if self._process.stdout:
+            self._process.stdout.close()
 
 
 def nvpmodel(program: str = "nvpmodel") -> str | None:
     """Return a Jetson's power mode, such as `MAXN`; None if it does not tell."""
     try:
-        done = subprocess.run([program, "-q"], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(  # noqa: S603  # the system's own program
+            [program, "-q"], stdout=subprocess.PIPE, text=True, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r"Power Mode: *(\S+)", done.stdout)

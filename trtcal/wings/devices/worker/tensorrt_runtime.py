@@ -7,22 +7,30 @@ Polygraphy, PyCUDA and, but for the route "cache" and "dynamic-ranges" with cons
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib
-import io
 import json
-import operator
 import os
 import random
 import statistics
 import time
 from array import array
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
-from .cuda_driver import CudaError, Driver, Resources, Stream
+from .cuda_driver import Driver, Resources, Stream
 from .frames import Fault
-from .runtimes import Tensor, width_of
+from .runtimes import Tensor
+from .tensorrt_routes import (
+    Routed,
+    Said,
+    lacks_option,
+    layers_of,
+    nbytes_of,
+    set_layer_precisions,
+    some,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -66,51 +74,12 @@ def _package() -> Any:
     try:
         trt = importlib.import_module("tensorrt")
     except Exception as error:
-        what = "TensorRT cannot be loaded on the device: %s" % error
+        what = f"TensorRT cannot be loaded on the device: {error}"
         raise Fault("backend", what, "; ".join(item["command"] for item in lacks())) from error
     if version_of(trt) < OLDEST:
-        what = "TensorRT %s is older than 8.5, the first that the worker knows" % trt.__version__
+        what = f"TensorRT {trt.__version__} is older than 8.5, the first that the worker knows"
         raise Fault("backend", what, "update TensorRT on the device, or use trtexec")
     return trt
-
-
-def version_of(trt: Any) -> tuple[int, ...]:
-    """Return the version's first two numbers."""
-    return tuple(int(part) for part in str(trt.__version__).split(".")[:2])
-
-
-class Said:
-    """What TensorRT says: into the job's log, its errors kept. Its `logger` must outlive all else."""
-
-    def __init__(self, trt: Any, log: Callable[[str], None]) -> None:
-        self.errors: list[str] = []
-        severity, said = trt.ILogger.Severity, self
-        letters = {
-            severity.INTERNAL_ERROR: "E",
-            severity.ERROR: "E",
-            severity.WARNING: "W",
-            severity.INFO: "I",
-            severity.VERBOSE: "V",
-        }
-
-        class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)
-
-            def log(self, level: Any, message: str) -> None:
-                said.add(letters.get(level, "V"), message)
-
-        self.logger, self._log = Logger(), log
-
-    def add(self, letter: str, message: str) -> None:
-        """Write one message to the log, with its severity."""
-        if letter == "E":
-            self.errors.append(message)
-        self._log("[%s] %s" % (letter, message))
-
-    def fault(self, otherwise: str) -> Fault:
-        """Return the last error of TensorRT, or what is said without one."""
-        return Fault("backend", " ".join((self.errors or [otherwise])[-1].split()))
 
 
 # Building.
@@ -128,7 +97,7 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
 
 def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[str, Any]:
     said = Said(trt, log)
-    said.add("I", "tensorrt %s" % trt.__version__)
+    said.add("I", f"tensorrt {trt.__version__}")
     request = job.options
     typed = request.get("route", "qdq") == "qdq"
     typed = typed and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
@@ -141,9 +110,8 @@ def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[st
     config, plugins = builder.create_builder_config(), plugins_of(trt, network)
     set_options(trt, config, request)
     if not typed:
-        set_flags(trt, network, config, request)
+        set_flags(trt, network, config, request, said)
     add_profiles(builder, network, config, request)
-    cache = _timing_cache(config, job)
     with ExitStack() as routing:
         routed = Routed(trt, network, config, said)
         if request.get("route", "qdq") != "qdq":
@@ -153,9 +121,6 @@ def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[st
     if plan is None:
         raise said.fault("TensorRT built no engine")
     files = {"engine": _write(folder, "engine.plan", plan)}
-    if cache:
-        timing_cache = config.get_timing_cache()
-        files["timing_cache"] = _write(folder, "timing.cache", timing_cache.serialize())
     if routed.cache:
         files["cache"] = _write(folder, "calibration.cache", routed.cache)
     files.update(_inspected(trt, said, files["engine"], folder, request))
@@ -164,8 +129,7 @@ def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[st
 
 def _write(folder: str, name: str, content: Any) -> str:
     path = os.path.join(folder, name)
-    with io.open(path, "wb") as file:
-        file.write(content)
+    Path(path).write_bytes(content)
     return path
 
 
@@ -190,16 +154,11 @@ def set_options(trt: Any, config: Any, request: Mapping[str, Any]) -> None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
     if level is not None:
         if not hasattr(trt.IBuilderConfig, "builder_optimization_level"):
-            raise _lacks(trt, "no option for the optimization level of the builder")
+            raise lacks_option(trt, "no option for the optimization level of the builder")
         config.builder_optimization_level = level
 
 
-def _lacks(trt: Any, what: str) -> Fault:
-    hint = "`trtcal device check` shows the versions there"
-    return Fault("input", "TensorRT %s on the device has %s" % (trt.__version__, what), hint)
-
-
-def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any]) -> None:
+def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any], said: Said) -> None:
     """Allow INT8 and FP16 where types are free, and hold layers to what they need."""
     is_qdq = request.get("route", "qdq") == "qdq"
     precisions = request.get("float32" if is_qdq else "precisions") or {}
@@ -207,7 +166,7 @@ def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any]) -
     fp16 = request.get("fp16") if is_qdq else constraints and "fp16" in precisions.values()
     if request.get("quantized") or not is_qdq:
         if not hasattr(trt.BuilderFlag, "INT8"):
-            raise _lacks(trt, "only the route qdq")
+            raise lacks_option(trt, "only the route qdq")
         config.set_flag(trt.BuilderFlag.INT8)
     if fp16:
         config.set_flag(trt.BuilderFlag.FP16)
@@ -217,38 +176,8 @@ def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any]) -
         config.set_flag(
             flags.OBEY_PRECISION_CONSTRAINTS if is_obeyed else flags.PREFER_PRECISION_CONSTRAINTS
         )
-        set_layer_precisions(trt, network, precisions, is_obeyed)
-
-
-PRECISIONS = {"int8": "INT8", "fp16": "HALF", "fp32": "FLOAT"}
-
-
-def layers_of(network: Any) -> Iterable[Any]:
-    """Yield a network's layers."""
-    return (network.get_layer(number) for number in range(network.num_layers))
-
-
-def set_layer_precisions(
-    trt: Any, network: Any, precisions: Mapping[str, str], is_obeyed: bool
-) -> list[str]:
-    """Set the precision of layers by name; return the names that are of no layer."""
-    absent = dict(precisions)
-    layers = [layer for layer in layers_of(network) if layer.name in precisions]
-    for layer in layers:
-        absent.pop(layer.name, None)
-    if absent and is_obeyed:
-        what = "%d layers of the plan are not in TensorRT's network: %s"
-        hint = "remove them from the plan, or use --constraints prefer"
-        raise Fault("input", what % (len(absent), _some(absent)), hint)
-    for layer in layers:
-        layer.precision = getattr(trt.DataType, PRECISIONS[precisions[layer.name]])
-    return list(absent)
-
-
-def _some(names: Iterable[str]) -> str:
-    shown = [name if name.isprintable() else ascii(name) for name in names]
-    rest = " and %d more" % (len(shown) - 5) if len(shown) > 5 else ""
-    return ", ".join(shown[:5]) + rest
+        absent = set_layer_precisions(trt, network, precisions, is_obeyed)
+        said.warn(absent, "layers of the plan are not in TensorRT's network")
 
 
 def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, Any]) -> None:
@@ -260,17 +189,6 @@ def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, 
         config.add_optimization_profile(shape_profile)
         if not number and request.get("route", "qdq") != "qdq":
             config.set_calibration_profile(shape_profile)
-
-
-def _timing_cache(config: Any, job: Job) -> bool:
-    """Have the builder keep its timings: those of the blob `timing_cache`, and its own."""
-    known = b""
-    if job.options.get("timing_cache"):
-        with io.open(job.path("timing_cache"), "rb") as file:
-            known = file.read()
-    timing_cache = config.create_timing_cache(known)
-    config.set_timing_cache(timing_cache, False)
-    return job.options.get("timing_cache") is not None
 
 
 PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
@@ -291,234 +209,8 @@ def plugins_of(trt: Any, network: Any) -> list[str]:
 def _plugin(trt: Any, plugin: Any) -> str:
     if hasattr(plugin, "get_capability_interface"):
         core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
-        return "%s %s" % (core.plugin_name, core.plugin_version)
-    return "%s %s" % (plugin.plugin_type, plugin.plugin_version)
-
-
-# The routes to INT8 beside Q/DQ, up to TensorRT 10: see trtcal/backends/tensorrt_network.py.
-
-CALIBRATORS = {
-    "entropy": "IInt8EntropyCalibrator",
-    "entropy2": "IInt8EntropyCalibrator2",
-    "minmax": "IInt8MinMaxCalibrator",
-}
-HEADERS = {
-    "entropy": "EntropyCalibration",
-    "entropy2": "EntropyCalibration2",
-    "minmax": "MinMaxCalibration",
-}
-MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
-PARTS = {"GATHER", "SLICE", "TOPK"}
-FLOOR, LARGEST = 2.0**-20, 127 * 2.0**120
-
-
-def float32(value: float) -> float:
-    """Return the nearest number that float32 has."""
-    return ctypes.c_float(value).value
-
-
-def single(amax: float) -> float:
-    """Return the float32 amax with the scale of this one: `calibrators.range.single`."""
-    scale, near = float32(amax / 127.0), float32(amax)
-    return near if float32(near / 127.0) == scale else float32(scale * 127.0)
-
-
-def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> bytes:
-    """Return the calibration cache with these amaxes: `calibrators.tensorrt_cache`."""
-    major, minor, patch = [int(part) for part in version.split(".")[:3]]
-    digits = major * (10_000 if major >= 10 else 1_000) + minor * 100 + patch
-    bits = {name: ctypes.c_float(amax / 127.0) for name, amax in ranges.items()}
-    lines = ["%s: %x" % (name, ctypes.c_uint32.from_buffer(b).value) for name, b in bits.items()]
-    text = "\n".join(["TRT-%d-%s" % (digits, HEADERS[kind]), *lines, ""])
-    return text.encode("utf-8", "surrogateescape")
-
-
-def float_tensors(trt: Any, network: Any) -> dict[str, Any]:
-    """Return the tensors that INT8 can need a range for, by name."""
-    tensors = [network.get_input(number) for number in range(network.num_inputs)]
-    for layer in layers_of(network):
-        tensors += [layer.get_output(number) for number in range(layer.num_outputs)]
-    floats = (trt.DataType.FLOAT, trt.DataType.HALF)
-    return {
-        tensor.name: tensor
-        for tensor in tensors
-        if tensor is not None and tensor.dtype in floats and not tensor.is_shape_tensor
-    }
-
-
-def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> dict[str, float]:
-    """Return ranges with those of the tensors that TensorRT's parser made, where they follow."""
-    after: list[tuple[str, str]] = []
-    before: list[tuple[str, str]] = []
-    known, products, floats = dict(ranges), set(), float_tensors(trt, network)
-    for layer in layers_of(network):
-        kind, tensor, source = str(layer.type).rpartition(".")[2], layer.get_output(0), None
-        if layer.get_input(0) is not None:
-            source = str(layer.get_input(0).name)
-        if kind == "CONSTANT" and tensor.name in floats:
-            constant = layer
-            constant.__class__ = trt.IConstantLayer  # the bindings' own way
-            known.setdefault(tensor.name, _peak(constant.weights))
-        elif kind == "MATRIX_MULTIPLY":
-            products.add(tensor.name)
-        elif source:
-            after += [(source, tensor.name)] if kind in MOVING | PARTS else []
-            is_sum = kind == "ELEMENTWISE" and source in products
-            before += [(tensor.name, source)] if kind in MOVING or is_sum else []
-    for source, target in after + before[::-1]:
-        if source in known and target in floats:
-            known.setdefault(target, known[source])
-    return known
-
-
-def _peak(weights: Any) -> float:
-    """Return the largest finite magnitude of weights, which TensorRT gives as a NumPy array."""
-    numpy = importlib.import_module("numpy")
-    peaks = numpy.abs(numpy.asarray(weights, "float64"))
-    peak = numpy.max(peaks, initial=FLOOR, where=numpy.isfinite(peaks))
-    return min(float(peak), LARGEST)
-
-
-class Routed:
-    """A network on a route beside Q/DQ; `cache` is what TensorRT took or made of the data."""
-
-    def __init__(self, trt: Any, network: Any, config: Any, said: Said) -> None:
-        self._trt, self._network, self._config, self._said = trt, network, config, said
-        self._feeder: Feeder | None = None
-        self.cache = b""
-
-    def take(
-        self, request: Mapping[str, Any], job: Job, resources: Resources, closing: ExitStack
-    ) -> None:
-        """Give ranges, or a calibrator that has them, or one with the data of the blob `data`."""
-        trt, config, network = self._trt, self._config, self._network
-        closing.callback(resources.close)
-        if request["route"] == "calibrator":
-            self._feeder = Feeder(job.path("data"), request["feeds"], resources)
-        else:
-            ranges = with_parser_tensors(trt, network, request["ranges"])
-            self._report(ranges, request)
-            if request["route"] == "dynamic-ranges":
-                self._set_ranges(ranges)
-                return
-            self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
-        config.int8_calibrator = self._calibrator(request)
-
-    def _report(self, ranges: Mapping[str, float], request: Mapping[str, Any]) -> None:
-        """Say what has no range, in the words of a build where trtcal runs."""
-        tensors, absent = float_tensors(self._trt, self._network), []
-        missing = [name for name in tensors if name not in ranges]
-        if len(missing) == len(tensors):
-            what = "none of the %d ranges belongs to a tensor of the network" % len(ranges)
-            raise Fault("input", what, "give the calibration of this model")
-        self._said.add("I", "%d tensors have the given range" % (len(tensors) - len(missing)))
-        self._warn(missing, "float tensors have no range")
-        foreign = [name for name in ranges if name not in tensors]
-        self._warn(foreign, "ranges belong to no tensor of TensorRT's network")
-        asked = request.get("precisions") or {}
-        for layer in layers_of(self._network):
-            tensor = layer.get_input(0)
-            if asked.get(layer.name) == "int8" and tensor is not None and tensor.name in missing:
-                absent.append(layer.name)
-        self._warn(absent, "layers requested in INT8 have an input without range")
-        if absent and request.get("constraints") == "obey":
-            what = "%d layers that must run in INT8 have an input without range: %s"
-            hint = "calibrate those inputs, or use --constraints prefer"
-            raise Fault("input", what % (len(absent), _some(absent)), hint)
-
-    def _warn(self, names: Sequence[str], what: str) -> None:
-        if names:
-            self._said.add("W", "%d %s: %s" % (len(names), what, _some(names)))
-
-    def _set_ranges(self, ranges: Mapping[str, float]) -> None:
-        for name, tensor in float_tensors(self._trt, self._network).items():
-            amax = single(ranges.get(name, 0.0))
-            if amax and not tensor.set_dynamic_range(-amax, amax):
-                raise Fault("backend", "TensorRT refuses the range of %r, %g" % (name, amax))
-
-    def _calibrator(self, request: Mapping[str, Any]) -> Any:
-        trt, routed, feeder = self._trt, self, self._feeder
-        if not hasattr(trt, CALIBRATORS[request["kind"]]):
-            raise _lacks(trt, "only the route qdq")
-        base = getattr(trt, CALIBRATORS[request["kind"]])
-        cache = self.cache or None
-
-        class Calibrator(base):  # type: ignore[misc,valid-type]  # trt is imported at run time
-            def __init__(self) -> None:
-                base.__init__(self)  # pybind11 insists on it
-
-            def get_batch_size(self) -> int:
-                return feeder.size if feeder else 1
-
-            def get_batch(self, names: list[str]) -> list[int] | None:
-                return feeder.next(names) if feeder else None
-
-            def read_calibration_cache(self) -> bytes | None:
-                return cache
-
-            def write_calibration_cache(self, cache: Any) -> None:
-                routed.cache = bytes(cache)
-
-        return Calibrator()
-
-    def check(self) -> None:
-        """Raise what went wrong in a calibrator: TensorRT swallows it, and goes on without data."""
-        feeder = self._feeder
-        if feeder and (feeder.error or not feeder.ended):
-            why = feeder.error or "TensorRT stopped after batch %d of the data" % feeder.given
-            raise Fault("backend", "calibration inside TensorRT failed: %s" % why)
-        if feeder:
-            text = "TensorRT read %d calibration samples" % (feeder.given * feeder.size)
-            self._said.add("I", text)
-
-
-class Feeder:
-    """Batches of a file on the device: for each a line of JSON as `feeds` has it, then its arrays."""
-
-    def __init__(
-        self, path: str, shapes: Mapping[str, Sequence[int]], resources: Resources
-    ) -> None:
-        self._path, self._shapes, self._resources = path, shapes, resources
-        self._offset, self._stream = 0, Stream(resources)
-        self._buffers: dict[str, int] = {}
-        self.size = next(iter(shapes.values()))[0]
-        self.given, self.ended, self.error = 0, False, ""
-
-    def next(self, names: Sequence[str]) -> list[int] | None:
-        """Return the addresses of the next batch's arrays, None at the end or after an error."""
-        try:
-            tensors = self._read()
-            return [self._put(name, tensors[name]) for name in names] if tensors else None
-        except Exception as error:  # TensorRT would swallow it
-            self.error = "%s: %s" % (type(error).__name__, error)
-            return None
-
-    def _read(self) -> dict[str, bytes]:
-        with io.open(self._path, "rb") as file:
-            file.seek(self._offset)
-            line = file.readline()
-            described = json.loads(line) if line else []
-            tensors = {}
-            for item in described:
-                if list(item["shape"]) != list(self._shapes[item["name"]]):
-                    raise ValueError("a batch has the shape %s" % item["shape"])
-                tensors[item["name"]] = file.read(_nbytes(item["dtype"], item["shape"]))
-            self._offset = file.tell()
-        self.ended = not line
-        self.given += bool(line)
-        return tensors
-
-    def _put(self, name: str, content: bytes) -> int:
-        if name not in self._buffers:
-            self._buffers[name] = self._resources.allocate(len(content))
-        host = ctypes.create_string_buffer(content, len(content))
-        self._stream.upload(self._buffers[name], ctypes.addressof(host), len(content))
-        self._stream.wait()  # TensorRT reads it in a stream of its own
-        return self._buffers[name]
-
-
-def _nbytes(dtype: str, shape: Sequence[int]) -> int:
-    return functools.reduce(operator.mul, shape, width_of(dtype))
+        return f"{core.plugin_name} {core.plugin_version}"
+    return f"{plugin.plugin_type} {plugin.plugin_version}"
 
 
 # Layers.
@@ -539,7 +231,7 @@ def _inspected(
         finally:
             opened.close()
     except Exception as error:  # the engine is good
-        said.add("W", "the engine could not be inspected: %s" % error)
+        said.add("W", f"the engine could not be inspected: {error}")
     return files
 
 
@@ -581,7 +273,7 @@ class Binding:
 
     def allocate(self, resources: Resources, shape: Sequence[int]) -> None:
         """Take memory for a shape."""
-        self.nbytes = _nbytes(self.dtype, shape)
+        self.nbytes = nbytes_of(self.dtype, shape)
         self.host = resources.allocate_host(self.nbytes)
         self.device = self.host if self.on_host else resources.allocate(self.nbytes)
 
@@ -589,10 +281,9 @@ class Binding:
 class Engine:
     """An engine with one execution context; see `runtimes.py`."""
 
-    metadata: dict[str, str] = {}
-
     def __init__(self, path: str, options: dict[str, Any], said: Said | None = None) -> None:
         trt = _package()
+        self.metadata: dict[str, str] = {}
         self.warnings: list[str] = []
         self._closing, self._shapes, self._graph = ExitStack(), None, 0
         self._trt, self._with_graph = trt, bool(options.get("cuda_graph"))
@@ -608,10 +299,9 @@ class Engine:
         trt, self._said = self._trt, said
         trt.init_libnvinfer_plugins(None, "")
         runtime = trt.Runtime(said.logger)
-        with io.open(path, "rb") as file:
-            engine = runtime.deserialize_cuda_engine(file.read())
+        engine = runtime.deserialize_cuda_engine(Path(path).read_bytes())
         if engine is None:
-            raise said.fault("TensorRT %s cannot load the engine" % trt.__version__)
+            raise said.fault(f"TensorRT {trt.__version__} cannot load the engine")
         context = engine.create_execution_context()
         if context is None:
             raise said.fault("TensorRT cannot run the engine")
@@ -674,13 +364,12 @@ class Engine:
     def run(self, feeds: dict[str, Tensor], names: list[str] | None) -> dict[str, Tensor]:
         """Run one batch."""
         self._bind(feeds)
-        self._graph = 0
         self.launch()
         outputs = {binding.name: binding for binding in self._outputs}
         chosen = list(outputs) if names is None else names
         lacking = [name for name in chosen if name not in outputs]
         if lacking:
-            raise Fault("input", "the engine has no output %s" % _some(lacking))
+            raise Fault("input", f"the engine has no output {some(lacking)}")
         return {name: self._result(outputs[name]) for name in chosen}
 
     def _result(self, binding: Binding) -> Tensor:
@@ -704,12 +393,12 @@ class Engine:
             self.launch()
         except Fault as error:  # engines with loops or data-dependent sizes have no graph
             self._graph = 0
-            self.warnings.append("the engine was timed without a CUDA graph: %s" % error)
+            self.warnings.append(f"the engine was timed without a CUDA graph: {error}")
 
     def _bind(self, feeds: Mapping[str, Tensor]) -> None:
         lacking = [binding.name for binding in self._inputs if binding.name not in feeds]
         if lacking:
-            raise Fault("input", "the engine's inputs %s are not fed" % _some(lacking))
+            raise Fault("input", f"the engine's inputs {some(lacking)} are not fed")
         shapes = {binding.name: tuple(feeds[binding.name].shape) for binding in self._inputs}
         if shapes != self._shapes:
             self._shapes = None
@@ -728,10 +417,7 @@ class Engine:
         for binding in self._inputs:
             shape = shapes[binding.name]
             if not context.set_input_shape(binding.name, shape):
-                what = "the engine's input %s cannot have the shape %s" % (
-                    binding.name,
-                    list(shape),
-                )
+                what = f"the engine's input {binding.name} cannot have the shape {list(shape)}"
                 raise Fault("input", what, "build it with --shapes that hold it")
             self._place(binding, shape)
         for binding in self._outputs:
@@ -745,7 +431,7 @@ class Engine:
         context = self._objects[2]
         binding.allocate(self._buffers, shape)
         if not context.set_tensor_address(binding.name, binding.device):
-            raise self._said.fault("TensorRT refuses the memory of %s" % binding.name)
+            raise self._said.fault(f"TensorRT refuses the memory of {binding.name}")
 
     def _choose_profile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the first profile that holds the shapes; the first of all if none does."""
@@ -790,8 +476,8 @@ def _holds(limits: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
 
 def made_up(dtype: str, shape: Sequence[int]) -> Tensor:
     """Return random numbers from 0 to 1 of a type that has them here, zeros of any other."""
-    count, draw = _nbytes("int8", shape), random.Random(0)  # noqa: S311  # no secret
-    data: Any = bytes(_nbytes(dtype, shape))
+    count, draw = nbytes_of("int8", shape), random.Random(0)  # noqa: S311  # no secret
+    data: Any = bytes(nbytes_of(dtype, shape))
     if dtype == "float32":
         data = array("f", (draw.random() for _ in range(count))).tobytes()
     return Tensor(dtype, tuple(shape), data)
@@ -806,7 +492,7 @@ def converted(tensor: Tensor, binding: Binding) -> bytes:
         try:
             return array("i", values).tobytes()
         except OverflowError:
-            what = "the input %s has values that the engine's int32 cannot hold" % binding.name
+            what = f"the input {binding.name} has values that the engine's int32 cannot hold"
             raise Fault("input", what) from None
-    what = "the engine's input %s is %s, not %s" % (binding.name, binding.dtype, tensor.dtype)
+    what = f"the engine's input {binding.name} is {binding.dtype}, not {tensor.dtype}"
     raise Fault("input", what, "feed its type")

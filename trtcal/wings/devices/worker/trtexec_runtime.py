@@ -13,10 +13,10 @@ import operator
 import os
 import re
 import shutil
-import statistics
 import struct
 import subprocess
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from . import jobs
@@ -33,9 +33,17 @@ FOLDERS = ("/usr/src/tensorrt/bin", "/opt/tensorrt/bin")
 BANNER = re.compile(r"\[TensorRT v(\d+)\]")
 ERROR = re.compile(r"\[E\] (.*)")
 MIB = 1 << 20
+ENGINE, LAYERS, LAYER_TIMES = "engine.plan", "layers.json", "layer-times.json"
+CACHE, OUTPUTS, TIMES = "calibration.cache", "outputs.json", "times.json"
+FILES = {"engine": ENGINE, "layers": LAYERS, "layer_times": LAYER_TIMES, "cache": CACHE}
+ONE_RUN = ("--iterations=1", "--duration=0", "--warmUp=0")
+NOTHING: Mapping[str, Tensor] = {}
 WARM_UP_MS = 200
 BLOCKS = 4  # calls for an engine in each direction
 LAYER_RUNS = 100
+TYPE = re.compile("bf16|bfloat16|fp16|half|fp32|float|uint8|int8|int32|int64|bool")
+TYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
+TYPES["float"] = "float32"
 FORMATS = {"float32": "f", "float16": "e", "int8": "b", "int32": "i", "int64": "q", "bool": "?"}
 
 
@@ -67,7 +75,7 @@ def version_of(digits: int) -> str:
     ('8.6.1', '10.16.1')
     """
     unit = 1_000 if digits < 10_000 else 10_000
-    return "%d.%d.%d" % (digits // unit, digits % unit // 100, digits % 100)
+    return f"{digits // unit}.{digits % unit // 100}.{digits % 100}"
 
 
 def lacks() -> list[dict[str, str]]:
@@ -87,30 +95,21 @@ def _numbers() -> tuple[int, int]:
 
 def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     """Build an engine, and list its layers; see `runtimes.py`."""
-    files = {
-        name: os.path.join(folder, file)
-        for name, file in (("engine", "engine.plan"), ("layers", "layers.json"))
-    }
     request, numbers = job.options, _numbers()
-    words = ["--onnx=" + job.path("model"), "--saveEngine=engine.plan", "--verbose", "--noTF32"]
+    words = ["--onnx=" + job.path("model"), f"--saveEngine={ENGINE}", "--verbose", "--noTF32"]
     words += ["--skipInference" if numbers >= (8, 6) else "--buildOnly"]
-    words += ["--exportLayerInfo=layers.json", *option_words(request, numbers)]
+    words += [f"--exportLayerInfo={LAYERS}", *option_words(request, numbers)]
     if request.get("route", "qdq") != "qdq":
-        files["cache"] = os.path.join(folder, "calibration.cache")
-        _write_cache(files["cache"], request)
-    if request.get("timing_cache") is not None:
-        files["timing_cache"] = os.path.join(folder, "timing.cache")
-        if request["timing_cache"]:
-            shutil.copyfile(job.path("timing_cache"), files["timing_cache"])
-        words.append("--timingCacheFile=timing.cache")
+        cache = cache_of_ranges(str(version()), request["kind"], request.get("ranges") or {})
+        Path(folder, CACHE).write_bytes(cache)
     run(words, folder, log)
     if request.get("layer_times"):
-        files["layer_times"] = os.path.join(folder, "layer-times.json")
-        usual = [{n: shapes[1] for n, shapes in p.items()} for p in request.get("profiles") or ()]
-        words = ["--loadEngine=engine.plan", "--exportProfile=layer-times.json", "--duration=0"]
-        words += ["--iterations=%d" % LAYER_RUNS, *shape_words("shapes", usual[0] if usual else {})]
-        run(words, folder, log)
-    return {"files": {name: path for name, path in files.items() if os.path.exists(path)}}
+        profiles = request.get("profiles") or [{}]
+        usual = {name: shapes[1] for name, shapes in profiles[0].items()}
+        words = [f"--loadEngine={ENGINE}", f"--exportProfile={LAYER_TIMES}", "--duration=0"]
+        run([*words, f"--iterations={LAYER_RUNS}", *shape_words("shapes", usual)], folder, log)
+    paths = {name: os.path.join(folder, file) for name, file in FILES.items()}
+    return {"files": {name: path for name, path in paths.items() if os.path.exists(path)}}
 
 
 def option_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[str]:
@@ -120,7 +119,7 @@ def option_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
     if len(profiles) > 1 and numbers < (10, 0):
         raise _cannot("several optimization profiles")
     for number, profile in enumerate(profiles):
-        words += ["--profile=%d" % number] if len(profiles) > 1 else []
+        words += [f"--profile={number}"] if len(profiles) > 1 else []
         for place, kind in enumerate(("min", "opt", "max")):
             shapes = {name: limits[place] for name, limits in profile.items()}
             words += shape_words(kind + "Shapes", shapes)
@@ -130,13 +129,13 @@ def option_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
     if request.get("optimization_level") is not None:
         if numbers < (8, 6):
             raise _cannot("the optimization level of the builder")
-        words.append("--builderOptimizationLevel=%d" % request["optimization_level"])
+        words.append(f"--builderOptimizationLevel={request['optimization_level']}")
     return words + typing_words(request, numbers)
 
 
 def _cannot(what: str) -> Fault:
     hint = "install TensorRT's Python package there, or leave the option out"
-    return Fault("input", "trtexec %s on the device has no way to %s" % (version(), what), hint)
+    return Fault("input", f"trtexec {version()} on the device has no way to {what}", hint)
 
 
 def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[str]:
@@ -154,33 +153,27 @@ def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
         words = ["--int8"] if request.get("quantized") else []
         words += ["--fp16"] if request.get("fp16") else []
     elif route == "cache" and request["kind"] == "entropy2" and numbers < (11, 0):
-        words = ["--int8", "--calib=calibration.cache"]
+        words = ["--int8", f"--calib={CACHE}"]
         words += ["--fp16"] if constraints and "fp16" in precisions.values() else []
     else:
-        raise _cannot("take the route %s of %s" % (route, request.get("kind")))
+        raise _cannot("take the route {} of {}".format(route, request.get("kind")))
     if constraints:
-        pairs = ["%s:%s" % (quoted(name), precision) for name, precision in precisions.items()]
+        pairs = [f"{quoted(name)}:{precision}" for name, precision in precisions.items()]
         words += ["--precisionConstraints=" + constraints, "--layerPrecisions=" + ",".join(pairs)]
     return words
 
 
 def shape_words(option: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
     """Return one option with a shape for each input, none if there are none."""
-    pairs = ["%s:%s" % (quoted(n), "x".join(map(str, shape))) for n, shape in shapes.items()]
-    return ["--%s=%s" % (option, ",".join(pairs))] if pairs else []
+    pairs = ["{}:{}".format(quoted(n), "x".join(map(str, shape))) for n, shape in shapes.items()]
+    return ["--{}={}".format(option, ",".join(pairs))] if pairs else []
 
 
 def quoted(name: str) -> str:
     """Return a name as trtexec's lists need it; a fault if it cannot be in one."""
     if not name or set(name) & {",", "'"}:
-        raise _cannot("name %r" % name)
-    return "'%s'" % name if ":" in name else name
-
-
-def _write_cache(path: str, request: Mapping[str, Any]) -> None:
-    content = cache_of_ranges(str(version()), request["kind"], request.get("ranges") or {})
-    with open_file(path, "wb") as file:
-        file.write(content)
+        raise _cannot(f"name {name!r}")
+    return f"'{name}'" if ":" in name else name
 
 
 def run(words: Iterable[str], folder: str, log: Callable[[str], None]) -> None:
@@ -193,54 +186,85 @@ def run(words: Iterable[str], folder: str, log: Callable[[str], None]) -> None:
 
     status = jobs.run_program([program() or "trtexec", *words], folder, say)
     if status:
-        why = errors[0].strip() if errors else "exit status %d" % status
-        raise Fault("backend", "trtexec %s failed: %s" % (version(), why), "read the build log")
-
-
-open_file = open
+        why = errors[0].strip() if errors else f"exit status {status}"
+        raise Fault("backend", f"trtexec {version()} failed: {why}", "read the build log")
 
 
 def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
-    """Take an engine; its inputs and outputs are in the options, for trtexec does not tell types."""
+    """Take an engine; its layers say what its inputs and outputs are."""
     _numbers()
-    return Engine(path, options)
+    return Engine(path)
 
 
 class Engine:
     """An engine that is loaded for each batch."""
 
-    metadata: dict[str, str] = {}
-
-    def __init__(self, path: str, options: dict[str, Any]) -> None:
-        self.inputs, self.outputs = options.get("inputs", []), options.get("outputs", [])
+    def __init__(self, path: str) -> None:
+        self.metadata: dict[str, str] = {}
         self._path = path
+        words = [*ONE_RUN, f"--loadEngine={path}", f"--exportLayerInfo={LAYERS}"]
+        self.inputs, self.outputs = read_bindings(self._run(words, LAYERS))
+
+    def _run(self, words: Sequence[str], file: str, feeds: Mapping[str, Tensor] = NOTHING) -> str:
+        """Return the text of the file that one call writes."""
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(self._path)) as folder:
+            run([*words, *fed_words(feeds, folder)], folder, lambda _: None)
+            return Path(folder, file).read_text("utf-8")
 
     def run(self, feeds: dict[str, Tensor], names: list[str] | None) -> dict[str, Tensor]:
         """Run one batch."""
-        with tempfile.TemporaryDirectory() as folder:
-            words = fed_words(self._path, feeds, folder)
-            words += ["--iterations=1", "--duration=0", "--warmUp=0", "--exportOutput=outputs.json"]
-            run(words, folder, lambda _: None)
-            with open_file(os.path.join(folder, "outputs.json"), encoding="utf-8") as file:
-                types = {item["name"]: item["dtype"] for item in self.outputs}
-                outputs = read_outputs(file.read(), types)
+        words = [*ONE_RUN, f"--loadEngine={self._path}", f"--exportOutput={OUTPUTS}"]
+        types = {item["name"]: item["dtype"] for item in self.outputs}
+        outputs = read_outputs(self._run(words, OUTPUTS, feeds), types)
         chosen = list(outputs) if names is None else names
         if any(name not in outputs for name in chosen):
-            raise Fault("backend", "trtexec wrote no output %s" % ", ".join(chosen))
+            raise Fault("backend", f"trtexec wrote only the outputs {', '.join(outputs)}")
         return {name: outputs[name] for name in chosen}
 
     def close(self) -> None:
         """Do nothing: nothing is loaded."""
 
 
-def fed_words(engine: str, feeds: Mapping[str, Tensor], folder: str) -> list[str]:
-    """Write a batch to files; return the options that load it with the engine."""
+def read_bindings(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return inputs and outputs that a file of `--exportLayerInfo` shows.
+
+    TensorRT 11 lists them with their types; before they are the layers' tensors that are bindings.
+    """
+    document = json.loads(text)
+    tensors = {
+        tensor["Name"]: (tensor, key == "Inputs")
+        for key in ("Inputs", "Outputs")
+        for layer in document.get("Layers", [])
+        if isinstance(layer, dict)
+        for tensor in layer.get(key, [])
+    }
+    named = [tensors.get(name) for name in document.get("Bindings", [])]
+    listed = [(item, item["IOMode"] == "Input") for item in document.get("I/O Tensors", [])]
+    if not listed and (not named or None in named):
+        what = "the engine's layers do not show the types of its inputs and outputs"
+        hint = "build it with --profiling-verbosity detailed, or install TensorRT's Python package"
+        raise Fault("input", what, hint)
+    bindings = listed or [pair for pair in named if pair]
+    inputs, outputs = [[_binding(t) for t, x in bindings if x is is_in] for is_in in (True, False)]
+    return inputs, outputs
+
+
+def _binding(tensor: Mapping[str, Any]) -> dict[str, Any]:
+    text = str(tensor.get("DataType") or tensor.get("Datatype") or tensor.get("Format/Datatype"))
+    found = TYPE.search(text.lower())
+    if not found:
+        raise Fault("backend", f"trtexec shows {tensor['Name']} in an unknown type: {text}")
+    dtype = TYPES.get(found.group(), found.group())
+    return {"name": tensor["Name"], "dtype": dtype, "shape": list(tensor["Dimensions"])}
+
+
+def fed_words(feeds: Mapping[str, Tensor], folder: str) -> list[str]:
+    """Write a batch to files; return the options that load it, none for no batch."""
     pairs = []
     for number, (name, tensor) in enumerate(feeds.items()):
-        with open_file(os.path.join(folder, "%d.bin" % number), "wb") as file:
-            file.write(tensor.data)
-        pairs.append("%s:%d.bin" % (quoted(name), number))
-    words = ["--loadEngine=" + engine, "--loadInputs=" + ",".join(pairs)]
+        Path(folder, f"{number}.bin").write_bytes(tensor.data)
+        pairs.append(f"{quoted(name)}:{number}.bin")
+    words = ["--loadInputs=" + ",".join(pairs)] if pairs else []
     return words + shape_words("shapes", {name: tensor.shape for name, tensor in feeds.items()})
 
 
@@ -260,15 +284,15 @@ def read_outputs(text: str, types: Mapping[str, str]) -> dict[str, Tensor]:
             for item in json.loads(spelled.replace("-NaN", "NaN"))
         }
     except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise Fault("backend", "trtexec's outputs cannot be read: %r" % error) from error
+        raise Fault("backend", f"trtexec's outputs cannot be read: {error!r}") from error
 
 
 def _tensor(item: Mapping[str, Any], dtype: str) -> Tensor:
     shape = tuple(int(size) for size in item["dimensions"].split("x") if size)
     values = item["values"]
     if len(values) != functools.reduce(operator.mul, shape, 1):
-        raise ValueError("%s has %d values for %s" % (item["name"], len(values), shape))
-    return Tensor(dtype, shape, struct.pack("<%d%s" % (len(values), FORMATS[dtype]), *values))
+        raise ValueError(f"{item['name']} has {len(values)} values for {shape}")
+    return Tensor(dtype, shape, struct.pack(f"<{len(values)}{FORMATS[dtype]}", *values))
 
 
 # Timing.
@@ -285,18 +309,17 @@ def time(
     _numbers()
     rounds, meter = int(job.fields["rounds"]), open_meter()
     size = -(-rounds // BLOCKS)
-    shared = ["--warmUp=%d" % WARM_UP_MS, "--duration=0", "--iterations=%d" % size]
-    shared += ["--exposeDMA", "--useSpinWait", "--exportTimes=times.json"]
+    shared = [f"--warmUp={WARM_UP_MS}", "--duration=0", f"--iterations={size}"]
+    shared += ["--exposeDMA", "--useSpinWait", f"--exportTimes={TIMES}"]
     shared += ["--useCudaGraph"] if job.fields.get("cuda_graph") else []
-    commands = [fed_words(path, feeds, folder) + shared for path in paths]
+    shared += fed_words(feeds, folder)
     before = meter.clock_mhz()
     blocks: list[list[list[Any]]] = [[[] for _ in paths] for _ in range(-(-rounds // size))]
     for number, row in enumerate(blocks):
         for index in order_of(number, len(paths)):
-            run(commands[index], folder, log)
+            run([f"--loadEngine={paths[index]}", *shared], folder, log)
             meter.watch()
-            with open_file(os.path.join(folder, "times.json"), encoding="utf-8") as file:
-                row[index].append(read_times(file.read())[:size])
+            row[index].append(read_times(Path(folder, TIMES).read_text("utf-8"), size))
     after = meter.clock_mhz()
     meter.close()
     pairs = [list(zip(*[zip(*turns) for turns in row])) for row in blocks]
@@ -311,12 +334,12 @@ def time(
     }
 
 
-def read_times(text: str) -> list[tuple[float, float]]:
-    """Return (latency, compute) in milliseconds of each run in a file of `--exportTimes`."""
+def read_times(text: str, count: int) -> list[tuple[float, float]]:
+    """Return (latency, compute) in milliseconds of `count` runs in a file of `--exportTimes`."""
     try:
         runs = [(float(run["latencyMs"]), float(run["computeMs"])) for run in json.loads(text)]
     except (ValueError, KeyError, TypeError) as error:
-        raise Fault("backend", "trtexec's times cannot be read: %r" % error) from error
-    if not runs or statistics.fmean(ms for ms, _ in runs) <= 0:
-        raise Fault("backend", "trtexec measured no run")
-    return runs
+        raise Fault("backend", f"trtexec's times cannot be read: {error!r}") from error
+    if len(runs) < count or not all(latency > 0 for latency, _ in runs):
+        raise Fault("backend", f"trtexec measured {len(runs)} runs, not {count}")
+    return runs[:count]
