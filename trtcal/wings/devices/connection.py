@@ -70,7 +70,7 @@ CHUNK_BYTES = 1 << 22
 GREETING_LINES = 1000
 CLOSE_S = 2.0
 TEXT = 2000
-PASSING = re.compile("closed|reset|broken pipe", re.IGNORECASE)
+PASSING = re.compile("closed|reset|broken pipe|control master|exit status 255", re.IGNORECASE)
 ERRORS: dict[object, type[TrtcalError]] = {"input": InputError, "resource": ResourceError}
 CHECK = "`trtcal device check` shows what the device has"
 
