@@ -23,6 +23,7 @@ from tests.fixtures.local_device import (
     time_of,
     until,
 )
+from tests.fixtures.slow import SLOW
 from trtcal.documents.digests import digest_bytes
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.wings.devices import worker
@@ -66,6 +67,7 @@ def test_it_runs_on_python_3_8_without_any_package(here):
     assert not os.path.exists(here.folder)
 
 
+@SLOW
 def test_hello_says_what_the_device_is(here):
     with here.connect() as connection:
         about = connection.call("hello", limit=0)[0]
@@ -114,6 +116,7 @@ def test_a_file_goes_on_where_it_was_cut_and_is_whole_only_then(here):
         assert connection.download(digest_bytes(data), len(data)) == data
 
 
+@SLOW
 def test_a_damaged_part_is_sent_again_and_never_taken_for_the_file(here):
     data = os.urandom(1000)
     with here.connect() as connection:
@@ -148,10 +151,11 @@ def test_a_full_disk_is_an_error_that_says_so(here, tmp_path):
 
 
 def test_a_file_larger_than_the_disk_is_refused_before_it_is_sent(here):
-    with here.connect() as connection, pytest.raises(ResourceError, match="is full"):
+    with here.connect() as connection, pytest.raises(ResourceError, match="no room for 524288 MiB"):
         put(connection, b"", 0, b"", total=1 << 39)
 
 
+@SLOW
 def test_no_memory_is_an_error_that_says_so(here, tmp_path):
     limited(here, tmp_path, "-v 600000")  # KiB
     with here.connect() as connection:
@@ -163,6 +167,7 @@ def test_no_memory_is_an_error_that_says_so(here, tmp_path):
 # Jobs.
 
 
+@SLOW
 def test_a_build_brings_the_engine_its_graph_and_the_log(here):
     lines = []
     with here.connect() as connection:
@@ -176,6 +181,7 @@ def test_a_build_brings_the_engine_its_graph_and_the_log(here):
     assert not list(Path(here.folder, "jobs").glob("*/work"))
 
 
+@SLOW
 def test_engines_are_timed_in_turns(here):
     with here.connect() as connection:
         result = connection.job(time_of(connection, relu(), relu(), rounds=3))
@@ -185,6 +191,7 @@ def test_engines_are_timed_in_turns(here):
     assert (result["compute_ms"], result["energy_mj"]) == (None, [None, None])
 
 
+@SLOW
 def test_the_same_key_is_one_job_whose_result_stays(here):
     with here.connect() as connection:
         job = time_of(connection, relu())
@@ -194,6 +201,7 @@ def test_the_same_key_is_one_job_whose_result_stays(here):
     assert first == again != other
 
 
+@SLOW
 def test_a_failed_job_says_why_and_its_key_starts_anew(here):
     with here.connect() as connection:
         broken, good = connection.upload(b"no model"), connection.upload(relu())
@@ -225,6 +233,7 @@ def test_a_killed_job_is_failed_and_the_same_key_starts_it_anew(here):
     assert np.asarray(result["times_ms"]).shape == (2, 1, 2)
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("number", "kind", "what"),
     [
@@ -240,6 +249,7 @@ def test_a_crash_of_the_runtime_is_told_from_a_lack_of_memory(here, number, kind
     assert (error["kind"], what in error["message"]) == (kind, True)
 
 
+@SLOW
 def test_a_job_lives_as_long_as_its_child_and_the_worker_need_not(here):
     with here.connect() as connection:
         start(here, connection)
@@ -253,6 +263,7 @@ def test_a_job_lives_as_long_as_its_child_and_the_worker_need_not(here):
         assert until(connection, KEY, "failed", "done")["state"] == "failed"
 
 
+@SLOW
 def test_a_job_of_before_a_restart_of_the_device_says_so(here):
     with here.connect() as connection:
         start(here, connection)
@@ -264,6 +275,7 @@ def test_a_job_of_before_a_restart_of_the_device_says_so(here):
     assert "the device restarted" in error["message"]
 
 
+@SLOW
 def test_a_job_is_cancelled_while_it_runs_and_while_it_waits(here):
     with here.connect() as connection:
         other = digest_bytes(b"another")
@@ -279,6 +291,7 @@ def test_a_job_is_cancelled_while_it_runs_and_while_it_waits(here):
 # The lock, and what is left.
 
 
+@SLOW
 def test_two_users_queue_and_a_killed_holder_frees_the_device(here, tmp_path):
     second = LocalDevice(str(tmp_path / "second"))
     ahead = []
@@ -294,6 +307,7 @@ def test_two_users_queue_and_a_killed_holder_frees_the_device(here, tmp_path):
     assert len(result["times_ms"]) == 2
 
 
+@SLOW
 def test_a_run_waits_while_a_job_has_the_device(here):
     array, feeds = batch()
     with here.connect() as connection, here.connect() as other:
@@ -351,6 +365,7 @@ def test_clean_says_which_job_runs_and_leaves_nothing(here, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@SLOW
 def test_clean_leaves_the_files_of_others(here):
     with here.connect() as connection:
         connection.upload(b"ours")
