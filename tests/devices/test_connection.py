@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -191,18 +190,6 @@ def test_a_device_that_stays_busy_is_given_up(here, tmp_path, monkeypatch):
     liar(here, tmp_path, "MARK ready", ANSWER.replace("true", busy))
     with here.connect() as connection, pytest.raises(ResourceError, match="in use by eve"):
         connection.call("run")
-
-
-@SLOW
-def test_two_can_send_the_same_file_at_once(here):
-    data = os.urandom(9 << 20)
-    with here.connect() as one, here.connect() as two:
-        threads = [threading.Thread(target=c.upload, args=(data,)) for c in (one, two)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert one.download(one.upload(data), len(data)) == data
 
 
 # What cannot be reached.

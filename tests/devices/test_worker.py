@@ -4,8 +4,10 @@ import ast
 import fcntl
 import os
 import re
+import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from tests.fixtures.slow import SLOW
 from trtcal.documents.digests import digest_bytes
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.wings.devices import worker
-from trtcal.wings.devices.worker import lock
+from trtcal.wings.devices.worker import jobs, lock
 from trtcal.wings.devices.worker.frames import Fault
 
 __all__ = ["here"]
@@ -125,6 +127,24 @@ def test_a_damaged_part_is_sent_again_and_never_taken_for_the_file(here):
         part.write_bytes(bytes(600))  # as a power cut leaves it
         digest = connection.upload(data)
         assert connection.download(digest, len(data)) == data
+
+
+def test_a_file_that_another_connection_finishes_meanwhile_is_there(here):
+    data, answers = os.urandom(1000), []
+    with here.connect() as connection:
+        put(connection, data, 0, data[:600])
+        (part,) = Path(here.folder, "blobs").iterdir()
+        thread = threading.Thread(target=lambda: answers.append(put(connection, data, 600, data)))
+        with part.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            thread.start()
+            while str(part) not in here.opened():
+                time.sleep(0.01)
+            file.write(data[600:])
+            part.rename(part.with_suffix(""))
+        thread.join()
+        assert answers == [1000]
+        assert connection.download(digest_bytes(data), 1000) == data
 
 
 @pytest.mark.parametrize("name", ["../../x", "sha256:" + "0" * 63 + "/", "sha256:" + "A" * 64, 5])
@@ -286,9 +306,20 @@ def test_a_job_is_cancelled_while_it_runs_and_while_it_waits(here):
             connection.call("cancel", {"key": key})
             assert "cancelled" in until(connection, key, "failed")["error"]["message"]
         assert here.processes("/jobs/") == []
+        assert connection.job(time_of(connection, relu()), KEY)["warm_up"] > 0
 
 
 # The lock, and what is left.
+
+
+def is_free(file):
+    """Tell whether nobody has the lock of a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return True
 
 
 @SLOW
@@ -320,6 +351,9 @@ def test_a_run_waits_while_a_job_has_the_device(here):
             worker.frames.write_frame(
                 channel.requests, {**about, "op": "run", "id": channel.number}, [array.tobytes()]
             )
+            with open(lock.lock_path() + lock.GATE, "ab") as gate:
+                while is_free(gate):
+                    assert not select.select([channel.answers], [], [], 0.01)[0]
             assert other.call("jobs")[0]["jobs"] == []  # it does not wait
         assert channel._answer(1 << 20)["ok"]
 
@@ -363,6 +397,20 @@ def test_clean_says_which_job_runs_and_leaves_nothing(here, tmp_path):
         here.processes("/jobs/") and here.kill("/jobs/")
         assert connection.call("clean")[0]["removed_bytes"] > 0
     assert os.listdir(tmp_path) == []
+
+
+def test_a_program_of_a_job_has_the_device_as_long_as_it_lives(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(tmp_path / "lock"))
+    started = []
+    with lock.turn("build") as handle:
+        monkeypatch.setattr(jobs, "_locks", [handle])
+        program = ["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo $!; exit 3"]
+        assert jobs.run_program(program, str(tmp_path), started.append) == 3
+    with pytest.raises(Fault, match="in use"), lock.turn("time", wait_s=0.0):
+        pass
+    os.kill(int(started[0]), signal.SIGKILL)
+    with lock.turn("time"):
+        pass
 
 
 @SLOW
