@@ -222,7 +222,7 @@ def test_the_same_key_is_one_job_whose_result_stays(here):
 
 
 @SLOW
-def test_a_failed_job_says_why_and_its_key_starts_anew(here):
+def test_a_failed_job_says_why_and_its_key_starts_again(here):
     with here.connect() as connection:
         broken, good = connection.upload(b"no model"), connection.upload(relu())
         with pytest.raises(BackendError, match="cannot load the model"):
@@ -242,7 +242,7 @@ def start(here, connection, key=KEY):
         time.sleep(0.01)
 
 
-def test_a_killed_job_is_failed_and_the_same_key_starts_it_anew(here):
+def test_a_killed_job_is_failed_and_the_same_key_starts_it_again(here):
     with here.connect() as connection:
         start(here, connection)
         assert here.kill("/jobs/") == 2
@@ -261,7 +261,7 @@ def test_a_killed_job_is_failed_and_the_same_key_starts_it_anew(here):
         (signal.SIGKILL, "resource", "killed, as systems do when memory runs out"),
     ],
 )
-def test_a_crash_of_the_runtime_is_told_from_a_lack_of_memory(here, number, kind, what):
+def test_a_crash_of_the_runtime_differs_from_a_lack_of_memory(here, number, kind, what):
     with here.connect() as connection:
         start(here, connection)
         os.kill(max(here.processes("/jobs/")), number)
@@ -420,5 +420,5 @@ def test_clean_leaves_the_files_of_others(here):
         Path(here.folder, "theirs.txt").write_text("theirs")
         connection.call("clean")
         assert os.listdir(here.folder) == ["theirs.txt"]
-        connection.upload(b"ours")  # it begins anew
+        connection.upload(b"ours")  # it begins again
         assert len(os.listdir(here.folder)) == 3
