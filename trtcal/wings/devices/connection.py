@@ -1,6 +1,6 @@
 """The connection to a device: OpenSSH's client, or a process here for `local:`, and the worker.
 
-Every operation of the worker can be repeated. So a connection that is cut is made anew, and the
+Every operation of the worker can be repeated. So a connection that is cut is made again, and the
 operation repeated. Nothing that the device sends is trusted: lines and sizes have bounds, values are
 checked, and control characters in text are made visible. A log is data, not text to print.
 """
@@ -71,7 +71,7 @@ LOG_LIMIT_BYTES = 1 << 28
 GREETING_LINES = 1000
 CLOSE_S = 2.0
 TEXT = 2000
-PASSING = re.compile("closed|reset|broken pipe", re.IGNORECASE)
+PASSING = re.compile("closed|reset|broken pipe|control master|exit status 255", re.IGNORECASE)
 ERRORS: dict[object, type[TrtcalError]] = {
     "input": InputError,
     "resource": ResourceError,
