@@ -128,6 +128,10 @@ def single(amax: float) -> float:
     return near if float32(near / 127.0) == scale else float32(scale * 127.0)
 
 
+def _is_rounded(amax: float) -> bool:
+    return float32(single(amax) / 127.0) != float32(amax / 127.0)
+
+
 def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> bytes:
     """Return the calibration cache with these amaxes: `calibrators.tensorrt_cache`."""
     major, minor, patch = [int(part) for part in version.split(".")[:3]]
@@ -223,6 +227,9 @@ class Routed:
         self._said.warn(missing, "float tensors have no range")
         foreign = [name for name in ranges if name not in tensors]
         self._said.warn(foreign, "ranges belong to no tensor of TensorRT's network")
+        if request["route"] == "dynamic-ranges":
+            rounded = [name for name in tensors if name in ranges and _is_rounded(ranges[name])]
+            self._said.warn(rounded, "ranges are not float32 values: their scales are rounded")
         asked = request.get("precisions") or {}
         for layer in layers_of(self._network):
             tensor = layer.get_input(0)
