@@ -19,14 +19,14 @@ from tests.calibrators import bindings
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from tests.tensorrt import stand_in_engine
-from tests.tensorrt.stand_in import LayerOfWeights, chain, module, ranges_of
+from tests.tensorrt.stand_in import Layer, LayerOfWeights, Network, Tensor, chain, module, ranges_of
 from tests.tensorrt.stand_in_engine import Builder, tensorrt
 from trtcal.backends import tensorrt_network
 from trtcal.backends.tensorrt_worker import times_document
 from trtcal.errors import TrtcalError
 from trtcal.wings.devices.worker import cuda_driver, tensorrt_routes, tensorrt_runtime
 from trtcal.wings.devices.worker.frames import Fault
-from trtcal.wings.devices.worker.runtimes import Tensor
+from trtcal.wings.devices.worker.runtimes import Tensor as Array
 
 REQUEST = {"route": "qdq", "quantized": True, "fp16": True, "float32": {}, "profiles": []}
 ROUTE = {"kind": "entropy2", "precisions": {}, "constraints": None, "profiles": []}
@@ -72,7 +72,14 @@ def there(trt, network, request):
         return log, None, error.message
 
 
+def partly_float():
+    """Return a network with tensors that need no range: integers, a shape, one that is not there."""
+    outputs = [Tensor("ids", "DataType.INT32"), Tensor("size", is_shape_tensor=True), None]
+    return Network([Tensor("x", "DataType.HALF")], [Layer("split", [], outputs)])
+
+
 NETWORKS = {
+    "partly float": partly_float,
     "chain": lambda: chain("x", "a", "y\n[E] y"),
     "parsed": parsed,
     "long": lambda: chain(*"xabcdefghy"),
@@ -245,7 +252,7 @@ FED = {
     **ROUTE,
     "route": "calibrator",
     "feeds": {"x": [2, 4]},
-    "profiles": [{"x": [[1, 4], [2, 4], [8, 4]]}],
+    "profiles": [{"x": [[1, 4], [2, 4], [8, 4]]}, {"x": [[9, 4], [9, 4], [9, 4]]}],
 }
 
 
@@ -289,7 +296,7 @@ def test_a_calibration_that_breaks_or_stops_is_an_error(device):
 
 def feeds(rows):
     array = np.random.default_rng(rows).random((rows, 4), np.float32)
-    return {"x": Tensor("float32", array.shape, array.tobytes())}
+    return {"x": Array("float32", array.shape, array.tobytes())}
 
 
 @each("version", VERSIONS)
@@ -315,8 +322,8 @@ def test_a_time_is_of_the_whole_and_of_the_kernels(device):
         assert engine.launch() == pytest.approx((3, 1))  # each piece of work takes a millisecond
         assert ("cuGraphLaunch" in device.cuda.calls()[start:]) == graph
         assert engine.warnings == []
-        batch = feeds(2)
-        assert engine.run(batch, ["y"]) == {"y": batch["x"]}  # by the graph too
+        for batch in (feeds(2), feeds(8)):  # by the graph too, and of another size than its
+            assert engine.run(batch, ["y"]) == {"y": batch["x"]}
         engine.close()
     assert device.cuda.held() == {}
 
@@ -371,7 +378,7 @@ def test_an_engine_that_fails_says_what_tensorrt_said(device, fault, says):
 
 def test_integers_of_onnx_fit_those_of_tensorrt_8():
     binding = tensorrt_runtime.Binding("ids", "int32", (2,), False)
-    tensor = Tensor("int64", (2,), np.int64([-3, 7]).tobytes())
+    tensor = Array("int64", (2,), np.int64([-3, 7]).tobytes())
     assert tensorrt_runtime.converted(tensor, binding) == np.int32([-3, 7]).tobytes()
     tensor = tensor._replace(data=np.int64([0, 2**31]).tobytes())
     with fails(Fault, "ids", "int32"):
