@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtcal.config import is_device
 from trtcal.documents import (
     Document,
     from_fields,
@@ -63,6 +64,11 @@ class Build:
     options: dict[str, Any] = field(default_factory=dict)
     command: str | None = None
     coverage: Coverage | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the engine runs on a CPU, here or on a device."""
+        return self.target == "cpu" or (is_device(self.target) and self.gpu is None)
 
     @property
     def engine(self) -> Path:

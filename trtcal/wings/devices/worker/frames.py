@@ -37,22 +37,27 @@ def fault_of(error: BaseException, folder: str) -> Fault:
     return Fault("backend", f"{type(error).__name__}: {error}")
 
 
-def full_disk(folder: str) -> Fault:
-    """Return the error of a disk with no room for what is sent or built."""
+def full_disk(folder: str, needed: int = 0) -> Fault:
+    """Return the error of a disk with no room for what is sent or built, of `needed` bytes if known."""
     free = shutil.disk_usage(folder).free >> 20
-    what = f"the disk of the device is full: {free} MiB are free in {folder}"
+    lacks = f"has no room for {needed >> 20} MiB" if needed else "is full"
+    what = f"the disk of the device {lacks}: {free} MiB are free in {folder}"
     return Fault("resource", what, "free space there, or `trtcal device clean NAME`")
 
 
-def read_frame(source: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Return a request and its bytes, None at the end of the stream or where it is cut."""
+def read_request(source: BinaryIO) -> dict[str, Any] | None:
+    """Return a request, None at the end of the stream or where it is cut."""
     line = source.readline(LINE_BYTES)
-    if not line.endswith(b"\n"):
-        return None
-    request = json.loads(line.decode("utf-8"))
+    return dict(json.loads(line.decode("utf-8"))) if line.endswith(b"\n") else None
+
+
+def read_data(source: BinaryIO, request: dict[str, Any]) -> bytes:
+    """Return the bytes of a request; `EOFError` where they are cut."""
     size = whole(request, "size", DATA_BYTES)
     data = source.read(size)
-    return (request, data) if len(data) == size else None
+    if len(data) < size:
+        raise EOFError
+    return data
 
 
 def write_frame(target: BinaryIO, fields: dict[str, Any], parts: Sequence[Any] = ()) -> None:
