@@ -377,12 +377,11 @@ def test_an_engine_that_fails_says_what_tensorrt_said(device, fault, says):
 
 
 def test_integers_of_onnx_fit_those_of_tensorrt_8():
-    binding = tensorrt_runtime.Binding("ids", "int32", (2,), False)
     tensor = Array("int64", (2,), np.int64([-3, 7]).tobytes())
-    assert tensorrt_runtime.converted(tensor, binding) == np.int32([-3, 7]).tobytes()
+    assert tensorrt_routes.converted(tensor, "ids", "int32") == np.int32([-3, 7]).tobytes()
     tensor = tensor._replace(data=np.int64([0, 2**31]).tobytes())
     with fails(Fault, "ids", "int32"):
-        tensorrt_runtime.converted(tensor, binding)
+        tensorrt_routes.converted(tensor, "ids", "int32")
 
 
 def test_without_tensorrt_or_with_an_old_one_it_is_one_error(device, monkeypatch):

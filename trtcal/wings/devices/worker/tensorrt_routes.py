@@ -10,11 +10,12 @@ import functools
 import importlib
 import json
 import operator
+from array import array
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from .cuda_driver import Resources, Stream
 from .frames import Fault
-from .runtimes import width_of
+from .runtimes import Tensor, width_of
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -336,3 +337,17 @@ class Feeder:
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
     """Return the bytes of an array."""
     return functools.reduce(operator.mul, shape, width_of(dtype))
+
+
+def converted(fed: Tensor, name: str, dtype: str | None) -> bytes:
+    """Return the bytes of an input in the engine's type: TensorRT 8 makes int32 of int64."""
+    if fed.dtype == dtype:
+        return bytes(fed.data)
+    if (fed.dtype, dtype) == ("int64", "int32"):
+        try:
+            return array("i", array("q", bytes(fed.data))).tobytes()
+        except OverflowError:
+            what = f"the input {name} has values that the engine's int32 cannot hold"
+            raise Fault("input", what) from None
+    what = f"the engine's input {name} is {dtype or 'not there'}, not {fed.dtype}"
+    raise Fault("input", what, "feed its type")
