@@ -16,9 +16,11 @@ import pytest
 from calibrators.tensorrt_cache import cache_of_ranges
 from tests.fixtures import trtexec
 from tests.fixtures.fails import fails
+from tests.fixtures.local_device import here
 from tests.fixtures.tables import each
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import trtexec_command
+from trtcal.documents.digests import digest_bytes
 from trtcal.wings.devices.worker import trtexec_runtime
 from trtcal.wings.devices.worker.frames import Fault
 from trtcal.wings.devices.worker.power import Meter
@@ -35,6 +37,10 @@ ENDS = {
     "inputs": [{"name": "a:x", "dtype": "float32", "shape": [-1, 3]}],
     "outputs": [{"name": "y", "dtype": "float32", "shape": [-1, 3]}],
 }
+
+
+KEY, ENGINE = digest_bytes(b"build"), b"engine of a model"
+__all__ = ["here"]
 
 
 class Device:
@@ -282,3 +288,28 @@ def test_fewer_runs_than_were_asked_for_are_an_error(device):
     device.install("8601", runs=1)
     with fails(Fault, "trtexec measured 1 runs, not 3"):
         timed(device, 12)
+
+
+def test_the_worker_builds_runs_and_times_with_it(here, tmp_path, monkeypatch):
+    trtexec.install(tmp_path, "100300")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with here.connect() as connection:
+        assert connection.call("hello", limit=0)[0]["runtimes"]["trtexec"] == "10.3.0"
+        about = {"runtime": "trtexec", "model": connection.upload(b"a model"), "options": QDQ}
+        log = []
+        built = connection.job({"kind": "build", **about}, KEY, log=log.append)
+        assert built["version"] == "10.3.0"
+        assert "TensorRT.trtexec [TensorRT v100300]" in "".join(log)
+        digest = built["files"]["engine"]["digest"]
+        assert connection.download(digest, built["files"]["engine"]["size"]) == ENGINE
+        layers = built["files"]["layers"]
+        assert connection.download(layers["digest"], layers["size"]) == trtexec.LAYERS.encode()
+        head = [{"name": "a:x", "dtype": "float32", "shape": [1, 3]}]
+        data = np.float32([1, 2, 3]).tobytes()
+        engine = {"runtime": "trtexec", "engine": digest, "options": ENDS}
+        answer, values = connection.call("run", {**engine, "feeds": head}, data, limit=12)
+        assert answer["outputs"] == [{"name": "y", "dtype": "float32", "shape": [1, 3]}]
+        assert values == np.float32([2, 4, 6]).tobytes()
+        feeds = connection.upload(json.dumps(head).encode() + b"\n" + data)
+        job = {**engine, "kind": "time", "engines": [digest], "feeds": feeds, "rounds": 2}
+        assert np.shape(connection.job(job, digest_bytes(b"time"))["times_ms"]) == (2, 1, 2)
