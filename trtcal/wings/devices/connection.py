@@ -68,6 +68,7 @@ ENGINE_OPS, ENGINE_ENDS = ("open", "run"), 5  # an engine that crashes does so e
 ANSWER_S = 900.0
 CHUNK_BYTES = 1 << 22
 GREETING_LINES = 1000
+WHOLE_LOG_BYTES = 1 << 30
 CLOSE_S = 2.0
 TEXT = 2000
 PASSING = re.compile("closed|reset|broken pipe|control master|exit status 255", re.IGNORECASE)
@@ -211,6 +212,10 @@ class Connection:
         while True:
             answer, data = self.call("poll", {"key": key, "offset": offset}, limit=LOG_BYTES)
             offset += len(data)
+            if offset > WHOLE_LOG_BYTES:
+                raise BackendError(
+                    f"{self.name} sent a log of over {WHOLE_LOG_BYTES >> 20} MiB", CHECK
+                )
             if data and log:
                 log(decoder.decode(data))
             if len(data) == LOG_BYTES:
