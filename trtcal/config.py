@@ -646,7 +646,8 @@ def check_device_name(name: str) -> str:
     raise _wrong("a name of 1 to 32 letters, digits, - and _, other than `slices`", name)
 
 
-def _devices(value: object) -> dict[str, DeviceConfig]:
+def read_devices(value: object) -> dict[str, DeviceConfig]:
+    """Read devices by their names."""
     example = f"host = {HOST.example}"
     devices = by_name(partial(read_section, DeviceConfig, example=example), value)
     return {check_device_name(name): device for name, device in devices.items()}
@@ -833,7 +834,7 @@ class Config:
     checkpoint: CheckpointConfig = section(CheckpointConfig, "What happens about a delta.")
     store: StoreConfig = section(StoreConfig, "Where runs are kept.")
     devices: dict[str, DeviceConfig] = key(
-        _devices, dict, "Machines to build, run and time on, by name; `@NAME` is their target."
+        read_devices, dict, "Machines to build, run and time on, by name; `@NAME` is their target."
     )
 
     def in_use(self) -> Config:

@@ -45,11 +45,10 @@ from trtcal.evidence.manifest import (
     RECORDS,
     Build,
     is_build_folder,
-    runs_on_cpu,
 )
 from trtcal.model import Model, uniquely_named
 from trtcal.model.cut import metadata_of, tail_of, whole_outputs
-from trtcal.quantization.coverage import Coverage, asked_coverage
+from trtcal.quantization.coverage import asked_coverage
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
 BUILD_AGAIN = "build it again with what is installed here"
@@ -317,7 +316,7 @@ def _describe(
         **json.loads((workplace / "measured.json").read_text()),
     }
     outcomes = _outcomes(model, backend, options, product.layers, workplace / LOG)
-    return Build(
+    result = Build(
         folder=workplace,
         backend=backend.name,
         backend_version=backend.availability().version or "unknown",
@@ -337,20 +336,18 @@ def _describe(
         gpu=product.gpu,
         options=options.to_document(),
         command=backend.command(model, bare, model.path.name, backend.engine_file),
-        coverage=_coverage(model, options, outcomes, runs_on_cpu(backend.name, options.target)),
     )
+    return _covered(result, model, options)
 
 
-def _coverage(
-    model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...], is_for_cpu: bool
-) -> Coverage:
-    """Return how much of the compute is in INT8, for one sample of the usual shapes."""
+def _covered(build: Build, model: Model, options: BuildOptions) -> Build:
+    """Return a build with how much of the compute is in INT8, for one sample of the usual shapes."""
     fixed = {spec.name for spec in model.inputs if any(isinstance(n, int) for n in spec.shape[:1])}
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: shape if name in fixed else (1, *shape[1:]) for name, shape in usual.items()}
-    if is_for_cpu:  # what its kernels run in float says nothing of TensorRT
-        return asked_coverage(model, sizes)
-    return built_coverage(model, outcomes, sizes)
+    if build.is_for_cpu:  # what its kernels run in float says nothing of TensorRT
+        return replace(build, coverage=asked_coverage(model, sizes))
+    return replace(build, coverage=built_coverage(model, build.outcomes, sizes))
 
 
 def _recorded(result: Build) -> Build:

@@ -102,7 +102,8 @@ command = Ab.command()
 def show(result: ABTest) -> None:
     """Print the comparisons, the limits and the verdict."""
     say(*result.task.lines)
-    title = f"{result.seen} of {result.samples} samples of {result.dataset_name}"
+    on = f"; times of {result.timing.on}" if result.timing and result.timing.on else ""
+    title = f"{result.seen} of {result.samples} samples of {result.dataset_name}{on}"
     columns: Columns = {
         "figure": "{name}",
         result.baseline: "{baseline:.5g}",

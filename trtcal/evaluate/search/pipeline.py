@@ -200,7 +200,7 @@ def find_plans(
     span, is_held_back = _test_span(plans, len(dataset), evaluated)
     with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
-        if settings.build is not None and not settings.times:
+        if settings.build is not None and not costs.times:
             costs = _as_built(costs, plans, settings.build, may)
         with reporter("measuring plans", settings.evaluations) as advance:
 
@@ -247,12 +247,10 @@ def _costs(
     settings: SearchOptions,
 ) -> Costs:
     """Return what plans cost: by times that are given, or of the device's layers, else estimates."""
-    work, device = (
-        work_of(plans.model, layers, next(dataset.batches(settings.batch))),
-        settings.device,
-    )
-    times = settings.times or (device.layer_times(plans, layers) if device else {})
-    costs = Costs(work, find_target(settings.gpu), settings.precision, times, precisions=precisions)
+    feeds, device = next(dataset.batches(settings.batch)), settings.device
+    times = settings.times or (device.layer_times(plans, layers, feeds) if device else {})
+    work, gpu = work_of(plans.model, layers, feeds), find_target(settings.gpu)
+    costs = Costs(work, gpu, settings.precision, times, precisions=precisions)
     where = f"measured on {device.target}" if device else "as given"
     return replace(costs, source=f"layer times {where}") if times else costs
 

@@ -279,7 +279,7 @@ def gpu_of(facts: Facts) -> str | None:
 
 
 def build_command(build: Build) -> str:
-    """Return the command that builds an engine anew."""
+    """Return the command that builds an engine again."""
     from trtcal.cli.advice import recall as recall_files
 
     source = recall_files(build.folder).get("quantized", f"{build.model_name}.onnx")

@@ -252,9 +252,8 @@ class Channel:
         )
         self.requests: Any = self.process.stdin
         self.answers: Any = self.process.stdout
-        drain = threading.Thread(target=self._drain, args=(self.process.stderr,), daemon=True)
-        drain.start()
-        self._drained = drain.join
+        self.drain = threading.Thread(target=self._drain, args=(self.process.stderr,), daemon=True)
+        self.drain.start()
         try:
             with self._deadline(START_S):
                 self._greet(mark.encode() + b" ")
@@ -263,7 +262,7 @@ class Channel:
             raise
 
     def _drain(self, stream: Any) -> None:
-        with suppress(ValueError, OSError), stream:  # closed
+        with stream:
             for line in iter(lambda: stream.readline(LINE_BYTES), b""):
                 self.complaints.append(visible(line.decode("utf-8", "replace").strip()))
 
@@ -340,7 +339,6 @@ class Channel:
     def _cut(self) -> Exception:
         """Return what the end of the stream means: a cut, or that the worker never started."""
         self.close()
-        self._drained(CLOSE_S)
         status, reason = self.process.returncode, next(reversed(self.complaints), "")
         reason = "it does not answer" if self.is_late else reason or f"exit status {status}"
         if self.is_late or self.number or status <= 0 or PASSING.search(reason):
@@ -360,6 +358,7 @@ class Channel:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.drain.join(CLOSE_S)
 
 
 def error_of(fault: object, name: str) -> TrtcalError:

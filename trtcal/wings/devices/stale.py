@@ -23,7 +23,7 @@ DEPTH = 8
 
 @dataclass(frozen=True)
 class Stale:
-    """A run, engine or bundle that is older than what its device has now, and what makes it anew."""
+    """A run, engine or bundle that is older than what its device has, and what makes it again."""
 
     kind: str
     path: str

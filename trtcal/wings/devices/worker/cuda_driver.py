@@ -169,6 +169,7 @@ class Resources:
             work()
         except BaseException:  # a capture that stays open spoils the stream
             self.driver.release("cuStreamEndCapture", queue, ctypes.byref(graph))
+            self.driver.release("cuGraphDestroy", graph)
             raise
         self.driver.call("cuStreamEndCapture", queue, ctypes.byref(graph))
         self._closing.callback(self.driver.release, "cuGraphDestroy", graph)

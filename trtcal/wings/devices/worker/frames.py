@@ -44,15 +44,19 @@ def full_disk(folder: str) -> Fault:
     return Fault("resource", what, "free space there, or `trtcal device clean NAME`")
 
 
-def read_frame(source: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Return a request and its bytes, None at the end of the stream or where it is cut."""
+def read_request(source: BinaryIO) -> dict[str, Any] | None:
+    """Return a request, None at the end of the stream or where it is cut."""
     line = source.readline(LINE_BYTES)
-    if not line.endswith(b"\n"):
-        return None
-    request = json.loads(line.decode("utf-8"))
+    return dict(json.loads(line.decode("utf-8"))) if line.endswith(b"\n") else None
+
+
+def read_data(source: BinaryIO, request: dict[str, Any]) -> bytes:
+    """Return the bytes of a request; `EOFError` where they are cut."""
     size = whole(request, "size", DATA_BYTES)
     data = source.read(size)
-    return (request, data) if len(data) == size else None
+    if len(data) < size:
+        raise EOFError
+    return data
 
 
 def write_frame(target: BinaryIO, fields: dict[str, Any], parts: Sequence[Any] = ()) -> None:

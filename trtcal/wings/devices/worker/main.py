@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Callable, Sequence
 
 from . import runtimes
 from .blobs import Blobs
-from .frames import Fault, fault_of, read_frame, write_frame
+from .frames import Fault, fault_of, read_data, read_request, write_frame
 from .job_folder import Jobs
 from .jobs import supervise
 from .lock import turn
@@ -42,18 +42,17 @@ class Worker:
         """Answer requests until the stream ends or is cut, or all was removed."""
         is_over = False
         while not is_over:
-            request: dict[str, Any] = {}
+            request = read_request(source)
+            if request is None:
+                return
             try:
-                is_over = True  # what follows a frame that cannot be read is unknown
-                frame = read_frame(source)
-                if frame is None:
-                    return
-                request, data = frame
+                is_over = True  # what follows bytes that cannot be read is unknown
+                data = read_data(source, request)
                 is_over = False
                 answer, parts = self.answer(request, data)
                 write_frame(target, dict(answer, id=request.get("id"), ok=True), parts)
                 is_over = request.get("op") == "clean"  # this program is gone with it
-            except BrokenPipeError:
+            except (BrokenPipeError, EOFError):
                 return
             except Exception as error:
                 fault = fault_of(error, self.folder).fields()

@@ -213,7 +213,8 @@ class Engine:
 
     def run(self, feeds: dict[str, Tensor], names: list[str] | None) -> dict[str, Tensor]:
         """Run one batch."""
-        words = [*ONE_RUN, f"--loadEngine={self._path}", f"--exportOutput={OUTPUTS}"]
+        words = [*ONE_RUN, *running_words(False), f"--loadEngine={self._path}"]
+        words.append(f"--exportOutput={OUTPUTS}")
         types = {item["name"]: item["dtype"] for item in self.outputs}
         outputs = read_outputs(self._run(words, OUTPUTS, feeds), types)
         chosen = list(outputs) if names is None else names
@@ -230,31 +231,29 @@ def read_bindings(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
 
     TensorRT 11 lists them with their types; before they are the layers' tensors that are bindings.
     """
-    document = json.loads(text)
-    tensors = {
-        tensor["Name"]: (tensor, key == "Inputs")
-        for key in ("Inputs", "Outputs")
-        for layer in document.get("Layers", [])
-        if isinstance(layer, dict)
-        for tensor in layer.get(key, [])
-    }
-    named = [tensors.get(name) for name in document.get("Bindings", [])]
-    listed = [(item, item["IOMode"] == "Input") for item in document.get("I/O Tensors", [])]
-    if not listed and (not named or None in named):
-        what = "the engine's layers do not show the types of its inputs and outputs"
+    try:
+        document = json.loads(text)
+        tensors = {
+            tensor["Name"]: (tensor, key == "Inputs")
+            for key in ("Inputs", "Outputs")
+            for layer in document["Layers"]
+            if isinstance(layer, dict)
+            for tensor in layer.get(key, [])
+        }
+        bindings = [(item, item["IOMode"] == "Input") for item in document.get("I/O Tensors", [])]
+        bindings += [tensors[name] for name in document.get("Bindings", [])]
+        inputs = [_binding(tensor) for tensor, is_input in bindings if is_input]
+        return inputs, [_binding(tensor) for tensor, is_input in bindings if not is_input]
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"trtexec does not show the types of the engine's inputs and outputs ({error!r})"
         hint = "build it with --profiling-verbosity detailed, or install TensorRT's Python package"
-        raise Fault("input", what, hint)
-    bindings = listed or [pair for pair in named if pair]
-    inputs, outputs = [[_binding(t) for t, x in bindings if x is is_in] for is_in in (True, False)]
-    return inputs, outputs
+        raise Fault("input", what, hint) from error
 
 
 def _binding(tensor: Mapping[str, Any]) -> dict[str, Any]:
     text = str(tensor.get("DataType") or tensor.get("Datatype") or tensor.get("Format/Datatype"))
-    found = TYPE.search(text.lower())
-    if not found:
-        raise Fault("backend", f"trtexec shows {tensor['Name']} in an unknown type: {text}")
-    dtype = TYPES.get(found.group(), found.group())
+    found = TYPE.findall(text.lower())[0:1] or [text]
+    dtype = TYPES.get(found[0], found[0])
     return {"name": tensor["Name"], "dtype": dtype, "shape": list(tensor["Dimensions"])}
 
 
@@ -306,12 +305,10 @@ def time(
     log: Callable[[str], None],
 ) -> dict[str, Any]:
     """Time engines in turns by blocks of runs; see `timing.time_engines` for the result."""
-    _numbers()
     rounds, meter = int(job.fields["rounds"]), open_meter()
     size = -(-rounds // BLOCKS)
     shared = [f"--warmUp={WARM_UP_MS}", "--duration=0", f"--iterations={size}"]
-    shared += ["--exposeDMA", "--useSpinWait", f"--exportTimes={TIMES}"]
-    shared += ["--useCudaGraph"] if job.fields.get("cuda_graph") else []
+    shared += [f"--exportTimes={TIMES}", *running_words(bool(job.fields.get("cuda_graph")))]
     shared += fed_words(feeds, folder)
     before = meter.clock_mhz()
     blocks: list[list[list[Any]]] = [[[] for _ in paths] for _ in range(-(-rounds // size))]
@@ -332,6 +329,16 @@ def time(
         "warm_up": 0,
         "warnings": meter.warnings(),
     }
+
+
+def running_words(with_graph: bool) -> list[str]:
+    """Return the options with which each run has its transfers, and nothing overlaps them.
+
+    From 11 on trtexec leaves transfers out and takes a CUDA graph unless it is told otherwise.
+    """
+    if _numbers() >= (11, 0):
+        return ["--exposeDMA", "--includeDataTransfers", *([] if with_graph else ["--noCudaGraph"])]
+    return ["--exposeDMA", "--useSpinWait", *(["--useCudaGraph"] if with_graph else [])]
 
 
 def read_times(text: str, count: int) -> list[tuple[float, float]]:
