@@ -58,7 +58,11 @@ OPTIONS = (
     "ControlMaster=auto",
     "ControlPersist=60",
 )
-CONTAINER = "docker run --rm -i --gpus all"
+GPU = (
+    "docker info 2>&1 | grep -q 'Runtimes:.* nvidia'"
+    " && echo --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all"
+)
+"""What gives a container the GPU, on a server and on a Jetson alike; nothing without one."""
 RETRIES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
 POLLS_S = (0.02, 0.05, 0.1, 0.2)
 POLL_S = 0.5
@@ -414,14 +418,13 @@ def remote_line(device: DeviceConfig, mark: str) -> str:
     about = shlex.join([hashlib.sha256(worker).hexdigest(), str(len(worker)), mark])
     if not device.container:
         return f"exec {start} {shlex.quote(folder)} {about}"
-    words = shlex.split(device.container)
-    run = shlex.join(words[:-1]) if len(words) > 1 else CONTAINER
     home = '"$HOME"/' if folder.startswith("~/") else ""
     place = home + shlex.quote(folder[2:] if home else folder)
     locks = (LOCK_PATH, LOCK_PATH + GATE)
     mounts = " ".join(['-v "$F:$F"', *(f"-v {path}:{path}" for path in locks)])
-    first = f'F={place}; mkdir -p "$F"; touch {shlex.join(locks)}; exec {run} {mounts}'
-    return f'{first} {shlex.quote(words[-1])} {start} "$F" {about}'
+    first = f'F={place}; mkdir -p "$F"; touch {shlex.join(locks)}; G=$({GPU})'
+    run = f"exec docker run --rm -i $G {mounts} {shlex.quote(device.container)}"
+    return f'{first}; {run} {start} "$F" {about}'
 
 
 def _control_folder() -> Path:
