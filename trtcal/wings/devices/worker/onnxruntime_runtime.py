@@ -67,7 +67,7 @@ def _session(path: str, options: dict[str, Any], optimized: str | None = None) -
 def _failed(what: str, error: Exception) -> Exception:
     """Return the error of ONNX Runtime, or that of a device without memory."""
     is_memory = re.search(r"bad_alloc|allocate memory|out of memory", str(error), re.IGNORECASE)
-    return MemoryError() if is_memory else Fault("backend", f"{what}: {error}")
+    return MemoryError() if is_memory else Fault("backend", f"{what}: {str(error).strip()}")
 
 
 def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
