@@ -23,6 +23,7 @@ from trtcal.cli.options import (
     option,
 )
 from trtcal.cli.output import note, print_table, progress, remark, say, show_coverage, warning
+from trtcal.config import hardware_of
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
 from trtcal.limits import BROKEN, UNDECIDED, Judgement, Limit, parse_limits, require
@@ -30,7 +31,6 @@ from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
-    from trtcal.evaluate.search.on_device import DeviceTrials
     from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
 
@@ -76,6 +76,8 @@ def show(document: dict[str, Any]) -> None:
     if not document["complete"]:
         cut = "; ".join(document["missing"])
         note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
+    for text in device["warnings"] if device else ():
+        warning(f"the times of {device['on']} were disturbed: {text}")
     if device and not device["complete"]:
         note("note: --budget-minutes are over: the same command tries further plans")
     for plan in _recommended(document):
@@ -161,8 +163,10 @@ class Search(
     """
 
     data: Path | None = option("Data that plans are judged on.")
-    precision: Literal["fp16", "fp32"] = option(
-        "Precision of what stays in float.", "--rest", default="fp16", formerly="--float"
+    precision: Literal["fp16", "fp32"] | None = option(
+        "Precision of what stays in float.  [default: fp16, on the CPU of a device fp32]",
+        "--rest",
+        formerly="--float",
     )
     precisions: str = option(
         f"Precisions to choose from, besides float: of {', '.join(NARROW)}, or all that the "
@@ -345,11 +349,15 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
 
-    gpu = options.gpu or _gpu_of(options.target, options.config.build.targets)
+    device = _trials(options)
+    hardware = hardware_of(device.target) if device else None
+    is_cpu = hardware == "cpu"
+    target = options.target or (None if is_cpu else hardware)
+    gpu = options.gpu or _gpu_of(target, options.config.build.targets)
     return SearchOptions(
         Limits(parse_limits(options.limits)),
         gpu,
-        options.precision,
+        options.precision or ("fp32" if is_cpu else "fp16"),
         options.samples,
         options.evaluate,
         options.plans,
@@ -361,15 +369,17 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
         precisions=_precisions(options, gpu),
         goal=options.goal,
         improve="off" if options.optimizations else options.improve,
-        device=_trials(options),
+        device=device,
     )
 
 
-def _trials(options: Search) -> DeviceTrials | None:
-    from trtcal.evaluate.search.on_device import DeviceTrials
+def _trials(options: Search) -> Any:
+    from trtcal.evaluate.on_device import backend_on
 
-    budget_s = 60 * options.budget_minutes
-    return DeviceTrials(options.on, options.output, budget_s) if options.on else None
+    if options.on is None:
+        return None
+    backend, target = backend_on(options.on)
+    return backend.trials(target, options.output, 60 * options.budget_minutes)
 
 
 def _precisions(options: Search, gpu: str) -> tuple[str, ...]:

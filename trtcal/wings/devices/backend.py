@@ -186,6 +186,12 @@ class DeviceBackend(Backend):
         version = self.connect().facts.version or ""
         return trtexec_line(model, options, version, onnx, engine)
 
+    def trials(self, target: str, folder: Path, budget_s: float) -> Any:
+        """Return what times the plans of a search there."""
+        from trtcal.wings.devices.trials import DeviceTrials  # it takes the whole search
+
+        return DeviceTrials(self, target, folder, budget_s)
+
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Return the outcome with what is known of its runtime."""
         return self._twin.explain(outcome, op, self.hardware_target)
@@ -233,7 +239,7 @@ class DeviceBackend(Backend):
         """Load an engine there into a session."""
         device = self.connect()
         runtime = device.facts.runtime or build.backend
-        proto = onnx.ModelProto.FromString(data) if build.is_cpu else None
+        proto = onnx.ModelProto.FromString(data) if build.is_for_cpu else None
         ends = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
         options = cpu_settings(proto) if proto else ends
         rounds = proto is not None and is_narrow(proto)
