@@ -199,7 +199,7 @@ class Connection:
             if not block:
                 break
             data += block
-        if "sha256:" + hashlib.sha256(data).hexdigest() != digest:
+        if len(data) != size or "sha256:" + hashlib.sha256(data).hexdigest() != digest:
             raise BackendError(f"{self.name} sent a file that does not have its digest", CHECK)
         return bytes(data)
 
@@ -239,7 +239,7 @@ class Connection:
         if answer.get("state") == "failed":
             raise error_of(answer.get("error"), self.name)
         result = answer.get("result")
-        if not isinstance(result, dict):
+        if answer.get("state") != "done" or not isinstance(result, dict):
             raise BackendError(f"{self.name} sent a job's result that is none", CHECK)
         return result
 
@@ -373,7 +373,7 @@ def error_of(fault: object, name: str) -> TrtcalError:
     """Return the error that a worker's answer carries."""
     fields = fault if isinstance(fault, dict) else {}
     message, hint = fields.get("message"), fields.get("hint")
-    kind = ERRORS.get(fields.get("kind"), BackendError)
+    kind = ERRORS.get(str(fields.get("kind")), BackendError)
     return kind(f"{name}: {message or 'it failed'}"[:TEXT], str(hint or CHECK)[:TEXT])
 
 
