@@ -150,6 +150,23 @@ def test_a_call_is_repeated_after_the_worker_was_killed(here):
     assert blocks == ["get"] * 3
 
 
+def test_a_device_that_is_away_for_a_while_is_tried_again_once_it_was_reached(here, tmp_path):
+    program, away = tmp_path / "python", tmp_path / "away"
+    text = f"[ -s {away} ] && sed -i 1d {away} && echo refused >&2 && exit 255"
+    program.write_text(f'#!/bin/sh\n{text}\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    here.python = str(program)
+    with here.connect() as connection:
+        away.write_text("1\n")
+        with pytest.raises(BackendError, match="cannot be reached: refused"):
+            connection.call("has", {"digests": []})
+        connection.call("has", {"digests": []})
+        away.write_text("1\n2\n3\n")
+        here.kill(".pyz")
+        assert connection.call("has", {"digests": []})[0]["missing"] == []
+    assert away.read_text() == ""
+
+
 @SLOW
 def test_a_job_goes_on_while_the_connection_is_cut(here):
     with here.connect() as connection:

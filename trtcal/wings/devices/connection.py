@@ -102,6 +102,7 @@ class Connection:
     def __init__(self, device: DeviceConfig, name: str = "") -> None:
         self.device, self.name = device, name or visible(device.host.rstrip(":"))
         self._channel: Channel | None = None
+        self._was_reached = False
         self._lock = threading.RLock()
         _check(device)
 
@@ -154,7 +155,8 @@ class Connection:
         self, request: Answer, data: bytes | memoryview, limit: int
     ) -> tuple[Answer, bytes]:
         if self._channel is None:
-            self._channel = Channel(self.device, self.name)
+            self._channel = Channel(self.device, self.name, self._was_reached)
+            self._was_reached = True
         try:
             return self._channel.exchange(request, data, limit)
         except BaseException:  # what follows in the stream is unknown
@@ -245,10 +247,10 @@ class Connection:
 
 
 class Channel:
-    """One process that is connected to a worker."""
+    """One process that is connected to a worker; `was_reached`: the device has answered before."""
 
-    def __init__(self, device: DeviceConfig, name: str) -> None:
-        self.name, self.number, self.is_late = name, 0, False
+    def __init__(self, device: DeviceConfig, name: str, was_reached: bool) -> None:
+        self.name, self.number, self.was_reached, self.is_late = name, 0, was_reached, False
         self.complaints: deque[str] = deque(maxlen=20)
         mark = secrets.token_hex(8)
         self.process = subprocess.Popen(  # noqa: S603  # ssh, or the user's Python
@@ -349,7 +351,8 @@ class Channel:
         self.close()
         status, reason = self.process.returncode, next(reversed(self.complaints), "")
         reason = "it does not answer" if self.is_late else reason or f"exit status {status}"
-        if self.is_late or self.number or status <= 0 or PASSING.search(reason):
+        is_known = self.was_reached or self.number > 0
+        if self.is_late or is_known or status <= 0 or PASSING.search(reason):
             return Cut(reason, self.number > 0)
         hint = "log in once with ssh itself, and accept the host's key"
         if status in (126, 127):
