@@ -14,6 +14,7 @@ from trtcal.backends.sessions import Array, Feeds, Session
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.latency import Timing
 from trtcal.evidence.manifest import Build
+from trtcal.model import TensorSpec
 from trtcal.stats import Values
 from trtcal.wings.devices.arrays import MALFORMED, REPORT, as_blob, packed, type_of, unpacked
 from trtcal.wings.devices.connection import Connection
@@ -47,6 +48,11 @@ class DeviceSession(Session):
         answer, _ = connection.call("open", engine, limit=0)
         self._inputs, self._outputs = (_values(answer.get(side)) for side in ("inputs", "outputs"))
         self._metadata = _texts(answer.get("metadata"))
+        self._specs = {spec.name: spec for spec in build.outputs}
+        inputs, outputs = ({v.name for v in side} for side in (self._inputs, self._outputs))
+        if inputs - {spec.name for spec in build.inputs} or self._specs.keys() - outputs:
+            what = f"{target} opened an engine with other inputs or outputs than {build.folder}"
+            raise BackendError(what, REPORT)
         self.ranks = {value.name: len(value.shape) or None for value in self._inputs}
         self.ranks |= {spec.name: len(spec.shape) for spec in build.inputs}
         self.firsts = {value.name: (value.shape or [None])[0] for value in self._outputs}
@@ -77,7 +83,22 @@ class DeviceSession(Session):
         outputs = unpacked(answer.get("outputs"), data)
         if list(outputs) != chosen:
             raise BackendError(f"the device {self.device} sent other outputs than {chosen}", REPORT)
+        for name in outputs.keys() & self._specs.keys():
+            self._check(self._specs[name], outputs[name])
         return list(outputs.values())
+
+    def _check(self, spec: TensorSpec, array: Array) -> None:
+        """`BackendError` if an output is not the model's: rank, sizes but the first, kind of type."""
+        sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
+        has_sizes = all(size == there for size, there in sizes if isinstance(size, int))
+        is_whole = spec.dtype.startswith(("int", "uint", "bool"))
+        if (
+            len(spec.shape) != array.ndim
+            or not has_sizes
+            or is_whole != (array.dtype.kind in "iub")
+        ):
+            what = f"the device {self.device} sent {array.dtype}{list(array.shape)} for {spec}"
+            raise BackendError(what, REPORT)
 
     def time(self, sessions: Sequence[DeviceSession], feeds: Feeds, rounds: int) -> Timing:
         """Time sessions of this device in turns, on one batch and in so many rounds."""
