@@ -122,6 +122,7 @@ TYPED = [
         ["--fp16", "--precisionConstraints=prefer", "--layerPrecisions=a:fp32,'b:c':fp32"],
     ),
     ((10, 3), {**QDQ, "fp16": True}, ["--stronglyTyped"]),
+    ((9, 2), QDQ, ["--stronglyTyped"]),
     ((11, 1), QDQ, []),
     ((10, 3), CACHE, ["--int8", "--calib=calibration.cache"]),
     (
@@ -225,6 +226,14 @@ WRONG = (
 def test_outputs_that_are_none_are_one_error(text):
     with fails(Fault, "trtexec's outputs cannot be read"):
         trtexec_runtime.read_outputs(text, {"y": "float32"})
+
+
+def test_a_scalar_has_values_and_no_shape(tmp_path):
+    scalar = Tensor("float32", (), np.float32(3).tobytes())
+    words = trtexec_runtime.fed_words({"s": scalar}, {"s": "float32"}, str(tmp_path))
+    assert words == ["--loadInputs=s:0.bin"]
+    text = '[{"name": "y", "dimensions": "", "values": [3]}]'
+    assert trtexec_runtime.read_outputs(text, {"y": "float32"}) == {"y": scalar}
 
 
 @each("ends", [{}, {"inputs": [{"name": "x"}], "outputs": []}, {"inputs": 3, "outputs": []}])
