@@ -79,8 +79,12 @@ class List(ConfigOptions, example="trtcal device list"):
             (name, device, "trtcal.toml" if name in own else "device add", recall(name, device))
             for name, device in known_devices().items()
         ]
-        columns: Columns = {"target": "@{0}", "host": "{1.host}", "from": "{2}"}
-        columns |= {"hardware and runtime, when it last answered": lambda row: row[3] or UNKNOWN}
+        columns: Columns = {
+            "target": "@{0}",
+            "host": "{1.host}",
+            "from": "{2}",
+            "hardware and runtime, when it last answered": lambda row: row[3] or UNKNOWN,
+        }
         documents = [{**_document(n, d, facts), "from": where} for n, d, where, facts in rows]
         self.present(documents, lambda: print_table(rows, columns))
 
