@@ -4,12 +4,12 @@ import os
 import re
 import shlex
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.local_device import LocalDevice, here, relu, time_of
+from tests.fixtures.slow import SLOW
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.wings.devices import connection as connections
 from trtcal.wings.devices.connection import Connection, command_of
@@ -80,6 +80,7 @@ def test_shared_connections_lie_in_a_folder_that_nobody_else_reads(monkeypatch, 
         command_of(LocalDevice("~/x", host="orin"), "mark")
 
 
+@SLOW
 def test_a_container_sees_the_folder_and_the_lock_of_the_device(here, tmp_path, monkeypatch):
     docker = tmp_path / "docker"
     docker.write_text(
@@ -88,16 +89,20 @@ def test_a_container_sees_the_folder_and_the_lock_of_the_device(here, tmp_path, 
     docker.chmod(0o755)
     here.container = f"{docker} run --rm -i image"
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(connections, "LOCK_PATH", str(tmp_path / "shared"))
     here.folder = "~/my device"
     with here.connect() as connection:
         assert connection.call("hello")[0]["folder"] == str(tmp_path / "my device")
     words = Path(f"{docker}.words").read_text()
     place = f"{tmp_path}/my device"
-    assert words.startswith(f"run --rm -i -v {place}:{place} -v /tmp/trtcal-device.lock:/tmp/")
+    assert words.startswith(
+        f"run --rm -i -v {place}:{place} -v {tmp_path}/shared:{tmp_path}/shared "
+    )
     here.container = "nvcr.io/nvidia/tensorrt:25.03-py3"
     assert "exec docker run --rm -i --gpus all -v" in command_of(here, "mark")[-1]
 
 
+@SLOW
 def test_the_worker_is_sent_once_and_the_same_sources_make_the_same_file(here):
     name = "worker-*.pyz"
     with here.connect() as connection:
@@ -134,6 +139,7 @@ def test_a_call_is_repeated_after_the_worker_was_killed(here):
     assert blocks == ["get"] * 3
 
 
+@SLOW
 def test_a_job_goes_on_while_the_connection_is_cut(here):
     with here.connect() as connection:
         job = time_of(connection, relu(), rounds=3)
@@ -178,15 +184,12 @@ def test_a_busy_device_is_asked_again(here, tmp_path):
     assert runs() == 1
 
 
-def test_two_can_send_the_same_file_at_once(here):
-    data = os.urandom(9 << 20)
-    with here.connect() as one, here.connect() as two:
-        threads = [threading.Thread(target=c.upload, args=(data,)) for c in (one, two)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert one.download(one.upload(data), len(data)) == data
+def test_a_device_that_stays_busy_is_given_up(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "BUSY_LIMIT_S", 0.0)
+    busy = 'false, "error": {"kind": "busy", "message": "the device is in use by eve"}'
+    liar(here, tmp_path, "MARK ready", ANSWER.replace("true", busy))
+    with here.connect() as connection, pytest.raises(ResourceError, match="in use by eve"):
+        connection.call("run")
 
 
 # What cannot be reached.
@@ -215,6 +218,7 @@ def test_a_folder_that_cannot_be_used_is_an_error(here, tmp_path):
         connection.call("has")
 
 
+@SLOW
 def test_what_a_shell_prints_first_is_skipped(here, tmp_path):
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\necho welcome\necho ready\nexec {sys.executable} "$@"\n')
@@ -282,6 +286,14 @@ def test_a_size_that_is_none_ends_an_upload(here, tmp_path, have):
     liar(here, tmp_path, "MARK ready", ANSWER.replace("}", f', "have": {have}}}'))
     with here.connect() as connection, pytest.raises(BackendError, match="of 5 bytes"):
         connection.upload(b"hello")
+
+
+def test_a_log_that_never_ends_is_given_up(here, monkeypatch):
+    block = bytes(connections.LOG_BYTES)
+    with here.connect() as connection:
+        monkeypatch.setattr(connection, "call", lambda *_, **__: ({"state": "running"}, block))
+        with pytest.raises(BackendError, match="sent a log of over 256 MiB"):
+            connection.job({"kind": "build"})
 
 
 def test_an_upload_that_never_ends_is_given_up(here, monkeypatch):

@@ -350,7 +350,7 @@ def _covered(build: Build, model: Model, options: BuildOptions) -> Build:
     fixed = {spec.name for spec in model.inputs if any(isinstance(n, int) for n in spec.shape[:1])}
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: shape if name in fixed else (1, *shape[1:]) for name, shape in usual.items()}
-    if build.is_cpu:  # what its kernels run in float says nothing of TensorRT
+    if build.is_for_cpu:  # what its kernels run in float says nothing of TensorRT
         return replace(build, coverage=asked_coverage(model, sizes))
     return replace(build, coverage=built_coverage(model, build.outcomes, sizes))
 

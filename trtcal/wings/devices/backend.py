@@ -239,7 +239,7 @@ class DeviceBackend(Backend):
         """Load an engine there into a session."""
         device = self.connect()
         runtime = device.facts.runtime or build.backend
-        proto = onnx.ModelProto.FromString(data) if build.is_cpu else None
+        proto = onnx.ModelProto.FromString(data) if build.is_for_cpu else None
         ends = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
         options = cpu_settings(proto) if proto else ends
         rounds = proto is not None and is_narrow(proto)

@@ -1,6 +1,6 @@
 """The connection to a device: OpenSSH's client, or a process here for `local:`, and the worker.
 
-Every operation of the worker can be repeated. So a connection that is cut is made anew, and the
+Every operation of the worker can be repeated. So a connection that is cut is made again, and the
 operation repeated. Nothing that the device sends is trusted: lines and sizes have bounds, values are
 checked, and control characters in text are made visible. A log is data, not text to print.
 """
@@ -62,16 +62,21 @@ CONTAINER = "docker run --rm -i --gpus all"
 RETRIES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
 POLLS_S = (0.02, 0.05, 0.1, 0.2)
 POLL_S = 0.5
-BUSY_S = 1.0
+BUSY_S, BUSY_LIMIT_S = 1.0, 4 * 3600.0
 START_S = 120.0
 ENGINE_OPS, ENGINE_ENDS = ("open", "run"), 5  # an engine that crashes does so each time
 ANSWER_S = 900.0
 CHUNK_BYTES = 1 << 22
+LOG_LIMIT_BYTES = 1 << 28
 GREETING_LINES = 1000
 CLOSE_S = 2.0
 TEXT = 2000
 PASSING = re.compile("closed|reset|broken pipe|control master|exit status 255", re.IGNORECASE)
-ERRORS: dict[object, type[TrtcalError]] = {"input": InputError, "resource": ResourceError}
+ERRORS: dict[object, type[TrtcalError]] = {
+    "input": InputError,
+    "resource": ResourceError,
+    "busy": ResourceError,
+}
 CHECK = "`trtcal device check` shows what the device has"
 
 
@@ -123,6 +128,7 @@ class Connection:
         is no answer, `ResourceError` if the connection ends again and again.
         """
         request, retries, ends = {**(fields or {}), "op": op}, iter(RETRIES_S), 0
+        until = time.monotonic() + BUSY_LIMIT_S
         with self._lock:
             while True:
                 try:
@@ -135,7 +141,8 @@ class Connection:
                 if answer["ok"]:
                     return answer, received
                 fault = answer.get("error")
-                if not isinstance(fault, dict) or fault.get("kind") != "busy":
+                is_busy = isinstance(fault, dict) and fault.get("kind") == "busy"
+                if not is_busy or time.monotonic() > until:
                     raise error_of(fault, self.name)
                 time.sleep(BUSY_S)
 
@@ -211,6 +218,8 @@ class Connection:
         while True:
             answer, data = self.call("poll", {"key": key, "offset": offset}, limit=LOG_BYTES)
             offset += len(data)
+            if offset > LOG_LIMIT_BYTES:
+                raise BackendError(f"{self.name} sent a log of over {offset >> 20} MiB", CHECK)
             if data and log:
                 log(decoder.decode(data))
             if len(data) == LOG_BYTES:
@@ -305,7 +314,7 @@ class Channel:
         return dict(answer)
 
     def _line(self) -> bytes:
-        line = self.answers.readline(LINE_BYTES)
+        line: bytes = self.answers.readline(LINE_BYTES)
         if line.endswith(b"\n"):
             return line
         if len(line) == LINE_BYTES:

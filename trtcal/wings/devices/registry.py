@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from trtcal.config import (
     DeviceConfig,
@@ -19,12 +21,13 @@ from trtcal.config import (
     read_section,
 )
 from trtcal.documents import (
+    LOCK_S,
     from_fields,
     read_json,
     removing,
     state_path,
     to_fields,
-    together,
+    unwritable,
     write_json,
 )
 from trtcal.documents.bounds import parse_json, read_bytes
@@ -66,27 +69,34 @@ def add_device(name: str, table: Mapping[str, Any]) -> DeviceConfig:
     with explaining():
         check_device_name(name)
         device = read_section(DeviceConfig, dict(table))
-    _write({**own_devices(), name: device})
+    with _changing() as devices:
+        devices[name] = device
     return device
 
 
 def remove_device(name: str) -> None:
     """Take a device out of the user's own file; `InputError` if it is not in it."""
-    devices = own_devices()
-    if name not in devices:
-        where = "trtcal.toml" if name in configured_devices() else ""
-        hint = f"delete [devices.{name}] there" if where else ADD
-        raise InputError(f"the device @{name} is {f'in {where}' if where else 'not known'}", hint)
-    with together():
-        _write({other: device for other, device in devices.items() if other != name})
+    with _changing() as devices:
+        if devices.pop(name, None) is None:
+            if name in configured_devices():
+                what = f"the device @{name} is in trtcal.toml"
+                raise InputError(what, f"delete [devices.{name}] there")
+            raise InputError(f"the device @{name} is not known", ADD)
         removing(_memory(name))
 
 
-def _write(devices: Mapping[str, DeviceConfig]) -> None:
-    tables = {name: _table(device) for name, device in devices.items()}
+@contextmanager
+def _changing() -> Iterator[dict[str, DeviceConfig]]:
+    """Yield the user's own devices, and write what the block makes of them."""
     path = state_path(FILE)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_json(path, tables)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S):
+            devices = own_devices()
+            yield devices
+            write_json(path, {name: _table(device) for name, device in devices.items()})
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def _table(device: DeviceConfig) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from .runtimes import Tensor
 from .tensorrt_routes import (
     Routed,
     Said,
+    converted,
     lacks_option,
     layers_of,
     nbytes_of,
@@ -411,7 +412,7 @@ class Engine:
             self._allocate(shapes)
             self._shapes = shapes
         for binding in self._inputs:
-            data = converted(feeds[binding.name], binding)
+            data = converted(feeds[binding.name], binding.name, binding.dtype)
             ctypes.memmove(binding.host, data, binding.nbytes)
 
     def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -487,18 +488,3 @@ def made_up(dtype: str, shape: Sequence[int]) -> Tensor:
     if dtype == "float32":
         data = array("f", (draw.random() for _ in range(count))).tobytes()
     return Tensor(dtype, tuple(shape), data)
-
-
-def converted(fed: Tensor, binding: Binding) -> bytes:
-    """Return the bytes of an input in the engine's type: TensorRT 8 makes int32 of int64."""
-    if fed.dtype == binding.dtype:
-        return bytes(fed.data)
-    if (fed.dtype, binding.dtype) == ("int64", "int32"):
-        values = array("q", bytes(fed.data))
-        try:
-            return array("i", values).tobytes()
-        except OverflowError:
-            what = f"the input {binding.name} has values that the engine's int32 cannot hold"
-            raise Fault("input", what) from None
-    what = f"the engine's input {binding.name} is {binding.dtype}, not {fed.dtype}"
-    raise Fault("input", what, "feed its type")
