@@ -1,4 +1,4 @@
-// A stand-in of libcuda.so.1 in this machine's memory: what our PyCUDA code calls of cuda.h, and counts.
+// A stand-in of libcuda.so.1 in this machine's memory: what our code calls of cuda.h, and counts.
 //
 // Work is put off until somebody waits for it, and then streams run one after the other, the default
 // stream first: the worst that CUDA allows, as far as one thread can tell. Addresses of the device are
@@ -15,14 +15,14 @@
 #include <unistd.h>
 
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 100, INVALID_DEVICE,
-       INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600 };
-enum { MEMORY, CONTEXT, MODULE, STREAM, EVENT, CURRENT, KINDS };
+       INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, CAPTURING = 900 };
+enum { MEMORY, CONTEXT, MODULE, STREAM, EVENT, CURRENT, HOST, GRAPH, EXECUTABLE, KINDS };
 enum { DEVICES = 2, DEEP = 16, MOST = 4096, NAME = 64 };
 
 typedef uint64_t Address;
 typedef struct { int retained, modules; } Context;
 typedef struct { void *library; Context *in; } Module;
-typedef struct { void *stream; int done; } Event;
+typedef struct { void *stream; int done; unsigned long when; } Event;
 typedef struct { Address start; size_t size; int freed; Context *in; } Block;
 typedef void Launcher(unsigned, unsigned, void *, unsigned long long, int, void *);
 typedef struct Work {
@@ -35,12 +35,16 @@ typedef struct Work {
     Event *event;
     struct Work *next;
 } Work;
+typedef struct { Work *first; } Graph;
 
 static const Address FAR = (Address)1 << 60;  // so that the host cannot use a device's address
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Context primary[DEVICES];
 static Block blocks[MOST];
 static Work *queue;
+static void *capturing;  // the stream whose work goes into a graph
+static Work *captured;
+static unsigned long clock_us;  // each piece of work takes a millisecond
 static int ready, live[KINDS], used_blocks, number, fails_at = -1, code, lost;
 static size_t used, room = 1 << 30;
 static char names[MOST][NAME];
@@ -88,7 +92,7 @@ static Block *block_at(Address start, size_t size)
 
 static void add(Work work)
 {
-    Work **last = &queue;
+    Work **last = capturing && work.stream == capturing ? &captured : &queue;
     while (*last) last = &(*last)->next;
     *last = memcpy(malloc(sizeof work), &work, sizeof work);
 }
@@ -101,8 +105,9 @@ static void run(void *stream)
         if (work->kernel)
             work->kernel(work->blocks, work->threads, work->arguments[0], (size_t)work->arguments[1],
                          (int)(size_t)work->arguments[2], work->arguments[3]);
-        else if (work->event) work->event->done = 1;
+        else if (work->event) { work->event->done = 1; work->event->when = clock_us; }
         else memcpy(work->to, work->from, work->size);
+        if (!work->event) clock_us += 1000;
         if (work->staged) free(work->from);
         *place = work->next;
         free(work);
@@ -148,6 +153,7 @@ void stand_in_reset(void)
     memset(live, 0, sizeof live);
     memset(primary, 0, sizeof primary);
     ready = depth = number = used_blocks = lost = 0;
+    capturing = captured = NULL;
     used = 0, room = 1 << 30, fails_at = -1;
 }
 
@@ -165,6 +171,8 @@ CALL(cuDeviceGetName, (char *name, int size, int device), OK
     snprintf(name, size, "Imaginary GTX %d", device + 1);)
 CALL(cuDeviceGetAttribute, (int *value, int which, int device), OK *value = 9;)
 CALL(cuDeviceComputeCapability, (int *major, int *minor, int device), OK *major = *minor = 9;)
+CALL(cuDeviceGetPCIBusId, (char *text, int size, int device), OK
+    snprintf(text, size, "0000:%02d:00.0", device + 1);)
 CALL(cuDeviceTotalMem_v2, (size_t *bytes, int device), OK *bytes = room;)
 CALL(cuMemGetInfo_v2, (size_t *free, size_t *total), IN_CONTEXT *free = room - used, *total = room;)
 
@@ -229,25 +237,83 @@ CALL(cuMemcpyDtoHAsync_v2, (void *to, Address from, size_t size, void *stream), 
     else add((Work){.to = to, .from = host(from), .size = size, .stream = stream});
 })
 
+CALL(cuMemHostAlloc, (void **address, size_t size, unsigned flags), IN_CONTEXT {
+    *address = memset(malloc(size), 0x5A, size);
+    ++live[HOST];
+})
+CALL(cuMemFreeHost, (void *address), { free(address); --live[HOST]; })
+
+CALL(cuMemcpyDtoDAsync_v2, (Address to, Address from, size_t size, void *stream), IN_CONTEXT {
+    if (!block_at(to, size) || !block_at(from, size)) error = INVALID_VALUE;
+    else add((Work){.to = host(to), .from = host(from), .size = size, .stream = stream});
+})
+
 // Streams and events.
 
 CALL(cuStreamCreate, (void **stream, unsigned flags), IN_CONTEXT {
     *stream = malloc(1);
     ++live[STREAM];
 })
-CALL(cuStreamSynchronize, (void *stream), IN_CONTEXT run(stream);)
+CALL(cuStreamSynchronize, (void *stream), IN_CONTEXT {
+    if (capturing && stream == capturing) error = CAPTURING;
+    else run(stream);
+})
 CALL(cuStreamDestroy_v2, (void *stream), { run(stream); free(stream); --live[STREAM]; })
 CALL(cuEventCreate, (Event **event, unsigned flags), IN_CONTEXT {
     *event = calloc(1, sizeof **event);
     ++live[EVENT];
 })
 CALL(cuEventRecord, (Event *event, void *stream), IN_CONTEXT {
-    *event = (Event){stream, 0};
+    *event = (Event){stream, 0, 0};
     add((Work){.event = event, .stream = stream});
 })
 CALL(cuEventQuery, (Event *event), IN_CONTEXT error = event->done ? 0 : NOT_READY;)
 CALL(cuEventSynchronize, (Event *event), IN_CONTEXT run(event->stream);)
+CALL(cuEventElapsedTime, (float *ms, Event *start, Event *end), IN_CONTEXT {
+    if (!start->done || !end->done) error = NOT_READY;
+    else *ms = (end->when - start->when) / 1e3f;
+})
 CALL(cuEventDestroy_v2, (Event *event), { run(event->stream); free(event); --live[EVENT]; })
+
+// Graphs: what one stream was given while it was captured. They cannot wait, nor be captured in another.
+
+CALL(cuStreamBeginCapture_v2, (void *stream, int mode), IN_CONTEXT {
+    if (capturing) error = INVALID_VALUE;
+    else capturing = stream;
+})
+CALL(cuStreamEndCapture, (void *stream, Graph **graph), {
+    *graph = NULL;
+    if (!error && capturing != stream) error = INVALID_VALUE;
+    OK {
+        *graph = malloc(sizeof **graph);
+        (*graph)->first = captured;
+        ++live[GRAPH];
+    }
+    capturing = captured = NULL;  // also by a call that is made to fail: nothing goes on
+})
+CALL(cuGraphInstantiateWithFlags, (Work **executable, Graph *graph, unsigned long long flags),
+IN_CONTEXT {
+    *executable = graph->first;
+    ++live[EXECUTABLE];
+})
+CALL(cuGraphLaunch, (Work *executable, void *stream), IN_CONTEXT
+    for (Work *work = executable; work; work = work->next) {
+        Work again = *work;
+        again.next = NULL;
+        again.stream = stream;
+        if (work->staged) again.from = memcpy(malloc(work->size), work->from, work->size);
+        add(again);
+    })
+CALL(cuGraphExecDestroy, (Work *executable), --live[EXECUTABLE];)
+CALL(cuGraphDestroy, (Graph *graph), if (!graph) error = INVALID_VALUE; else {
+    for (Work *work = graph->first, *next; work; work = next) {
+        next = work->next;
+        if (work->staged) free(work->from);
+        free(work);
+    }
+    free(graph);
+    --live[GRAPH];
+})
 
 // Modules: the image of one is the path of a library, made for the host, with `launch_KERNEL`.
 

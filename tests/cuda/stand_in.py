@@ -20,6 +20,7 @@ from tests.cuda import pycuda_driver
 
 REAL = bool(os.environ.get("WITH_PYCUDA"))
 KINDS = ("memory", "contexts", "modules", "streams", "events", "current")
+KINDS += ("host", "graphs", "executables")
 FAR = 1 << 60
 SOURCE = Path(__file__).with_name("driver.c")
 NVCC = """#!/bin/sh

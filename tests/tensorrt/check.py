@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.tensorrt.claims import CLAIMS
+from tests.tensorrt.claims import TOUCHED
 from trtcal.backends.options import ROUTES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,6 +32,7 @@ ALGORITHMS = {
     "legacy": ("LEGACY_CALIBRATION", "LegacyCalibration"),
     "minmax": ("MINMAX_CALIBRATION", "MinMaxCalibration"),
 }
+LOG = ["[E] internal_error", "[E] error", "[W] warning", "[I] info", "[V] verbose"]
 LINES = "images: 3c010204\n(Unnamed Layer* 64) [Shuffle]_output: 4000890a\n"
 
 
@@ -90,6 +92,7 @@ def check(version: Version) -> bool | None:
         return False
     found = json.loads(done.stdout.splitlines()[-1])
     wrong = [*differences(version, found["has"]), *wrong_answers(version, found)]
+    wrong += wrong_calls(found["calls"])
     print(f"{version.module} {found['version']}: {summary(version, found)}")
     if found["answers"]:
         passed, line = calibrator_tests(python, environment)
@@ -102,9 +105,25 @@ def check(version: Version) -> bool | None:
 
 def differences(version: Version, found: list[str]) -> list[str]:
     """Return the attributes that are not where they are claimed to be."""
-    claimed = {path for path, versions in CLAIMS.items() if version.name in versions}
+    claimed = {path for path, versions in TOUCHED.items() if version.name in versions}
     lacks = [f"it has no {path}" for path in sorted(claimed - set(found))]
     return lacks + [f"it has {path}, unclaimed" for path in sorted(set(found) - claimed)]
+
+
+def wrong_calls(calls: list[tuple[str, int, list[str]]]) -> list[str]:
+    """Return the calls whose number of arguments no documented signature of this version takes."""
+    return [
+        f"{path} takes {' or '.join(signatures) or 'what is not documented'}, not {count} arguments"
+        for path, count, signatures in calls
+        if not any(takes(signature, count) for signature in signatures)
+    ]
+
+
+def takes(signature: str, count: int) -> bool:
+    """Tell whether `self: X, a: T, b: T = 1` takes so many arguments besides the object."""
+    parameters = re.split(r", (?=\w+: )", signature)
+    others = [text for text in parameters if text and not text.startswith("self: ")]
+    return len([text for text in others if " = " not in text]) <= count <= len(others)
 
 
 def wrong_answers(version: Version, found: dict[str, Any]) -> list[str]:
@@ -118,17 +137,23 @@ def wrong_answers(version: Version, found: dict[str, Any]) -> list[str]:
     wrong = []
     if found["answers"] != expected:
         wrong.append(f"calibrators answer {found['answers']}, not {expected}")
+    if found["log"] != LOG:
+        wrong.append(f"the worker's logger writes {found['log']}, not {LOG}")
+    expected.pop("legacy", None)  # which no route takes
+    if found["worker"] != expected:
+        wrong.append(f"the worker's calibrators answer {found['worker']}, not {expected}")
     if found["refused"] != ([] if old else list(ROUTES[1:])):
         wrong.append(f"routes refused are {found['refused']}")
     return wrong
 
 
 def summary(version: Version, found: dict[str, Any]) -> str:
-    absent = len(CLAIMS) - len(found["has"])
+    absent = len(TOUCHED) - len(found["has"])
     kinds = ", ".join(found["answers"]) or "none"
     refused = ", ".join(found["refused"]) or "none"
     return (
-        f"{len(found['has'])} attributes there, {absent} not\n"
+        f"{len(found['has'])} attributes there, {absent} not; "
+        f"{len(found['calls'])} calls compared with their signatures\n"
         f"  calibrators made, and their caches read: {kinds}\n"
         f"  routes refused: {refused}"
     )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from tests.calibrators.bindings import StandInBase
-from tests.tensorrt.claims import CLAIMS
+from tests.tensorrt.claims import TOUCHED
 
 VERSIONS = {"8.6": "8.6.0", "10.16": "10.16.1.11", "11.4": "11.4.0.106", "rtx": "1.7.1.116"}
 
@@ -15,7 +15,7 @@ VERSIONS = {"8.6": "8.6.0", "10.16": "10.16.1.11", "11.4": "11.4.0.106", "rtx": 
 def module(version):
     """Return a module that has what this version is claimed to have."""
     trt = SimpleNamespace(__version__=VERSIONS[version])
-    for path, versions in CLAIMS.items():
+    for path, versions in TOUCHED.items():
         if version in versions and path != "__version__":
             place(trt, path)
     return trt
@@ -105,4 +105,6 @@ def chain(*names):
 def ranges_of(network):
     """Return the ranges that a network's tensors have."""
     tensors = [*network.inputs, *(tensor for layer in network.layers for tensor in layer.outputs)]
-    return {tensor.name: tensor.range for tensor in tensors if tensor.range is not None}
+    return {
+        tensor.name: tensor.range for tensor in filter(None, tensors) if tensor.range is not None
+    }

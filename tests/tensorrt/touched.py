@@ -15,6 +15,7 @@ OBJECTS = {
     "builder": "Builder",
     "config": "IBuilderConfig",
     "constant": "IConstantLayer",
+    "context": "IExecutionContext",
     "engine": "ICudaEngine",
     "inspector": "EngineInspector",
     "layer": "ILayer",
@@ -22,6 +23,8 @@ OBJECTS = {
     "parser": "OnnxParser",
     "plugin": "IPluginV2",
     "plugin_layer": "IPluginV2Layer",
+    "runtime": "Runtime",
+    "shape_profile": "IOptimizationProfile",
     "tensor": "ITensor",
 }
 ROOT = Path(__file__).parent.parent.parent
@@ -49,6 +52,16 @@ def touched_in(source: str, path: Path | None = None) -> set[str]:
     return set(Reader(ast.parse(source), path).paths())
 
 
+def called() -> set[tuple[str, int]]:
+    """Return every call of TensorRT that our sources make, with its number of arguments."""
+    return set().union(*(calls_in(path.read_text(), path) for path in modules()))
+
+
+def calls_in(source: str, path: Path | None = None) -> set[tuple[str, int]]:
+    """Return the calls of one module, like `("Builder.create_network", 1)`."""
+    return set(Reader(ast.parse(source), path).calls())
+
+
 @dataclass
 class Reader:
     """Reads one module."""
@@ -69,6 +82,12 @@ class Reader:
                 yield from self._named(node)
             if isinstance(node, ast.FunctionDef):
                 self._refuse_strangers(node)
+
+    def calls(self) -> Iterator[tuple[str, int]]:
+        list(self.paths())  # which learns the names
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and (path := self._resolve(node.func)):
+                yield path, len(node.args) + len(node.keywords)
 
     def _remember(self, node: ast.Assign) -> None:
         found = self._resolve(node.value)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from trtcal.backends.bisection import bisect, names_node
 from trtcal.backends.options import CACHE, QDQ, BuildOptions, check_shapes, with_sizes
@@ -48,7 +49,7 @@ from trtcal.evidence.manifest import (
 )
 from trtcal.model import Model, uniquely_named
 from trtcal.model.cut import metadata_of, tail_of, whole_outputs
-from trtcal.quantization.coverage import Coverage, asked_coverage
+from trtcal.quantization.coverage import asked_coverage
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
 BUILD_AGAIN = "build it again with what is installed here"
@@ -146,6 +147,15 @@ class Backend(ABC):
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build inside `folder`, and leave the engine and the log there."""
 
+    def check_version(self, build: Build) -> None:
+        """`InputError` if an engine was built by another version than the one installed."""
+        here = self.availability().version
+        if here != build.backend_version:
+            builder = f"{build.backend} {build.backend_version}"
+            what = f"the engine in {build.folder} was built by {builder}"
+            found = f"and {here} is installed" if here else "which is not installed"
+            raise InputError(f"{what}, {found}", BUILD_AGAIN)
+
     def check_place(self, build: Build) -> None:
         """`InputError` if an engine does not run on this machine. Never yet run on a GPU."""
         gpu, expected = find_gpu(), build.gpu or build.target
@@ -166,6 +176,10 @@ class Backend(ABC):
             f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run"
         )
         raise InputError(what, "compare ONNX models or onnxruntime builds")
+
+    def trials(self, target: str, folder: Path, budget_s: float) -> Any:
+        """Return what times the plans of a search on a device, kept in a folder."""
+        raise InputError(f"{target} is no device", "`trtcal device list` shows those known")
 
     def plugins(self) -> set[str]:
         """Return the plug-ins that its runtime has here, as a build names them."""
@@ -307,7 +321,7 @@ def _describe(
         **json.loads((workplace / "measured.json").read_text()),
     }
     outcomes = _outcomes(model, backend, options, product.layers, workplace / LOG)
-    return Build(
+    result = Build(
         folder=workplace,
         backend=backend.name,
         backend_version=backend.availability().version or "unknown",
@@ -327,18 +341,18 @@ def _describe(
         gpu=product.gpu,
         options=options.to_document(),
         command=backend.command(model, bare, model.path.name, backend.engine_file),
-        coverage=_coverage(model, options, outcomes),
     )
+    return _covered(result, model, options)
 
 
-def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]) -> Coverage:
-    """Return how much of the compute is in INT8, for one sample of the usual shapes."""
+def _covered(build: Build, model: Model, options: BuildOptions) -> Build:
+    """Return a build with how much of the compute is in INT8, for one sample of the usual shapes."""
     fixed = {spec.name for spec in model.inputs if any(isinstance(n, int) for n in spec.shape[:1])}
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: shape if name in fixed else (1, *shape[1:]) for name, shape in usual.items()}
-    if options.target == "cpu":  # what its kernels run in float says nothing of TensorRT
-        return asked_coverage(model, sizes)
-    return built_coverage(model, outcomes, sizes)
+    if build.is_for_cpu:  # what its kernels run in float says nothing of TensorRT
+        return replace(build, coverage=asked_coverage(model, sizes))
+    return replace(build, coverage=built_coverage(model, build.outcomes, sizes))
 
 
 def _recorded(result: Build) -> Build:

@@ -11,9 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import click
+
 from trtcal.cli.advice import advise, recall
-from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, VerdictOptions, option
+from trtcal.cli.options import (
+    ON,
+    CalibratedOptions,
+    LimitOptions,
+    TaskOptions,
+    VerdictOptions,
+    option,
+)
 from trtcal.cli.output import note, print_table, progress, remark, say, show_coverage, warning
+from trtcal.config import hardware_of
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
 from trtcal.limits import BROKEN, UNDECIDED, Judgement, Limit, parse_limits, require
@@ -63,6 +73,8 @@ def show(document: dict[str, Any]) -> None:
     if not document["complete"]:
         cut = "; ".join(document["missing"])
         note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
+    if device := document["measured"]["device"]:
+        _show_device(device)
     for plan in _recommended(document):
         say(f"recommended: {plan['plan']}: {document['reason']}")
         say(f"to apply it: {plan['command']}")
@@ -91,6 +103,20 @@ def _with_ends(value: float, ends: Sequence[float]) -> str:
     """Return a figure with its interval, where it is no measured one."""
     low, high = ends
     return f"{value:.3g}" + ("" if low == high else f" ({low:.3g} to {high:.3g})")
+
+
+def _show_device(device: dict[str, Any]) -> None:
+    columns: dict[str, Any] = {
+        "plan": "{plan}",
+        "p50 ms": lambda row: _with_ends(row["p50_ms"], row["p50_interval_ms"]),
+        "beside all INT8": lambda row: _with_ends(row["over_int8"], row["over_int8_interval"]),
+    }
+    rows = [{"plan": name, **times} for name, times in device["plans"].items()]
+    print_table(rows, columns, f"times on {device['on']} ({device['hardware']})")
+    for text in device["warnings"]:
+        warning(f"the times of {device['on']} were disturbed: {text}")
+    if not device["complete"]:
+        note("note: --budget-minutes are over: the same command tries further plans")
 
 
 def _named(layers: list[str]) -> str:
@@ -133,8 +159,10 @@ class Search(
     """
 
     data: Path | None = option("Data that plans are judged on.")
-    precision: Literal["fp16", "fp32"] = option(
-        "Precision of what stays in float.", "--rest", default="fp16", formerly="--float"
+    precision: Literal["fp16", "fp32"] | None = option(
+        "Precision of what stays in float.  [default: fp16, on the CPU of a device fp32]",
+        "--rest",
+        formerly="--float",
     )
     precisions: str = option(
         f"Precisions to choose from, besides float: of {', '.join(NARROW)}, or all that the "
@@ -154,6 +182,14 @@ class Search(
         "Folder of a build with --layer-times: measured layer times in place of estimates; may "
         "be repeated.",
         metavar="INT8 FLOAT",
+    )
+    on: str | None = option(
+        f"{ON} Layer times are taken from it, and plans timed there.", metavar="NAME"
+    )
+    budget_minutes: float = option(
+        "Minutes after which --on begins no further trial of plans.",
+        default=10.0,
+        type=click.FloatRange(0, min_open=True),
     )
     batch: int = option("Batch size for times.", default=1, least=1)
     improve: Literal["auto", "fast", "best", "off"] = option(
@@ -292,7 +328,7 @@ def _show_tested(document: dict[str, Any]) -> None:
         low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
         interval = f"95 % interval {low:+.3g} to {high:+.3g}"
         times = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
-        speed = f"{beside['speed']:.3g} times as fast ({times}; {document['costs']})"
+        speed = f"{beside['speed']:.3g} times as fast ({times}; {beside['source']})"
         say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
@@ -306,11 +342,15 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
 
-    gpu = options.gpu or _gpu_of(options.target, options.config.build.targets)
+    device = _trials(options)
+    hardware = hardware_of(device.target) if device else None
+    is_cpu = hardware == "cpu"
+    target = options.target or (None if is_cpu else hardware)
+    gpu = options.gpu or _gpu_of(target, options.config.build.targets)
     return SearchOptions(
         Limits(parse_limits(options.limits)),
         gpu,
-        options.precision,
+        options.precision or ("fp32" if is_cpu else "fp16"),
         options.samples,
         options.evaluate,
         options.plans,
@@ -322,7 +362,17 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
         precisions=_precisions(options, gpu),
         goal=options.goal,
         improve="off" if options.optimizations else options.improve,
+        device=device,
     )
+
+
+def _trials(options: Search) -> Any:
+    from trtcal.evaluate.on_device import backend_on
+
+    if options.on is None:
+        return None
+    backend, target = backend_on(options.on)
+    return backend.trials(target, options.output, 60 * options.budget_minutes)
 
 
 def _precisions(options: Search, gpu: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from trtcal.backends.options import (
     with_sizes,
 )
 from trtcal.documents import Document
+from trtcal.evaluate.latency import Latency
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.predicted import predict_layers
 from trtcal.evidence.layers.reading import Engine
@@ -43,15 +44,27 @@ Sized = tuple[str, int, tuple[Layer, ...]]
 
 @dataclass(frozen=True)
 class TargetTime(TimeEstimate):
-    """One inference of `batch` samples on a target; a measured one has no interval."""
+    """One inference of `batch` samples on a target.
+
+    `latency` is what was measured of whole inferences on a device; the measured sum of an engine's
+    layers has no interval.
+    """
 
     target: str
     batch: int
     is_measured: bool = False
+    latency: Latency | None = None
+
+    @property
+    def where(self) -> str:
+        """The target as people read it."""
+        return self.latency.where if self.latency else self.target
 
     @property
     def source(self) -> str:
         """Where the figure comes from, as it ends a sentence."""
+        if self.latency:
+            return f"measured on {self.gpu}"
         if self.is_measured:
             return f"measured layer by layer on {self.gpu}"
         return f"estimated for {self.engine}, not measured"
@@ -82,17 +95,18 @@ class Speed(SpeedupEstimate):
         if self.is_too_small:
             return TOO_SMALL.format(self.time.kernels)
         text = f"{self.ratio:.3g} times the speed of {self.against}"
-        is_exact = self.low == self.high
-        return text if is_exact else f"about {text} ({self.low:.3g} to {self.high:.3g})"
+        ends = f" ({self.low:.3g} to {self.high:.3g})" if self.low != self.high else ""
+        about = "about " if ends and not (self.time.latency and self.other.latency) else ""
+        return f"{about}{text}{ends}"
 
     def to_document(self) -> dict[str, object]:
         """Return the JSON form."""
+        names = ("against", "ratio", "low", "high", "sentence")
+        time = {name: value for name, value in vars(self.time).items() if name != "latency"}
         return {
-            **vars(self.time),
-            **{
-                name: getattr(self, name)
-                for name in ("against", "ratio", "low", "high", "sentence")
-            },
+            **time,
+            **{name: getattr(self, name) for name in names},
+            "where": self.time.where,
             "too_small": self.is_too_small,
             "against_kernels": self.other.kernels,
             "source": self.time.engine if self.is_too_small else self.time.source,
@@ -204,8 +218,24 @@ def of_build(build: Build) -> TargetTime | None:
     return TargetTime(**vars(listed), target=build.target, batch=_first(layers))
 
 
+def of_latency(latency: Latency) -> TargetTime:
+    """Return the time of an engine that was timed on a device."""
+    where = f"{latency.where} ({latency.hardware.removeprefix('CPU, ')})"
+    runtime, ends = latency.hardware.rpartition(", ")[2], latency.p50_interval_ms
+    known = TimeEstimate(latency.p50_ms, *ends, 0, 0, where, runtime, too_small=False)
+    return TargetTime(
+        **vars(known), target=latency.on, batch=latency.batch, is_measured=True, latency=latency
+    )
+
+
 def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
-    """Return how many times as fast one is; of a measured and an estimated one by both intervals."""
+    """Return how many times as fast one is; of a measured and an estimated one by both intervals.
+
+    Where both were timed in turns with the reference and `slow` is that, its rounds are paired.
+    """
+    if fast.latency and slow.latency and slow.latency.speedup_interval == (1.0, 1.0):
+        paired = fast.latency
+        return Speed(paired.speedup, *paired.speedup_interval, against, fast, slow)
     known = speedup(slow, fast)
     low, high = known.low, known.high
     if fast.is_measured or slow.is_measured:
@@ -214,8 +244,12 @@ def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
 
 
 def best_known(times: Sequence[TargetTime], builds: Iterable[Build]) -> tuple[TargetTime, ...]:
-    """Return a model's time on each target: measured, else estimated, else of the layers listed."""
+    """Return a model's time on each target: measured, else estimated, else of the layers listed.
+
+    Whole inferences come before the sum of an engine's layers.
+    """
     built = {time.target: time for build in builds if (time := of_build(build))}
     measured = {target: time for target, time in built.items() if time.is_measured}
     known = {time.target: time for time in times}  # in the order of the targets, the first judged
-    return tuple((known | {**built, **known} | measured).values())
+    whole = {target: time for target, time in known.items() if time.latency}
+    return tuple((known | {**built, **known} | measured | whole).values())

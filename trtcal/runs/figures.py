@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from trtcal.documents import Document, from_fields
 from trtcal.formats import NARROW
 from trtcal.metrics import COST, COUNTED, METRICS, OUTPUTS, TIMES, Metric
 from trtcal.quantization.coverage import Coverage
+
+if TYPE_CHECKING:
+    from trtcal.runs.history import Entry
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""
@@ -24,15 +28,28 @@ def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for row in report["comparison"]["rows"]:
         name, measured = row["name"], report["measured"]["variants"][row["name"]]
         for metric in METRICS.values():
-            if metric.of == OUTPUTS and metric.is_recorded:
-                if (value := figure_of(row, metric)) is not None:
-                    yield (name, metric.name), value
-            elif metric.of == TIMES:
-                yield (name, metric.name), float(measured["latency"][metric.timing])
+            value = figure_of(row, metric) if metric.of == OUTPUTS else None
+            if value is not None and metric.is_recorded:
+                yield (name, metric.name), value
+        yield from _of_times(name, measured)
         yield (name, "size_bytes"), float(measured["size_bytes"])
         cost = (report["measured"].get("costs") or {"variants": {}})["variants"].get(name)
         if cost and cost["cost"]:
             yield (name, COST), float(cost["cost"]["value"])
+
+
+def _of_times(name: str, measured: Document) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield times and energy, those of a device under `metric@device`."""
+    for latency in latencies_of(measured):
+        for metric in METRICS.values():
+            if metric.of == TIMES and latency.get(metric.timing) is not None:
+                yield (name, metric.name + latency.get("on", "")), float(latency[metric.timing])
+
+
+def latencies_of(measured: Document) -> list[Document]:
+    """Return a variant's latencies: of this machine or the first device, then of all others."""
+    every = (measured["latency"], *(time.get("latency") for time in measured.get("times", ())))
+    return list({latency.get("on", ""): latency for latency in every if latency}.values())
 
 
 def figure_of(row: Document, metric: Metric) -> float | None:
@@ -71,6 +88,24 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
                 yield (name, figure), float(kinds.get(kind, 0))
 
 
+def on_devices(entries: Iterable[Entry], metric: str) -> list[Document]:
+    """Return the last measurement of each model on each device, of runs in the order of their numbers.
+
+    `model` is the project and the variant.
+    """
+    last = {
+        (entry.name, variant, device): {"run": entry.number, "value": value}
+        for entry in entries
+        for (variant, figure), value in entry.figures.items()
+        for name, _, device in [figure.partition("@")]
+        if device and name == metric
+    }
+    return [
+        {"model": f"{project}: {variant}", "device": f"@{device}", **known}
+        for (project, variant, device), known in last.items()
+    ]
+
+
 def digests_of_run(report: Document) -> dict[str, str]:
     """Return what a run was made of: what -> its digest or version. Two runs differ by these."""
     comparison, measured = report["comparison"], report["measured"]
@@ -92,4 +127,6 @@ def digests_of_run(report: Document) -> dict[str, str]:
     if price := (measured.get("costs") or {}).get("price"):
         digests[PRICED] = f"{price['per_hour']:g} {price['currency']}, {price['name']}"
     digests |= {f"package {name}": str(part) for name, part in measured["packages"].items() if part}
+    latencies = (each for row in measured["variants"].values() for each in latencies_of(row))
+    digests |= {f"device {each['on']}": each["hardware"] for each in latencies if each.get("on")}
     return digests | {f"machine {name}": str(part) for name, part in measured["machine"].items()}

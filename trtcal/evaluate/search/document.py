@@ -46,7 +46,13 @@ def write_search(
         row["recommended"] = point is result.found.recommended
         rows.append(row)
     findings, over = result.found, result.found.over_float
-    judged = settings.limits.judge(findings.recommended) if findings.recommended else ()
+    best, device = findings.recommended, settings.device
+    names = {row["plan"]: point.plan for row, point in zip(rows, findings.front, strict=True)}
+    measured = device.measured(best) if device and best else best
+    judged = settings.limits.judge(measured) if measured else ()
+    costs, is_timed = result.costs.source, device and best and best.plan in device.timed
+    costs += "" if result.costs.is_measured else f"; estimated for {result.costs.target.name}"
+    source = f"measured on {device.target}" if is_timed else costs
     body: Document = {
         "kind": "search",
         "schema_version": 2,
@@ -60,7 +66,7 @@ def write_search(
         },
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
-        "costs": f"{result.costs.source}; estimated for {result.costs.target.name}",
+        "costs": costs,
         "float_precision": settings.precision,
         "beyond_float16": sorted(result.beyond),
         "front": rows,
@@ -72,7 +78,7 @@ def write_search(
         "missing": list(result.missing),
         "int8_pays": {DEVICE: None, None: False}.get(findings.answer, findings.answer == INT8),
         "tested": _tested(result),
-        "beside_int8": result.beside and _beside(*result.beside),
+        "beside_int8": result.beside and {**_beside(*result.beside), "source": source},
         "int8_over_float": over and {**asdict(over), "pays": findings.answer},
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
@@ -84,7 +90,10 @@ def write_search(
             name: [layer.to_document() for layer in seen.layers]
             for name, seen in result.others.items()
         },
-        "measured": {"seconds": round(result.seconds, 3)},
+        "measured": {
+            "seconds": round(result.seconds, 3),
+            "device": device and device.to_document(names),
+        },
     }
     return write_document(folder / RESULT, body)
 

@@ -1,12 +1,26 @@
 """Machines that trtcal reaches by ssh: engines are built, timed and run there."""
 
-from trtcal.backends.base import Backend
-from trtcal.errors import InputError
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from trtcal.extensions import Command
 
-COMMANDS: tuple[Command, ...] = ()
+if TYPE_CHECKING:
+    from trtcal.backends.base import Backend
+
+COMMANDS = (
+    Command(
+        "device",
+        "Add and check machines that build, run and time engines.",
+        "trtcal.wings.devices.cli.device",
+        "Build, and see what was built",
+    ),
+)
 
 
 def device_backend(target: str) -> Backend:
     """Return what builds and runs on a device, of a target such as `@orin`."""
-    raise InputError(f"device {target} is not known", "`trtcal device list` shows those that are")
+    from trtcal.wings.devices.backend import device_backend
+
+    return device_backend(target)

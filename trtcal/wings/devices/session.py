@@ -1,0 +1,185 @@
+"""A session on a device: takes the place of one of ONNX Runtime, and times several there in turns."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from trtcal.backends.sessions import Array, Feeds, Session
+from trtcal.errors import BackendError, InputError
+from trtcal.evaluate.latency import Timing
+from trtcal.evidence.manifest import Build
+from trtcal.model import TensorSpec
+from trtcal.stats import Values
+from trtcal.wings.devices.arrays import MALFORMED, REPORT, as_blob, packed, type_of, unpacked
+from trtcal.wings.devices.connection import Connection
+from trtcal.wings.devices.registry import Facts
+
+TITLES = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "trtexec": "TensorRT"}
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input or output of an engine; `shape` has None where a size is dynamic."""
+
+    name: str
+    type: str
+    shape: list[int | None]
+
+
+class DeviceSession(Session):
+    """An engine that a device runs; `device` is `@NAME`, `hardware` what computes, and with what.
+
+    `engine` has its `runtime`, its digest as `engine`, and the runtime's `options`.
+    """
+
+    def __init__(
+        self, build: Build, connection: Connection, facts: Facts, engine: dict[str, Any]
+    ) -> None:
+        # Not that of ONNX Runtime: there is no session here.
+        self.device, self.is_gpu = build.target, facts.is_gpu
+        self.hardware = computing(facts)
+        self.connection, self.engine = connection, engine
+        answer, _ = connection.call("open", engine, limit=0)
+        self._inputs, self._outputs = (_values(answer.get(side)) for side in ("inputs", "outputs"))
+        self._metadata = _texts(answer.get("metadata"))
+        self._specs = {spec.name: spec for spec in build.outputs}
+        inputs, outputs = ({v.name for v in side} for side in (self._inputs, self._outputs))
+        if inputs - {spec.name for spec in build.inputs} or self._specs.keys() - outputs:
+            what = (
+                f"{self.device} opened an engine with other inputs or outputs than {build.folder}"
+            )
+            raise BackendError(what, REPORT)
+        self.ranks = {value.name: len(value.shape) or None for value in self._inputs}
+        self.ranks |= {spec.name: len(spec.shape) for spec in build.inputs}
+        self.firsts = {value.name: (value.shape or [None])[0] for value in self._outputs}
+        self.rounds = False
+
+    def get_inputs(self) -> list[Value]:
+        """Return its inputs."""
+        return self._inputs
+
+    def get_outputs(self) -> list[Value]:
+        """Return its outputs."""
+        return self._outputs
+
+    def get_modelmeta(self) -> SimpleNamespace:
+        """Return its metadata."""
+        return SimpleNamespace(custom_metadata_map=self._metadata)
+
+    def get_providers(self) -> list[str]:
+        """Return what computes."""
+        return [self.hardware]
+
+    def run(self, names: Sequence[str] | None, feeds: Feeds, _options: Any = None) -> list[Array]:
+        """Run one batch there and return the outputs named, all without names."""
+        chosen = [value.name for value in self._outputs] if names is None else list(names)
+        described, data = packed(feeds)
+        fields = {**self.engine, "feeds": described, "outputs": chosen}
+        answer, data = self.connection.call("run", fields, data)
+        outputs = unpacked(answer.get("outputs"), data)
+        if list(outputs) != chosen:
+            raise BackendError(f"the device {self.device} sent other outputs than {chosen}", REPORT)
+        for name in outputs.keys() & self._specs.keys():
+            self._check(self._specs[name], outputs[name])
+        return list(outputs.values())
+
+    def _check(self, spec: TensorSpec, array: Array) -> None:
+        """`BackendError` if an output is not the model's: rank, sizes but the first, kind of type."""
+        sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
+        has_sizes = all(size == there for size, there in sizes if isinstance(size, int))
+        is_whole = spec.dtype.startswith(("int", "uint", "bool"))
+        if (
+            (spec.shape and len(spec.shape) != array.ndim)
+            or not has_sizes
+            or is_whole != (array.dtype.kind in "iub")
+        ):
+            what = f"the device {self.device} sent {array.dtype}{list(array.shape)} for {spec}"
+            raise BackendError(what, REPORT)
+
+    def time(self, sessions: Sequence[DeviceSession], feeds: Feeds, rounds: int) -> Timing:
+        """Time sessions of this device in turns, on one batch and in so many rounds."""
+        runs = self.runs_of(feeds)
+        if len(runs) > 1:
+            what = "the model takes one sample at a time, so a batch of several cannot be timed"
+            raise InputError(f"{what} on {self.device}", "give --batch 1")
+        job = {
+            "kind": "time",
+            "runtime": self.engine["runtime"],
+            "options": self.engine["options"],
+            "engines": [session.engine["engine"] for session in sessions],
+            "feeds": self.connection.upload(as_blob(runs[0])),
+            "rounds": rounds,
+            "cuda_graph": False,
+            "nonce": secrets.token_hex(8),
+        }
+        return timing_of(self.connection.job(job), rounds, len(sessions))
+
+
+def computing(facts: Facts) -> str:
+    """Return what computes on a device, and with what: "CPU, ONNX Runtime 1.23.2"."""
+    where = str(facts.hardware) if facts.is_gpu else "CPU"
+    return f"{where}, {TITLES.get(facts.runtime or '', '')} {facts.version}"
+
+
+def _values(described: Any) -> list[Value]:
+    try:
+        return [
+            Value(
+                str(item["name"]), f"tensor({type_of(item['dtype']).name})", _sizes(item["shape"])
+            )
+            for item in described
+        ]
+    except MALFORMED as error:
+        raise BackendError(f"the device describes an engine wrongly: {error}", REPORT) from error
+
+
+def _sizes(shape: Any) -> list[int | None]:
+    return [size if type(size) is int and size >= 0 else None for size in shape]
+
+
+def _texts(table: Any) -> dict[str, str]:
+    items = table.items() if isinstance(table, dict) else ()
+    return {str(name): text for name, text in items if isinstance(text, str)}
+
+
+def timing_of(result: Any, rounds: int, count: int) -> Timing:
+    """Return what a device measured; `BackendError` if it is not of so many rounds and engines."""
+    try:
+        times = _times(result["times_ms"], rounds, count)
+        compute = result["compute_ms"]
+        energy = tuple(None if mj is None else _positive(mj) for mj in result["energy_mj"])
+        clocks = (
+            None if result["clocks_mhz"] is None else tuple(map(_positive, result["clocks_mhz"]))
+        )
+        if len(energy) != count or (clocks is not None and len(clocks) != 2):
+            raise ValueError("energies or clocks are missing")
+        return Timing(
+            times,
+            None if compute is None else _times(compute, rounds, count),
+            energy,
+            clocks,
+            int(result["warm_up"]),
+            tuple(map(str, result["warnings"])),
+        )
+    except MALFORMED as error:
+        raise BackendError(f"the device sent times that do not fit: {error}", REPORT) from error
+
+
+def _times(table: Any, rounds: int, count: int) -> Values:
+    times = np.asarray(table, np.float64)
+    if times.shape != (rounds, count, 2) or not (np.isfinite(times) & (times > 0)).all():
+        raise ValueError(f"they are not {rounds} rounds of {count} engines")
+    return times
+
+
+def _positive(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{value!r} is not a measurement")
+    return number
