@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import Array, Feeds, Session
-from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.latency import Timing
 from trtcal.evidence.manifest import Build
@@ -130,8 +129,7 @@ class DeviceSession(Session):
             "cuda_graph": False,
             "nonce": secrets.token_hex(8),
         }
-        key = digest_bytes(canonical_json(job))
-        return timing_of(self.connection.job(job, key), rounds, len(sessions))
+        return timing_of(self.connection.job(job), rounds, len(sessions))
 
 
 def computing(facts: Facts) -> str:
