@@ -243,6 +243,11 @@ CALL(cuMemHostAlloc, (void **address, size_t size, unsigned flags), IN_CONTEXT {
 })
 CALL(cuMemFreeHost, (void *address), { free(address); --live[HOST]; })
 
+CALL(cuMemcpyDtoDAsync_v2, (Address to, Address from, size_t size, void *stream), IN_CONTEXT {
+    if (!block_at(to, size) || !block_at(from, size)) error = INVALID_VALUE;
+    else add((Work){.to = host(to), .from = host(from), .size = size, .stream = stream});
+})
+
 // Streams and events.
 
 CALL(cuStreamCreate, (void **stream, unsigned flags), IN_CONTEXT {

@@ -20,6 +20,7 @@ from tests.fixtures.commands import answer, refused, shows, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.quantized import calibrated
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.base import build
 from trtcal.backends.child import watching
@@ -98,6 +99,7 @@ def test_its_session_computes_what_the_local_one_does(scene):
     assert remote.hardware == f"CPU, ONNX Runtime {VERSION}"
 
 
+@SLOW
 def test_float16_is_rounded_there_as_here(scene, tmp_path):
     _, feeds, *_ = scene
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
@@ -358,6 +360,7 @@ def test_a_device_with_a_gpu_builds_runs_and_times_by_trtexec(gpu, tmp_path):
     assert (timing.times_ms > timing.compute_ms).all()
 
 
+@SLOW
 def test_the_request_is_for_the_version_of_the_device(gpu, tmp_path):
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
     write_quantized(tmp_path / "fp16.onnx", quantize(model, calibration, Plan("fp16")))
@@ -373,6 +376,7 @@ def test_the_request_is_for_the_version_of_the_device(gpu, tmp_path):
     assert has == {"gpu": True, "old": False}  # the parser of 8.6 gets float32
 
 
+@SLOW
 def test_an_engine_of_an_older_tensorrt_is_refused(gpu, tmp_path):
     result = made(doubled(tmp_path / "double.onnx"), "@gpu", tmp_path / "build")
     devices = configured_devices()
@@ -382,6 +386,7 @@ def test_an_engine_of_an_older_tensorrt_is_refused(gpu, tmp_path):
     assert "trtcal build" in caught.value.hint
 
 
+@SLOW
 def test_a_device_without_what_builds_says_so(gpu, tmp_path):
     home = tmp_path / "100300"
     (home / "trtexec").unlink()

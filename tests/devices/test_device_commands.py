@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.commands import answer, refused, run, shows, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
@@ -205,6 +206,7 @@ def test_check_names_what_an_update_made_stale_and_the_command(old, capsys):
     shows(succeed(capsys, "device", "check", "board"), "alone", "trtcal run net.toml")
 
 
+@SLOW
 def test_a_new_driver_makes_stale_too(old, place, capsys):
     measured = {**old.measured, "device": {**old.measured["device"], "driver": "535.1"}}
     folder = place / "here" / "fresh"

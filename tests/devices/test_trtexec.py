@@ -16,9 +16,11 @@ import pytest
 from calibrators.tensorrt_cache import cache_of_ranges
 from tests.fixtures import trtexec
 from tests.fixtures.fails import fails
+from tests.fixtures.local_device import here
 from tests.fixtures.tables import each
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import trtexec_command
+from trtcal.documents.digests import digest_bytes
 from trtcal.wings.devices.worker import trtexec_runtime
 from trtcal.wings.devices.worker.frames import Fault
 from trtcal.wings.devices.worker.power import Meter
@@ -29,6 +31,16 @@ PROFILE = {"a:x": [[1, 3], [8, 3], [32, 3]]}
 QDQ = {"route": "qdq", "quantized": True, "fp16": False, "float32": {}, "profiles": []}
 CACHE = {"route": "cache", "kind": "entropy2", "ranges": {"x": 1.0}, "precisions": {}}
 FEEDS = {"a:x": Tensor("float32", (1, 3), np.float32([[1, math.nan, -math.inf]]).tobytes())}
+
+
+ENDS = {
+    "inputs": [{"name": "a:x", "dtype": "float32", "shape": [-1, 3]}],
+    "outputs": [{"name": "y", "dtype": "float32", "shape": [-1, 3]}],
+}
+
+
+KEY, ENGINE = digest_bytes(b"build"), b"engine of a model"
+__all__ = ["here"]
 
 
 class Device:
@@ -170,17 +182,17 @@ def test_without_it_or_with_an_old_one_there_is_a_command(device, monkeypatch):
     monkeypatch.setattr(trtexec_runtime, "program", lambda: None)
     trtexec_runtime.version.cache_clear()
     with fails(Fault, "there is none", hint="apt-get install"):
-        trtexec_runtime.open("engine", {})
+        trtexec_runtime.open("engine", ENDS)
     monkeypatch.setattr(trtexec_runtime, "version", lambda: "8.4.3")
     with fails(Fault, "there is 8.4.3"):
-        trtexec_runtime.open("engine", {})
+        trtexec_runtime.open("engine", ENDS)
 
 
 def test_a_batch_comes_back_with_types_and_what_json_has_no_word_for(device):
     for digits in VERSIONS:
         device.install(digits)
-        engine = trtexec_runtime.open(device.engine(), {})
-        assert engine.inputs == [{"name": "a:x", "dtype": "float32", "shape": [1, 3]}]
+        engine = trtexec_runtime.open(device.engine(), ENDS)
+        assert engine.inputs == ENDS["inputs"]
         output = engine.run(FEEDS, ["y"])["y"]
         assert output[:2] == ("float32", (1, 3))
         expected = np.float32([2, math.nan, -math.inf])
@@ -215,15 +227,28 @@ def test_outputs_that_are_none_are_one_error(text):
         trtexec_runtime.read_outputs(text, {"y": "float32"})
 
 
-@each("text", ["{}", '{"Layers": ["conv"], "Bindings": ["x"]}', "[1]", "no JSON"])
-def test_layers_without_types_are_one_error(text):
-    with fails(Fault, "inputs and outputs", hint="--profiling-verbosity detailed"):
-        trtexec_runtime.read_bindings(text)
+@each("ends", [{}, {"inputs": [{"name": "x"}], "outputs": []}, {"inputs": 3, "outputs": []}])
+def test_an_engine_of_unknown_types_cannot_be_run(device, ends):
+    device.install("8601")
+    with fails(Fault, "trtexec does not tell what the engine's inputs are"):
+        trtexec_runtime.open(device.engine(), ends)
+
+
+def test_before_10_integers_are_narrow(device):
+    ids = [{"name": "ids", "dtype": "int64", "shape": [1]}]
+    for digits, dtype in (("8601", "int32"), ("100300", "int64")):
+        device.install(digits)
+        engine = trtexec_runtime.open(device.engine(), {"inputs": ids, "outputs": ids})
+        assert engine.inputs == engine.outputs == [{"name": "ids", "dtype": dtype, "shape": [1]}]
+        tensor = Tensor("int64", (1,), np.int64([7]).tobytes())
+        words = trtexec_runtime.fed_words({"ids": tensor}, {"ids": dtype}, str(device.folder))
+        assert words == ["--loadInputs=ids:0.bin", "--shapes=ids:1"]
+        assert (device.folder / "0.bin").read_bytes() == np.array([7], dtype).tobytes()
 
 
 def timed(device, rounds, names="ABC", **fields):
     paths = [device.engine(name * number) for number, name in enumerate(names)]
-    job = device.job(rounds=rounds, **fields)
+    job = device.job(ENDS, rounds=rounds, **fields)
     folder = str(device.folder / "work")
     return trtexec_runtime.time(paths, FEEDS, job, folder, device.log.append)
 
@@ -263,3 +288,28 @@ def test_fewer_runs_than_were_asked_for_are_an_error(device):
     device.install("8601", runs=1)
     with fails(Fault, "trtexec measured 1 runs, not 3"):
         timed(device, 12)
+
+
+def test_the_worker_builds_runs_and_times_with_it(here, tmp_path, monkeypatch):
+    trtexec.install(tmp_path, "100300")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with here.connect() as connection:
+        assert connection.call("hello", limit=0)[0]["runtimes"]["trtexec"] == "10.3.0"
+        about = {"runtime": "trtexec", "model": connection.upload(b"a model"), "options": QDQ}
+        log = []
+        built = connection.job({"kind": "build", **about}, KEY, log=log.append)
+        assert built["version"] == "10.3.0"
+        assert "TensorRT.trtexec [TensorRT v100300]" in "".join(log)
+        digest = built["files"]["engine"]["digest"]
+        assert connection.download(digest, built["files"]["engine"]["size"]) == ENGINE
+        layers = built["files"]["layers"]
+        assert connection.download(layers["digest"], layers["size"]) == trtexec.LAYERS.encode()
+        head = [{"name": "a:x", "dtype": "float32", "shape": [1, 3]}]
+        data = np.float32([1, 2, 3]).tobytes()
+        engine = {"runtime": "trtexec", "engine": digest, "options": ENDS}
+        answer, values = connection.call("run", {**engine, "feeds": head}, data, limit=12)
+        assert answer["outputs"] == [{"name": "y", "dtype": "float32", "shape": [1, 3]}]
+        assert values == np.float32([2, 4, 6]).tobytes()
+        feeds = connection.upload(json.dumps(head).encode() + b"\n" + data)
+        job = {**engine, "kind": "time", "engines": [digest], "feeds": feeds, "rounds": 2}
+        assert np.shape(connection.job(job, digest_bytes(b"time"))["times_ms"]) == (2, 1, 2)

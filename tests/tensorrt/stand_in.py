@@ -105,4 +105,6 @@ def chain(*names):
 def ranges_of(network):
     """Return the ranges that a network's tensors have."""
     tensors = [*network.inputs, *(tensor for layer in network.layers for tensor in layer.outputs)]
-    return {tensor.name: tensor.range for tensor in tensors if tensor.range is not None}
+    return {
+        tensor.name: tensor.range for tensor in filter(None, tensors) if tensor.range is not None
+    }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from trtcal.backends.bisection import bisect, names_node
 from trtcal.backends.options import CACHE, QDQ, BuildOptions, check_shapes, with_sizes
@@ -175,6 +176,10 @@ class Backend(ABC):
             f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run"
         )
         raise InputError(what, "compare ONNX models or onnxruntime builds")
+
+    def trials(self, target: str, folder: Path, budget_s: float) -> Any:
+        """Return what times the plans of a search on a device, kept in a folder."""
+        raise InputError(f"{target} is no device", "`trtcal device list` shows those known")
 
     def plugins(self) -> set[str]:
         """Return the plug-ins that its runtime has here, as a build names them."""

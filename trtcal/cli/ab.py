@@ -65,7 +65,7 @@ class Ab(
             (self.candidate, f"B {self.candidate.stem}"),
         ]
         if self.on:
-            baseline, candidate = open_on(self.on, sources, dataset, self.trust)
+            baseline, candidate = open_on(self.on, sources, model, dataset, self.trust)
         else:
             baseline, candidate = (open_variant(*each, self.trust, model) for each in sources)
         slices, against = self.slices, self.reference

@@ -31,7 +31,6 @@ from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
-    from trtcal.evaluate.search.on_device import DeviceTrials
     from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
 
@@ -374,11 +373,13 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
     )
 
 
-def _trials(options: Search) -> DeviceTrials | None:
-    from trtcal.evaluate.search.on_device import DeviceTrials
+def _trials(options: Search) -> Any:
+    from trtcal.evaluate.on_device import backend_on
 
-    budget_s = 60 * options.budget_minutes
-    return DeviceTrials(options.on, options.output, budget_s) if options.on else None
+    if options.on is None:
+        return None
+    backend, target = backend_on(options.on)
+    return backend.trials(target, options.output, 60 * options.budget_minutes)
 
 
 def _precisions(options: Search, gpu: str) -> tuple[str, ...]:

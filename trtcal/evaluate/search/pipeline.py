@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -29,7 +30,6 @@ from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
-from trtcal.evaluate.search.on_device import DeviceTrials
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.sensitivity import (
@@ -97,7 +97,7 @@ class SearchOptions:
     the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
     `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
     the limits. `improve` optimizes INT8 first: where it falls short (auto), always (fast, best), or
-    never (off). `device` times layers and plans.
+    never (off). `device` times layers and plans (`Backend.trials`).
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -118,7 +118,7 @@ class SearchOptions:
     precisions: tuple[str, ...] = ("int8",)
     goal: str = FASTEST
     improve: str = "auto"
-    device: DeviceTrials | None = None
+    device: Any = None
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,12 @@ class DeviceBackend(Backend):
         version = self.connect().facts.version or ""
         return trtexec_line(model, options, version, onnx, engine)
 
+    def trials(self, target: str, folder: Path, budget_s: float) -> Any:
+        """Return what times the plans of a search there."""
+        from trtcal.wings.devices.trials import DeviceTrials  # it takes the whole search
+
+        return DeviceTrials(self, target, folder, budget_s)
+
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Return the outcome with what is known of its runtime."""
         return self._twin.explain(outcome, op, self.hardware_target)

@@ -55,7 +55,7 @@ class Blobs:
                 return {"have": total}
             have = os.fstat(part.fileno()).st_size
             if total - have > shutil.disk_usage(self.folder).free:
-                raise full_disk(self.folder)
+                raise full_disk(self.folder, total)
             if whole(request, "offset", BLOB_BYTES) == have:
                 part.write(data)
                 part.flush()

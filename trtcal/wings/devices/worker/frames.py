@@ -37,10 +37,11 @@ def fault_of(error: BaseException, folder: str) -> Fault:
     return Fault("backend", f"{type(error).__name__}: {error}")
 
 
-def full_disk(folder: str) -> Fault:
-    """Return the error of a disk with no room for what is sent or built."""
+def full_disk(folder: str, needed: int = 0) -> Fault:
+    """Return the error of a disk with no room for what is sent or built, of `needed` bytes if known."""
     free = shutil.disk_usage(folder).free >> 20
-    what = f"the disk of the device is full: {free} MiB are free in {folder}"
+    lacks = f"has no room for {needed >> 20} MiB" if needed else "is full"
+    what = f"the disk of the device {lacks}: {free} MiB are free in {folder}"
     return Fault("resource", what, "free space there, or `trtcal device clean NAME`")
 
 

@@ -24,6 +24,7 @@ from .lock import pauses, turn
 from .timing import time_engines
 
 _locks: list[int] = []
+MAX_ROUNDS = 20_000  # of one engine: the times are one line of an answer
 
 
 class Job:
@@ -80,7 +81,7 @@ def supervise(folder: str, path: str, alive: int) -> None:
 
 def _check_cancelled(path: str) -> None:
     if os.path.exists(os.path.join(path, "cancel")):
-        raise Fault("resource", "the job was cancelled", "the same command starts it anew")
+        raise Fault("resource", "the job was cancelled", "the same command starts it again")
 
 
 def _watch(child: int, path: str, check: Callable[[], None]) -> None:
@@ -152,6 +153,9 @@ def _build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
 
 def _time(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     paths = [job.blobs.existing(digest) for digest in job.fields["engines"]]
+    if len(paths) * int(job.fields["rounds"]) > MAX_ROUNDS:
+        what = f"{len(paths)} engines are timed in {MAX_ROUNDS // len(paths)} rounds at most"
+        raise Fault("input", what, "ask for fewer")
     with open(job.path("feeds"), "rb") as file:
         described = json.loads(file.readline())
         feeds = runtimes.unpack(described, file.read())

@@ -34,8 +34,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
-from typing import Any, Iterable, NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from .frames import DATA_BYTES, Fault
 
@@ -60,29 +59,18 @@ def runtime(name: Any) -> Any:
     """Return the module of a runtime, installed or not."""
     if name not in RUNTIMES:
         raise Fault("input", f"the worker has no runtime {name!r}")
-    try:
-        return importlib.import_module(f".{name}_runtime", __package__)
-    except ImportError as error:
-        raise Fault("backend", f"the worker cannot load its runtime {name}: {error}") from error
+    return importlib.import_module(f".{name}_runtime", __package__)
 
 
 def versions() -> dict[str, str]:
     """Return the version of each runtime that is installed."""
-    found = {name: module.version() for name, module in _modules()}
-    return {name: version for name, version in found.items() if version}
+    every = {name: runtime(name).version() for name in RUNTIMES}
+    return {name: version for name, version in every.items() if version}
 
 
 def lacks() -> list[dict[str, str]]:
     """Return what each runtime lacks."""
-    return list(itertools.chain.from_iterable(module.lacks() for _, module in _modules()))
-
-
-def _modules() -> Iterable[tuple[str, Any]]:
-    for name in RUNTIMES:
-        try:
-            yield name, runtime(name)
-        except Fault:
-            continue
+    return [item for name in RUNTIMES for item in runtime(name).lacks()]
 
 
 def width_of(dtype: Any) -> int:

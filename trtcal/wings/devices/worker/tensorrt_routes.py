@@ -10,11 +10,12 @@ import functools
 import importlib
 import json
 import operator
+from array import array
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from .cuda_driver import Resources, Stream
 from .frames import Fault
-from .runtimes import width_of
+from .runtimes import Tensor, width_of
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -24,11 +25,6 @@ CALIBRATORS = {
     "entropy": "IInt8EntropyCalibrator",
     "entropy2": "IInt8EntropyCalibrator2",
     "minmax": "IInt8MinMaxCalibrator",
-}
-HEADERS = {
-    "entropy": "EntropyCalibration",
-    "entropy2": "EntropyCalibration2",
-    "minmax": "MinMaxCalibration",
 }
 MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
 PARTS = {"GATHER", "SLICE", "TOPK"}
@@ -48,21 +44,15 @@ class Said:
 
     def __init__(self, trt: Any, log: Callable[[str], None]) -> None:
         self.errors: list[str] = []
-        severity, said = trt.ILogger.Severity, self
-        letters = {
-            severity.INTERNAL_ERROR: "E",
-            severity.ERROR: "E",
-            severity.WARNING: "W",
-            severity.INFO: "I",
-            severity.VERBOSE: "V",
-        }
+        said = self
 
         class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
             def __init__(self) -> None:
                 trt.ILogger.__init__(self)
 
             def log(self, level: Any, message: str) -> None:
-                said.add(letters.get(level, "V"), message)
+                name = str(level).rpartition(".")[2]  # VERBOSE, INFO, ..., INTERNAL_ERROR
+                said.add("E" if "ERROR" in name else name[:1], message)
 
         self.logger, self._log = Logger(), log
 
@@ -128,13 +118,17 @@ def single(amax: float) -> float:
     return near if float32(near / 127.0) == scale else float32(scale * 127.0)
 
 
+def _is_rounded(amax: float) -> bool:
+    return float32(single(amax) / 127.0) != float32(amax / 127.0)
+
+
 def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> bytes:
     """Return the calibration cache with these amaxes: `calibrators.tensorrt_cache`."""
     major, minor, patch = [int(part) for part in version.split(".")[:3]]
     digits = major * (10_000 if major >= 10 else 1_000) + minor * 100 + patch
     bits = {name: ctypes.c_float(amax / 127.0) for name, amax in ranges.items()}
     lines = [f"{name}: {ctypes.c_uint32.from_buffer(b).value:x}" for name, b in bits.items()]
-    text = "\n".join([f"TRT-{digits}-{HEADERS[kind]}", *lines, ""])
+    text = "\n".join([f"TRT-{digits}-{CALIBRATORS[kind][5:].replace('or', 'ion')}", *lines, ""])
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -223,6 +217,9 @@ class Routed:
         self._said.warn(missing, "float tensors have no range")
         foreign = [name for name in ranges if name not in tensors]
         self._said.warn(foreign, "ranges belong to no tensor of TensorRT's network")
+        if request["route"] == "dynamic-ranges":
+            rounded = [name for name in tensors if name in ranges and _is_rounded(ranges[name])]
+            self._said.warn(rounded, "ranges are not float32 values: their scales are rounded")
         asked = request.get("precisions") or {}
         for layer in layers_of(self._network):
             tensor = layer.get_input(0)
@@ -329,3 +326,17 @@ class Feeder:
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
     """Return the bytes of an array."""
     return functools.reduce(operator.mul, shape, width_of(dtype))
+
+
+def converted(fed: Tensor, name: str, dtype: str | None) -> bytes:
+    """Return the bytes of an input in the engine's type: TensorRT 8 makes int32 of int64."""
+    if fed.dtype == dtype:
+        return bytes(fed.data)
+    if (fed.dtype, dtype) == ("int64", "int32"):
+        try:
+            return array("i", array("q", bytes(fed.data))).tobytes()
+        except OverflowError:
+            what = f"the input {name} has values that the engine's int32 cannot hold"
+            raise Fault("input", what) from None
+    what = f"the engine's input {name} is {dtype or 'not there'}, not {fed.dtype}"
+    raise Fault("input", what, "feed its type")

@@ -33,7 +33,7 @@ def time_engines(engines: list[Any], job: Any, log: Callable[[str], None]) -> di
     energy = [meter.energy_per_run(engine.launch) for engine in engines]
     meter.close()
     warnings = [text for engine in engines for text in getattr(engine, "warnings", ())]
-    times = [[[pair[0] for pair in cell] for cell in row] for row in pairs]
+    times = [[[round(pair[0], 6) for pair in cell] for cell in row] for row in pairs]
     compute = [[[pair[1] for pair in cell] for cell in row] for row in pairs]
     has_compute = all(ms is not None for row in compute for cell in row for ms in cell)
     return {

@@ -23,7 +23,7 @@ from . import jobs
 from .frames import Fault
 from .power import open_meter
 from .runtimes import Tensor
-from .tensorrt_routes import cache_of_ranges
+from .tensorrt_routes import cache_of_ranges, converted
 from .timing import order_of
 
 if TYPE_CHECKING:
@@ -37,13 +37,9 @@ ENGINE, LAYERS, LAYER_TIMES = "engine.plan", "layers.json", "layer-times.json"
 CACHE, OUTPUTS, TIMES = "calibration.cache", "outputs.json", "times.json"
 FILES = {"engine": ENGINE, "layers": LAYERS, "layer_times": LAYER_TIMES, "cache": CACHE}
 ONE_RUN = ("--iterations=1", "--duration=0", "--warmUp=0")
-NOTHING: Mapping[str, Tensor] = {}
 WARM_UP_MS = 200
 BLOCKS = 4  # calls for an engine in each direction
 LAYER_RUNS = 100
-TYPE = re.compile("bf16|bfloat16|fp16|half|fp32|float|uint8|int8|int32|int64|bool")
-TYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
-TYPES["float"] = "float32"
 FORMATS = {"float32": "f", "float16": "e", "int8": "b", "int32": "i", "int64": "q", "bool": "?"}
 
 
@@ -191,32 +187,38 @@ def run(words: Iterable[str], folder: str, log: Callable[[str], None]) -> None:
 
 
 def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
-    """Take an engine; its layers say what its inputs and outputs are."""
-    _numbers()
-    return Engine(path)
+    """Take an engine; `inputs` and `outputs` in the options are the model's, with their types."""
+    return Engine(path, [_described(options, name) for name in ("inputs", "outputs")])
+
+
+def _described(options: Mapping[str, Any], which: str) -> list[dict[str, Any]]:
+    """Return inputs or outputs in the engine's types: before TensorRT 10 there is no int64."""
+    is_narrow = _numbers() < (10, 0)
+    try:
+        described = [dict(item, dtype=str(item["dtype"])) for item in options[which]]
+    except (KeyError, TypeError) as error:
+        what = f"trtexec does not tell what the engine's {which} are"
+        raise Fault("input", what, "install TensorRT's Python package there") from error
+    for item in described:
+        item["dtype"] = "int32" if is_narrow and item["dtype"] == "int64" else item["dtype"]
+    return described
 
 
 class Engine:
     """An engine that is loaded for each batch."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, described: Sequence[list[dict[str, Any]]]) -> None:
         self.metadata: dict[str, str] = {}
-        self._path = path
-        words = [*ONE_RUN, f"--loadEngine={path}", f"--exportLayerInfo={LAYERS}"]
-        self.inputs, self.outputs = read_bindings(self._run(words, LAYERS))
-
-    def _run(self, words: Sequence[str], file: str, feeds: Mapping[str, Tensor] = NOTHING) -> str:
-        """Return the text of the file that one call writes."""
-        with tempfile.TemporaryDirectory(dir=os.path.dirname(self._path)) as folder:
-            run([*words, *fed_words(feeds, folder)], folder, lambda _: None)
-            return Path(folder, file).read_text("utf-8")
+        self._path, (self.inputs, self.outputs) = path, described
 
     def run(self, feeds: dict[str, Tensor], names: list[str] | None) -> dict[str, Tensor]:
         """Run one batch."""
-        words = [*ONE_RUN, *running_words(False), f"--loadEngine={self._path}"]
-        words.append(f"--exportOutput={OUTPUTS}")
-        types = {item["name"]: item["dtype"] for item in self.outputs}
-        outputs = read_outputs(self._run(words, OUTPUTS, feeds), types)
+        types = {item["name"]: item["dtype"] for item in self.inputs + self.outputs}
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(self._path)) as folder:
+            words = [*ONE_RUN, *running_words(False), f"--loadEngine={self._path}"]
+            words += [f"--exportOutput={OUTPUTS}", *fed_words(feeds, types, folder)]
+            run(words, folder, lambda _: None)
+            outputs = read_outputs(Path(folder, OUTPUTS).read_text("utf-8"), types)
         chosen = list(outputs) if names is None else names
         if any(name not in outputs for name in chosen):
             raise Fault("backend", f"trtexec wrote only the outputs {', '.join(outputs)}")
@@ -226,44 +228,13 @@ class Engine:
         """Do nothing: nothing is loaded."""
 
 
-def read_bindings(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return inputs and outputs that a file of `--exportLayerInfo` shows.
-
-    TensorRT 11 lists them with their types; before they are the layers' tensors that are bindings.
-    """
-    try:
-        document = json.loads(text)
-        tensors = {
-            tensor["Name"]: (tensor, key == "Inputs")
-            for key in ("Inputs", "Outputs")
-            for layer in document["Layers"]
-            if isinstance(layer, dict)
-            for tensor in layer.get(key, [])
-        }
-        bindings = [(item, item["IOMode"] == "Input") for item in document.get("I/O Tensors", [])]
-        bindings += [tensors[name] for name in document.get("Bindings", [])]
-        inputs = [_binding(tensor) for tensor, is_input in bindings if is_input]
-        return inputs, [_binding(tensor) for tensor, is_input in bindings if not is_input]
-    except (ValueError, KeyError, TypeError) as error:
-        what = f"trtexec does not show the types of the engine's inputs and outputs ({error!r})"
-        hint = "build it with --profiling-verbosity detailed, or install TensorRT's Python package"
-        raise Fault("input", what, hint) from error
-
-
-def _binding(tensor: Mapping[str, Any]) -> dict[str, Any]:
-    text = str(tensor.get("DataType") or tensor.get("Datatype") or tensor.get("Format/Datatype"))
-    found = TYPE.findall(text.lower())[0:1] or [text]
-    dtype = TYPES.get(found[0], found[0])
-    return {"name": tensor["Name"], "dtype": dtype, "shape": list(tensor["Dimensions"])}
-
-
-def fed_words(feeds: Mapping[str, Tensor], folder: str) -> list[str]:
-    """Write a batch to files; return the options that load it, none for no batch."""
+def fed_words(feeds: Mapping[str, Tensor], types: Mapping[str, str], folder: str) -> list[str]:
+    """Write a batch to files, in the engine's types; return the options that load it."""
     pairs = []
     for number, (name, tensor) in enumerate(feeds.items()):
-        Path(folder, f"{number}.bin").write_bytes(tensor.data)
+        Path(folder, f"{number}.bin").write_bytes(converted(tensor, name, types.get(name)))
         pairs.append(f"{quoted(name)}:{number}.bin")
-    words = ["--loadInputs=" + ",".join(pairs)] if pairs else []
+    words = ["--loadInputs=" + ",".join(pairs)]
     return words + shape_words("shapes", {name: tensor.shape for name, tensor in feeds.items()})
 
 
@@ -309,7 +280,8 @@ def time(
     size = -(-rounds // BLOCKS)
     shared = [f"--warmUp={WARM_UP_MS}", "--duration=0", f"--iterations={size}"]
     shared += [f"--exportTimes={TIMES}", *running_words(bool(job.fields.get("cuda_graph")))]
-    shared += fed_words(feeds, folder)
+    types = {item["name"]: item["dtype"] for item in _described(job.options, "inputs")}
+    shared += fed_words(feeds, types, folder)
     before = meter.clock_mhz()
     blocks: list[list[list[Any]]] = [[[] for _ in paths] for _ in range(-(-rounds // size))]
     for number, row in enumerate(blocks):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import build
+from trtcal.backends.base import Backend, build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import check_engine
 from trtcal.data import Feeds
@@ -32,7 +32,6 @@ from trtcal.documents import (
 from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import BackendError
 from trtcal.evaluate.latency import ROUNDS, Latency, measure_on_device
-from trtcal.evaluate.on_device import backend_on
 from trtcal.evaluate.search.exchange import Found, Search
 from trtcal.evaluate.search.limits import Plan, Point, with_unit
 from trtcal.evaluate.search.plan_loss import Plans
@@ -51,7 +50,8 @@ Form = tuple[Plan, str | None]
 class DeviceTrials:
     """What plans take on a device; `folder` keeps it. No new trial begins after `budget_s` seconds."""
 
-    name: str
+    backend: Backend
+    target: str
     folder: Path
     budget_s: float = math.inf
     clock: Callable[[], float] = time.monotonic
@@ -62,8 +62,7 @@ class DeviceTrials:
     is_complete: bool = True
 
     def __post_init__(self) -> None:
-        """Find the device, and read what an earlier search timed there."""
-        self.backend, self.target = backend_on(self.name)
+        """Read what an earlier search timed there."""
         self.known = dict(_read(self.path)) if self.path.exists() else {}
 
     @property
