@@ -50,8 +50,6 @@ def show(document: dict[str, Any]) -> None:
         ),
         "MB": "{size_mb:.3g}",
     }
-    device = document["measured"]["device"]
-    of_device: dict[str, Any] = {} if device is None else _of_device(device)
     columns: dict[str, Any] = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
@@ -59,7 +57,6 @@ def show(document: dict[str, Any]) -> None:
         "INT8 MACs %": "{int8_macs:.3g}",
         "ms": lambda row: _with_ends(row["cost_ms"], row["cost_interval_ms"]),
         "speed-up": lambda row: _with_ends(row["speedup"], row["speedup_interval"]),
-        **of_device,
         "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
         "KL": "{loss[kl]:.3g}",
         "drop": lambda row: _drop(row["loss"]),
@@ -76,10 +73,8 @@ def show(document: dict[str, Any]) -> None:
     if not document["complete"]:
         cut = "; ".join(document["missing"])
         note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
-    for text in device["warnings"] if device else ():
-        warning(f"the times of {device['on']} were disturbed: {text}")
-    if device and not device["complete"]:
-        note("note: --budget-minutes are over: the same command tries further plans")
+    if device := document["measured"]["device"]:
+        _show_device(device)
     for plan in _recommended(document):
         say(f"recommended: {plan['plan']}: {document['reason']}")
         say(f"to apply it: {plan['command']}")
@@ -110,17 +105,18 @@ def _with_ends(value: float, ends: Sequence[float]) -> str:
     return f"{value:.3g}" + ("" if low == high else f" ({low:.3g} to {high:.3g})")
 
 
-def _of_device(device: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of what a device took."""
-
-    def timed(row: dict[str, Any], figure: str, ends: str) -> str:
-        times = device["plans"].get(row["plan"])
-        return _with_ends(times[figure], times[ends]) if times else ""
-
-    return {
-        f"{device['on']} ms": lambda row: timed(row, "p50_ms", "p50_interval_ms"),
-        "over all INT8": lambda row: timed(row, "over_int8", "over_int8_interval"),
+def _show_device(device: dict[str, Any]) -> None:
+    columns: dict[str, Any] = {
+        "plan": "{plan}",
+        "p50 ms": lambda row: _with_ends(row["p50_ms"], row["p50_interval_ms"]),
+        "beside all INT8": lambda row: _with_ends(row["over_int8"], row["over_int8_interval"]),
     }
+    rows = [{"plan": name, **times} for name, times in device["plans"].items()]
+    print_table(rows, columns, f"times on {device['on']} ({device['hardware']})")
+    for text in device["warnings"]:
+        warning(f"the times of {device['on']} were disturbed: {text}")
+    if not device["complete"]:
+        note("note: --budget-minutes are over: the same command tries further plans")
 
 
 def _named(layers: list[str]) -> str:
@@ -332,10 +328,7 @@ def _show_tested(document: dict[str, Any]) -> None:
         low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
         interval = f"95 % interval {low:+.3g} to {high:+.3g}"
         times = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
-        device = document["measured"]["device"]
-        is_timed = device and {row["plan"] for row in _recommended(document)} & {*device["plans"]}
-        source = f"measured on {device['on']}" if is_timed else document["costs"]
-        speed = f"{beside['speed']:.3g} times as fast ({times}; {source})"
+        speed = f"{beside['speed']:.3g} times as fast ({times}; {beside['source']})"
         say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap

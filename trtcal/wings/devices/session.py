@@ -11,30 +11,16 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import Array, Feeds, Session
-from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.latency import Timing
 from trtcal.evidence.manifest import Build
 from trtcal.model import TensorSpec
 from trtcal.stats import Values
-from trtcal.wings.devices.arrays import REPORT, as_blob, packed, type_of, unpacked
+from trtcal.wings.devices.arrays import MALFORMED, REPORT, as_blob, packed, type_of, unpacked
 from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import Facts
 
 TITLES = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "trtexec": "TensorRT"}
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine on a device: the runtime that loads it, its digest, and the runtime's options.
-
-    `rounds` tells whether it rounds to float16 on a CPU.
-    """
-
-    runtime: str
-    digest: str
-    options: dict[str, Any]
-    rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,16 +33,19 @@ class Value:
 
 
 class DeviceSession(Session):
-    """An engine that a device runs; `device` is `@NAME`, `hardware` what computes, and with what."""
+    """An engine that a device runs; `device` is `@NAME`, `hardware` what computes, and with what.
+
+    `engine` has its `runtime`, its digest as `engine`, and the runtime's `options`.
+    """
 
     def __init__(
-        self, target: str, connection: Connection, facts: Facts, engine: Engine, build: Build
+        self, build: Build, connection: Connection, facts: Facts, engine: dict[str, Any]
     ) -> None:
         # Not that of ONNX Runtime: there is no session here.
-        self.device, self.is_gpu = target, facts.is_gpu
+        self.device, self.is_gpu = build.target, facts.is_gpu
         self.hardware = computing(facts)
         self.connection, self.engine = connection, engine
-        answer, _ = connection.call("open", self._about(), limit=0)
+        answer, _ = connection.call("open", engine, limit=0)
         self._inputs, self._outputs = (_values(answer.get(side)) for side in ("inputs", "outputs"))
         self._metadata = _texts(answer.get("metadata"))
         self._specs = {spec.name: spec for spec in build.outputs}
@@ -67,11 +56,7 @@ class DeviceSession(Session):
         self.ranks = {value.name: len(value.shape) or None for value in self._inputs}
         self.ranks |= {spec.name: len(spec.shape) for spec in build.inputs}
         self.firsts = {value.name: (value.shape or [None])[0] for value in self._outputs}
-        self.rounds = engine.rounds
-
-    def _about(self) -> dict[str, Any]:
-        engine = self.engine
-        return {"runtime": engine.runtime, "engine": engine.digest, "options": engine.options}
+        self.rounds = False
 
     def get_inputs(self) -> list[Value]:
         """Return its inputs."""
@@ -93,7 +78,7 @@ class DeviceSession(Session):
         """Run one batch there and return the outputs named, all without names."""
         chosen = [value.name for value in self._outputs] if names is None else list(names)
         described, data = packed(feeds)
-        fields = {**self._about(), "feeds": described, "outputs": chosen}
+        fields = {**self.engine, "feeds": described, "outputs": chosen}
         answer, data = self.connection.call("run", fields, data)
         outputs = unpacked(answer.get("outputs"), data)
         if list(outputs) != chosen:
@@ -123,15 +108,15 @@ class DeviceSession(Session):
             raise InputError(f"{what} on {self.device}", "give --batch 1")
         job = {
             "kind": "time",
-            **{name: self._about()[name] for name in ("runtime", "options")},
-            "engines": [session.engine.digest for session in sessions],
+            "runtime": self.engine["runtime"],
+            "options": self.engine["options"],
+            "engines": [session.engine["engine"] for session in sessions],
             "feeds": self.connection.upload(as_blob(runs[0])),
             "rounds": rounds,
             "cuda_graph": False,
             "nonce": secrets.token_hex(8),
         }
-        key = digest_bytes(canonical_json(job))
-        return timing_of(self.connection.job(job, key), rounds, len(sessions))
+        return timing_of(self.connection.job(job), rounds, len(sessions))
 
 
 def computing(facts: Facts) -> str:
@@ -148,7 +133,7 @@ def _values(described: Any) -> list[Value]:
             )
             for item in described
         ]
-    except (LookupError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise BackendError(f"the device describes an engine wrongly: {error}", REPORT) from error
 
 
@@ -180,7 +165,7 @@ def timing_of(result: Any, rounds: int, count: int) -> Timing:
             int(result["warm_up"]),
             tuple(map(str, result["warnings"])),
         )
-    except (LookupError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise BackendError(f"the device sent times that do not fit: {error}", REPORT) from error
 
 
