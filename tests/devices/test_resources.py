@@ -59,6 +59,7 @@ def one_error(capsys, *words):
     return err
 
 
+@SLOW
 def test_a_full_disk_is_one_error_and_its_files_stay_valid(here, capsys):
     usual = here('exec {python} "$@"') / "usual"
     succeed(capsys, *BUILD[:-1], "usual")
@@ -141,6 +142,7 @@ def state_of(user, key):
     return user.call("poll", {"key": key, "offset": 0})[0]["state"]
 
 
+@SLOW
 def test_an_update_between_build_and_run_names_both_versions_and_the_command(here, capsys):
     folder = here('exec {python} "$@"')
     conv_net(folder / "net.onnx")
