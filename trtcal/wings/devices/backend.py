@@ -136,7 +136,7 @@ class DeviceBackend(Backend):
         """Return whether it answers, and has what builds."""
         try:
             facts = self.connect().facts
-        except TrtcalError as error:
+        except (BackendError, InputError) as error:
             return Availability(False, None, error.message, error.hint)
         if facts.version is None:
             what = f"the device {self.target} has nothing that builds engines for its "
