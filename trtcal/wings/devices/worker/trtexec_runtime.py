@@ -23,7 +23,7 @@ from . import jobs
 from .frames import Fault
 from .power import open_meter
 from .runtimes import Tensor
-from .tensorrt_routes import cache_of_ranges, converted
+from .tensorrt_routes import cache_of_ranges, converted, write_file
 from .timing import order_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     words += [f"--exportLayerInfo={LAYERS}", *option_words(request, numbers)]
     if request.get("route", "qdq") != "qdq":
         cache = cache_of_ranges(str(version()), request["kind"], request.get("ranges") or {})
-        Path(folder, CACHE).write_bytes(cache)
+        write_file(folder, CACHE, cache)
     run(words, folder, log)
     if request.get("layer_times"):
         profiles = request.get("profiles") or [{}]
@@ -233,7 +233,7 @@ def fed_words(feeds: Mapping[str, Tensor], types: Mapping[str, str], folder: str
     """Write a batch to files, in the engine's types; return the options that load it."""
     pairs = []
     for number, (name, tensor) in enumerate(feeds.items()):
-        Path(folder, f"{number}.bin").write_bytes(converted(tensor, name, types.get(name)))
+        write_file(folder, f"{number}.bin", converted(tensor, name, types.get(name)))
         pairs.append(f"{quoted(name)}:{number}.bin")
     words = ["--loadInputs=" + ",".join(pairs)]
     return words + shape_words("shapes", {name: tensor.shape for name, tensor in feeds.items()})
