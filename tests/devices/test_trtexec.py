@@ -293,6 +293,15 @@ def test_a_cuda_graph_is_taken_only_where_it_was_asked_for(device, digits):
         assert "--useCudaGraph" not in without
 
 
+def test_clocks_that_move_are_a_warning(device, monkeypatch):
+    device.install("100300")
+    clocks = iter([1500.0, 1000.0])
+    monkeypatch.setattr(Meter, "clock_mhz", lambda self: next(clocks))
+    result = timed(device, 1, "A")
+    assert result["clocks_mhz"] == [1500.0, 1000.0]
+    assert "from 1500 to 1000 MHz" in result["warnings"][0]
+
+
 def test_fewer_runs_than_were_asked_for_are_an_error(device):
     device.install("8601", runs=1)
     with fails(Fault, "trtexec measured 1 runs, not 3"):

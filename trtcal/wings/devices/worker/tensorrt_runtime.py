@@ -135,12 +135,8 @@ def _build(
 def network_flags(trt: Any, typed: bool) -> int:
     """Return the bits of a network with explicit batch, strongly typed where that is asked for."""
     flag = trt.NetworkDefinitionCreationFlag
-    bits = 0
-    if version_of(trt) < (10, 0):
-        bits |= 1 << int(flag.EXPLICIT_BATCH)
-    if typed:
-        bits |= 1 << int(flag.STRONGLY_TYPED)
-    return bits
+    bits = 1 << int(flag.EXPLICIT_BATCH) if version_of(trt) < (10, 0) else 0
+    return bits | 1 << int(flag.STRONGLY_TYPED) if typed else bits
 
 
 def set_options(trt: Any, config: Any, request: Mapping[str, Any]) -> None:
@@ -238,14 +234,9 @@ def times_document(runs: Sequence[Sequence[tuple[str, float]]]) -> list[dict[str
     document: list[dict[str, Any]] = [{"count": len(runs)}]
     for column in zip(*runs):
         times = [ms for _, ms in column]
-        entry = {
-            "name": column[0][0],
-            "timeMs": sum(times),
-            "averageMs": statistics.mean(times),
-            "medianMs": statistics.median(times),
-            "percentage": 100 * sum(times) / total,
-        }
-        document.append(entry)
+        shares = {"timeMs": sum(times), "averageMs": statistics.mean(times)}
+        shares.update(medianMs=statistics.median(times), percentage=100 * sum(times) / total)
+        document.append(dict(shares, name=column[0][0]))
     return document
 
 

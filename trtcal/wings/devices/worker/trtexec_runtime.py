@@ -24,7 +24,7 @@ from .frames import Fault
 from .power import open_meter
 from .runtimes import Tensor
 from .tensorrt_routes import cache_of_ranges, converted, write_file
-from .timing import order_of
+from .timing import moved, order_of
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -300,7 +300,7 @@ def time(
         "energy_mj": [None] * len(paths),
         "clocks_mhz": [before, after] if before and after else None,
         "warm_up": 0,
-        "warnings": meter.warnings(),
+        "warnings": moved(before, after) + meter.warnings(),
     }
 
 
