@@ -3,32 +3,40 @@
 import fcntl
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
+from tests.cuda import stand_in
+from tests.fixtures import trtexec
 from tests.fixtures.commands import answer, refused, shows, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.quantized import calibrated
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.base import build
 from trtcal.backends.child import watching
-from trtcal.backends.options import BuildOptions
+from trtcal.backends.narrow_floats import is_narrow
+from trtcal.backends.options import BuildOptions, Route
 from trtcal.backends.registry import check_engine, find_backend, floated
 from trtcal.backends.sessions import run_session
-from trtcal.config import BuildConfig, Config, DeviceConfig, hardware_of
+from trtcal.config import BuildConfig, Config, DeviceConfig, configured_devices, hardware_of
+from trtcal.data import open_dataset
 from trtcal.documents import write_document
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.manifest import MANIFEST, read_build
 from trtcal.model import load_model
 from trtcal.quantization import Plan, quantize, write_quantized
 from trtcal.wings.devices.arrays import packed, unpacked
+from trtcal.wings.devices.backend import _batches
 from trtcal.wings.devices.session import timing_of
 
 VERSION = onnxruntime.__version__
@@ -91,6 +99,7 @@ def test_its_session_computes_what_the_local_one_does(scene):
     assert remote.hardware == f"CPU, ONNX Runtime {VERSION}"
 
 
+@SLOW
 def test_float16_is_rounded_there_as_here(scene, tmp_path):
     _, feeds, *_ = scene
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
@@ -187,7 +196,9 @@ def test_a_device_is_what_it_said_last(scene, here, monkeypatch):
     assert hardware_of("@here") == "cpu"
     assert BuildConfig(targets=("@here",)).rest_for(["@here"]) == "fp32"
     assert BuildConfig(targets=("@unknown",)).rest_for(["@unknown"]) == "fp16"
-    assert (floated(["@here", "sm89"]), floated(["@unknown", "sm89"])) == (("ConvTranspose",), ())
+    assert floated(["@here", "sm89"]) == ("ConvTranspose",)
+    with fails(InputError, "the device @unknown is not known"):
+        floated(["@unknown", "sm89"])
     assert (hardware_of("sm89"), hardware_of("@unknown")) == ("sm89", "@unknown")
 
 
@@ -197,8 +208,9 @@ def test_a_device_has_its_own_backend(scene, tmp_path):
         find_backend("onnxruntime", "@here")
     with fails(InputError, "the device @nowhere is not known"):
         find_backend(None, "@nowhere")
-    with fails(InputError, "'here,sm89' must be a name"):
-        find_backend(None, "@here,sm89")
+    for target in ("@here,sm89", "@slices", "@", "@a b"):
+        with fails(InputError, f"target {target!r} is not a device"):
+            find_backend(None, target)
     with fails(InputError, "no option --workspace"):
         made(model, "@here", tmp_path / "build", workspace_bytes=1 << 20)
 
@@ -289,3 +301,104 @@ def test_a_timing_is_read():
 def test_a_timing_of_another_form_is_refused(change):
     with fails(BackendError, "the device sent times that do not fit"):
         timing_of({**TIMED, **change}, 2, 1)
+
+
+def on_gpu(folder, digits):
+    """Return a device with a GPU and `trtexec` of a version: programs of tests in their places."""
+    home = folder / digits
+    home.mkdir()
+    calls = trtexec.install(home, digits)
+    stand_in.build(home)
+    python = home / "python"
+    variables = f'PATH="{home}:$PATH" LD_LIBRARY_PATH="{home}"'
+    python.write_text(f'#!/bin/sh\n{variables} exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return DeviceConfig("local:", str(python), folder=str(home / "files")), calls
+
+
+@pytest.fixture
+def gpu(here, tmp_path):
+    """A device `@gpu` with TensorRT 10.3, `@old` with 8.6.1, and the calls of their programs."""
+    devices = {name: on_gpu(tmp_path, d) for name, d in {"gpu": "100300", "old": "8601"}.items()}
+    Config(
+        devices={"here": here} | {name: device for name, (device, _) in devices.items()}
+    ).in_use()
+    yield {name: calls for name, (_, calls) in devices.items()}
+    Config(devices={"here": here}).in_use()
+
+
+def doubled(path):
+    """A model of which the program of the tests knows the output: two times the input."""
+    node = make_node("Add", ["a:x", "a:x"], ["y"], "double")
+    ends = [make_tensor_value_info(name, TensorProto.FLOAT, (1, 3)) for name in ("a:x", "y")]
+    graph = make_graph([node], "g", ends[:1], ends[1:])
+    path.write_bytes(
+        make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+    return load_model(path)
+
+
+def test_a_device_with_a_gpu_builds_runs_and_times_by_trtexec(gpu, tmp_path):
+    """Not TensorRT: a program that takes trtexec's options and writes its files."""
+    model = doubled(tmp_path / "double.onnx")
+    result = made(model, "@gpu", tmp_path / "build", layer_times=True)
+    assert (result.backend, result.backend_version) == ("tensorrt", "10.3.0")
+    assert re.fullmatch(r"Imaginary GTX 1 \(sm\d\d\)", result.gpu)
+    assert not result.is_for_cpu
+    assert result.engine.read_bytes() == b"engine of " + model.path.read_bytes()
+    assert [layer.name for layer in result.layers] == ["conv"]
+    assert {"layers.json", "layer-times.json"} <= {path.name for path in result.folder.iterdir()}
+    assert "--stronglyTyped" in result.command
+    assert hardware_of("@gpu") == result.gpu[-5:-1]
+    session = check_engine(result.folder, model=model).open()
+    assert (session.hardware, session.is_gpu) == (f"{result.gpu}, TensorRT 10.3.0", True)
+    feeds = {"a:x": np.float32([[1.0, -2.5, 3.0]])}
+    (output,) = run_session(session, ["y"], feeds)
+    np.testing.assert_array_equal(output, 2 * feeds["a:x"])
+    timing = session.time([session, session], feeds, 4)
+    assert timing.times_ms.shape == timing.compute_ms.shape == (4, 2, 2)
+    assert (timing.times_ms > timing.compute_ms).all()
+
+
+@SLOW
+def test_the_request_is_for_the_version_of_the_device(gpu, tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    write_quantized(tmp_path / "fp16.onnx", quantize(model, calibration, Plan("fp16")))
+    narrow = load_model(tmp_path / "fp16.onnx")
+    for name in ("gpu", "old"):
+        made(narrow, f"@{name}", tmp_path / name)
+    words = {name: json.loads(calls.read_text().splitlines()[0]) for name, calls in gpu.items()}
+    assert "--stronglyTyped" in words["gpu"]
+    assert ("--fp16" in words["old"], "--fp16" in words["gpu"]) == (True, False)
+    sent = {name: (tmp_path / name / "engine.plan").read_bytes() for name in gpu}
+    kinds = {name: onnx.load_from_string(data[len("engine of ") :]) for name, data in sent.items()}
+    has = {name: is_narrow(proto) for name, proto in kinds.items()}
+    assert has == {"gpu": True, "old": False}  # the parser of 8.6 gets float32
+
+
+@SLOW
+def test_an_engine_of_an_older_tensorrt_is_refused(gpu, tmp_path):
+    result = made(doubled(tmp_path / "double.onnx"), "@gpu", tmp_path / "build")
+    devices = configured_devices()
+    Config(devices={**devices, "gpu": devices["old"]}).in_use()
+    with fails(InputError, "tensorrt 10.3.0 of @gpu", "which has 8.6.1 now") as caught:
+        check_engine(result.folder)
+    assert "trtcal build" in caught.value.hint
+
+
+@SLOW
+def test_a_device_without_what_builds_says_so(gpu, tmp_path):
+    home = tmp_path / "100300"
+    (home / "trtexec").unlink()
+    with fails(BackendError, "@gpu", "nothing that builds", hint="trtcal device check gpu"):
+        made(doubled(tmp_path / "double.onnx"), "@gpu", tmp_path / "build")
+
+
+def test_the_builder_is_fed_whole_batches_in_its_types(scene, tmp_path):
+    model, *_ = scene
+    route = Route("calibrator", data=tmp_path / "data.npz")
+    settings = route.to_request(model.inputs, {"x": ((1, 3, 8, 8), (4, 3, 8, 8), (4, 3, 8, 8))})
+    data = open_dataset({"x": np.ones((10, 3, 8, 8), np.float32)}, model)
+    batches = list(_batches(data, settings))
+    assert [batch["x"].shape for batch in batches] == [(4, 3, 8, 8)] * 2
+    assert batches[0]["x"].dtype == np.float32

@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.commands import answer, refused, run, shows, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
@@ -81,7 +82,7 @@ def test_devices_of_trtcal_toml_come_first_and_stay_there(place, capsys):
 )
 def test_a_host_that_ssh_could_misread_is_refused(host, place, capsys):
     status, _, err = run(capsys, "device", "add", "board", "--", host)
-    assert (status, "'host' must be a host such as" in err) == (2, True), err
+    assert (status, "host' must be a host such as" in err) == (2, True), err
     with fails(InputError, "devices.board.host"):
         parse_config(f"[devices.board]\nhost = {json.dumps(host)}\n", place / "trtcal.toml")
     assert not state_path("devices.json").exists()
@@ -205,6 +206,7 @@ def test_check_names_what_an_update_made_stale_and_the_command(old, capsys):
     shows(succeed(capsys, "device", "check", "board"), "alone", "trtcal run net.toml")
 
 
+@SLOW
 def test_a_new_driver_makes_stale_too(old, place, capsys):
     measured = {**old.measured, "device": {**old.measured["device"], "driver": "535.1"}}
     folder = place / "here" / "fresh"

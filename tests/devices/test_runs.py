@@ -15,11 +15,11 @@ from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import BackendError
 from trtcal.evaluate.comparison import Comparison, warnings
-from trtcal.evaluate.search.on_device import DeviceTrials
 from trtcal.evaluate.search.pipeline import SearchOptions
 from trtcal.evidence.manifest import read_build
 from trtcal.pipeline import run
-from trtcal.wings.devices.backend import DeviceBackend
+from trtcal.wings.devices.backend import DeviceBackend, device_backend
+from trtcal.wings.devices.trials import DeviceTrials
 
 DIGITS = SAMPLES / "digits"
 PROJECT = f"""
@@ -106,6 +106,7 @@ def configured(folder, targets, methods):
     return read_config(folder / "run.toml")
 
 
+@SLOW
 def test_what_has_no_engine_there_is_compared_by_its_model_and_says_so(here, monkeypatch):
     """The first device judges; the second has times of what was built there."""
     build_in = DeviceBackend.build_in
@@ -130,6 +131,7 @@ def test_what_has_no_engine_there_is_compared_by_its_model_and_says_so(here, mon
     assert "int8-minmax: it has no engine" not in said
 
 
+@SLOW
 def test_an_interrupted_run_builds_nothing_again(here, monkeypatch):
     config = configured(here, ["@here"], ["minmax"])
     built, build_in = [], DeviceBackend.build_in
@@ -167,13 +169,14 @@ def test_models_are_compared_on_a_device(here, capsys):
     assert Comparison.read(here / "mixed.json").rows[1].latency.on == "@here"
 
 
+@SLOW
 def test_engines_of_a_device_are_tested_against_each_other(here, capsys):
     succeed(capsys, "build", "int8.onnx", "--target", "@here", "-o", "int8-here")
     words = ("ab", "net.onnx", "int8-here", "--data", "data.npz", "--limit", "sqnr_db >= 1")
     words += ("--limit", "speedup >= 0.0001", "--allow-undecided")
     document = answer(capsys, *words, "--on", "here", "--reference", "net.onnx")
     latency = document["measured"]["latency"]
-    assert latency["on"] == "@here"
+    assert latency["on"] == "CPU @here"
     assert latency["blocks"] >= 40
 
 
@@ -182,7 +185,8 @@ def searched(here):
     """Return what searches on the device, with time for the plans of the front; and edits its file."""
 
     def search():
-        device = DeviceTrials("here", here / "search", 1.5, itertools.count().__next__)
+        place = (device_backend("@here"), "@here", here / "search")
+        device = DeviceTrials(*place, 1.5, itertools.count().__next__)
         settings = SearchOptions(improve="off", device=device)
         result = trtcal.search("net.onnx", "calibration.json", "data.npz", (), settings, "search")
         return result.found, device

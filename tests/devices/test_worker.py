@@ -4,8 +4,10 @@ import ast
 import fcntl
 import os
 import re
+import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests.fixtures.local_device import (
     endless,
     here,
     old_python,
+    outer,
     relu,
     time_of,
     until,
@@ -27,7 +30,7 @@ from tests.fixtures.slow import SLOW
 from trtcal.documents.digests import digest_bytes
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.wings.devices import worker
-from trtcal.wings.devices.worker import lock
+from trtcal.wings.devices.worker import jobs, lock
 from trtcal.wings.devices.worker.frames import Fault
 
 __all__ = ["here"]
@@ -127,6 +130,24 @@ def test_a_damaged_part_is_sent_again_and_never_taken_for_the_file(here):
         assert connection.download(digest, len(data)) == data
 
 
+def test_a_file_that_another_connection_finishes_meanwhile_is_there(here):
+    data, answers = os.urandom(1000), []
+    with here.connect() as connection:
+        put(connection, data, 0, data[:600])
+        (part,) = Path(here.folder, "blobs").iterdir()
+        thread = threading.Thread(target=lambda: answers.append(put(connection, data, 600, data)))
+        with part.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            thread.start()
+            while str(part) not in here.opened():
+                time.sleep(0.01)
+            file.write(data[600:])
+            part.rename(part.with_suffix(""))
+        thread.join()
+        assert answers == [1000]
+        assert connection.download(digest_bytes(data), 1000) == data
+
+
 @pytest.mark.parametrize("name", ["../../x", "sha256:" + "0" * 63 + "/", "sha256:" + "A" * 64, 5])
 def test_a_digest_is_no_path(here, name):
     with here.connect() as connection, pytest.raises(InputError, match="a digest is"):
@@ -162,6 +183,12 @@ def test_no_memory_is_an_error_that_says_so(here, tmp_path):
         with pytest.raises(ResourceError, match="no memory left"):
             connection.call("has", {"digests": []}, bytes(800 << 20))
         assert connection.call("has", {"digests": []})[0]["missing"] == []
+        connection.close()
+        limited(here, tmp_path, "-v 4000000")
+        about = {"runtime": "onnxruntime", "engine": connection.upload(outer())}
+        feeds = [{"name": "x", "dtype": "float32", "shape": [40_000, 1]}]
+        with pytest.raises(ResourceError, match="no memory left"):  # 6 GB of output
+            connection.call("run", {**about, "feeds": feeds}, bytes(160_000))
 
 
 # Jobs.
@@ -202,7 +229,7 @@ def test_the_same_key_is_one_job_whose_result_stays(here):
 
 
 @SLOW
-def test_a_failed_job_says_why_and_its_key_starts_anew(here):
+def test_a_failed_job_says_why_and_its_key_starts_again(here):
     with here.connect() as connection:
         broken, good = connection.upload(b"no model"), connection.upload(relu())
         with pytest.raises(BackendError, match="cannot load the model"):
@@ -222,7 +249,7 @@ def start(here, connection, key=KEY):
         time.sleep(0.01)
 
 
-def test_a_killed_job_is_failed_and_the_same_key_starts_it_anew(here):
+def test_a_killed_job_is_failed_and_the_same_key_starts_it_again(here):
     with here.connect() as connection:
         start(here, connection)
         assert here.kill("/jobs/") == 2
@@ -241,7 +268,7 @@ def test_a_killed_job_is_failed_and_the_same_key_starts_it_anew(here):
         (signal.SIGKILL, "resource", "killed, as systems do when memory runs out"),
     ],
 )
-def test_a_crash_of_the_runtime_is_told_from_a_lack_of_memory(here, number, kind, what):
+def test_a_crash_of_the_runtime_differs_from_a_lack_of_memory(here, number, kind, what):
     with here.connect() as connection:
         start(here, connection)
         os.kill(max(here.processes("/jobs/")), number)
@@ -286,9 +313,20 @@ def test_a_job_is_cancelled_while_it_runs_and_while_it_waits(here):
             connection.call("cancel", {"key": key})
             assert "cancelled" in until(connection, key, "failed")["error"]["message"]
         assert here.processes("/jobs/") == []
+        assert connection.job(time_of(connection, relu()), KEY)["warm_up"] > 0
 
 
 # The lock, and what is left.
+
+
+def is_free(file):
+    """Tell whether nobody has the lock of a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return True
 
 
 @SLOW
@@ -320,6 +358,9 @@ def test_a_run_waits_while_a_job_has_the_device(here):
             worker.frames.write_frame(
                 channel.requests, {**about, "op": "run", "id": channel.number}, [array.tobytes()]
             )
+            with open(lock.lock_path() + lock.GATE, "ab") as gate:
+                while is_free(gate):
+                    assert not select.select([channel.answers], [], [], 0.01)[0]
             assert other.call("jobs")[0]["jobs"] == []  # it does not wait
         assert channel._answer(1 << 20)["ok"]
 
@@ -365,6 +406,20 @@ def test_clean_says_which_job_runs_and_leaves_nothing(here, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_program_of_a_job_has_the_device_as_long_as_it_lives(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(tmp_path / "lock"))
+    started = []
+    with lock.turn("build") as handle:
+        monkeypatch.setattr(jobs, "_locks", [handle])
+        program = ["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo $!; exit 3"]
+        assert jobs.run_program(program, str(tmp_path), started.append) == 3
+    with pytest.raises(Fault, match="in use"), lock.turn("time", wait_s=0.0):
+        pass
+    os.kill(int(started[0]), signal.SIGKILL)
+    with lock.turn("time"):
+        pass
+
+
 @SLOW
 def test_clean_leaves_the_files_of_others(here):
     with here.connect() as connection:
@@ -372,5 +427,5 @@ def test_clean_leaves_the_files_of_others(here):
         Path(here.folder, "theirs.txt").write_text("theirs")
         connection.call("clean")
         assert os.listdir(here.folder) == ["theirs.txt"]
-        connection.upload(b"ours")  # it begins anew
+        connection.upload(b"ours")  # it begins again
         assert len(os.listdir(here.folder)) == 3

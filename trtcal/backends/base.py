@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from trtcal.backends.bisection import bisect, names_node
 from trtcal.backends.options import CACHE, QDQ, BuildOptions, check_shapes, with_sizes
@@ -175,6 +176,10 @@ class Backend(ABC):
             f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run"
         )
         raise InputError(what, "compare ONNX models or onnxruntime builds")
+
+    def trials(self, target: str, folder: Path, budget_s: float) -> Any:
+        """Return what times the plans of a search on a device, kept in a folder."""
+        raise InputError(f"{target} is no device", "`trtcal device list` shows those known")
 
     def plugins(self) -> set[str]:
         """Return the plug-ins that its runtime has here, as a build names them."""
@@ -345,7 +350,7 @@ def _covered(build: Build, model: Model, options: BuildOptions) -> Build:
     fixed = {spec.name for spec in model.inputs if any(isinstance(n, int) for n in spec.shape[:1])}
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: shape if name in fixed else (1, *shape[1:]) for name, shape in usual.items()}
-    if build.is_cpu:  # what its kernels run in float says nothing of TensorRT
+    if build.is_for_cpu:  # what its kernels run in float says nothing of TensorRT
         return replace(build, coverage=asked_coverage(model, sizes))
     return replace(build, coverage=built_coverage(model, build.outcomes, sizes))
 

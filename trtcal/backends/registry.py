@@ -85,6 +85,7 @@ def floated(targets: Collection[str]) -> tuple[str, ...]:
 
 def _building(target: str) -> str:
     if is_device(target):
+        device_backend(target)
         return OnnxRuntime.name if hardware_of(target) == "cpu" else TensorRT.name
     return _claiming(target)
 

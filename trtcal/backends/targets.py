@@ -19,7 +19,7 @@ from typing import Any
 import onnxruntime
 
 from trtcal.backends.cuda import LIBRARY
-from trtcal.config import check_device_name, is_device
+from trtcal.config import DEVICE_NAME, is_device
 from trtcal.errors import InputError
 from trtcal.evidence.layers.roofline import GPUS, capability_of
 
@@ -42,7 +42,9 @@ def canonical(target: str) -> str:
     `InputError` with the nearest names if a part of it is none that is known. A device stays as it is.
     """
     if is_device(target):
-        check_device_name(target[1:])
+        if not DEVICE_NAME.fullmatch(target[1:]):
+            hint = "use `@NAME`, one device for each --target: `trtcal device list` has the names"
+            raise InputError(f"target {target!r} is not a device", hint)
         return target
     return ",".join(map(_canonical, target.split(",")))
 

@@ -65,7 +65,7 @@ class Ab(
             (self.candidate, f"B {self.candidate.stem}"),
         ]
         if self.on:
-            baseline, candidate = open_on(self.on, sources, dataset, self.trust)
+            baseline, candidate = open_on(self.on, sources, model, dataset, self.trust)
         else:
             baseline, candidate = (open_variant(*each, self.trust, model) for each in sources)
         slices, against = self.slices, self.reference
@@ -102,7 +102,8 @@ command = Ab.command()
 def show(result: ABTest) -> None:
     """Print the comparisons, the limits and the verdict."""
     say(*result.task.lines)
-    title = f"{result.seen} of {result.samples} samples of {result.dataset_name}"
+    on = f"; times of {result.timing.on}" if result.timing and result.timing.on else ""
+    title = f"{result.seen} of {result.samples} samples of {result.dataset_name}{on}"
     columns: Columns = {
         "figure": "{name}",
         result.baseline: "{baseline:.5g}",

@@ -98,7 +98,8 @@ class BuildEngine(
         from trtcal.model import load_model
         from trtcal.quantization.qdq import asked_precisions
 
-        named = self.targets or (() if self.backend else self.config.build.targets)
+        targets = self.config.build.targets  # which makes its devices known
+        named = self.targets or (() if self.backend else targets)
         places = [find_backend(self.backend, target) for target in named or (None,)]
         model = load_model(self.model)
         precisions = set(asked_precisions(model.proto).values())

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
-    from trtcal.evaluate.variants import Crashes, Variant
     from trtcal.model import Model
 
 GROUPS_SHOWN, SAMPLES_SHOWN, TENSORS_SHOWN = 8, 5, 30
@@ -193,6 +192,7 @@ class Compare(
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import compare, with_layers
+        from trtcal.evaluate.on_device import open_compared
         from trtcal.evaluate.overflow import cure_in
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.limits import BROKEN, HOLDS, UNDECIDED, overall, require
@@ -201,7 +201,9 @@ class Compare(
 
         model = load_model(self.reference)
         dataset = self.open_data(model, self.config.evaluation)
-        first, others, crashes = self._open(model, dataset)
+        paths = (self.reference, *self.variants, *([self.beside] if self.beside else []))
+        sources = [(path, None) for path in paths]
+        first, others, crashes = open_compared(sources, model, dataset, self.on, self.trust)
         settings = replace(_settings(self, model, dataset), crashes=crashes)
         crashed = {name for name, _ in crashes}
         if self.beside and self.beside.stem not in crashed:
@@ -236,19 +238,6 @@ class Compare(
             require(every, hint, states)
         if crashes:
             raise crashes[0][1]
-
-    def _open(self, model: Model, dataset: Dataset) -> tuple[Variant, list[Variant], Crashes]:
-        """Return the reference, the variants and those that crash, here or on the device."""
-        from trtcal.evaluate.on_device import compared_on
-        from trtcal.evaluate.variants import open_candidates, open_variant
-
-        paths = (*self.variants, *([self.beside] if self.beside else []))
-        if self.on:
-            sources = [(path, None) for path in (self.reference, *paths)]
-            first, *others = compared_on(self.on, sources, dataset, self.trust)
-            return first, others, ()
-        first = open_variant(self.reference, trust=self.trust, reference=model)
-        return first, *open_candidates(paths, self.trust, model)
 
 
 command = Compare.command()
@@ -294,8 +283,8 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
-    if (latency := comparison.rows[0].latency).on:
-        title += f"; times of {latency.where} ({latency.hardware})"
+    if comparison.rows[0].latency.on:
+        title += f"; times of {comparison.rows[0].times[0].gpu}"
     print_table(comparison.rows, columns, title, "-")
     _show_outputs(comparison)
     by_variant = judge_variants(comparison).values()

@@ -7,6 +7,7 @@ from typing import Any
 from trtcal.cli.options import JsonOptions
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import __version__
+from trtcal.extensions import DEVICES, entry_points
 
 
 class Doctor(JsonOptions, example="trtcal doctor --json"):
@@ -57,6 +58,8 @@ def _show(document: dict[str, Any]) -> None:
         ),
     }
     print_table(document["targets"].items(), columns, "--target")
+    if entry_points(DEVICES):
+        say("devices: `trtcal device list` shows the machines where engines are built by ssh")
     say("calibrators: " + ", ".join(document["calibrators"]))
     packages = document["packages"].items()
     say("packages: " + ", ".join(f"{name} {version or '-'}" for name, version in packages))

@@ -23,6 +23,7 @@ from trtcal.cli.options import (
     option,
 )
 from trtcal.cli.output import note, print_table, progress, remark, say, show_coverage, warning
+from trtcal.config import hardware_of
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
 from trtcal.limits import BROKEN, UNDECIDED, Judgement, Limit, parse_limits, require
@@ -30,7 +31,6 @@ from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
-    from trtcal.evaluate.search.on_device import DeviceTrials
     from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
 
@@ -50,8 +50,6 @@ def show(document: dict[str, Any]) -> None:
         ),
         "MB": "{size_mb:.3g}",
     }
-    device = document["measured"]["device"]
-    of_device: dict[str, Any] = {} if device is None else _of_device(device)
     columns: dict[str, Any] = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
@@ -59,7 +57,6 @@ def show(document: dict[str, Any]) -> None:
         "INT8 MACs %": "{int8_macs:.3g}",
         "ms": lambda row: _with_ends(row["cost_ms"], row["cost_interval_ms"]),
         "speed-up": lambda row: _with_ends(row["speedup"], row["speedup_interval"]),
-        **of_device,
         "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
         "KL": "{loss[kl]:.3g}",
         "drop": lambda row: _drop(row["loss"]),
@@ -76,8 +73,8 @@ def show(document: dict[str, Any]) -> None:
     if not document["complete"]:
         cut = "; ".join(document["missing"])
         note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
-    if device and not device["complete"]:
-        note("note: --budget-minutes are over: the same command tries further plans")
+    if device := document["measured"]["device"]:
+        _show_device(device)
     for plan in _recommended(document):
         say(f"recommended: {plan['plan']}: {document['reason']}")
         say(f"to apply it: {plan['command']}")
@@ -108,17 +105,18 @@ def _with_ends(value: float, ends: Sequence[float]) -> str:
     return f"{value:.3g}" + ("" if low == high else f" ({low:.3g} to {high:.3g})")
 
 
-def _of_device(device: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of what a device took."""
-
-    def timed(row: dict[str, Any], figure: str, ends: str) -> str:
-        times = device["plans"].get(row["plan"])
-        return _with_ends(times[figure], times[ends]) if times else ""
-
-    return {
-        f"{device['on']} ms": lambda row: timed(row, "p50_ms", "p50_interval_ms"),
-        "over all INT8": lambda row: timed(row, "over_int8", "over_int8_interval"),
+def _show_device(device: dict[str, Any]) -> None:
+    columns: dict[str, Any] = {
+        "plan": "{plan}",
+        "p50 ms": lambda row: _with_ends(row["p50_ms"], row["p50_interval_ms"]),
+        "beside all INT8": lambda row: _with_ends(row["over_int8"], row["over_int8_interval"]),
     }
+    rows = [{"plan": name, **times} for name, times in device["plans"].items()]
+    print_table(rows, columns, f"times on {device['on']} ({device['hardware']})")
+    for text in device["warnings"]:
+        warning(f"the times of {device['on']} were disturbed: {text}")
+    if not device["complete"]:
+        note("note: --budget-minutes are over: the same command tries further plans")
 
 
 def _named(layers: list[str]) -> str:
@@ -161,8 +159,10 @@ class Search(
     """
 
     data: Path | None = option("Data that plans are judged on.")
-    precision: Literal["fp16", "fp32"] = option(
-        "Precision of what stays in float.", "--rest", default="fp16", formerly="--float"
+    precision: Literal["fp16", "fp32"] | None = option(
+        "Precision of what stays in float.  [default: fp16, on the CPU of a device fp32]",
+        "--rest",
+        formerly="--float",
     )
     precisions: str = option(
         f"Precisions to choose from, besides float: of {', '.join(NARROW)}, or all that the "
@@ -328,10 +328,7 @@ def _show_tested(document: dict[str, Any]) -> None:
         low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
         interval = f"95 % interval {low:+.3g} to {high:+.3g}"
         times = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
-        device = document["measured"]["device"]
-        is_timed = device and {row["plan"] for row in _recommended(document)} & {*device["plans"]}
-        source = f"measured on {device['on']}" if is_timed else document["costs"]
-        speed = f"{beside['speed']:.3g} times as fast ({times}; {source})"
+        speed = f"{beside['speed']:.3g} times as fast ({times}; {beside['source']})"
         say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
@@ -345,11 +342,15 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
 
-    gpu = options.gpu or _gpu_of(options.target, options.config.build.targets)
+    device = _trials(options)
+    hardware = hardware_of(device.target) if device else None
+    is_cpu = hardware == "cpu"
+    target = options.target or (None if is_cpu else hardware)
+    gpu = options.gpu or _gpu_of(target, options.config.build.targets)
     return SearchOptions(
         Limits(parse_limits(options.limits)),
         gpu,
-        options.precision,
+        options.precision or ("fp32" if is_cpu else "fp16"),
         options.samples,
         options.evaluate,
         options.plans,
@@ -361,15 +362,17 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
         precisions=_precisions(options, gpu),
         goal=options.goal,
         improve="off" if options.optimizations else options.improve,
-        device=_trials(options),
+        device=device,
     )
 
 
-def _trials(options: Search) -> DeviceTrials | None:
-    from trtcal.evaluate.search.on_device import DeviceTrials
+def _trials(options: Search) -> Any:
+    from trtcal.evaluate.on_device import backend_on
 
-    budget_s = 60 * options.budget_minutes
-    return DeviceTrials(options.on, options.output, budget_s) if options.on else None
+    if options.on is None:
+        return None
+    backend, target = backend_on(options.on)
+    return backend.trials(target, options.output, 60 * options.budget_minutes)
 
 
 def _precisions(options: Search, gpu: str) -> tuple[str, ...]:

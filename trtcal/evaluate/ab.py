@@ -47,7 +47,7 @@ ANALYSES = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """The blocks, and what one run was: samples in it, and the device, "" for this machine."""
+    """The blocks, and what one run was: samples in it, and the device, "CPU @NAME" or "@NAME"."""
 
     blocks: Blocks
     batch: int
@@ -287,10 +287,10 @@ class InterimAnalyses:
 def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:
     feeds = next(dataset.batches(batch))
     sessions: list[Any] = [variant.timed or variant.session for variant in (baseline, candidate)]
-    device = sessions[0].device
+    device, samples = sessions[0].device, len(next(iter(feeds.values())))
     if device:
-        blocks = rounds_on_device(sessions, feeds, FIRST_ROUNDS, WIDTH)[1][1]
-    else:
-        runs = [partial(run_session, session, None, feeds) for session in sessions]
-        blocks = time_rounds(runs)[1]
-    return Timing(blocks, len(next(iter(feeds.values()))), device)
+        where = device if sessions[0].is_gpu else f"CPU {device}"
+        blocks = rounds_on_device(sessions, feeds, FIRST_ROUNDS, WIDTH)[1]
+        return Timing(blocks[1], samples, where)
+    runs = [partial(run_session, session, None, feeds) for session in sessions]
+    return Timing(time_rounds(runs)[1], samples)

@@ -11,9 +11,19 @@ from trtcal.backends.registry import find_backend
 from trtcal.data import Dataset, size_ranges
 from trtcal.documents import Workplace
 from trtcal.errors import BackendError
-from trtcal.evaluate.variants import Variant, open_engine, open_variant, timed_as
-from trtcal.model import load_model
+from trtcal.evaluate.variants import (
+    Crashes,
+    Variant,
+    open_candidates,
+    open_engine,
+    open_variant,
+    timed_as,
+)
+from trtcal.model import Model, load_model
 from trtcal.model.loaders import is_model
+
+Source = tuple[Path, str | None]
+"""The path of a model or a build, and its name; None for that of the file."""
 
 
 def backend_on(name: str) -> tuple[Backend, str]:
@@ -25,15 +35,14 @@ def backend_on(name: str) -> tuple[Backend, str]:
 
 
 def open_on(
-    name: str, sources: Sequence[tuple[Path, str | None]], data: Dataset, trust: bool = False
+    name: str, sources: Sequence[Source], first: Model, data: Dataset, trust: bool = False
 ) -> Iterator[Variant]:
     """Build models on a device, for samples of these data, and open their engines.
 
-    `sources` are paths with names; the first is a model. A build folder is opened as it is. What the
-    device has built before is found there by its digest.
+    A build folder is opened as it is, if it fits the first model. What the device has built before is
+    found there by its digest.
     """
     backend, target = backend_on(name)
-    first = load_model(sources[0][0])
     for path, known_as in sources:
         if not is_model(path):
             yield open_variant(path, known_as, trust, first)
@@ -45,9 +54,16 @@ def open_on(
             yield open_engine(Path(folder), path, known_as)
 
 
-def compared_on(
-    name: str, sources: Sequence[tuple[Path, str | None]], data: Dataset, trust: bool = False
-) -> list[Variant]:
-    """Return a reference, computed in FP32 here and timed on a device, and variants opened there."""
-    engine, *others = open_on(name, sources, data, trust)
-    return [timed_as(engine, sources[0][0]), *others]
+def open_compared(
+    sources: Sequence[Source], first: Model, data: Dataset, on: str | None, trust: bool = False
+) -> tuple[Variant, list[Variant], Crashes]:
+    """Return a reference, variants, and those that crash; on a device, where one is named.
+
+    The reference is computed here in any case, in FP32.
+    """
+    if on:
+        engine, *others = open_on(on, sources, first, data, trust)
+        return timed_as(engine, sources[0][0]), others, ()
+    paths, names = [path for path, _ in sources[1:]], [name for _, name in sources[1:]]
+    reference = open_variant(*sources[0], trust, first)
+    return reference, *open_candidates(paths, trust, first, names)

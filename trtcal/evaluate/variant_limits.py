@@ -173,7 +173,8 @@ def _no_time(limit: Limit, row: Row, reference: Row) -> str:
         where = time.latency.where
         return f"FP32 was not measured on {where}" if has_value else f"{where} does not report it"
     small = f"{time.kernels} kernels are too small to estimate, launch time decides"
-    what = small if time.too_small else "an estimate does not give it"
+    what = "a measurement" if time.is_measured else "an estimate"
+    what = small if time.too_small else f"{what} does not give it"
     return f"{what}; measure it on {time.target}"
 
 

@@ -69,7 +69,9 @@ class Variant:
 
     def coverage(self, sizes: Mapping[str, Shape]) -> Coverage | None:
         """Return how much of the compute is in INT8 for inputs of these shapes, None if unknown."""
-        return self.built if self.source is None else asked_coverage(self.source, sizes)
+        if self.built or self.source is None:
+            return self.built
+        return asked_coverage(self.source, sizes)
 
     def runner(self, names: Sequence[str]) -> Run:
         """Return what runs it for the outputs named."""

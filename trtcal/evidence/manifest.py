@@ -31,6 +31,15 @@ RECORD = b'{"seconds": '
 INSPECTED, LAYER_TIMES = "layers.json", "layer-times.json"
 
 
+def runs_on_cpu(backend: str, target: str) -> bool:
+    """Whether a backend builds for a CPU: ONNX Runtime on a device (`@NAME`) does, as on this machine.
+
+    >>> runs_on_cpu("onnxruntime", "@pi"), runs_on_cpu("tensorrt", "@orin"), runs_on_cpu("", "cuda")
+    (True, False, False)
+    """
+    return target == "cpu" or (backend == "onnxruntime" and is_device(target))
+
+
 @dataclass(frozen=True)
 class Build:
     """A built engine, with its layers and the precision that each node asked for and got.
@@ -66,9 +75,9 @@ class Build:
     coverage: Coverage | None = None
 
     @property
-    def is_cpu(self) -> bool:
-        """Whether the engine runs on a CPU, here or on a device."""
-        return self.target == "cpu" or (is_device(self.target) and self.gpu is None)
+    def is_for_cpu(self) -> bool:
+        """Whether ONNX Runtime's CPU kernels run it, here or on a device: no evidence on TensorRT."""
+        return runs_on_cpu(self.backend, self.target)
 
     @property
     def engine(self) -> Path:

@@ -35,14 +35,14 @@ from trtcal.evaluate.ab import ab_test as test
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
-from trtcal.evaluate.on_device import compared_on
+from trtcal.evaluate.on_device import open_compared
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
 from trtcal.evaluate.search.sensitivity import Sampling, Sensitivities, measure_sensitivities
 from trtcal.evaluate.tasks import TaskReader
-from trtcal.evaluate.variants import Crashes, open_candidates, open_variant
+from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.diagnosis import build_diagnosis
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.evidence.log.reader import events_of_file
@@ -392,13 +392,7 @@ def compare(
     sources: list[Named] = [(_name(reference) or "FP32", reference), *_named(variants)]
     dataset = open_data(data, loaded)
     with _written(sources) as written:
-        if on:
-            first, *candidates = compared_on(on, written, dataset)
-            crashes: Crashes = ()
-        else:
-            first = open_variant(*written[0])
-            paths, names = [path for path, _ in written[1:]], [name for _, name in written[1:]]
-            candidates, crashes = open_candidates(paths, names=names)
+        first, candidates, crashes = open_compared(written, loaded, dataset, on)
         checker = EvaluationCheck(loaded, dataset)
         question = CollectSettings(task=task, outputs=tuple(outputs), checker=checker)
         options = CompareSettings(batch, rounds, question, crashes=crashes)

@@ -69,17 +69,16 @@ class Engines:
 
     def timed(self, comparison: Comparison, variants: Sequence[Path], data: Dataset) -> Comparison:
         """Return the comparison with times on the devices after the first one."""
-        known = {path.stem: path for path in (self.model, *variants)}
+        paths = {path.stem: path for path in (self.model, *variants)}
         for device in self.devices[1:]:
-            opened = {row.name: self.open(known[row.name], device) for row in comparison.rows}
+            opened = {row.name: self.open(paths[row.name], device) for row in comparison.rows}
             sessions: dict[str, Any] = {name: it.session for name, it in opened.items() if it}
             feeds, rounds = next(data.batches(comparison.batch)), self.config.evaluation.rounds
             samples = len(next(iter(feeds.values())))
             latencies = measure_on_device([*sessions.values()], feeds, samples, rounds or ROUNDS)
-            times = dict(zip(sessions, map(of_latency, latencies), strict=True))
+            known = dict(zip(sessions, zip(map(of_latency, latencies)), strict=True))
             rows = (
-                replace(row, times=(*row.times, times[row.name])) if row.name in times else row
-                for row in comparison.rows
+                replace(row, times=row.times + known.get(row.name, ())) for row in comparison.rows
             )
             comparison = replace(comparison, rows=tuple(rows))
         return comparison

@@ -333,10 +333,7 @@ def _compare(inputs: Inputs, group: Group, journal: Journal) -> Comparison:
 def with_times(
     comparison: Comparison, models: Sequence[Model], build: BuildConfig, data: SizeRanges, say: Say
 ) -> Comparison:
-    """Add to each row how long its model takes on the targets where it was not measured.
-
-    That is estimated, for samples of the usual size.
-    """
+    """Add to each row the estimates of what its model takes on the targets, in the usual size."""
     times = dict[str, tuple[TargetTime, ...]]()
     for model in models:
         try:
@@ -344,10 +341,8 @@ def with_times(
             times[model.fingerprint] = estimate_model(model, build.run_targets, ranges)
         except TrtcalError as error:
             say(f"no time of {model.name} is estimated: {error.message}")
-    rows = tuple(
-        replace(row, times=(*row.times, *times.get(row.model, ()))) for row in comparison.rows
-    )
-    return replace(comparison, rows=rows)
+    rows = (replace(row, times=row.times + times.get(row.model, ())) for row in comparison.rows)
+    return replace(comparison, rows=tuple(rows))
 
 
 def record_comparison(

@@ -10,6 +10,7 @@ from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
+from trtcal.evidence.manifest import runs_on_cpu
 from trtcal.formats import NARROW, RANGED, spelled
 from trtcal.limits import BROKEN
 from trtcal.quantization.coverage import Coverage
@@ -29,7 +30,7 @@ NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused p
 
 def is_cpu(build: View) -> bool:
     """Tell whether a build's engine runs on a CPU, here or on a device."""
-    return bool(build.get("is_cpu", build["target"] == CPU))
+    return runs_on_cpu(build["backend"], build["target"])
 
 
 def grouped(items: Sequence[View], *keys: str) -> Iterator[list[View]]:

@@ -207,7 +207,7 @@ def _of_data(which: str, issue: DataIssue) -> str:
 
 def with_builds(comparison: Comparison, builds: Sequence[Build]) -> Comparison:
     """Return a comparison with what the builds for GPUs say of times: measured before estimated."""
-    engines = [build for build in builds if not build.is_cpu]
+    engines = [build for build in builds if not build.is_for_cpu]
     rows = (
         replace(row, times=best_known(row.times, (e for e in engines if e.model == row.model)))
         for row in comparison.rows
@@ -370,7 +370,7 @@ def warnings(
     of the FP32 model, beside whose engines its own are held.
     """
     own = [build for build in builds if build.model == row.model]
-    targets = sorted({build.target for build in own if not build.is_cpu})
+    targets = sorted({build.target for build in own if not build.is_for_cpu})
     targets = targets or refused_targets(failed) or [t.target for t in row.times]
     unknown = [target for target in targets if target not in timed]
     is_known = "" in timed or (targets and not unknown)
@@ -378,7 +378,7 @@ def warnings(
     reasons += [
         f"The times on {latency.where} were disturbed: {latency.warnings[0]}."
         for latency in (time.latency for time in row.times)
-        if latency and latency.warnings
+        if latency and latency.is_gpu and latency.warnings
     ]
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
@@ -390,7 +390,7 @@ def warnings(
         if row.coverage and row.coverage.is_low:
             reasons.append(f"Only {row.coverage.headline}.")
     for build in own:
-        if not build.is_cpu or not targets:  # a CPU's kernels say nothing of a GPU's
+        if not build.is_for_cpu or not targets:  # a CPU's kernels say nothing of a GPU's
             reasons += _build_warnings(build)
     reasons += _larger_engines(row.name, own, builds, reference)
     reasons_of = (item for build in own for item in build.skipped.items())
@@ -427,7 +427,7 @@ def _larger_engines(
     plain = {build.target: build.measured.get("engine_bytes") for build in floats}
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
-        if not build.is_cpu and size and other and size > other:
+        if not build.is_for_cpu and size and other and size > other:
             sizes = f"{text.size(size)} against {text.size(other)}"
             yield f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
 

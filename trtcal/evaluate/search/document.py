@@ -50,6 +50,9 @@ def write_search(
     names = {row["plan"]: point.plan for row, point in zip(rows, findings.front, strict=True)}
     measured = device.measured(best) if device and best else best
     judged = settings.limits.judge(measured) if measured else ()
+    costs, is_timed = result.costs.source, device and best and best.plan in device.timed
+    costs += "" if result.costs.is_measured else f"; estimated for {result.costs.target.name}"
+    source = f"measured on {device.target}" if is_timed else costs
     body: Document = {
         "kind": "search",
         "schema_version": 2,
@@ -63,7 +66,7 @@ def write_search(
         },
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
-        "costs": f"{result.costs.source}; estimated for {result.costs.target.name}",
+        "costs": costs,
         "float_precision": settings.precision,
         "beyond_float16": sorted(result.beyond),
         "front": rows,
@@ -75,7 +78,7 @@ def write_search(
         "missing": list(result.missing),
         "int8_pays": {DEVICE: None, None: False}.get(findings.answer, findings.answer == INT8),
         "tested": _tested(result),
-        "beside_int8": result.beside and _beside(*result.beside),
+        "beside_int8": result.beside and {**_beside(*result.beside), "source": source},
         "int8_over_float": over and {**asdict(over), "pays": findings.answer},
         "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -29,7 +30,6 @@ from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
-from trtcal.evaluate.search.on_device import DeviceTrials
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.sensitivity import (
@@ -97,7 +97,7 @@ class SearchOptions:
     the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
     `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
     the limits. `improve` optimizes INT8 first: where it falls short (auto), always (fast, best), or
-    never (off). `device` times layers and plans.
+    never (off). `device` times layers and plans (`Backend.trials`).
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -118,7 +118,7 @@ class SearchOptions:
     precisions: tuple[str, ...] = ("int8",)
     goal: str = FASTEST
     improve: str = "auto"
-    device: DeviceTrials | None = None
+    device: Any = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def find_plans(
     span, is_held_back = _test_span(plans, len(dataset), evaluated)
     with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
-        if settings.build is not None and not settings.times:
+        if settings.build is not None and not costs.times:
             costs = _as_built(costs, plans, settings.build, may)
         with reporter("measuring plans", settings.evaluations) as advance:
 
@@ -247,12 +247,10 @@ def _costs(
     settings: SearchOptions,
 ) -> Costs:
     """Return what plans cost: by times that are given, or of the device's layers, else estimates."""
-    work, device = (
-        work_of(plans.model, layers, next(dataset.batches(settings.batch))),
-        settings.device,
-    )
-    times = settings.times or (device.layer_times(plans, layers) if device else {})
-    costs = Costs(work, find_target(settings.gpu), settings.precision, times, precisions=precisions)
+    feeds, device = next(dataset.batches(settings.batch)), settings.device
+    times = settings.times or (device.layer_times(plans, layers, feeds) if device else {})
+    work, gpu = work_of(plans.model, layers, feeds), find_target(settings.gpu)
+    costs = Costs(work, gpu, settings.precision, times, precisions=precisions)
     where = f"measured on {device.target}" if device else "as given"
     return replace(costs, source=f"layer times {where}") if times else costs
 

@@ -1,12 +1,18 @@
 """Machines that trtcal reaches by ssh: engines are built, timed and run there."""
 
-from trtcal.backends.base import Backend
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from trtcal.extensions import Command
+
+if TYPE_CHECKING:
+    from trtcal.backends.base import Backend
 
 COMMANDS = (
     Command(
         "device",
-        "Add and check machines on which engines are built, timed and run.",
+        "Add and check machines that build, run and time engines.",
         "trtcal.wings.devices.cli.device",
         "Build, and see what was built",
     ),

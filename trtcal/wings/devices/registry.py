@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtcal.config import (
-    DeviceConfig,
-    check_device_name,
-    configured_devices,
-    explaining,
-    naming,
-    read_devices,
-    read_section,
-)
+from filelock import FileLock
+
+from trtcal.config import DeviceConfig, configured_devices, naming, read_devices
 from trtcal.documents import (
+    LOCK_S,
     from_fields,
     read_json,
     removing,
     state_path,
     to_fields,
-    together,
+    unwritable,
     write_json,
 )
 from trtcal.documents.bounds import parse_json, read_bytes
@@ -54,8 +49,7 @@ def known_devices() -> dict[str, DeviceConfig]:
 
 def find_device(name: str) -> DeviceConfig:
     """Return a device; `InputError` if it is not known."""
-    configured = configured_devices()
-    device = configured[name] if name in configured else own_devices().get(name)
+    device = configured_devices().get(name) or own_devices().get(name)
     if device is None:
         raise InputError(f"the device @{name} is not known", ADD)
     return device
@@ -63,34 +57,39 @@ def find_device(name: str) -> DeviceConfig:
 
 def add_device(name: str, table: Mapping[str, Any]) -> DeviceConfig:
     """Write a device down in the user's own file, in place of one of that name."""
-    with explaining():
-        check_device_name(name)
-        device = read_section(DeviceConfig, dict(table))
-    _write({**own_devices(), name: device})
+    device = read_devices({name: dict(table)})[name]
+    with _changing() as devices:
+        devices[name] = device
     return device
 
 
 def remove_device(name: str) -> None:
     """Take a device out of the user's own file; `InputError` if it is not in it."""
-    devices = own_devices()
-    if name not in devices:
-        where = "trtcal.toml" if name in configured_devices() else ""
-        hint = f"delete [devices.{name}] there" if where else ADD
-        raise InputError(f"the device @{name} is {f'in {where}' if where else 'not known'}", hint)
-    with together():
-        _write({other: device for other, device in devices.items() if other != name})
+    with _changing() as devices:
+        if devices.pop(name, None) is None:
+            if name in configured_devices():
+                what = f"the device @{name} is in trtcal.toml"
+                raise InputError(what, f"delete [devices.{name}] there")
+            raise InputError(f"the device @{name} is not known", ADD)
         removing(_memory(name))
 
 
-def _write(devices: Mapping[str, DeviceConfig]) -> None:
-    tables = {name: _table(device) for name, device in devices.items()}
+@contextmanager
+def _changing() -> Iterator[dict[str, DeviceConfig]]:
+    """Yield the user's own devices, and write what the block makes of them."""
     path = state_path(FILE)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_json(path, tables)
-
-
-def _table(device: DeviceConfig) -> dict[str, Any]:
-    return {key: value for key, value in to_fields(device).items() if value is not None}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S):
+            devices = own_devices()
+            yield devices
+            tables = {name: to_fields(device).items() for name, device in devices.items()}
+            given = {
+                name: {k: v for k, v in table if v is not None} for name, table in tables.items()
+            }
+            write_json(path, given)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 @dataclass(frozen=True)
@@ -131,6 +130,10 @@ class Facts:
     runtimes: dict[str, str]
     memory_bytes: int | None = None
     lacks: tuple[Lack, ...] = ()
+
+    def __str__(self) -> str:
+        versions = ", ".join(map(" ".join, self.runtimes.items()))
+        return f"{self.hardware.kind}: {self.hardware}; {versions or 'no runtime'}"
 
     @property
     def is_gpu(self) -> bool:

@@ -111,7 +111,7 @@ class Jobs:
             how = "the device restarted"
         kind = about["job"]["kind"]
         what = f"the job {kind!r} on the device ended without a result: {how}"
-        return Fault("resource", what, "the same command starts it anew").fields()
+        return Fault("resource", what, "the same command starts it again").fields()
 
     def cancel(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have a job end; return its state."""

@@ -81,7 +81,7 @@ def supervise(folder: str, path: str, alive: int) -> None:
 
 def _check_cancelled(path: str) -> None:
     if os.path.exists(os.path.join(path, "cancel")):
-        raise Fault("resource", "the job was cancelled", "the same command starts it anew")
+        raise Fault("resource", "the job was cancelled", "the same command starts it again")
 
 
 def _watch(child: int, path: str, check: Callable[[], None]) -> None:

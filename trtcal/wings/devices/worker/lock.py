@@ -90,7 +90,7 @@ def _take(path: str, how: int) -> int | None:
 
 def _open(path: str) -> int:
     """Return a lock file, which any user may have created, open for reading and writing."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
         os.fchmod(handle, 0o666)  # whatever the umask of who came first

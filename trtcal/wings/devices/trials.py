@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import build
+from trtcal.backends.base import Backend, build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import check_engine
 from trtcal.data import Feeds
@@ -32,7 +32,6 @@ from trtcal.documents import (
 from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import BackendError
 from trtcal.evaluate.latency import ROUNDS, Latency, measure_on_device
-from trtcal.evaluate.on_device import backend_on
 from trtcal.evaluate.search.exchange import Found, Search
 from trtcal.evaluate.search.limits import Plan, Point, with_unit
 from trtcal.evaluate.search.plan_loss import Plans
@@ -51,7 +50,8 @@ Form = tuple[Plan, str | None]
 class DeviceTrials:
     """What plans take on a device; `folder` keeps it. No new trial begins after `budget_s` seconds."""
 
-    name: str
+    backend: Backend
+    target: str
     folder: Path
     budget_s: float = math.inf
     clock: Callable[[], float] = time.monotonic
@@ -62,8 +62,7 @@ class DeviceTrials:
     is_complete: bool = True
 
     def __post_init__(self) -> None:
-        """Find the device, and read what an earlier search timed there."""
-        self.backend, self.target = backend_on(self.name)
+        """Read what an earlier search timed there."""
         self.known = dict(_read(self.path)) if self.path.exists() else {}
 
     @property
@@ -71,14 +70,14 @@ class DeviceTrials:
         """The file of trials."""
         return self.folder / "device.jsonl"
 
-    def layer_times(self, plans: Plans, units: Collection[str]) -> Times:
+    def layer_times(self, plans: Plans, units: Collection[str], feeds: Feeds) -> Times:
         """Return the times of layers in engines all in INT8 and all in float; {} if it has none."""
         if LAYER_TIMES not in self.backend.takes:
             return {}
         engines = []
         for plan in (frozenset(plans.units), frozenset[Any]()):
             with Workplace() as folder:
-                self._build(plans, (plan, None), Path(folder), layer_times=True)
+                self._build(plans, (plan, None), Path(folder), feeds, layer_times=True)
                 engines.append(read_engine(Path(folder)))
         is_timed = all(engine.is_timed for engine in engines)
         return measured_times(units, *engines) if is_timed else {}
@@ -125,6 +124,7 @@ class DeviceTrials:
         latency = next(iter(self.final.values()), None)
         facts = {"on": self.target, "hardware": latency.hardware if latency else None}
         return facts | {
+            "warnings": list(latency.warnings) if latency else [],
             "complete": self.is_complete,
             "timed": len(self.timed),
             "plans": {
@@ -196,39 +196,50 @@ class DeviceTrials:
         """
         digests = {form: self._digest(plans, form) for form in forms}
         arrays = {name: digest_bytes(array.tobytes()) for name, array in feeds.items()}
-        where = self._open(plans, *next(iter(digests.items())))
+        where = self._open(plans, *next(iter(digests.items())), feeds)
         of = [[*digests.values()], arrays, where.device, where.hardware, ROUNDS]
         key = digest_bytes(canonical_json(of))
         if key not in self.known:
-            opened = [self._opened(plans, *pair) for pair in digests.items()]
+            opened = [self._opened(plans, *pair, feeds) for pair in digests.items()]
             sessions = [session for session in opened if session is not None]
             latencies = iter(measure_on_device(sessions, feeds, len(next(iter(feeds.values())))))
             self.known[key] = [None if each is None else next(latencies) for each in opened]
-            line = {"key": key, "latencies": [each and to_fields(each) for each in self.known[key]]}
-            append_line(self.path, json.dumps(line))
+            if None not in opened:  # else it is tried again: the device may have been away
+                line = {"key": key, "latencies": [*map(to_fields, self.known[key])]}
+                append_line(self.path, json.dumps(line))
         pairs = zip(digests, self.known[key], strict=True)
         return {form: latency for form, latency in pairs if latency is not None}
 
     def _digest(self, plans: Plans, form: Form) -> str:
         return digest_bytes(plans.quantized(*form).proto.SerializeToString(deterministic=True))
 
-    def _open(self, plans: Plans, form: Form, digest: str) -> Any:
+    def _open(self, plans: Plans, form: Form, digest: str, feeds: Feeds) -> Any:
         """Return a session of a plan's engine."""
         if digest not in self.sessions:
             with Workplace() as folder:
-                self._build(plans, form, Path(folder))
+                self._build(plans, form, Path(folder), feeds)
                 self.sessions[digest] = check_engine(Path(folder)).open()
         return self.sessions[digest]
 
-    def _opened(self, plans: Plans, form: Form, digest: str) -> Any:
+    def _opened(self, plans: Plans, form: Form, digest: str, feeds: Feeds) -> Any:
         """Return a session of a plan's engine; None where the device does not build it."""
         with suppress(BackendError):
-            return self._open(plans, form, digest)
+            return self._open(plans, form, digest, feeds)
         return None
 
-    def _build(self, plans: Plans, form: Form, folder: Path, layer_times: bool = False) -> None:
+    def _build(
+        self, plans: Plans, form: Form, folder: Path, feeds: Feeds, layer_times: bool = False
+    ) -> None:
+        """Build a plan's engine for the one size that is timed."""
         model = replace(plans.model, proto=plans.quantized(*form).proto)
-        build(model, self.backend, BuildOptions(self.target, layer_times=layer_times), folder)
+        shapes = {
+            spec.name: (feeds[spec.name].shape,) * 3
+            for spec in model.inputs
+            if any(isinstance(size, str) for size in spec.shape)
+            and feeds[spec.name].ndim == len(spec.shape)
+        }
+        options = BuildOptions(self.target, shapes, layer_times=layer_times)
+        build(model, self.backend, options, folder)
 
 
 def _holds(search: Search, point: Point) -> bool:
