@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from trtcal.evaluate import latency
-from trtcal.evaluate.latency import MAX_WARM_UP, measure, measure_throughput
+from trtcal.evaluate.latency import MAX_WARM_UP, measure, throughput
 
 
 def called(letters, count, **options):
@@ -56,6 +56,6 @@ def test_a_planted_slowdown_of_the_machine_is_flagged():
 
 
 def test_throughput_is_samples_over_the_median_time():
-    found = measure_throughput([lambda: sum(range(2000)), lambda: sum(range(2000))], 8)
+    found = throughput(measure([lambda: sum(range(2000)), lambda: sum(range(2000))], 8, 24))
     for one in found:
         assert one.samples_per_s == pytest.approx(8e3 / one.p50_ms)

@@ -21,13 +21,21 @@ from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.collectors import CollectSettings, check_question, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
-from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
+from trtcal.evaluate.latency import (
+    GLANCE,
+    ROUNDS,
+    RUNS_AT_A_SIZE,
+    Latency,
+    measure,
+    measure_on_device,
+    throughput,
+)
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.overflow import as_text
-from trtcal.evaluate.target_times import TargetTime
+from trtcal.evaluate.target_times import TargetTime, of_latency
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
-from trtcal.evaluate.variants import Crashes, Variant, check_variants
+from trtcal.evaluate.variants import Crashes, Variant, check_places, check_variants
 from trtcal.evidence.findings import Finding
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
@@ -258,15 +266,16 @@ def compare(
     settings = settings or CompareSettings()
     everyone = [reference, *variants]
     check_variants(everyone)
+    check_places(everyone)
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
     evaluations, replayed = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
-    is_timed = any(limit.about.of == TIMES for limit in limits)
+    is_timed = any(limit.about.of == TIMES and not limit.device for limit in limits)
     is_asked = settings.width or settings.batch_sizes or is_timed
     rounds = settings.rounds or (ROUNDS if is_asked else None)
-    latencies = measure(*_runs(everyone, dataset, batch), rounds, settings.width)
+    latencies = _measure(everyone, dataset, batch, rounds, settings.width)
     for size in settings.batch_sizes:
-        rates = measure_throughput(*_runs(everyone, dataset, size))
+        rates = throughput(_measure(everyone, dataset, size, RUNS_AT_A_SIZE))
         latencies = [
             replace(latency, throughput=(*latency.throughput, rate))
             for latency, rate in zip(latencies, rates, strict=True)
@@ -284,13 +293,15 @@ def compare(
             cut="; ".join(filter(None, (variant.cut, variant.floats))) or None,
             shared_samples=variant.shared_with(numbers),
             is_alternative=variant.name == settings.alternative,
+            times=(of_latency(latency),) if latency.on else (),
             **evaluation,
         )
         for variant, evaluation, latency in zip(everyone, evaluations, latencies, strict=True)
     )
     data = (dataset.fingerprint, dataset.name, len(dataset))
     providers = {variant.session.get_providers()[0] for variant in everyone}
-    where = {**machine(), "timed_on": "CPU" if CPU in providers else "GPU"}
+    timed_on = latencies[0].on or ("CPU" if CPU in providers else "GPU")
+    where = {**machine(), "timed_on": timed_on}
     if any(variant.session.rounds for variant in everyone):
         where["float16"] = ROUNDED
     record = task.record(replayed.contrasts())
@@ -316,12 +327,21 @@ def checked_task(
     return task, batch
 
 
-def _runs(
-    everyone: Sequence[Variant], dataset: Dataset, batch: int
-) -> tuple[Sequence[Callable[[], object]], int]:
+def _measure(
+    everyone: Sequence[Variant],
+    dataset: Dataset,
+    batch: int,
+    count: int | None,
+    width: float | None = None,
+) -> list[Latency]:
+    """Time all where they run: on their device, else here; there a few runs are never enough."""
     feeds = next(dataset.batches(batch))
-    runs = [partial(run_session, variant.session, None, feeds) for variant in everyone]
-    return runs, len(next(iter(feeds.values())))
+    sessions: list[Any] = [variant.timed or variant.session for variant in everyone]
+    samples = len(next(iter(feeds.values())))
+    if sessions[0].device:
+        return measure_on_device(sessions, feeds, samples, count or ROUNDS, width)
+    runs = [partial(run_session, session, None, feeds) for session in sessions]
+    return measure(runs, samples, count, width)
 
 
 def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> None:
@@ -402,10 +422,11 @@ def _of_row(row: Row) -> Iterator[str]:
 
 def _of_latency(comparison: Comparison) -> Iterator[str]:
     """Say where times were taken and, unless they are rough anyway, which were disturbed."""
-    if comparison.machine.get("timed_on") == "CPU":
-        runs = comparison.rows[0].latency.runs
-        rough = f" ({runs} runs each, a rough measure; use --rounds 60)" * comparison.is_rough
-        yield f"the times are those of ONNX Runtime on this CPU{rough}; a GPU has other times"
+    first = comparison.rows[0].latency
+    if not first.is_gpu and (first.on or comparison.machine.get("timed_on") == "CPU"):
+        rough = f" ({first.runs} runs each, a rough measure; use --rounds 60)"
+        cpu = f"the CPU of {first.on}" if first.on else f"this CPU{rough * comparison.is_rough}"
+        yield f"the times are those of ONNX Runtime on {cpu}; a GPU has other times"
     disturbed = [(r.name, r.latency.warnings) for r in comparison.rows if r.latency.warnings]
     if disturbed and not comparison.is_rough:
         names = some((name for name, _ in disturbed), NAMED)

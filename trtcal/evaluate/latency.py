@@ -2,7 +2,8 @@
 
 A round runs each of them twice, in an order and back again (ABC CBA), and the order turns: so the
 mean place of all is the same. Rounds begin once times have settled. Each is held against the reference
-round by round, as `trtcal ab` does with two. It knows nothing of GPUs: times are those of whole calls.
+round by round, as `trtcal ab` does with two. Times are those of whole calls, transfers included; what
+runs on a device is timed there, in the same order.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,13 +39,15 @@ class Blocks:
     """Times in milliseconds, of shape (blocks, 2) for each of two, and how the machine behaved.
 
     `outliers` counts blocks in which either took unusually long; they stay in. `drift` is by how much
-    the median of all times changed from their first to their second half (0.1 is 10 %).
+    the median of all times changed from their first to their second half (0.1 is 10 %);
+    `disturbances` is what a device says of itself.
     """
 
     baseline_ms: Values
     candidate_ms: Values
     warm_up: int
     is_pinned: bool
+    disturbances: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> Values:
@@ -72,7 +76,7 @@ class Blocks:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know who reads the times."""
-        warnings = []
+        warnings = [*self.disturbances]
         if self.outliers > len(self.baseline) // 10:
             warnings.append(
                 f"{self.outliers} of {len(self.baseline)} blocks of runs contain an outlier"
@@ -147,6 +151,35 @@ def time_rounds(
 
 
 @dataclass(frozen=True)
+class Timing:
+    """What a device measured of several engines, timed in rounds in the order of this module.
+
+    `times_ms` has shape (rounds, engines, 2): whole inferences with transfers; `compute_ms` the same
+    without them, None where the runtime does not tell. `energy_mj` is by inference and engine, None
+    where the device does not tell, `clocks_mhz` before and after. `warm_up` counts runs of each.
+    `warnings` say what disturbed it: throttling, clocks that moved, other users of the GPU.
+    """
+
+    times_ms: Values
+    compute_ms: Values | None
+    energy_mj: tuple[float | None, ...]
+    clocks_mhz: tuple[float, float] | None
+    warm_up: int
+    warnings: tuple[str, ...]
+
+
+class DeviceSession(Protocol):
+    """What is timed where it runs: `device` is "@NAME", `hardware` what it is, with its runtime."""
+
+    device: str
+    hardware: str
+    is_gpu: bool
+
+    def time(self, sessions: Sequence[Any], feeds: Any, rounds: int) -> Timing:
+        """Time sessions of this device, on one batch, in so many rounds."""
+
+
+@dataclass(frozen=True)
 class Throughput:
     """Median time of one batch of a size, samples a second, and times as fast as the reference."""
 
@@ -163,6 +196,9 @@ class Latency:
     Intervals are 95 %. `speedup` is the median over rounds of the reference's time over this one's.
     `warm_up` counts the rounds before, `outliers` those in which either took unusually long; `drift` is
     by how much times changed from their first to their second half (0.1 is 10 %).
+    `on` is the device that it was measured on, empty for this machine, `hardware` what that is and its
+    runtime; `compute_p50_ms` is without transfers, `energy_mj` that of one inference of the batch,
+    `clocks_mhz` before and after; None where the device does not tell.
     """
 
     batch: int
@@ -178,6 +214,17 @@ class Latency:
     drift: float = 0.0
     warnings: tuple[str, ...] = ()
     throughput: tuple[Throughput, ...] = ()
+    on: str = ""
+    hardware: str = ""
+    is_gpu: bool = False
+    compute_p50_ms: float | None = None
+    energy_mj: float | None = None
+    clocks_mhz: tuple[float, float] | None = None
+
+    @property
+    def where(self) -> str:
+        """The device as people read it: a CPU is never taken for a GPU."""
+        return self.on if self.is_gpu else f"CPU {self.on}".rstrip()
 
     @property
     def samples_per_s(self) -> float:
@@ -201,6 +248,45 @@ def measure(
     is_rough = blocks[0].warm_up == most
     rough = (f"the times were not stable after {most} warm-up runs",) if is_rough else ()
     return [_summary(block, batch, rough) for block in blocks]
+
+
+def measure_on_device(
+    sessions: Sequence[DeviceSession],
+    feeds: Any,
+    batch: int,
+    count: int = ROUNDS,
+    width: float | None = None,
+) -> list[Latency]:
+    """Time sessions of one device there, as `measure` does here; the first is the reference."""
+    device, (timing, blocks) = (
+        sessions[0],
+        rounds_on_device(sessions, feeds, (count + 1) // 2, width),
+    )
+    compute = timing.compute_ms
+    return [
+        replace(
+            _summary(block, batch),
+            on=device.device,
+            hardware=device.hardware,
+            is_gpu=device.is_gpu,
+            compute_p50_ms=None if compute is None else float(np.median(compute[:, number])),
+            energy_mj=energy,
+            clocks_mhz=timing.clocks_mhz,
+        )
+        for number, (block, energy) in enumerate(zip(blocks, timing.energy_mj, strict=True))
+    ]
+
+
+def rounds_on_device(
+    sessions: Sequence[DeviceSession], feeds: Any, rounds: int, width: float | None = None
+) -> tuple[Timing, list[Blocks]]:
+    """Time sessions of one device there, as `time_rounds` does here; more rounds are new ones."""
+    while True:
+        timing = sessions[0].time(sessions, feeds, rounds)
+        blocks = _against_first(timing.times_ms, timing.warm_up, is_pinned=True)
+        if width is None or rounds >= MOST_ROUNDS or max(map(_width, blocks)) <= width:
+            return timing, [replace(each, disturbances=timing.warnings) for each in blocks]
+        rounds *= 2
 
 
 def _rounds(runs: Sequence[Run], count: int, first: int) -> Values:
@@ -251,13 +337,12 @@ def _summary(blocks: Blocks, batch: int, warnings: tuple[str, ...] = ()) -> Late
         warm_up=blocks.warm_up,
         outliers=blocks.outliers,
         drift=blocks.drift,
-        warnings=(*blocks.warnings, *warnings, *few),
+        warnings=(*warnings, *blocks.warnings, *few),
     )
 
 
-def measure_throughput(runs: Sequence[Run], batch: int) -> list[Throughput]:
-    """Time each callable on batches of one size."""
+def throughput(latencies: Sequence[Latency]) -> list[Throughput]:
+    """Return what latencies for batches of one size say of throughput."""
     return [
-        Throughput(batch, latency.p50_ms, latency.samples_per_s, latency.speedup)
-        for latency in measure(runs, batch, RUNS_AT_A_SIZE)
+        Throughput(each.batch, each.p50_ms, each.samples_per_s, each.speedup) for each in latencies
     ]

@@ -19,6 +19,7 @@ from trtcal.backends.options import (
     with_sizes,
 )
 from trtcal.documents import Document
+from trtcal.evaluate.latency import Latency
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.predicted import predict_layers
 from trtcal.evidence.layers.reading import Engine
@@ -43,15 +44,22 @@ Sized = tuple[str, int, tuple[Layer, ...]]
 
 @dataclass(frozen=True)
 class TargetTime(TimeEstimate):
-    """One inference of `batch` samples on a target; a measured one has no interval."""
+    """One inference of `batch` samples on a target.
+
+    `latency` is what was measured of whole inferences on a device; the measured sum of an engine's
+    layers has no interval.
+    """
 
     target: str
     batch: int
     is_measured: bool = False
+    latency: Latency | None = None
 
     @property
     def source(self) -> str:
         """Where the figure comes from, as it ends a sentence."""
+        if self.latency:
+            return f"measured on {self.gpu}"
         if self.is_measured:
             return f"measured layer by layer on {self.gpu}"
         return f"estimated for {self.engine}, not measured"
@@ -204,8 +212,24 @@ def of_build(build: Build) -> TargetTime | None:
     return TargetTime(**vars(listed), target=build.target, batch=_first(layers))
 
 
+def of_latency(latency: Latency) -> TargetTime:
+    """Return the time of an engine that was timed on a device."""
+    where = f"{latency.where} ({latency.hardware.removeprefix('CPU, ')})"
+    runtime, ends = latency.hardware.rpartition(", ")[2], latency.p50_interval_ms
+    known = TimeEstimate(latency.p50_ms, *ends, 0, 0, where, runtime, too_small=False)
+    return TargetTime(
+        **vars(known), target=latency.on, batch=latency.batch, is_measured=True, latency=latency
+    )
+
+
 def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
-    """Return how many times as fast one is; of a measured and an estimated one by both intervals."""
+    """Return how many times as fast one is; of a measured and an estimated one by both intervals.
+
+    Where both were timed in turns with the reference and `slow` is that, its rounds are paired.
+    """
+    if fast.latency and slow.latency and slow.latency.speedup_interval == (1.0, 1.0):
+        paired = fast.latency
+        return Speed(paired.speedup, *paired.speedup_interval, against, fast, slow)
     known = speedup(slow, fast)
     low, high = known.low, known.high
     if fast.is_measured or slow.is_measured:

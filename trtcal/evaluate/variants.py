@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,8 @@ class Variant:
     its weights where it has no Q/DQ; None of an engine. Of a model that was cut, `outputs` are those
     of the whole, and `cut` says who computes them. `floats` says which layers this CPU computes in
     float, because its kernels do not take the form of their Q/DQ. `built` is what an engine is known to
-    have in INT8. `narrow_model` is the model where it computes in float16.
+    have in INT8. `narrow_model` is the model where it computes in float16. `timed` is what is timed in
+    place of `session`: the engine on a device, where the outputs are computed here.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Variant:
     source: Model | None = None
     built: Coverage | None = None
     narrow_model: Model | None = None
+    timed: Session | None = None
 
     @property
     def graph(self) -> GraphFacts:
@@ -192,6 +194,22 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
     )
 
 
+def open_engine(folder: Path, path: Path, name: str | None = None) -> Variant:
+    """Open the engine of a build of an ONNX file, with what is known of that model and its size."""
+    model = uniquely_named(load_model(path))
+    return replace(
+        _open_build(folder, name or path.stem, False, model),
+        size_bytes=path.stat().st_size,
+        source=model if _has_qdq(model) else weightless(model),
+        narrow_model=model if is_narrow(model.proto) else None,
+    )
+
+
+def timed_as(engine: Variant, path: Path) -> Variant:
+    """Return a model that is computed here, and timed as its engine on a device."""
+    return replace(open_variant(path, engine.name), timed=engine.session)
+
+
 def check_variants(everyone: Sequence[Variant]) -> None:
     """`InputError` if two bear one name, or one has other inputs or outputs than the first."""
     names = [variant.name for variant in everyone]
@@ -208,6 +226,16 @@ def check_variants(everyone: Sequence[Variant]) -> None:
                     f"variant {variant.name!r} does not have the same {side} as the reference",
                     "compare models made from the same original",
                 )
+
+
+def check_places(timed: Sequence[Variant]) -> None:
+    """`InputError` if variants would be timed on different machines."""
+    places = {(variant.timed or variant.session).device: variant.name for variant in timed}
+    if len(places) > 1:
+        where = "; ".join(f"{name} on {place or 'this machine'}" for place, name in places.items())
+        name = next(filter(None, places)).removeprefix("@")
+        hint = f"give `--on {name}`, with a build of each for @{name}"
+        raise InputError(f"the variants would be timed on different machines: {where}", hint)
 
 
 def _signature(variant: Variant, side: str) -> list[tuple[str, int]]:
