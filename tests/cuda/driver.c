@@ -229,6 +229,11 @@ CALL(cuMemcpyDtoHAsync_v2, (void *to, Address from, size_t size, void *stream), 
     else add((Work){.to = to, .from = host(from), .size = size, .stream = stream});
 })
 
+CALL(cuMemcpyDtoDAsync_v2, (Address to, Address from, size_t size, void *stream), IN_CONTEXT {
+    if (!block_at(to, size) || !block_at(from, size)) error = INVALID_VALUE;
+    else add((Work){.to = host(to), .from = host(from), .size = size, .stream = stream});
+})
+
 // Streams and events.
 
 CALL(cuStreamCreate, (void **stream, unsigned flags), IN_CONTEXT {
@@ -247,6 +252,10 @@ CALL(cuEventRecord, (Event *event, void *stream), IN_CONTEXT {
 })
 CALL(cuEventQuery, (Event *event), IN_CONTEXT error = event->done ? 0 : NOT_READY;)
 CALL(cuEventSynchronize, (Event *event), IN_CONTEXT run(event->stream);)
+CALL(cuEventElapsedTime, (float *ms, Event *start, Event *end), IN_CONTEXT {
+    *ms = 1;
+    if (!start->done || !end->done) error = NOT_READY;
+})
 CALL(cuEventDestroy_v2, (Event *event), { run(event->stream); free(event); --live[EVENT]; })
 
 // Modules: the image of one is the path of a library, made for the host, with `launch_KERNEL`.

@@ -10,11 +10,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from calibrators.counting import BINS, SHIFT
-from calibrators.cuda_histogram import LOW, WORDS, _nothing, kernel_source
+from benchmarks.gpu.kernel import KERNELS, expected
+from calibrators.cuda_histogram import _nothing, kernel_source
 from tests.cuda.ptx import Kernel, Memory, PtxError, compiled
 
-KERNELS = ("count_values", "count_nonzero")
 BLOCKS, THREADS, FEW = 2, 18, 8  # more threads than slots, and fewer: both bounds are met
 VALUES, COUNTS = 1 << 40, 1 << 41  # addresses
 WARP = 6
@@ -60,24 +59,6 @@ def counted(kernel, array, schedule, seed=0, blocks=BLOCKS, threads=THREADS, off
     arguments = values.base, array.size, int(array.dtype == np.float16), words.base
     kernel.run(blocks, threads, arguments, [values, words], SCHEDULES[schedule], seed)
     return np.frombuffer(words.data, np.uint32)
-
-
-def expected(name, array):
-    """Return the words by NumPy."""
-    words, values = _nothing(), array.astype(np.float32)
-    finite = values[np.isfinite(values)]
-    numbers = finite[finite != 0]
-    if name == "count_nonzero":
-        words[WORDS - 1] = numbers.size
-        return words
-    words[:BINS] = np.bincount(numbers.view(np.uint32) >> SHIFT, minlength=BINS)
-    masks = values == 0, np.isnan(values), np.isposinf(values), np.isneginf(values)
-    words[BINS:LOW] = [mask.sum() for mask in masks]
-    patterns = (finite + np.float32(0)).view(np.int32)  # -0 is 0
-    keys = np.where(patterns < 0, ~(patterns & 0x7FFFFFFF), patterns)
-    if keys.size:
-        words[LOW : LOW + 2] = np.array([keys.min(), keys.max()], np.int32).view(np.uint32)
-    return words
 
 
 def cases():

@@ -1,0 +1,86 @@
+"""Wheels for a machine without a network: made here in parts of at most 60 MiB, unpacked there."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.gpu.kernel_image import write_image
+from benchmarks.gpu.stages import PYTHON, TRTCAL
+
+PART = 60 << 20
+SITE = Path(".venv-gpu")
+PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 17)] + ["manylinux2014_x86_64"]
+NOT_PACKED = (
+    "tensorrt 8.6.0: 445 MiB as xz, over 60 MiB; Python 3.10, `pip download tensorrt==8.6.0`",
+    "pycuda: no wheel; `pip install pycuda` on the machine, with nvcc and a network, 2 MiB",
+    "onnxruntime-gpu: 300 MiB, over 60 MiB",
+)
+
+
+def pack(folder: Path, python: str) -> None:
+    """Write the wheels that all stages need for a Python, such as 3.12, and the kernels as PTX."""
+    with TemporaryDirectory() as drawn:
+        command = [PYTHON, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "-d", drawn]
+        command += ["--python-version", python, *(f"--platform={name}" for name in PLATFORMS)]
+        subprocess.run([*command, *TRTCAL, "pytest"], check=True)  # noqa: S603
+        for number, part in enumerate(parts(list(Path(drawn).glob("*.whl"))), 1):
+            home = folder / f"part{number}"
+            home.mkdir(parents=True, exist_ok=True)
+            for wheel in part:
+                (home / wheel.name).write_bytes(wheel.read_bytes())
+            show(home)
+    print(write_image(folder / "part1"))
+    print("\n".join(f"not packed: {line}" for line in NOT_PACKED))
+
+
+def parts(wheels: list[Path]) -> list[list[Path]]:
+    """Return files in lists of at most `PART` bytes, what the kernels need first, then the largest."""
+    order = sorted(wheels, key=lambda path: (not path.name.startswith("numpy-"), -size(path)))
+    filled: list[list[Path]] = []
+    for wheel in order:
+        for part in filled:
+            if sum(map(size, part)) + size(wheel) <= PART:
+                part.append(wheel)
+                break
+        else:
+            filled.append([wheel])
+    return filled
+
+
+def size(path: Path) -> int:
+    """Return a file's bytes."""
+    return path.stat().st_size
+
+
+def show(folder: Path) -> None:
+    """Print what is in a part."""
+    files = sorted(folder.iterdir(), key=size, reverse=True)
+    print(f"{folder}: {sum(map(size, files)) / 2**20:.1f} MiB")
+    for path in files:
+        print(f"  {size(path) / 2**20:6.1f} MiB  {path.name}")
+
+
+def unpack(folder: Path) -> Path:
+    """Unpack the wheels of a folder that fit this Python, once; return where all unpacked ones are."""
+    site = SITE / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    site.mkdir(parents=True, exist_ok=True)
+    for wheel in sorted(folder.rglob("*.whl")):
+        mark = site / f".{hashlib.sha256(wheel.name.encode()).hexdigest()[:16]}"
+        if fits(wheel.name, sys.version_info[:2]) and not mark.exists():
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)  # noqa: S202  # the user's own wheels
+            mark.touch()
+    return site.absolute()
+
+
+def fits(name: str, python: tuple[int, int]) -> bool:
+    """Tell whether a wheel is for a Python, by its file name."""
+    tags, abi = name.split("-")[-3].split("."), name.split("-")[-2]
+    exact = f"cp{python[0]}{python[1]}"
+    older = [f"cp3{minor}" for minor in range(python[1] + 1)] if abi == "abi3" else []
+    return bool({*tags} & {exact, "py3", *older})
