@@ -1,10 +1,12 @@
 """Commands on a device, with the real worker: this machine as `local:`, ONNX Runtime as its runtime."""
 
+import itertools
 import json
 import sys
 
 import pytest
 
+import trtcal
 from tests.conftest import SAMPLES
 from tests.fixtures.commands import answer, refused, succeed
 from tests.fixtures.networks import conv_net, samples
@@ -13,6 +15,8 @@ from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import BackendError
 from trtcal.evaluate.comparison import Comparison, warnings
+from trtcal.evaluate.search.on_device import DeviceTrials
+from trtcal.evaluate.search.pipeline import SearchOptions
 from trtcal.evidence.manifest import read_build
 from trtcal.pipeline import run
 from trtcal.wings.devices.backend import DeviceBackend
@@ -56,16 +60,24 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Return a folder with a network, its INT8 form, data and two devices."""
+    folder = tmp_path_factory.mktemp("project")
+    conv_net(folder / "net.onnx")
+    samples(folder / "data.npz")
+    (folder / "trtcal.toml").write_text(devices(folder, "here", "there"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for words in ("calibrate net.onnx --data data.npz", "quantize net.onnx -o int8.onnx"):
+            assert run_command([*words.split()]) == 0
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """Return a folder with a network, its INT8 form, data and devices."""
-    monkeypatch.chdir(tmp_path)
-    conv_net(tmp_path / "net.onnx")
-    samples(tmp_path / "data.npz")
-    (tmp_path / "trtcal.toml").write_text(devices(tmp_path, "here", "there"))
-    for words in ("calibrate net.onnx --data data.npz", "quantize net.onnx -o int8.onnx"):
-        assert run_command([*words.split()]) == 0
-    return tmp_path
+def here(project, monkeypatch):
+    monkeypatch.chdir(project)
+    return project
 
 
 def test_a_run_on_a_device_is_measured_and_judged_there(place):
@@ -84,12 +96,12 @@ def test_a_run_on_a_device_is_measured_and_judged_there(place):
     assert "GPU @here" not in page
 
 
-def project(folder, text):
-    """Write a configuration for the network of the fixture, and return it."""
+def configured(folder, targets, methods):
+    """Return the configuration of a run of the network."""
     (folder / "run.toml").write_text(
         'model = "net.onnx"\noutput = "run"\n[calibration]\ndata = "data.npz"\nimprove = "off"\n'
-        'methods = ["minmax", "entropy"]\nmethod = "minmax"\n[evaluation]\ndata = "data.npz"\n'
-        f"rounds = 4\nlayer_samples = 2\n{text}\n" + devices(folder, "here", "there")
+        f'methods = {methods}\nmethod = "minmax"\n[evaluation]\ndata = "data.npz"\nrounds = 4\n'
+        f"layer_samples = 2\n[build]\ntargets = {targets}\n{devices(folder, 'here', 'there')}"
     )
     return read_config(folder / "run.toml")
 
@@ -104,7 +116,7 @@ def test_what_has_no_engine_there_is_compared_by_its_model_and_says_so(here, mon
         return build_in(backend, model, options, folder)
 
     monkeypatch.setattr(DeviceBackend, "build_in", refusing)
-    config = project(here, '[build]\ntargets = ["@here", "@there"]')
+    config = configured(here, ["@here", "@there"], ["minmax", "entropy"])
     result = run(config)
     assert result.missing_builds == {"int8-entropy for @here": "no kernel; another plan"}
     comparison = Comparison.read(here / "run" / "comparison.json")
@@ -119,7 +131,7 @@ def test_what_has_no_engine_there_is_compared_by_its_model_and_says_so(here, mon
 
 
 def test_an_interrupted_run_builds_nothing_again(here, monkeypatch):
-    config = project(here, '[build]\ntargets = ["@here"]')
+    config = configured(here, ["@here"], ["minmax"])
     built, build_in = [], DeviceBackend.build_in
 
     def counting(backend, model, options, folder):
@@ -133,7 +145,7 @@ def test_an_interrupted_run_builds_nothing_again(here, monkeypatch):
             run(config)
     first = [*built]
     run(config)
-    assert sorted(first) == ["int8-entropy", "int8-minmax", "net"]
+    assert sorted(first) == ["int8-minmax", "net"]
     assert built == first
 
 
@@ -165,6 +177,46 @@ def test_engines_of_a_device_are_tested_against_each_other(here, capsys):
     assert latency["blocks"] >= 40
 
 
-def search(capsys, *words):
-    words = ("search", "net.onnx", "--data", "data.npz", "--on", "here", *words)
-    return answer(capsys, *words, "--improve", "off", "--limit", "sqnr_db >= 10")
+@pytest.fixture
+def searched(here):
+    """Return what searches on the device, with time for the plans of the front; and edits its file."""
+
+    def search():
+        device = DeviceTrials("here", here / "search", 1.5, itertools.count().__next__)
+        settings = SearchOptions(improve="off", device=device)
+        result = trtcal.search("net.onnx", "calibration.json", "data.npz", (), settings, "search")
+        return result.found, device
+
+    def edit(line, speeds):
+        """Give engines of a trial, by their place in it, these speeds beside its first one."""
+        path = here / "search" / "device.jsonl"
+        lines = [*map(json.loads, path.read_text().splitlines())]
+        for number, latency in enumerate(lines[line]["latencies"][1:], 1):
+            speed = speeds.get(number, 0.5)
+            latency["speedup"], latency["speedup_interval"] = speed, [speed - 0.005, speed + 0.005]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return search, edit
+
+
+@SLOW
+def test_a_search_keeps_what_is_surely_faster_on_the_device_and_resumes(searched, here):
+    """What was timed stands in a file: with other times in it, the same search ends elsewhere."""
+    search, edit = searched
+    search()
+    state = here / "search" / "device.jsonl"
+    whole, floats = frozenset({"first", "second", "add", "gemm"}), 1
+    edit(0, {1: 1.024})  # surely 1.019 times as fast
+    found, device = search()
+    assert (device.kept.plan, device.is_complete) == (whole, False)
+    trials = state.read_text().count("\n")
+    edit(trials - 1, {floats: 0.99})
+    found, device = search()
+    assert found.recommended.plan == frozenset()  # as INT8 is not surely 1.02 times as fast
+    edit(trials - 1, {floats: 0.5})
+    found, device = search()
+    assert (found.recommended.plan, found.answer) == (whole, "int8")
+    assert state.read_text().count("\n") == trials
+    edit(0, {1: 1.027})
+    _, device = search()
+    assert device.kept.plan not in (whole, frozenset())

@@ -328,7 +328,10 @@ def _show_tested(document: dict[str, Any]) -> None:
         low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
         interval = f"95 % interval {low:+.3g} to {high:+.3g}"
         times = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
-        speed = f"{beside['speed']:.3g} times as fast ({times}; {document['costs']})"
+        device = document["measured"]["device"]
+        is_timed = device and {row["plan"] for row in _recommended(document)} & {*device["plans"]}
+        source = f"measured on {device['on']}" if is_timed else document["costs"]
+        speed = f"{beside['speed']:.3g} times as fast ({times}; {source})"
         say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap

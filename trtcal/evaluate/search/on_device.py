@@ -179,7 +179,15 @@ class DeviceTrials:
         reason = f"measured on {self.target}: {ends} as fast as without quantized layers"
         reason += ", which is not worth it" * is_float
         front = findings.front if best in findings.front else (best, *findings.front)
-        return replace(findings, front=front, recommended=best, reason=reason)
+        return replace(
+            findings,
+            front=front,
+            recommended=best,
+            reason=reason,
+            over_float=speed,
+            answer=pays(speed),
+            int8_pays=not is_float,
+        )
 
     def _time(self, forms: Sequence[Form], plans: Plans, feeds: Feeds) -> dict[Form, Latency]:
         """Time plans in turns on the device, the first being the reference; those not built are out.
@@ -229,6 +237,8 @@ def _holds(search: Search, point: Point) -> bool:
 
 def _over(fast: Latency, slow: Latency) -> SpeedupEstimate:
     """Return how many times as fast one is as another, both timed beside the same reference."""
+    if fast is slow:
+        return SpeedupEstimate(1.0, 1.0, 1.0)
     low, high = (fast.speedup_interval[end] / slow.speedup_interval[1 - end] for end in (0, 1))
     return SpeedupEstimate(fast.speedup / slow.speedup, low, high)
 

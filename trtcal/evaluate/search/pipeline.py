@@ -229,7 +229,7 @@ def find_plans(
         samples = Subset(dataset.name, dataset, (span,))
         with crashes_as_warnings():
             tested = hold(plans, findings.recommended.plan, samples, settings)
-            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings.reader)
+            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     skipped = plans.quantized(frozenset()).fp16_subgraphs.skipped
@@ -383,14 +383,17 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
 
 def _beside(
-    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, reader: TaskReader
+    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, settings: SearchOptions
 ) -> tuple[SpeedupEstimate, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
     if best.plan in (frozenset(), whole):
         return None
     protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
-    answer = _test(protos, dataset, Question(), reader).verdict.answers[0]
+    answer = _test(protos, dataset, Question(), settings.reader).verdict.answers[0]
+    timed = settings.device.timed if settings.device else {}
+    if best.plan in timed:
+        return timed[best.plan][1], answer
     return costs.over(costs.estimate(whole), best.plan), answer
 
 

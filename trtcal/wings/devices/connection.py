@@ -32,7 +32,8 @@ from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.wings.devices.packing import BOOT, pack
 from trtcal.wings.devices.worker.blobs import DIGEST
 from trtcal.wings.devices.worker.frames import DATA_BYTES, LINE_BYTES, write_frame
-from trtcal.wings.devices.worker.jobs import LOCK_PATH, LOG_BYTES
+from trtcal.wings.devices.worker.job_folder import LOG_BYTES
+from trtcal.wings.devices.worker.lock import GATE, LOCK_PATH
 
 if TYPE_CHECKING:
     from trtcal.config import DeviceConfig
@@ -63,10 +64,11 @@ POLLS_S = (0.02, 0.05, 0.1, 0.2)
 POLL_S = 0.5
 BUSY_S = 1.0
 START_S = 120.0
+ENGINE_OPS, ENGINE_ENDS = ("open", "run"), 5  # an engine that crashes does so each time
 ANSWER_S = 900.0
 CHUNK_BYTES = 1 << 22
 GREETING_LINES = 1000
-CLOSE_S = 5.0
+CLOSE_S = 2.0
 TEXT = 2000
 PASSING = re.compile("closed|reset|broken pipe", re.IGNORECASE)
 ERRORS: dict[object, type[TrtcalError]] = {"input": InputError, "resource": ResourceError}
@@ -74,7 +76,11 @@ CHECK = "`trtcal device check` shows what the device has"
 
 
 class Cut(Exception):  # noqa: N818  # what became of a connection
-    """The connection ended in the middle of an exchange."""
+    """The connection ended: `is_sent` tells whether that was after a request."""
+
+    def __init__(self, reason: str, is_sent: bool) -> None:
+        super().__init__(reason)
+        self.is_sent = is_sent
 
 
 class Connection:
@@ -116,13 +122,15 @@ class Connection:
         `BackendError` or `ResourceError`; `BackendError` if the device cannot be reached or sends what
         is no answer, `ResourceError` if the connection ends again and again.
         """
-        request, retries = {**(fields or {}), "op": op}, iter(RETRIES_S)
+        request, retries, ends = {**(fields or {}), "op": op}, iter(RETRIES_S), 0
         with self._lock:
             while True:
                 try:
                     answer, received = self._exchange(request, data, limit)
                 except Cut as cut:
-                    self._pause(cut, next(retries, None), op)
+                    ends += cut.is_sent
+                    is_last = op in ENGINE_OPS and ends == ENGINE_ENDS
+                    self._pause(cut, None if is_last else next(retries, None), op)
                     continue
                 if answer["ok"]:
                     return answer, received
@@ -144,8 +152,7 @@ class Connection:
 
     def _pause(self, cut: Cut, pause_s: float | None, op: str) -> None:
         if pause_s is None:
-            times = f"ended {len(RETRIES_S) + 1} times during {op!r}"
-            what = f"the connection to {self.name} {times}: {cut}"
+            what = f"the connection to {self.name} ended again and again during {op!r}: {cut}"
             raise ResourceError(what, f"start the same command again; {CHECK}") from cut
         time.sleep(pause_s)
 
@@ -240,7 +247,9 @@ class Channel:
         )
         self.requests: Any = self.process.stdin
         self.answers: Any = self.process.stdout
-        threading.Thread(target=self._drain, args=(self.process.stderr,), daemon=True).start()
+        drain = threading.Thread(target=self._drain, args=(self.process.stderr,), daemon=True)
+        drain.start()
+        self._drained = drain.join
         try:
             with self._deadline(START_S):
                 self._greet(mark.encode() + b" ")
@@ -326,15 +335,15 @@ class Channel:
     def _cut(self) -> Exception:
         """Return what the end of the stream means: a cut, or that the worker never started."""
         self.close()
+        self._drained(CLOSE_S)
         status, reason = self.process.returncode, next(reversed(self.complaints), "")
-        if self.is_late:
-            return Cut("it does not answer")
-        if self.number or status <= 0 or PASSING.search(reason):
-            return Cut(reason or f"exit status {status}")
+        reason = "it does not answer" if self.is_late else reason or f"exit status {status}"
+        if self.is_late or self.number or status <= 0 or PASSING.search(reason):
+            return Cut(reason, self.number > 0)
         hint = "log in once with ssh itself, and accept the host's key"
         if status in (126, 127):
             hint = "give the path of Python with --python"
-        return BackendError(f"{self.name} cannot be reached: {reason or f'status {status}'}", hint)
+        return BackendError(f"{self.name} cannot be reached: {reason}", hint)
 
     def close(self) -> None:
         """End the process."""
@@ -400,11 +409,11 @@ def remote_line(device: DeviceConfig, mark: str) -> str:
     words = shlex.split(device.container)
     run = shlex.join(words[:-1]) if len(words) > 1 else CONTAINER
     home = '"$HOME"/' if folder.startswith("~/") else ""
-    first = (
-        f'F={home}{shlex.quote(folder[2:] if home else folder)}; mkdir -p "$F"; : >> {LOCK_PATH}'
-    )
-    mounts = f'-v "$F:$F" -v {LOCK_PATH}:{LOCK_PATH}'
-    return f'{first}; exec {run} {mounts} {shlex.quote(words[-1])} {start} "$F" {about}'
+    place = home + shlex.quote(folder[2:] if home else folder)
+    locks = (LOCK_PATH, LOCK_PATH + GATE)
+    mounts = " ".join(['-v "$F:$F"', *(f"-v {path}:{path}" for path in locks)])
+    first = f'F={place}; mkdir -p "$F"; touch {shlex.join(locks)}; exec {run} {mounts}'
+    return f'{first} {shlex.quote(words[-1])} {start} "$F" {about}'
 
 
 def _control_folder() -> Path:

@@ -51,6 +51,8 @@ class Blobs:
         os.makedirs(self.folder, exist_ok=True)
         with open(path + ".part", "ab+") as part:
             fcntl.flock(part, fcntl.LOCK_EX)
+            if os.path.isfile(path):  # who had the lock has finished it
+                return {"have": total}
             have = os.fstat(part.fileno()).st_size
             if total - have > shutil.disk_usage(self.folder).free:
                 raise full_disk(self.folder)

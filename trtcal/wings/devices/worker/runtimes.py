@@ -13,7 +13,7 @@ and never fails; what it needs besides it imports inside its functions. It has:
         -> {"files": {"engine": path, "layers"?, "layer_times"?, "optimized"?: path}, "plugins": [..]};
         the paths become blobs, and seconds, version and hardware are added.
     open(path, options) -> Engine
-    time_engines(paths, feeds, job, log) -> dict                                    (optional)
+    time(paths, feeds, job, folder, log) -> dict                                    (optional)
         The whole job "time", for a runtime that cannot launch one inference (see `timing.py`).
 
 An Engine has

@@ -10,7 +10,6 @@ import functools
 import importlib
 import json
 import operator
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from .cuda_driver import Resources, Stream
@@ -33,7 +32,7 @@ HEADERS = {
 }
 MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
 PARTS = {"GATHER", "SLICE", "TOPK"}
-FLOOR, LARGEST = 2.0**-20, 127 * 2.0**120
+FLOOR, LEAST, LARGEST = 2.0**-20, 127 * 2.0**-126, 127 * 2.0**120
 
 
 PRECISIONS = {"int8": "INT8", "fp16": "HALF", "fp32": "FLOAT"}
@@ -188,35 +187,38 @@ def _peak(weights: Any) -> float:
 class Routed:
     """A network on a route beside Q/DQ; `cache` is what TensorRT took or made of the data."""
 
-    def __init__(self, trt: Any, network: Any, config: Any, said: Said) -> None:
-        self._trt, self._network, self._config, self._said = trt, network, config, said
+    def __init__(self, trt: Any, network: Any, said: Said) -> None:
+        self._trt, self._network, self._said = trt, network, said
         self._feeder: Feeder | None = None
-        self.cache = b""
+        self.cache, self.error = b"", ""
 
-    def take(
-        self, request: Mapping[str, Any], job: Job, resources: Resources, closing: ExitStack
-    ) -> None:
-        """Give ranges, or a calibrator that has them, or one with the data of the blob `data`."""
-        trt, config, network = self._trt, self._config, self._network
-        closing.callback(resources.close)
+    def take(self, job: Job, resources: Resources) -> Any:
+        """Give ranges, and return None; or a calibrator with them, or with the blob `data`."""
+        request, trt, network = job.options, self._trt, self._network
         if request["route"] == "calibrator":
             self._feeder = Feeder(job.path("data"), request["feeds"], resources)
-        else:
-            ranges = with_parser_tensors(trt, network, request["ranges"])
-            self._report(ranges, request)
-            if request["route"] == "dynamic-ranges":
-                self._set_ranges(ranges)
-                return
-            self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
-        config.int8_calibrator = self._calibrator(request)
+            return self._calibrator(request)
+        ranges = with_parser_tensors(trt, network, self._checked(request["ranges"]))
+        self._report(ranges, request)
+        if request["route"] == "dynamic-ranges":
+            return self._set_ranges(ranges)
+        self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
+        return self._calibrator(request)
+
+    def _checked(self, ranges: Mapping[str, Any]) -> Mapping[str, float]:
+        wrong = [name for name, amax in ranges.items() if not name or not LEAST <= amax <= LARGEST]
+        if wrong:
+            what = f"{len(wrong)} ranges are not valid: {some(wrong)}"
+            raise Fault("input", what, "calibrate again")
+        if not set(ranges) & set(float_tensors(self._trt, self._network)):
+            what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
+            raise Fault("input", what, "give the calibration of this model")
+        return ranges
 
     def _report(self, ranges: Mapping[str, float], request: Mapping[str, Any]) -> None:
         """Say what has no range, in the words of a build where trtcal runs."""
         tensors, absent = float_tensors(self._trt, self._network), []
         missing = [name for name in tensors if name not in ranges]
-        if len(missing) == len(tensors):
-            what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
-            raise Fault("input", what, "give the calibration of this model")
         self._said.add("I", f"{len(tensors) - len(missing)} tensors have the given range")
         self._said.warn(missing, "float tensors have no range")
         foreign = [name for name in ranges if name not in tensors]
@@ -253,7 +255,10 @@ class Routed:
                 return feeder.size if feeder else 1
 
             def get_batch(self, names: list[str]) -> list[int] | None:
-                return feeder.next(names) if feeder else None
+                if feeder:
+                    return feeder.next(names)
+                routed.error = "TensorRT did not accept the ranges of its cache"
+                return None
 
             def read_calibration_cache(self) -> bytes | None:
                 return cache
@@ -263,11 +268,13 @@ class Routed:
 
         return Calibrator()
 
-    def check(self) -> None:
+    def check(self, is_built: bool) -> None:
         """Raise what went wrong in a calibrator: TensorRT swallows it, and goes on without data."""
-        feeder = self._feeder
-        if feeder and (feeder.error or not feeder.ended):
-            why = feeder.error or f"TensorRT stopped after batch {feeder.given} of the data"
+        feeder, why = self._feeder, self.error
+        if feeder and not feeder.ended:
+            stopped = f"TensorRT stopped after batch {feeder.given} of the data"
+            why = feeder.error or (stopped if is_built else "")
+        if why:
             raise Fault("backend", f"calibration inside TensorRT failed: {why}")
         if feeder:
             text = f"TensorRT read {feeder.given * feeder.size} calibration samples"
@@ -303,7 +310,7 @@ class Feeder:
             tensors = {}
             for item in described:
                 if list(item["shape"]) != list(self._shapes[item["name"]]):
-                    raise ValueError("a batch has the shape {}".format(item["shape"]))
+                    raise ValueError(f"a batch has the shape {item['shape']}")
                 tensors[item["name"]] = file.read(nbytes_of(item["dtype"], item["shape"]))
             self._offset = file.tell()
         self.ended = not line

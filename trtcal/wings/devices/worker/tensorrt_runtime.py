@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from .cuda_driver import Driver, Resources, Stream
 from .frames import Fault
+from .power import describe
 from .runtimes import Tensor
 from .tensorrt_routes import (
     Routed,
@@ -66,7 +67,8 @@ def lacks() -> list[dict[str, str]]:
     command = "python3 -m pip install tensorrt"
     if os.path.exists("/etc/nv_tegra_release"):
         command = "sudo apt-get install python3-libnvinfer"
-    return [] if version() else [{"what": "TensorRT's Python package", "command": command}]
+    lacking = [{"what": "TensorRT's Python package", "command": command}]
+    return [] if version() or describe() is None else lacking
 
 
 def _package() -> Any:
@@ -75,7 +77,7 @@ def _package() -> Any:
         trt = importlib.import_module("tensorrt")
     except Exception as error:
         what = f"TensorRT cannot be loaded on the device: {error}"
-        raise Fault("backend", what, "; ".join(item["command"] for item in lacks())) from error
+        raise Fault("backend", what, "`trtcal device check` says what it lacks") from error
     if version_of(trt) < OLDEST:
         what = f"TensorRT {trt.__version__} is older than 8.5, the first that the worker knows"
         raise Fault("backend", what, "update TensorRT on the device, or use trtexec")
@@ -99,8 +101,8 @@ def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[st
     said = Said(trt, log)
     said.add("I", f"tensorrt {trt.__version__}")
     request = job.options
-    typed = request.get("route", "qdq") == "qdq"
-    typed = typed and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+    is_qdq = request.get("route", "qdq") == "qdq"
+    typed = is_qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
     builder = trt.Builder(said.logger)
     network = builder.create_network(network_flags(trt, typed))
     trt.init_libnvinfer_plugins(None, "")
@@ -112,12 +114,15 @@ def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[st
     if not typed:
         set_flags(trt, network, config, request, said)
     add_profiles(builder, network, config, request)
-    with ExitStack() as routing:
-        routed = Routed(trt, network, config, said)
-        if request.get("route", "qdq") != "qdq":
-            routed.take(request, job, Resources(driver), routing)
+    routed, resources = Routed(trt, network, said), Resources(driver)
+    try:
+        calibrator = None if is_qdq else routed.take(job, resources)
+        if calibrator is not None:
+            config.int8_calibrator = calibrator
         plan = builder.build_serialized_network(network, config)
-    routed.check()
+    finally:
+        resources.close()
+    routed.check(plan is not None)
     if plan is None:
         raise said.fault("TensorRT built no engine")
     files = {"engine": _write(folder, "engine.plan", plan)}
@@ -285,7 +290,8 @@ class Engine:
         trt = _package()
         self.metadata: dict[str, str] = {}
         self.warnings: list[str] = []
-        self._closing, self._shapes, self._graph = ExitStack(), None, 0
+        self._closing, self._graph = ExitStack(), 0
+        self._shapes: dict[str, tuple[int, ...]] | None = None
         self._trt, self._with_graph = trt, bool(options.get("cuda_graph"))
         self._driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
         self._closing.callback(self._driver.close)
@@ -344,7 +350,7 @@ class Engine:
         trt, context = self._trt, self._objects[2]
         runs: list[list[tuple[str, float]]] = []
 
-        class Profiler(trt.IProfiler):  # type: ignore[misc]  # trt is imported at run time
+        class Profiler(trt.IProfiler):  # type: ignore[misc,name-defined]  # trt is imported at run time
             def __init__(self) -> None:
                 trt.IProfiler.__init__(self)
 

@@ -23,7 +23,8 @@ Times = "tuple[float, float | None]"
 def time_engines(engines: list[Any], job: Any, log: Callable[[str], None]) -> dict[str, Any]:
     """Return times_ms and compute_ms (rounds, engines, 2), energy, clocks, warm_up, warnings."""
     rounds = int(job.fields["rounds"])
-    meter = open_meter()
+    is_cpu = job.fields.get("runtime") == "onnxruntime"  # a meter is of the GPU
+    meter = Meter() if is_cpu else open_meter()
     warm = warm_up(engines, min(max(rounds, 2 * WINDOW), MAX_WARM_UP))
     log(f"{warm} warm-up runs of each engine")
     before = meter.clock_mhz()
