@@ -164,7 +164,10 @@ def show(elements: int, check: bool, image: Path | None) -> bool:
         kind = f"compiled by nvcc for {about['capability']}" if here else f"from {image}"
         code = compiled("cubin", about["capability"], Path(folder)) if here else _read(image)
     print(f"{about['name']} ({about['capability']}), CUDA {about['cuda']}, kernels {kind}")
-    print(f"{elements} elements; GB/s read\nkind          type     same    values  nonzero     copy    NumPy")
+    print(
+        f"{elements} elements; GB/s read\n"
+        "kind          type     same    values  nonzero     copy    NumPy"
+    )
     everything = True
     for array_kind in KINDS:
         for dtype in ("float32", "float16"):
@@ -175,7 +178,8 @@ def show(elements: int, check: bool, image: Path | None) -> bool:
             kernels.resources.close()
     if not check:
         kernels = Kernels(driver, code)
-        print(f"energy of count_values, normal float32: {energy(kernels, typed('normal', elements, 'float32'))}")
+        mj = energy(kernels, typed("normal", elements, "float32"))
+        print(f"energy of count_values, normal float32: {mj}")
         kernels.resources.close()
     driver.close()
     return everything

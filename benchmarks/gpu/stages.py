@@ -7,20 +7,31 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-PYTHON = sys.executable
+PYTHON, CLI = sys.executable, "from trtcal.cli.main import main; main()"
 NETWORKS = ("digits", "classifier", "detector", "vit", "resnet50")
 ROUTES = {
     "qdq": ("fp32", "fp16", "int8", "int8-fp16"),
     "routes": ("ranges", "cache", "obey"),
     "calibrators": ("entropy2", "entropy", "minmax"),
 }
+ON_DEVICE = (
+    ("run", "a whole run on @gpu: latency, energy, estimates beside measurements", "tensorrt"),
+    (
+        "routes",
+        "engines by dynamic ranges and cache through the worker",
+        "tensorrt",
+        "TensorRT up to 10",
+    ),
+    ("precisions", "FP8, INT4 and NVFP4 on the GPU", "tensorrt", "TensorRT 10 or later"),
+    ("bundle", "a bundle made for this GPU and verified on it", "tensorrt"),
+)
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TRTCAL = {
     name: name
@@ -44,7 +55,6 @@ class Stage:
     commands: tuple[tuple[str, ...], ...]
     needs: tuple[str, ...] = ("numpy",)
     minutes: float = 8.0
-    accepted: tuple[int, ...] = field(default=(0,))  # statuses; 1 of `run` is a verdict
 
     @property
     def size_mib(self) -> int:
@@ -54,44 +64,49 @@ class Stage:
 
 def stages(work: Path, wheels: Path | None) -> list[Stage]:
     """Return all stages, the cheapest first; `work` is a folder for engines, kept between calls."""
-    kernel = (PYTHON, "-m", "benchmarks.gpu.kernel", "--image", str((wheels or work) / "kernel.ptx"))
+    kernel = (
+        PYTHON,
+        "-m",
+        "benchmarks.gpu.kernel",
+        "--image",
+        str((wheels or work) / "kernel.ptx"),
+    )
     check = tuple(
         ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *kernel, "--check")
         for tool in TOOLS
     )
     pycuda = ((PYTHON, "-m", "benchmarks.cuda_histogram"),)
-    device = (PYTHON, "-m", "benchmarks.gpu.device", str(work))
+    build = (PYTHON, "-c", CLI, "build", "samples/digits/digits.onnx", "--target")
+    providers = tuple((*build, name, "-o", str(work / name)) for name in ("cuda", "tensorrt-ep"))
+
+    def device(kind: str) -> tuple[str, ...]:
+        return PYTHON, "-m", "benchmarks.gpu.device", str(work), kind
+
     return [
         Stage("kernel", "the compiled kernels' counts, speed and energy", (kernel,)),
         Stage("sanitizer", "races and memory errors", check, ("numpy", "compute-sanitizer")),
         Stage("pycuda", "digests and speed through PyCUDA", pycuda, ("trtcal", "pycuda", "nvcc")),
-        Stage("device-local", "the worker and `device check`", ((*device, "local"),), ("trtcal",), 4),
+        Stage("device-local", "the worker and `device check`", (device("local"),), ("trtcal",)),
         Stage(
-            "device-ssh", "the same by ssh", ((*device, "ssh"),), ("trtcal", "pytest", "sshd", "ssh"), 4
+            "device-ssh", "the same by ssh", (device("ssh"),), ("trtcal", "pytest", "sshd", "ssh")
         ),
         *(_network(work, network, route) for route in ROUTES for network in NETWORKS),
-        Stage(
-            "run-digits",
-            "`run --target @gpu`: latency, energy, estimates beside measurements",
-            ((*device, "run"),),
-            ("trtcal", "tensorrt"),
-            accepted=(0, 1),
+        *(
+            Stage(f"device-{kind}", what, (device(kind),), ("trtcal", *needs))
+            for kind, what, *needs in ON_DEVICE
         ),
         Stage(
             "providers",
             "ONNX Runtime's providers on the GPU",
-            tuple(
-                (PYTHON, "-m", "trtcal.cli.main", "build", "samples/digits/digits.onnx")
-                + ("--backend", backend, "-o", str(work / backend))
-                for backend in ("cuda", "tensorrt-ep")
-            ),
+            providers,
             ("trtcal", "onnxruntime-gpu"),
         ),
     ]
 
 
 def _network(work: Path, network: str, route: str) -> Stage:
-    steps = (("prepare",), ("measure", "--variants", ",".join(ROUTES[route])), ("report",))
+    variants = f"--variants={','.join(ROUTES[route])}"
+    steps = (("prepare",), ("measure", variants), ("report", variants))
     commands = tuple(
         (PYTHON, "-m", "benchmarks.tensorrt_gpu", step, str(work), network, *more)
         for step, *more in steps
@@ -116,7 +131,8 @@ def lacks(need: str) -> str | None:
         "compute-sanitizer": lambda: _program("compute-sanitizer"),
         "trtcal": _packages,
         "onnxruntime-gpu": lambda: _package("onnxruntime-gpu"),
-        "TensorRT up to 10": _old_tensorrt,
+        "TensorRT up to 10": lambda: _tensorrt(lambda major: major <= 10, "calibrators"),
+        "TensorRT 10 or later": lambda: _tensorrt(lambda major: major >= 10, "these formats"),
     }
     return known.get(need, lambda: _module(need))()
 
@@ -142,17 +158,18 @@ def _package(name: str) -> str | None:
 
 def _packages() -> str | None:
     missing = [name for name, module in TRTCAL.items() if not find_spec(module)]
-    return f"no {', '.join(missing)}: up to {SIZES_MIB['trtcal']} MiB" if missing else None
+    shown = f"no {', '.join(missing[:2])}" + f" and {len(missing) - 2} more" * (len(missing) > 2)
+    return f"{shown}: up to {SIZES_MIB['trtcal']} MiB" if missing else None
 
 
-def _old_tensorrt() -> str | None:
+def _tensorrt(fits: Callable[[int], bool], what: str) -> str | None:
     for name in ("tensorrt", "tensorrt-cu12", "tensorrt-cu13"):
         try:
-            found = version(name)
+            major, *rest = version(name).split(".")
         except PackageNotFoundError:
             continue
-        return f"TensorRT {found} has no calibrators" if int(found.split(".")[0]) > 10 else None
-    return None
+        return None if fits(int(major)) else f"TensorRT {'.'.join([major, *rest])} has not {what}"
+    return None  # that there is none, the need `tensorrt` says
 
 
 @cache
