@@ -35,6 +35,8 @@ OF_TIMES: Columns = {
     "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
+OF_DEVICES = {"compute ms": "compute_p50_ms", "energy mJ": "energy_mj"}
+"""Figures of a latency that a device may report."""
 
 
 def show_details(comparison: Comparison) -> None:
@@ -288,14 +290,26 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
         "variant": "{name}",
         **comparison.columns(),
         **(OF_TIMES if with_times else {}),
+        **_of_device(comparison),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
+    if (latency := comparison.rows[0].latency).on:
+        title += f"; times of {latency.where} ({latency.hardware})"
     print_table(comparison.rows, columns, title, "-")
     _show_outputs(comparison)
     by_variant = judge_variants(comparison).values()
     print_limits([judgement for several in by_variant for judgement in several])
     _say_warnings(comparison, say, with_times)
+
+
+def _of_device(comparison: Comparison) -> Columns:
+    """Return the columns of what the device reports."""
+    return {
+        heading: f"{{latency.{field}:.4g}}"
+        for heading, field in OF_DEVICES.items()
+        if any(getattr(row.latency, field) for row in comparison.rows)
+    }
 
 
 def _show_outputs(comparison: Comparison) -> None:

@@ -189,6 +189,11 @@ class Throughput:
     speedup: float
 
 
+def place(device: str, is_gpu: bool) -> str:
+    """Return a device as people read it, "" being this machine."""
+    return (device if is_gpu else f"CPU {device}") if device else "this machine"
+
+
 @dataclass(frozen=True)
 class Latency:
     """One engine's latency for one batch, in milliseconds, and its speed-up over the reference.
@@ -223,8 +228,8 @@ class Latency:
 
     @property
     def where(self) -> str:
-        """The device as people read it: a CPU is never taken for a GPU."""
-        return self.on if self.is_gpu else f"CPU {self.on}".rstrip()
+        """The machine as people read it: a CPU is never taken for a GPU."""
+        return place(self.on, self.is_gpu)
 
     @property
     def samples_per_s(self) -> float:

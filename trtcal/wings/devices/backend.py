@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
@@ -18,11 +19,12 @@ from trtcal.backends.child import MONTH_S, transcribing
 from trtcal.backends.lowering import lower
 from trtcal.backends.narrow_floats import is_narrow, rounded
 from trtcal.backends.onnxruntime import OnnxRuntime, read_layers
-from trtcal.backends.options import BuildOptions
-from trtcal.backends.sessions import ENTRIES, Session, disabled_optimizers
+from trtcal.backends.options import CACHE, BuildOptions
+from trtcal.backends.sessions import ENTRIES, Array, Session, disabled_optimizers
 from trtcal.backends.tensorrt import TensorRT, listed_layers, request_of, trtexec_line
 from trtcal.backends.worker import ERROR
 from trtcal.config import DeviceConfig
+from trtcal.data import Dataset, open_dataset
 from trtcal.documents import canonical_json, digest_bytes, write_bytes, write_json, write_text
 from trtcal.documents.bounds import ARRAYS_BYTES
 from trtcal.documents.streams import command_line
@@ -30,16 +32,18 @@ from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import INSPECTED, LAYER_TIMES, LOG, Build
-from trtcal.model import Model
+from trtcal.model import Model, TensorSpec
 from trtcal.model.files import OnnxFile
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
+from trtcal.wings.devices.arrays import write_batches
 from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import Facts, facts_of, find_device, recall, remember
 from trtcal.wings.devices.session import DeviceSession, Engine
 
 NOT_THERE = ("--timing-cache",)
-MODEL, MEASURED = "model.onnx", "measured.json"
-BROUGHT = {"layers": INSPECTED, "layer_times": LAYER_TIMES}
+CANCEL_S = 0.2
+MEASURED, BATCHES = "measured.json", "batches.bin"
+BROUGHT = {"layers": INSPECTED, "layer_times": LAYER_TIMES, "cache": CACHE}
 """The files of a job that become files of the build folder."""
 
 
@@ -127,7 +131,7 @@ class DeviceBackend(Backend):
     @property
     def routes(self) -> tuple[str, ...]:  # type: ignore[override]
         """Its ways to INT8."""
-        return tuple(route for route in self._twin.routes if route != "calibrator")
+        return self._twin.routes
 
     def availability(self) -> Availability:
         """Return whether it answers, and has what builds."""
@@ -189,7 +193,7 @@ class DeviceBackend(Backend):
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Have a model built there, with the log as it comes, and bring everything back."""
         device = self.connect()
-        job = self._job(device, model, options)
+        job = self._job(device, model, options, folder)
         with transcribing(folder / LOG) as write:
             try:
                 result = _built(device.connection, job, write, options.time_limit_s)
@@ -199,12 +203,19 @@ class DeviceBackend(Backend):
                 raise
         return _bring(device, model, options, folder, result)
 
-    def _job(self, device: Device, model: Model, options: BuildOptions) -> dict[str, Any]:
+    def _job(
+        self, device: Device, model: Model, options: BuildOptions, folder: Path
+    ) -> dict[str, Any]:
         """Return a build as a job, its model sent."""
         facts = device.facts
         if facts.is_gpu:
             proto, settings = request_of(model, options, facts.version)
             settings["layer_times"] = options.layer_times
+            if options.route.data is not None:
+                data = open_dataset(options.route.data, model, options.route.images)
+                write_batches(folder / BATCHES, _batches(data, settings))
+                del settings["images"], settings["types"]
+                settings["data"] = device.connection.upload(folder / BATCHES)
         else:
             refuse_bfloat16(model)
             proto = lower(model.proto)
@@ -216,14 +227,15 @@ class DeviceBackend(Backend):
             raise BackendError(what, "split the model: `trtcal prepare --outputs`")
         digest = device.connection.upload(proto.SerializeToString())
         about = {"kind": "build", "runtime": facts.runtime, "version": facts.version}
-        return {**about, "model": digest, "options": settings}
+        return {**about, "on": described(facts), "model": digest, "options": settings}
 
     def open(self, build: Build, data: bytes) -> Session:
         """Load an engine there into a session."""
         device = self.connect()
         runtime = device.facts.runtime or build.backend
         proto = onnx.ModelProto.FromString(data) if build.is_for_cpu else None
-        options = cpu_settings(proto) if proto else {}
+        ends = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
+        options = cpu_settings(proto) if proto else ends
         rounds = proto is not None and is_narrow(proto)
         engine = Engine(runtime, device.connection.upload(data), options, rounds)
         return DeviceSession(self.target, device.connection, device.facts, engine, build)
@@ -238,6 +250,27 @@ def device_backend(target: str) -> DeviceBackend:
 def cpu_settings(proto: onnx.ModelProto) -> dict[str, Any]:
     """Return what configures a session of ONNX Runtime there as here."""
     return {"config": dict(ENTRIES), "disabled_optimizers": disabled_optimizers(proto)}
+
+
+def _described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    """Return inputs or outputs for `trtexec`, which does not tell their types."""
+    return [
+        {
+            "name": spec.name,
+            "dtype": spec.dtype,
+            "shape": [size if isinstance(size, int) else -1 for size in spec.shape],
+        }
+        for spec in specs
+    ]
+
+
+def _batches(dataset: Dataset, settings: Mapping[str, Any]) -> Iterator[dict[str, Array]]:
+    """Yield the whole batches with which TensorRT's builder calibrates, in its types."""
+    shapes, types = settings["feeds"], settings["types"]
+    for feeds in dataset.batches(next(iter(shapes.values()))[0]):
+        batch = {name: np.asarray(feeds[name], types[name]) for name in shapes}
+        if all(list(array.shape) == shapes[name] for name, array in batch.items()):
+            yield batch
 
 
 def gpu_of(facts: Facts) -> str | None:
@@ -264,24 +297,31 @@ def _built(
     """Return the result of a build; `ResourceError` if it takes longer than `limit_s`."""
     if not 0 < limit_s < MONTH_S:
         raise InputError(f"{limit_s} s is not a time limit", "give a number of seconds above 0")
-    key, late = digest_bytes(canonical_json(job)), threading.Event()
+    key, late, ended = digest_bytes(canonical_json(job)), threading.Event(), threading.Event()
 
     def cancel() -> None:
         late.set()
-        with suppress(TrtcalError):
-            connection.call("cancel", {"key": key}, limit=0)
+        while not ended.wait(CANCEL_S):
+            with suppress(TrtcalError):  # it is not started yet, or cannot be reached
+                connection.call("cancel", {"key": key}, limit=0)
 
     timer = threading.Timer(limit_s, cancel)
     timer.daemon = True
     timer.start()
     try:
-        return connection.job(job, key, log=lambda text: write(text.encode("utf-8", "replace")))
+        return connection.job(
+            job,
+            key,
+            log=lambda text: write(text.encode("utf-8", "replace")),
+            waiting=lambda ahead: write(f"[I] the device is in use by {ahead}\n".encode()),
+        )
     except ResourceError:
         if not late.is_set():
             raise
         what = f"the build was stopped after the time limit of {limit_s:g} s"
         raise ResourceError(what, "raise --time-limit") from None
     finally:
+        ended.set()
         timer.cancel()
 
 
@@ -289,15 +329,17 @@ def _bring(
     device: Device, model: Model, options: BuildOptions, folder: Path, result: dict[str, Any]
 ) -> Made:
     """Write the files of a job's result, and return what they show."""
-    files, facts = result.get("files"), device.facts
+    facts = device.facts
     try:
         seconds = round(float(result["seconds"]), 3)
-        parts = {name: (str(file["digest"]), int(file["size"])) for name, file in files.items()}
+        parts = {
+            name: (str(file["digest"]), int(file["size"])) for name, file in result["files"].items()
+        }
         plugins = tuple(map(str, result["plugins"]))
         engine = parts["engine"]
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise unknown_form(f"the result of a build ({error!r})") from error
-    write_json(folder / MEASURED, {"seconds": seconds, "device": measured_of(facts)})
+    write_json(folder / MEASURED, {"seconds": seconds, "device": described(facts)})
     backend = TensorRT() if facts.is_gpu else OnnxRuntime()
     write_bytes(folder / backend.engine_file, _fetch(device, engine))
     for name, file in BROUGHT.items():
@@ -315,8 +357,8 @@ def unknown_form(what: str) -> BackendError:
     )
 
 
-def measured_of(facts: Facts) -> dict[str, Any]:
-    """Return what of a device bears on an engine's speed, besides its GPU and TensorRT."""
+def described(facts: Facts) -> dict[str, Any]:
+    """Return what of a device bears on an engine and its speed, besides what builds it."""
     hardware = facts.hardware
     known = {"driver": hardware.driver, "cuda": hardware.cuda, "power_mode": hardware.power_mode}
     return {"system": facts.system, "hardware": str(hardware), **known}

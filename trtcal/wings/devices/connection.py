@@ -258,7 +258,7 @@ class Channel:
             raise
 
     def _drain(self, stream: Any) -> None:
-        with suppress(ValueError, OSError):  # closed
+        with suppress(ValueError, OSError), stream:  # closed
             for line in iter(lambda: stream.readline(LINE_BYTES), b""):
                 self.complaints.append(visible(line.decode("utf-8", "replace").strip()))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +16,11 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.latency import Timing
 from trtcal.evidence.manifest import Build
 from trtcal.stats import Values
+from trtcal.wings.devices.arrays import REPORT, as_blob, packed, type_of, unpacked
 from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import Facts
 
 TITLES = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "trtexec": "TensorRT"}
-DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|bfloat16|float8_\w+")
 
 
 @dataclass(frozen=True)
@@ -102,13 +100,11 @@ class DeviceSession(Session):
         if len(runs) > 1:
             what = "the model takes one sample at a time, so a batch of several cannot be timed"
             raise InputError(f"{what} on {self.device}", "give --batch 1")
-        described, data = packed(runs[0])
-        blob = json.dumps(described).encode() + b"\n" + data
         job = {
             "kind": "time",
             **{name: self._about()[name] for name in ("runtime", "options")},
             "engines": [session.engine.digest for session in sessions],
-            "feeds": self.connection.upload(blob),
+            "feeds": self.connection.upload(as_blob(runs[0])),
             "rounds": rounds,
             "cuda_graph": False,
             "nonce": secrets.token_hex(8),
@@ -117,53 +113,18 @@ class DeviceSession(Session):
         return timing_of(self.connection.job(job, key), rounds, len(sessions))
 
 
-REPORT = "report it (SECURITY.md has the address), or update trtcal"
-
-
 def computing(facts: Facts) -> str:
     """Return what computes on a device, and with what: "CPU, ONNX Runtime 1.23.2"."""
     where = str(facts.hardware) if facts.is_gpu else "CPU"
     return f"{where}, {TITLES.get(facts.runtime or '', '')} {facts.version}"
 
 
-def packed(feeds: Feeds) -> tuple[list[dict[str, Any]], bytes]:
-    """Return what describes arrays, and their bytes one behind the other."""
-    arrays = {n: np.asarray(x, x.dtype.newbyteorder("<"), order="C") for n, x in feeds.items()}
-    described = [
-        {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
-        for name, array in arrays.items()
-    ]
-    return described, b"".join(array.tobytes() for array in arrays.values())
-
-
-def unpacked(described: Any, data: bytes) -> dict[str, Array]:
-    """Return the arrays that a device described and sent; `BackendError` if they do not fit."""
-    arrays, offset = {}, 0
-    try:
-        for item in described:
-            dtype, shape = _dtype(item["dtype"]), tuple(map(int, item["shape"]))
-            count = int(np.prod(shape, dtype=object))
-            array = np.frombuffer(data, dtype, count, offset) if count else np.empty(0, dtype)
-            arrays[str(item["name"])] = array.reshape(shape)
-            offset += count * dtype.itemsize
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise BackendError(f"the device sent outputs that do not fit: {error}", REPORT) from error
-    if offset != len(data):
-        raise BackendError("the device sent outputs of another size than it says", REPORT)
-    return arrays
-
-
-def _dtype(name: Any) -> np.dtype[Any]:
-    """Return a type by its name; `ValueError` if it is no number's."""
-    if not isinstance(name, str) or not DTYPE.fullmatch(name):
-        raise ValueError(f"{name!r} is not a type of arrays")
-    return np.dtype(name)
-
-
 def _values(described: Any) -> list[Value]:
     try:
         return [
-            Value(str(item["name"]), f"tensor({_dtype(item['dtype']).name})", _sizes(item["shape"]))
+            Value(
+                str(item["name"]), f"tensor({type_of(item['dtype']).name})", _sizes(item["shape"])
+            )
             for item in described
         ]
     except (LookupError, TypeError, ValueError) as error:
@@ -194,7 +155,7 @@ def timing_of(result: Any, rounds: int, count: int) -> Timing:
             times,
             None if compute is None else _times(compute, rounds, count),
             energy,
-            clocks,  # type: ignore[arg-type]  # a pair
+            clocks,
             int(result["warm_up"]),
             tuple(map(str, result["warnings"])),
         )

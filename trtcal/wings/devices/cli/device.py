@@ -53,7 +53,9 @@ class Add(
         from trtcal.wings.devices.registry import add_device
 
         given = {key: getattr(self, key) for key in ("host", "python", "container", "folder")}
-        device = add_device(self.name, {key: value for key, value in given.items() if value})
+        device = add_device(
+            self.name, {key: value for key, value in given.items() if value is not None}
+        )
         try:
             facts = to_fields(_connect(self.name, device).facts)
         except TrtcalError as error:
