@@ -81,15 +81,13 @@ def run(stage: Stage, path: Path, known: str) -> int:
         for command in stage.commands:
             left = 60 * stage.minutes - (time.monotonic() - begin)
             status = status or limited(command, file.fileno(), left)
-    text = TRACE.sub("", path.read_text())
+    text = TRACE.sub("", path.read_text(errors="replace"))
     seconds = time.monotonic() - begin
     path.write_text(f"{text.rstrip()}\n# status {status}, {seconds:.0f} s\n")
     return status
 
 
-def limited(
-    command: tuple[str, ...], output: int, seconds: float, accepted: tuple[int, ...]
-) -> int:
+def limited(command: tuple[str, ...], output: int, seconds: float) -> int:
     """Run a command and all that it starts; return its status, 124 if it took too long."""
     try:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)  # noqa: S603
@@ -97,12 +95,13 @@ def limited(
         os.write(output, f"error: {error}\n".encode())
         return 3
     try:
-        status = process.wait(max(seconds, 0.1))
+        return process.wait(max(seconds, 0.1))
     except subprocess.TimeoutExpired:
-        status = 124
-    with suppress(ProcessLookupError):  # what it leaves running
-        os.killpg(process.pid, signal.SIGKILL)
-    return status
+        return 124
+    finally:
+        with suppress(ProcessLookupError):  # what it leaves running too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run_all(options: argparse.Namespace) -> int:
@@ -117,11 +116,9 @@ def run_all(options: argparse.Namespace) -> int:
             statuses.add(4)
         else:
             status = run(stage, path, known)
-            statuses.add(min(status, 1))
-            print(
-                f"{stage.name}: {f'failed, status {status}' if status else 'done'}: {path}",
-                flush=True,
-            )
+            statuses.add(1 if status else 0)
+            result = f"failed, status {status}" if status else "done"
+            print(f"{stage.name}: {result}: {path}", flush=True)
     return 1 if 1 in statuses else max(statuses)
 
 
@@ -157,7 +154,7 @@ def marked() -> list[str]:
 
 def chosen(options: argparse.Namespace) -> list[Stage]:
     """Return the stages that are asked for; a name that is none ends the program with status 2."""
-    everything = stages(WORK.absolute() / sources(), options.wheels)
+    everything = stages(WORK.absolute() / sources(), options.wheels, options.elements)
     names = [stage.name for stage in everything]
     if unknown := [name for name in options.only if name not in names]:
         print(f"error: no stage {', '.join(unknown)}\nhint: there are {', '.join(names)}")
@@ -176,6 +173,9 @@ def parse() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="STAGE", help="may be repeated"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER")
+    parser.add_argument(
+        "--elements", type=int, default=1 << 24, help="counted by the stage `kernel`"
+    )
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="make the parts to carry along")
     parser.add_argument("--python", default="3.12", help="of the machine that --pack is for")
     return parser.parse_args()
@@ -201,4 +201,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

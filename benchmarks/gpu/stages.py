@@ -62,15 +62,10 @@ class Stage:
         return sum(SIZES_MIB.get(need, 0) for need in self.needs if lacks(need))
 
 
-def stages(work: Path, wheels: Path | None) -> list[Stage]:
+def stages(work: Path, wheels: Path | None, elements: int) -> list[Stage]:
     """Return all stages, the cheapest first; `work` is a folder for engines, kept between calls."""
-    kernel = (
-        PYTHON,
-        "-m",
-        "benchmarks.gpu.kernel",
-        "--image",
-        str((wheels or work) / "kernel.ptx"),
-    )
+    image = str((wheels or work) / "kernel.ptx")
+    kernel = (PYTHON, "-m", "benchmarks.gpu.kernel", "--image", image, "--elements", str(elements))
     check = tuple(
         ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *kernel, "--check")
         for tool in TOOLS
