@@ -1,7 +1,7 @@
 """All that waits for a GPU, in stages of at most 8 minutes: `make test-gpu`.
 
     python -m benchmarks.gpu [--dry] [--wheels FOLDER] [--only STAGE]... [--results FOLDER]
-    python -m benchmarks.gpu --pack FOLDER [--python 3.12]
+    python -m benchmarks.gpu --pack FOLDER [--python 3.12] [--without NAME...]
 
 A stage's output goes, as it comes, to a file of its own in `benchmarks/results/gpu/`; one that has its
 result for these sources and this GPU is not run again. The status is 0 if every stage has its result,
@@ -178,6 +178,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="make the parts to carry along")
     parser.add_argument("--python", default="3.12", help="of the machine that --pack is for")
+    parser.add_argument(
+        "--without", nargs="+", default=[], metavar="NAME", help="packages that it has already"
+    )
     return parser.parse_args()
 
 
@@ -187,7 +190,7 @@ def main() -> int:
     if options.pack:
         from benchmarks.gpu.pack import pack
 
-        pack(options.pack, options.python)
+        pack(options.pack, options.python, options.without)
         return 0
     if options.wheels:
         from benchmarks.gpu.pack import unpack

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.gpu.stages import PYTHON, TRTCAL
 
-PART = 60 << 20
+PART = 59 << 20  # with the kernels' PTX at most 60 MiB
 SITE = Path(".venv-gpu")
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 17)] + ["manylinux2014_x86_64"]
 NOT_PACKED = (
@@ -21,13 +21,20 @@ NOT_PACKED = (
 )
 
 
-def pack(folder: Path, python: str) -> None:
-    """Write the wheels that all stages need for a Python, such as 3.12, and the kernels as PTX."""
+def pack(folder: Path, python: str, without: list[str]) -> None:
+    """Write the wheels that all stages need for a Python, such as 3.12, and the kernels as PTX.
+
+    Packages that the machine has already are left out: `without` names them.
+    """
+    there = {name.replace("-", "_").lower() for name in without}
     with TemporaryDirectory() as drawn:
         command = [PYTHON, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "-d", drawn]
         command += ["--python-version", python, *(f"--platform={name}" for name in PLATFORMS)]
         subprocess.run([*command, *TRTCAL, "pytest"], check=True)  # noqa: S603
-        for number, part in enumerate(parts(list(Path(drawn).glob("*.whl"))), 1):
+        wheels = [
+            path for path in Path(drawn).glob("*.whl") if path.name.split("-")[0] not in there
+        ]
+        for number, part in enumerate(parts(wheels), 1):
             home = folder / f"part{number}"
             home.mkdir(parents=True, exist_ok=True)
             for wheel in part:
@@ -38,6 +45,7 @@ def pack(folder: Path, python: str) -> None:
 
         with TemporaryDirectory() as drawn:
             image = compiled("ptx", "sm75", Path(drawn))
+        (folder / "part1").mkdir(parents=True, exist_ok=True)
         (folder / "part1/kernel.ptx").write_bytes(image)
         print(
             f"{folder}/part1/kernel.ptx: the kernels for a machine without nvcc, driver of its CUDA"
@@ -75,10 +83,10 @@ def show(folder: Path) -> None:
 def unpack(folder: Path) -> Path:
     """Unpack the wheels of a folder that fit this Python, once; return where all unpacked ones are."""
     site = SITE / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    site.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(folder.rglob("*.whl")):
         mark = site / f".{wheel.name}"
         if fits(wheel.name, sys.version_info[:2]) and not mark.exists():
+            site.mkdir(parents=True, exist_ok=True)
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
             mark.touch()

@@ -168,6 +168,11 @@ def test_the_kernel_stage_on_the_stand_in_of_the_driver(driver, tmp_path):
     assert "Imaginary GTX 1 (sm99), CUDA 12.4, kernels compiled by nvcc for sm99" in text
     status, lines = call(*words, **environment)
     assert (status, lines) == (0, [f"kernel: has its result: {results}/kernel.txt"])
+    (tmp_path / "kernel.ptx").write_text(f"{tmp_path}/kernels.so\0")
+    environment["PATH"] = str(results)  # without nvcc
+    words = "--only", "kernel", "--elements", 300, "--results", tmp_path, "--wheels", tmp_path
+    assert call(*words, **environment)[0] == 0
+    assert f"kernels from {tmp_path}/kernel.ptx" in (tmp_path / "kernel.txt").read_text()
 
 
 @SLOW
