@@ -4,6 +4,7 @@
     int8: speedup >= 1.3     the variant int8 runs at least 1.3 times as fast
     latency_p50 <= +5%       the median latency rises by at most 5 %
     top1@slices >= -3.0      no slice loses more than 3 points
+    latency_p50@orin <= 4 ms the median latency measured on the device orin is at most 4 ms
     silent_fallbacks == 0    no layer falls back without a message
     int8_macs >= 80%         four fifths of the multiply-accumulates run in INT8
     narrow_macs >= 80%       four fifths run in INT8, FP8, INT4 or NVFP4
@@ -11,7 +12,8 @@
 A bound with a sign limits the change against the reference (in a history: against the baseline run),
 with % the relative change; one without a sign limits the value. A limit holds if the whole interval
 does, is broken if none of it does, and is undecided in between, so that a small test set never passes
-by luck.
+by luck. After `@` stands where it is held: a device, or the reserved word `slices`. What a device
+measures can be limited there: latencies, speed-up and energy.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ EXAMPLES = '"top1 >= -1.0", "int8: speedup >= 1.3", "latency_p50 <= +5%" or "sil
 
 
 _SYNTAX = re.compile(
-    r"(?:(?P<variant>.*\S)\s*:)?\s*(?P<metric>[A-Za-z_]\w*)(?P<slices>@slices)?\s*"
+    r"(?:(?P<variant>.*\S)\s*:)?\s*(?P<metric>[A-Za-z_]\w*)(?P<at>@[A-Za-z0-9][\w.-]*)?\s*"
     r"(?P<relation>>=|<=|==)\s*(?P<sign>[+-])?"
     r"(?P<bound>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-z]+)?",
     re.DOTALL,
@@ -45,7 +47,7 @@ class Limit:
     """What a metric must hold; `bound` is in the metric's unit, in percent if `is_relative`.
 
     `is_change` limits the change against the reference. `variant` None is every variant (of builds:
-    every build). `in_slices` holds every slice of the samples to it.
+    every build). `at` is `@slices`, which holds every slice of the samples to it, or a device.
     """
 
     metric: str
@@ -54,12 +56,22 @@ class Limit:
     is_change: bool = False
     is_relative: bool = False
     variant: str | None = None
-    in_slices: bool = False
+    at: str = ""
+
+    @property
+    def in_slices(self) -> bool:
+        """Whether it is about every slice."""
+        return self.at == SLICES
+
+    @property
+    def device(self) -> str:
+        """The device that it is about, as a target, empty if none."""
+        return "" if self.in_slices else self.at
 
     @property
     def about(self) -> Metric:
         """The row of the metric."""
-        return metric_of(self.metric)
+        return metric_of(self.metric + self.device)
 
     @property
     def unit(self) -> str:
@@ -69,8 +81,8 @@ class Limit:
 
     @property
     def name(self) -> str:
-        """The metric, and `@slices` if it is about slices."""
-        return self.metric + (SLICES if self.in_slices else "")
+        """The metric, and where it is held."""
+        return self.metric + self.at
 
     def __str__(self) -> str:
         variant = "" if self.variant is None else f"{self.variant}: "
@@ -122,8 +134,13 @@ def parse_limit(text: str) -> Limit:
         parts["sign"] is not None,
         parts["unit"] == "%" and not is_share,
         parts["variant"],
-        parts["slices"] is not None,
+        parts["at"] or "",
     )
+    if limit.device and limit.about.of != TIMES:
+        raise InputError(
+            f"{text!r} is not a limit: {limit.metric} is not measured on {limit.device}",
+            f"a device has latencies, speedup and energy; each slice is {limit.metric}{SLICES}",
+        )
     if parts["unit"] not in (None, "%", limit.unit):
         unit = f"is in {limit.unit}" if limit.unit else "has no unit"
         raise InputError(

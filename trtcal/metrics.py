@@ -14,7 +14,7 @@ import difflib
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.errors import InputError
@@ -189,6 +189,11 @@ METRICS: Mapping[str, Metric] = {
             "speedup", "speed-up over FP32", "x", HIGHER, of=TIMES, timing="speedup",
             is_watched=True, aliases=("speed",),
         ),
+        Metric(
+            "energy", "energy of an inference", "mJ", of=TIMES, timing="energy_mj",
+            is_tested=False, is_watched=True, lacks="no device that reports energy measured it",
+            aliases=("power",),
+        ),
         Metric(COST, "cost of a million inferences", of=COSTS, is_watched=True),
         Metric("size_bytes", "file size", "bytes", of=FILES),
         Metric("engine_bytes", "engine size", "bytes", of=BUILDS),
@@ -226,8 +231,6 @@ PERCENT = frozenset(metric.name for metric in METRICS.values() if metric.is_shar
 """Metrics that are computed as shares."""
 WORST = {metric.name: metric.worst for metric in OF_OUTPUTS if metric.worst}
 """Metric -> whether the worst of several outputs has the least or the most of it."""
-TIMED = tuple(metric.name for metric in METRICS.values() if metric.of in (TIMES, COSTS))
-"""What differs from one measurement of the same to the next."""
 COUNTED = {metric.name: metric.counts for metric in METRICS.values() if metric.counts}
 """Metric -> the kind of finding that it counts."""
 
@@ -246,9 +249,14 @@ def finding_kinds() -> frozenset[str]:
 
 
 def metric_of(name: str) -> Metric:
-    """Return a metric's row; that of a kind of finding or of an own metric has its name as title."""
-    if name in METRICS:
-        return METRICS[name]
+    """Return a metric's row; that of a kind of finding or of an own metric has its name as title.
+
+    The row of a figure measured on a device, `metric@device`, has that in its title.
+    """
+    metric, at, device = name.partition("@")
+    if metric in METRICS:
+        row = METRICS[metric]
+        return replace(row, name=name, title=f"{row.title} on @{device}") if at else row
     title = name.replace("_", " ")
     if name in finding_kinds():
         return Metric(name, title, better=None, of=FINDINGS, counts=name)

@@ -1,16 +1,22 @@
 """Variants that are timed on a device: a stand-in of its transport, real models, real times."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fixtures.device_sessions import CPU_HARDWARE, on_device
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.quantized import calibrated
+from tests.fixtures.tables import each
+from tests.reporting.samples import accuracy, row
 from trtcal.errors import InputError
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare, warnings
-from trtcal.evaluate.latency import ROUNDS
-from trtcal.evaluate.target_times import speed_of
+from trtcal.evaluate.latency import ROUNDS, Latency
+from trtcal.evaluate.target_times import TargetTime, of_latency, speed_of
+from trtcal.evaluate.variant_limits import judge_row
 from trtcal.evaluate.variants import open_variant
+from trtcal.limits import Judgement, parse_limits
 from trtcal.quantization import quantize, write_quantized
 
 ORIN = {
@@ -114,3 +120,82 @@ def test_rounds_are_added_until_the_interval_is_as_narrow_as_asked(scene):
     reference, variant, data = (on_device(scene[0]), on_device(scene[1]), scene[2])
     wide = compare(reference, [variant], data, (), CompareSettings(rounds=12, width=1e9))
     assert wide.rows[0].latency.runs == 12
+
+
+def timed_rows(energies=(10.0, 5.0), **latency):
+    """Return a reference of 4 ms and a variant of 2 ms on @orin, of which an estimate is for sm89."""
+    about = {"on": "@orin", "hardware": ORIN["hardware"], "is_gpu": True}
+    times = []
+    for ms, speedup, energy in zip((4.0, 2.0), (1.0, 2.0), energies, strict=True):
+        ends = (speedup, speedup) if speedup == 1 else (1.8, 2.2)
+        known = Latency(8, 60, ms, 3.0, 3.5, (0.9 * ms, 1.1 * ms), speedup, ends, **about)
+        times.append(of_latency(replace(known, energy_mj=energy, **latency)))
+    estimate = TargetTime(5.0, 3.0, 9.0, 9, 0, "L4", "TensorRT", False, target="sm89", batch=8)
+    fp32, int8 = row("fp32", accuracy(0, 0)), row("int8", accuracy(1, 1))
+    return replace(fp32, times=(times[0], estimate)), replace(int8, times=(times[1], estimate))
+
+
+@each(
+    "limit, state",
+    [
+        ("latency_p50@orin <= 2.3 ms", "holds"),
+        ("latency_p50@orin <= 2 ms", "undecided"),
+        ("latency_p50@orin <= 1.7 ms", "broken"),
+        ("latency_p50@orin <= -40%", "holds"),
+        ("latency_p50@orin <= -50%", "undecided"),
+        ("latency_p50@orin <= -1 ms", "holds"),
+        ("latency_p99@orin <= 3.5", "holds"),
+        ("speedup@orin >= 1.7", "holds"),
+        ("speedup@orin >= 2", "undecided"),
+        ("speedup@orin >= 2.3", "broken"),
+        ("energy@orin <= 5 mJ", "holds"),
+        ("energy@orin <= 4 mJ", "broken"),
+        ("energy@orin <= -50%", "holds"),
+        ("latency_p50 <= 2.3", "holds"),
+        ("energy <= 4", "broken"),
+        ("latency_p50@sm89 <= 10", "holds"),
+        ("latency_p50@sm89 <= 5", "undecided"),
+        ("speedup@sm89 >= 0.1", "holds"),
+    ],
+)
+def test_a_limit_on_a_device_is_held_to_what_was_measured_there(limit, state):
+    fp32, int8 = timed_rows()
+    (judged,) = judge_row(parse_limits([limit]), int8, fp32)
+    assert judged.state == state
+    assert Judgement.from_document(judged.to_document()) == judged
+
+
+@each(
+    "limit, change, reason",
+    [
+        ("latency_p50@nano <= 4", {}, "not measured on @nano; `trtcal compare ... --on nano`"),
+        ("energy@orin <= 4", {"energies": (None, None)}, "@orin does not report it"),
+        ("energy@orin <= -1%", {"energies": (None, 4.0)}, "FP32 was not measured on @orin"),
+        ("energy@sm89 <= 4", {}, "an estimate does not give it; measure it on sm89"),
+    ],
+)
+def test_what_a_device_did_not_measure_is_undecided_and_says_what_measures_it(
+    limit, change, reason
+):
+    fp32, int8 = timed_rows(**change)
+    (judged,) = judge_row(parse_limits([limit]), int8, fp32)
+    assert judged.state == "undecided"
+    assert reason in judged.reason
+    here = [replace(each, times=()) for each in (int8, fp32)]
+    (unknown,) = judge_row(parse_limits([limit]), *here)
+    assert unknown.state == "undecided"
+
+
+def test_a_device_without_fp32_has_no_speed_up():
+    fp32, int8 = timed_rows()
+    alone = replace(fp32, times=fp32.times[1:])
+    judged = judge_row(parse_limits(["speedup@orin >= 0.1", "latency_p50@orin <= 9"]), int8, alone)
+    assert [each.state for each in judged] == ["undecided", "holds"]
+
+
+def test_the_interval_of_several_variants_is_wider_on_a_device_than_alone():
+    fp32, int8 = timed_rows()
+    limits = parse_limits(["speedup@orin >= 1.8"])
+    (alone,), (beside,) = (judge_row(limits, int8, fp32, level) for level in (0.95, 0.99))
+    assert alone.figure.low == pytest.approx(1.8)
+    assert beside.figure.low < 1.75

@@ -22,7 +22,7 @@ from trtcal.limits import (
     parse_limits,
     require,
 )
-from trtcal.metrics import METRICS
+from trtcal.metrics import METRICS, TIMES
 
 BOUNDS = st.floats(-1e6, 1e6, allow_nan=False)
 NAMES = st.sampled_from([*METRICS, "map", "tactic_failed"])
@@ -30,15 +30,16 @@ NAMES = st.sampled_from([*METRICS, "map", "tactic_failed"])
 
 @st.composite
 def limits(draw):
-    bound, is_change = draw(BOUNDS), draw(st.booleans())
+    bound, is_change, name = draw(BOUNDS), draw(st.booleans()), draw(NAMES)
+    devices = ["@orin", "@nano-2.lab"] if name in METRICS and METRICS[name].of == TIMES else []
     return Limit(
-        draw(NAMES),
+        name,
         draw(st.sampled_from([">=", "<=", "=="])),
         bound if is_change else abs(bound),
         is_change,
         is_change and draw(st.booleans()),
         draw(st.none() | st.from_regex(r"[\w.:-]+( for sm\d\d)?", fullmatch=True)),
-        draw(st.booleans()),
+        draw(st.sampled_from(["", "@slices", *devices])),
     )
 
 
@@ -59,6 +60,7 @@ def test_any_other_text_is_refused(text):
     "text",
     [
         *("", "top1", "top1>3", "top1>=x", "top1=>3", "speedup >= 5%", ">= 5", "top1 >= nan"),
+        *("latency_p50@ <= 4", "latency_p50@-x <= 4", "latency_p50@a@b <= 4", "top1@orin >= 90"),
         "a b == 1",
     ],
 )
@@ -72,6 +74,7 @@ def test_units_are_those_of_the_metric():
     assert parse_limit("top1>=-1.0points") == Limit("top1", ">=", -1.0, is_change=True)
     assert parse_limit("int8_macs >= 90%") == Limit("int8_macs", ">=", 90.0)
     assert parse_limit("latency_p50 <= +5%").unit == "%"
+    assert parse_limit("energy@orin <= 20 mJ") == Limit("energy", "<=", 20.0, at="@orin")
     with fails(InputError, "latency_p50", "ms", "dB"):
         parse_limit("latency_p50 <= 5 dB")
 

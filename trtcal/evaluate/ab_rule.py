@@ -92,7 +92,7 @@ class Rule:
 
 def is_tested(limit: Limit) -> bool:
     """Tell whether a limit is about what an A/B test measures, figures of own metrics included."""
-    return limit.about.of in (OUTPUTS, TIMES) and limit.about.is_tested
+    return limit.about.of in (OUTPUTS, TIMES) and limit.about.is_tested and not limit.device
 
 
 def rule_for(

@@ -269,7 +269,7 @@ def compare(
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
     evaluations, replayed = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
-    is_timed = any(limit.about.of == TIMES for limit in limits)
+    is_timed = any(limit.about.of == TIMES and not limit.device for limit in limits)
     is_asked = settings.width or settings.batch_sizes or is_timed
     rounds = settings.rounds or (ROUNDS if is_asked else None)
     latencies = _measure(everyone, dataset, batch, rounds, settings.width)

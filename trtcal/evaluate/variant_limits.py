@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.overflow import judge_findings
-from trtcal.evaluate.target_times import speed_of
+from trtcal.evaluate.target_times import TargetTime, speed_of
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
@@ -141,16 +141,15 @@ def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:
     if ends is None:
         return Judgement(limit, row.name, None, _reason(limit, row))
     samples = row.accuracy.samples if limit.about.of == OUTPUTS else None
-    level = LEVEL if row.times and limit.about.of == TIMES else level  # an estimate has its own
+    time = time_for(limit, row) if limit.about.of == TIMES else None
+    level = LEVEL if time and not time.latency else level  # an estimate has its own
     return Judgement(limit, row.name, Figure(ends.value, ends.low, ends.high, samples, level))
 
 
 def _reason(limit: Limit, row: Row) -> str:
     metric = limit.about
-    if row.times and metric.of == TIMES:
-        small = f"{row.times[0].kernels} kernels are too small to estimate, launch time decides"
-        what = small if row.times[0].too_small else "an estimate does not give it"
-        return f"{what}; measure it on {row.times[0].target}"
+    if metric.of == TIMES:
+        return _no_time(limit, row)
     if limit.in_slices:
         return "compare does not judge slices; use `trtcal ab --slices`"
     if limit.is_change and not metric.has_baseline:
@@ -161,6 +160,21 @@ def _reason(limit: Limit, row: Row) -> str:
         return "there is no such figure; define your own with --metric-file"
     is_possible = any(output.kind in metric.kinds for output in row.outputs)
     return "the data have no labels" if metric.needs_labels and is_possible else metric.lacks
+
+
+def _no_time(limit: Limit, row: Row) -> str:
+    """Return why a row has no such figure of time or energy, and what measures it."""
+    time, device = time_for(limit, row), limit.device.removeprefix("@")
+    if time is None:
+        how = f"`trtcal compare ... --on {device}` measures it"
+        return f"it was not measured on @{device}; {how}" if device else limit.about.lacks
+    if time.latency:
+        has_value = getattr(time.latency, limit.about.timing) is not None
+        where = time.latency.where
+        return f"FP32 was not measured on {where}" if has_value else f"{where} does not report it"
+    small = f"{time.kernels} kernels are too small to estimate, launch time decides"
+    what = small if time.too_small else "an estimate does not give it"
+    return f"{what}; measure it on {time.target}"
 
 
 def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
@@ -177,26 +191,55 @@ def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interva
 
 
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
-    """Return a time or the speed-up: on the target, or here; here only the speed-up has an interval."""
-    if row.times:
-        return _on_target(limit, row, reference)
-    if limit.metric != "speedup" and not (limit.metric == "latency_p50" and limit.is_relative):
-        times = (float(getattr(each.latency, limit.about.timing)) for each in (row, reference))
-        return _plain(limit, *times)
-    measured = (row.latency.speedup, *row.latency.speedup_interval)
-    ends = Interval(*(math.log(max(ratio, 1e-9)) for ratio in measured)).at_level(level)
-    return of_ratio(limit, Interval(*map(math.exp, (ends.value, ends.low, ends.high))))
+    """Return a time, energy or the speed-up: measured on a device or here, else estimated.
+
+    Here only the speed-up has an interval.
+    """
+    time = time_for(limit, row)
+    if time is None and (limit.device or row.times):
+        return None
+    other = next((each for each in reference.times if time and each.target == time.target), None)
+    if time and not time.latency:
+        return _estimated(limit, time, other, reference.name)
+    here = time.latency if time and time.latency else row.latency
+    base = (other and other.latency) if time else reference.latency
+    if base is None and (limit.metric == "speedup" or limit.is_change):
+        return None
+    if limit.metric == "speedup" or (limit.metric == "latency_p50" and limit.is_relative):
+        return of_ratio(limit, _at_level((here.speedup, *here.speedup_interval), level))
+    if time and limit.metric == "latency_p50" and not limit.is_change:
+        return _at_level((time.ms, time.low_ms, time.high_ms), level)
+    value, before = (getattr(each, limit.about.timing) for each in (here, base or here))
+    is_known = value is not None and (before is not None or not limit.is_change)
+    return _plain(limit, value, before) if is_known else None
 
 
-def _on_target(limit: Limit, row: Row, reference: Row) -> Interval | None:
-    """Return a time or the speed-up on the first target; None where it has no estimate."""
-    time = row.times[0]
-    others = {other.target: other for other in reference.times}
+def time_for(limit: Limit, row: Row) -> TargetTime | None:
+    """Return the time that a limit is about: on its device, of a GPU's name also the estimate.
+
+    Without a device it is that of the first target. None if there is none.
+    """
+    if not limit.device:
+        return next(iter(row.times), None)
+    names = (limit.device, limit.device.removeprefix("@"))
+    return next((time for name in names for time in row.times if time.target == name), None)
+
+
+def _at_level(ends: tuple[float, float, float], level: float) -> Interval:
+    """Return a positive figure and its 95 % interval at another level, as if its log were normal."""
+    logs = Interval(*(math.log(max(end, 1e-9)) for end in ends)).at_level(level)
+    return Interval(*map(math.exp, (logs.value, logs.low, logs.high)))
+
+
+def _estimated(
+    limit: Limit, time: TargetTime, other: TargetTime | None, reference: str
+) -> Interval | None:
+    """Return a time or the speed-up on a target; None where it has no estimate."""
     if limit.metric == "latency_p50" and not limit.is_change:
         return Interval(time.ms, time.low_ms, time.high_ms)
-    if time.target not in others or limit.metric not in ("speedup", "latency_p50"):
+    if other is None or limit.metric not in ("speedup", "latency_p50"):
         return None
-    speed = speed_of(time, others[time.target], reference.name)
+    speed = speed_of(time, other, reference)
     if speed.is_too_small or (limit.metric == "latency_p50" and not limit.is_relative):
         return None
     return of_ratio(limit, Interval(speed.ratio, speed.low, speed.high))

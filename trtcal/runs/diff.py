@@ -9,7 +9,7 @@ from pathlib import Path
 from trtcal.documents import Document, parsing
 from trtcal.errors import InputError
 from trtcal.limits import SHIP, WITH_CARE, Figure, Judgement, Limit
-from trtcal.metrics import COST, HIGHER, TIMED, check_known, metric_of
+from trtcal.metrics import COST, COSTS, HIGHER, TIMES, check_known, metric_of
 from trtcal.runs.figures import PRICED, Figures
 from trtcal.runs.history import Entry, History, entry_of
 
@@ -88,7 +88,7 @@ def _comparable(before: Entry, after: Entry) -> Figures:
 def _is_noise(figure: str, before: float, after: float, inputs: Inputs) -> bool:
     """Tell whether a time changed though nothing that went in did, or by no more than 5 %."""
     is_near = bool(before) and abs(after / before - 1.0) <= NOISE
-    return figure in TIMED and (not inputs or is_near)
+    return metric_of(figure).of in (TIMES, COSTS) and (not inputs or is_near)
 
 
 def changed_inputs(before: Entry, after: Entry) -> Inputs:
@@ -182,7 +182,7 @@ def judge_run(limits: Sequence[Limit], before: Entry | None, after: Entry) -> tu
 def _judge(limit: Limit, before: Entry | None, after: Entry) -> list[Judgement]:
     figures = {figure for _, figure in after.figures}
     check_known([limit.metric], figures)
-    keys = [key for key in after.figures if key[1] == limit.metric and limit.is_about(key[0])]
+    keys = [key for key in after.figures if key[1] == limit.name and limit.is_about(key[0])]
     if not keys or limit.in_slices:
         known = ", ".join(sorted(figures))
         raise InputError(f"run {after.number} has no figure for {limit}", f"known: {known}")
