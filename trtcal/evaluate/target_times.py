@@ -95,8 +95,9 @@ class Speed(SpeedupEstimate):
 
     def to_document(self) -> dict[str, object]:
         """Return the JSON form."""
+        time = {name: value for name, value in vars(self.time).items() if name != "latency"}
         return {
-            **vars(self.time),
+            **time,
             **{
                 name: getattr(self, name)
                 for name in ("against", "ratio", "low", "high", "sentence")

@@ -38,7 +38,7 @@ from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect, models_in
-from trtcal.reporting.measured import Measured, read_measured, with_engines, with_measured
+from trtcal.reporting.measured import Measured, read_measured, warned, with_engines, with_measured
 from trtcal.reporting.tensors import tensor_facts, wire
 from trtcal.reporting.verdict import judge, with_builds, without_comparison
 
@@ -224,7 +224,7 @@ def _measured(findings: Findings, measured: Sequence[Measured]) -> Document:
         issues = (findings.data_check or {"issues": ()})["issues"]
         calibration_issues = [documents.from_fields(DataIssue, issue) for issue in issues]
         known = findings.failed_builds, _breaches(findings), calibration_issues
-        verdict = judge(comparison, findings.builds, *known, findings.tails)
+        verdict = warned(judge(comparison, findings.builds, *known, findings.tails), measured)
     rows = comparison.rows if comparison else ()
     name = findings.folder.resolve().name  # a hidden one is temporary
     return {

@@ -11,8 +11,10 @@ from trtcal.evaluate.comparison import Comparison, Row
 from trtcal.evaluate.target_times import TargetTime
 from trtcal.evidence.manifest import Build
 from trtcal.extensions import MEASUREMENTS, load
+from trtcal.limits import SHIP, WITH_CARE
 from trtcal.model import Model
 from trtcal.reporting.collect import Findings
+from trtcal.reporting.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Measured:
     """What the files of other tools say of one variant's engine.
 
     `build` has its layers, with times where there is a profile; `time` is None where no file has times
-    of whole inferences. `facts` is the JSON for the report: `variant`, `on`, `hardware`, `files`
-    with their digests, `warnings`, and `difference` (None where no tensor could be compared).
+    of whole inferences. `facts` is the JSON for the report: `variant`, `on`, `hardware`, `ms`, `files`
+    with their digests, `warnings` (sentences), and `difference`, None where no tensor was compared.
     """
 
     variant: str
@@ -66,6 +68,14 @@ def _joined(
 ) -> tuple[TargetTime, ...]:
     others = [time for time in times if time.target != measured.target]
     return (measured, *others) if is_first else (*others, measured)
+
+
+def warned(verdict: Verdict, measured: Sequence[Measured]) -> Verdict:
+    """Return a verdict with what is to be known of the measurement of its variant."""
+    own = [each.facts["warnings"] for each in measured if each.variant == verdict.variant]
+    reasons = tuple(f"{sentence[0].upper()}{sentence[1:]}." for each in own for sentence in each)
+    word = WITH_CARE if reasons and verdict.word == SHIP else verdict.word
+    return replace(verdict, word=word, reasons=(*verdict.reasons, *reasons))
 
 
 def with_engines(findings: Findings, measured: Sequence[Measured]) -> Findings:

@@ -83,6 +83,22 @@ def first_difference(
     }
 
 
+def sentence_of(difference: Document) -> str:
+    """Return what a comparison of tensors shows."""
+    compared = f"{difference['compared']} tensors that were compared"
+    if difference["tensor"] is None:
+        return (
+            f"none of the {compared} differs from the simulated Q/DQ by more than rounding allows"
+        )
+    by = difference["difference"]
+    size = "is not a number" if by is None else f"differs by {by:.3g}"
+    return (
+        f"the engine differs from the simulated Q/DQ: the first of the {compared} in the graph's order "
+        f"is {difference['tensor']!r} of {difference['node']}, which {size}, where rounding allows "
+        f"{difference['allowed']:.3g}"
+    )
+
+
 def _some(own: Mapping[str, object]) -> str:
     return ", ".join(list(own)[:3]) + ", ..." * (len(own) > 3)
 

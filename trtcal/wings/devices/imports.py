@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from trtcal.backends.sessions import Array
-from trtcal.data.dataset import batch_for
+from trtcal.data.dataset import fixed_batch
 from trtcal.documents import Document, digest_bytes, digest_file
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError, some
@@ -37,7 +37,7 @@ from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.reporting.measured import Measured
 from trtcal.stats import median_interval
 from trtcal.wings.devices import nsight, tools
-from trtcal.wings.devices.differing import first_difference, shaped
+from trtcal.wings.devices.differing import first_difference, sentence_of, shaped
 from trtcal.wings.devices.measure import is_result, read_result
 from trtcal.wings.devices.tools import Quantiles
 
@@ -235,7 +235,7 @@ def _latency_of(engine: Engine, model: Model | None) -> Latency | None:
         return None
     engine.warnings += [ALONE] + [NO_INTERVAL] * (not engine.times)
     return Latency(
-        batch=log.batch or _batch(engine.layers) or (batch_for(model, 1) if model else 1),
+        batch=log.batch or _batch(engine.layers) or (model and fixed_batch(model)) or 0,
         runs=runs,
         p50_ms=quantiles.median,
         p90_ms=quantiles.p90,
@@ -287,6 +287,9 @@ def _measured(
     difference = None
     if has_tensors and feeds and model:
         difference = first_difference(model, feeds, engine.tensors, engine.raw)
+    known = [sentence_of(difference)] if difference else []
+    if difference and difference["tensor"]:
+        warnings.append(known.pop())
     facts = {
         "variant": row.name,
         "on": engine.on,
@@ -294,6 +297,7 @@ def _measured(
         "ms": time and time.ms,
         "interval_ms": time and [time.low_ms, time.high_ms],
         "files": engine.files,
+        "notes": [*known, *warnings],
         "warnings": warnings,
         "difference": difference,
     }
