@@ -27,6 +27,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.layerwise import find_sites
 from trtcal.model import Model, TensorSpec
 from trtcal.model.tensors import producers_of
+from trtcal.reporting.text import count
 
 LEVELS = 127
 MARGIN = 2.0
@@ -62,7 +63,7 @@ def first_difference(
         for site in find_sites(model.proto)[0]
         if not site.is_weight
     }
-    files = {name: file for file, name in names.items()}
+    files = {name: file for file, name in reversed(names.items())}  # the first of several
     rows = [
         (name, *_held(values, simulated[name], moved[name], steps.get(name)))
         for name in known
@@ -85,16 +86,14 @@ def first_difference(
 
 def sentence_of(difference: Document) -> str:
     """Return what a comparison of tensors shows."""
-    compared = f"{difference['compared']} tensors that were compared"
+    compared = f"{count(difference['compared'], 'tensor')} compared"
     if difference["tensor"] is None:
-        return (
-            f"none of the {compared} differs from the simulated Q/DQ by more than rounding allows"
-        )
+        return f"of {compared} none differs from the simulated Q/DQ by more than rounding allows"
     by = difference["difference"]
     size = "is not a number" if by is None else f"differs by {by:.3g}"
     return (
-        f"the engine differs from the simulated Q/DQ: the first of the {compared} in the graph's order "
-        f"is {difference['tensor']!r} of {difference['node']}, which {size}, where rounding allows "
+        f"the engine differs from the simulated Q/DQ: of {compared} the first in the graph's order is "
+        f"{difference['tensor']!r} of {difference['node']}, which {size}, where rounding allows "
         f"{difference['allowed']:.3g}"
     )
 
@@ -169,7 +168,7 @@ def _named(own: Mapping[str, object], tensors: list[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for name in own:
         fits = [name] if name in exact else next((safe[s] for s in _stems(name) if s in safe), [])
-        if len(fits) == 1 and fits[0] not in named.values():
+        if len(fits) == 1:
             named[name] = fits[0]
     return named
 

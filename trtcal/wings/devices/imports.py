@@ -43,7 +43,7 @@ from trtcal.wings.devices.tools import Quantiles
 
 MOST_FILES = 10_000
 NOWHERE = Path(os.devnull) / "imported"
-ALONE = "trtexec measures one engine in one process: the variants were not timed in turns"
+ALONE = "trtexec times one engine in a process (processes for each: {}), not all engines in turns"
 NO_INTERVAL = "its log gives no interval: add `--exportTimes=FILE` to trtexec"
 NO_TRANSFERS = "the times are without transfers between host and GPU"
 UNKNOWN_INPUTS = (
@@ -233,7 +233,8 @@ def _latency_of(engine: Engine, model: Model | None) -> Latency | None:
         engine.warnings += [NO_TRANSFERS] * (not times[:, 2:].any())
     if quantiles is None:
         return None
-    engine.warnings += [ALONE] + [NO_INTERVAL] * (not engine.times)
+    engine.warnings += [ALONE.format(max(len(engine.times), 1))]
+    engine.warnings += [NO_INTERVAL] * (not engine.times)
     return Latency(
         batch=log.batch or _batch(engine.layers) or (model and fixed_batch(model)) or 0,
         runs=runs,
@@ -320,7 +321,7 @@ def _build(row: Row, engine: Engine, layers: tuple[Layer, ...], model: Model | N
         skipped=record.get("skipped", {}),
         quantization=row.quantization,
         engine_file="",
-        measured={},
+        measured={"engine_bytes": None},
         gpu=engine.log.gpu,
         coverage=built_coverage(model, outcomes) if model else None,
     )

@@ -34,6 +34,7 @@ from trtcal.documents.bounds import FILE_BYTES, check_file, parse_json
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.comparison import Row
 from trtcal.model import Model
+from trtcal.model.files import embedded, fits
 from trtcal.model.ops import QDQ
 from trtcal.quantization.qdq import fp16_tensors
 from trtcal.wings.devices.tools import INPUTS, Piece, read_piece
@@ -105,10 +106,21 @@ def _pack(number: int, row: Row, model: Model, files: dict[str, bytes]) -> Docum
     own = {f"models/{number}.onnx": proto}
     if (older := for_tensorrt_8(proto)) is not proto:
         own[f"models/{number}-trt8.onnx"] = older
-    contents = {name: each.SerializeToString(deterministic=True) for name, each in own.items()}
+    contents = {name: _serialized(each, row.name) for name, each in own.items()}
     files.update(contents)
     digests = {name: digest_bytes(content) for name, content in contents.items()}
     return {"name": row.name, "model": row.model, "files": digests}
+
+
+def _serialized(proto: onnx.ModelProto, name: str) -> bytes:
+    """Return a model in one file; `InputError` if it is too large for that."""
+    whole = onnx.ModelProto()
+    whole.CopyFrom(proto)
+    for tensor in whole.graph.initializer:
+        tensor.CopyFrom(embedded(tensor))
+    if not fits(whole):
+        raise InputError(f"{name} is larger than one ONNX file can be", "measure it with trtexec")
+    return whole.SerializeToString(deterministic=True)
 
 
 def _pack_input(number: int, name: str, array: Any, files: dict[str, bytes]) -> Document:

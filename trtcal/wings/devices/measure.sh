@@ -62,7 +62,7 @@ build() {
     mkdir -p "results/$number"
     # shellcheck disable=SC2046,SC2086  # words of options
     run "results/$number/build.log" --onnx="$(model_of "$number")" --saveEngine="engine-$number" \
-        --profilingVerbosity=detailed --skipInference $(precision_of "$kind") $SPAN
+        --profilingVerbosity=detailed --skipInference --noTF32 $(precision_of "$kind") $SPAN
 }
 
 time_it() { # ROUND
@@ -88,7 +88,7 @@ debug() { # tensors inside: TensorRT 10.8 and later
     mkdir -p "$place"
     # shellcheck disable=SC2046,SC2086
     run "results/$number/debug-build.log" --onnx="$(model_of "$number")" \
-        --saveEngine="$place/engine" --skipInference --markUnfusedTensorsAsDebugTensors \
+        --saveEngine="$place/engine" --skipInference --noTF32 --markUnfusedTensorsAsDebugTensors \
         $(precision_of "$kind") $SPAN
     ln -s ../../../inputs "$place/inputs"
     # shellcheck disable=SC2086
