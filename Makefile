@@ -13,7 +13,8 @@ demo: $(READY)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
 	@echo "Open $(CURDIR)/reports/classifier/report.html in a browser."
 
-# Browser tests need a Chromium (Debian: chromium); without one they are skipped, and listed as such.
+# Browser tests need a Chromium (Debian: chromium), tests of devices an sshd (openssh-server); without it they
+# are skipped, and listed as such.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 -rs -m "not slow"
 

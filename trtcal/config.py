@@ -14,6 +14,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trtcal.documents.bounds import INTEGERS, check_depth, check_file, in_time
 from trtcal.errors import InputError
+from trtcal.extensions import DEVICES, load
 from trtcal.limits import Limit, parse_limits
 
 if sys.version_info >= (3, 11):
@@ -555,7 +557,7 @@ class BuildConfig:
     targets: tuple[str, ...] = key(
         STRINGS,
         (),
-        "What to build for: `cpu`, a GPU's name, or its architecture.",
+        "What to build for: `cpu`, a GPU's name, its architecture, or a device (`@NAME`).",
         example='["cpu", "sm89"]',
         unset="cpu and sm89 in `trtcal run`; `trtcal build` needs one",
     )
@@ -592,7 +594,80 @@ class BuildConfig:
 
 
 def _has_gpu(targets: Collection[str]) -> bool:
-    return any(target != "cpu" for target in targets)
+    return any(hardware_of(target) != "cpu" for target in targets)
+
+
+LOCAL = "local:"
+"""The host that is this machine, reached without ssh."""
+DEVICE_NAME = re.compile(r"(?!slices$)[A-Za-z0-9_-]{1,32}", re.ASCII)
+USER, DNS_NAME = r"(?:[A-Za-z0-9_][\w.+-]*@)?", r"[A-Za-z0-9_][\w.-]*"
+HOST_FORM = re.compile(
+    rf"{LOCAL}|{USER}{DNS_NAME}|ssh://{USER}(?:{DNS_NAME}|\[[0-9A-Fa-f:.]+\])(?::\d{{1,5}})?",
+    re.ASCII,
+)
+HOST = Kind(
+    "a host such as user@host or ssh://user@host:port",
+    lambda value: isinstance(value, str) and HOST_FORM.fullmatch(value) is not None,
+    example='"user@orin.local"',
+)
+WORD = Kind(
+    "printable characters without spaces, the first of them not `-`",
+    lambda value: _is_label(value, LONGEST_VALUE) and not re.search(r"^-|\s", value),
+    example='"/usr/bin/python3"',
+)
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """A machine that trtcal reaches by ssh, where it builds, runs and times engines."""
+
+    host: str = key(HOST, about="The machine: `user@host`, or `ssh://user@host:port`.")
+    python: str = key(WORD, "python3", "The Python there, 3.8 or later.")
+    container: str | None = key(
+        WORD,
+        None,
+        "The image of a container to work in.",
+        example='"nvcr.io/nvidia/tensorrt:25.03-py3"',
+    )
+    folder: str | None = key(
+        WORD, None, "The folder there for all files of trtcal.", unset="`.cache/trtcal-device`"
+    )
+
+
+def is_device(target: str) -> bool:
+    """Whether a target is a device, `@NAME`."""
+    return target.startswith("@")
+
+
+def check_device_name(name: str) -> str:
+    """Return the name of a device; `InputError` if none may have it."""
+    if DEVICE_NAME.fullmatch(name):
+        return name
+    raise _wrong("a name of 1 to 32 letters, digits, - and _, other than `slices`", name)
+
+
+def _devices(value: object) -> dict[str, DeviceConfig]:
+    example = f"host = {HOST.example}"
+    devices = by_name(partial(read_section, DeviceConfig, example=example), value)
+    return {check_device_name(name): device for name, device in devices.items()}
+
+
+_known_devices: ContextVar[Mapping[str, DeviceConfig]] = ContextVar("devices")
+
+
+def configured_devices() -> Mapping[str, DeviceConfig]:
+    """Return the devices of the configuration in use, by their names."""
+    return _known_devices.get({})
+
+
+def hardware_of(target: str) -> str:
+    """Return the target that a device's hardware is, such as `sm87` or `cpu`, as it last said.
+
+    A device of which nothing is known, and what is no device, is returned as it is.
+    """
+    if not is_device(target):
+        return target
+    return str(load(DEVICES, "ssh", "devices")(target).hardware_target)
 
 
 def _limits(value: object) -> tuple[Limit, ...]:
@@ -757,6 +832,14 @@ class Config:
     cost: CostConfig = section(CostConfig, "Costs by tag and over time.")
     checkpoint: CheckpointConfig = section(CheckpointConfig, "What happens about a delta.")
     store: StoreConfig = section(StoreConfig, "Where runs are kept.")
+    devices: dict[str, DeviceConfig] = key(
+        _devices, dict, "Machines to build, run and time on, by name; `@NAME` is their target."
+    )
+
+    def in_use(self) -> Config:
+        """Return it, after its devices have become known as targets."""
+        _known_devices.set(self.devices)
+        return self
 
     @property
     def efforts(self) -> list[tuple[str, str]]:

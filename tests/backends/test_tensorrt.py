@@ -94,7 +94,7 @@ def test_float16_is_a_flag_for_the_versions_that_have_no_strong_typing(
     monkeypatch.setattr(tensorrt, "_is_quantized", lambda model: quantized)
     monkeypatch.setattr(tensorrt, "for_tensorrt_8", lambda proto: seen.update(rewritten=1) or proto)
     monkeypatch.setattr(tensorrt, "run_worker", lambda module, request, *_: seen.update(request))
-    monkeypatch.setattr(tensorrt, "_layers", lambda folder, options: ())
+    monkeypatch.setattr(tensorrt, "listed_layers", lambda folder, options: ())
     model = load_model(conv_net(tmp_path / "net.onnx"))
     TensorRT().build_in(model, BuildOptions("gpu"), tmp_path)
     assert ("rewritten" in seen) == rewritten
@@ -123,9 +123,9 @@ def test_types_that_the_inspector_lacks_come_from_the_log(tmp_path):
     layer = {"Name": "copy", "LayerType": "Reformat", "Inputs": tensors[:1], "Outputs": tensors[1:]}
     (tmp_path / "layers.json").write_text(json.dumps({"Layers": [layer]}))
     (tmp_path / "build.log").write_text("")
-    (bare,) = tensorrt._layers(tmp_path, BuildOptions("gpu"))
+    (bare,) = tensorrt.listed_layers(tmp_path, BuildOptions("gpu"))
     assert bare.inputs[0].dtype == "unknown"
     (tmp_path / "build.log").write_text(LISTED)
-    (found,) = tensorrt._layers(tmp_path, BuildOptions("gpu"))
+    (found,) = tensorrt.listed_layers(tmp_path, BuildOptions("gpu"))
     assert (found.inputs[0].dtype, found.outputs[0].dtype) == ("fp32", "int8")
     assert found.outputs[0].shape == (-1, 3, 8, 8)

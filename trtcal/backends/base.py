@@ -45,6 +45,7 @@ from trtcal.evidence.manifest import (
     RECORDS,
     Build,
     is_build_folder,
+    runs_on_cpu,
 )
 from trtcal.model import Model, uniquely_named
 from trtcal.model.cut import metadata_of, tail_of, whole_outputs
@@ -145,6 +146,15 @@ class Backend(ABC):
     @abstractmethod
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build inside `folder`, and leave the engine and the log there."""
+
+    def check_version(self, build: Build) -> None:
+        """`InputError` if an engine was built by another version than the one installed."""
+        here = self.availability().version
+        if here != build.backend_version:
+            builder = f"{build.backend} {build.backend_version}"
+            what = f"the engine in {build.folder} was built by {builder}"
+            found = f"and {here} is installed" if here else "which is not installed"
+            raise InputError(f"{what}, {found}", BUILD_AGAIN)
 
     def check_place(self, build: Build) -> None:
         """`InputError` if an engine does not run on this machine. Never yet run on a GPU."""
@@ -327,16 +337,18 @@ def _describe(
         gpu=product.gpu,
         options=options.to_document(),
         command=backend.command(model, bare, model.path.name, backend.engine_file),
-        coverage=_coverage(model, options, outcomes),
+        coverage=_coverage(model, options, outcomes, runs_on_cpu(backend.name, options.target)),
     )
 
 
-def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]) -> Coverage:
+def _coverage(
+    model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...], is_for_cpu: bool
+) -> Coverage:
     """Return how much of the compute is in INT8, for one sample of the usual shapes."""
     fixed = {spec.name for spec in model.inputs if any(isinstance(n, int) for n in spec.shape[:1])}
     usual = {name: shapes[1] for name, shapes in options.shapes.items()}
     sizes = {name: shape if name in fixed else (1, *shape[1:]) for name, shape in usual.items()}
-    if options.target == "cpu":  # what its kernels run in float says nothing of TensorRT
+    if is_for_cpu:  # what its kernels run in float says nothing of TensorRT
         return asked_coverage(model, sizes)
     return built_coverage(model, outcomes, sizes)
 

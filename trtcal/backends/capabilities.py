@@ -14,6 +14,7 @@ from trtcal.backends.targets import (
     named_gpus,
     parse_target,
 )
+from trtcal.config import hardware_of
 from trtcal.errors import InputError
 from trtcal.evidence.layers.roofline import GPUS
 from trtcal.formats import NARROW, PRECISIONS
@@ -33,7 +34,7 @@ def has(target: str, precision: str) -> bool:
 def _lacking(target: str, precision: str) -> Iterator[str]:
     """Yield the parts of a target that lack a precision."""
     first = PRECISIONS[precision].capability
-    for part in target.split(","):
+    for part in hardware_of(target).split(","):
         capability = _capability(canonical(part))
         if capability is not None and capability < first:
             yield part

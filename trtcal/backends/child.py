@@ -112,25 +112,39 @@ def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s:
     `BackendError` with the builder's last error if it fails or is killed by a signal, `ResourceError`
     if it takes longer than `time_limit_s`, and what it gave to `raise_in_parent`.
     """
-    log = folder / LOG
     (folder / REQUEST).write_text(json.dumps(request))
     started = time.monotonic()
     if not 0 < time_limit_s < MONTH_S:
         what = f"{time_limit_s} s is not a time limit"
         raise InputError(what, "give a number of seconds above 0")
+    with transcribing(folder / LOG) as write:
+        status = _run(command_of(module, REQUEST), folder, write, time_limit_s)
+    measured = {"seconds": round(time.monotonic() - started, 3)}
+    (folder / "measured.json").write_text(json.dumps(measured))
+    if status:
+        raise _failure(status, folder, folder / LOG)
+
+
+@contextmanager
+def transcribing(log: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yield what takes a builder's output: it goes to the log, its records, and who is watching."""
     with (
         log.open("wb", buffering=0) as text,
         log.with_suffix(".jsonl").open("wb", buffering=0) as records,
         closing(Transcript(text, records)) as transcript,
     ):
-        status = _run(command_of(module, REQUEST), folder, transcript, time_limit_s)
-    measured = {"seconds": round(time.monotonic() - started, 3)}
-    (folder / "measured.json").write_text(json.dumps(measured))
-    if status:
-        raise _failure(status, folder, log)
+
+        def write(data: bytes) -> None:
+            transcript.write(data)
+            if watch := _watch.get():
+                watch(data)
+
+        yield write
 
 
-def _run(command: list[str], folder: Path, transcript: Transcript, time_limit_s: float) -> int:
+def _run(
+    command: list[str], folder: Path, write: Callable[[bytes], None], time_limit_s: float
+) -> int:
     child = subprocess.Popen(  # noqa: S603  # our own interpreter and module
         command,
         cwd=folder,
@@ -142,7 +156,7 @@ def _run(command: list[str], folder: Path, transcript: Transcript, time_limit_s:
     )
     with child:
         try:
-            _follow(child, transcript, time.monotonic() + time_limit_s)
+            _follow(child, write, time.monotonic() + time_limit_s)
             return child.wait()
         except (TimeoutError, subprocess.TimeoutExpired):
             what = f"the builder was stopped after the time limit of {time_limit_s:g} s"
@@ -152,7 +166,9 @@ def _run(command: list[str], folder: Path, transcript: Transcript, time_limit_s:
                 child.kill()
 
 
-def _follow(child: subprocess.Popen[bytes], transcript: Transcript, deadline: float) -> None:
+def _follow(
+    child: subprocess.Popen[bytes], write: Callable[[bytes], None], deadline: float
+) -> None:
     """Copy what the child writes until it has ended; `TimeoutError` at the deadline."""
     output: IO[bytes] = child.stdout  # type: ignore[assignment]  # it is a pipe
     with selectors.DefaultSelector() as selector:
@@ -162,9 +178,7 @@ def _follow(child: subprocess.Popen[bytes], transcript: Transcript, deadline: fl
             ready = selector.select(min(AFTERWARDS_S, max(0.0, deadline - time.monotonic())))
             data = output.read(1 << 16) if ready else b""
             if data:
-                transcript.write(data)
-                if watch := _watch.get():
-                    watch(data)
+                write(data)
             elif ended:
                 return
             elif ready:  # it closed its output and goes on

@@ -6,16 +6,18 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.backends.base import BUILD_AGAIN, Backend, is_recorded
+from trtcal.backends.base import Backend, is_recorded
 from trtcal.backends.onnxruntime import OnnxRuntime
 from trtcal.backends.sessions import Session
 from trtcal.backends.targets import PROVIDERS, canonical, named_gpus
 from trtcal.backends.tensorrt import TensorRT, TensorRTRTX
+from trtcal.config import hardware_of, is_device
 from trtcal.documents import digest_bytes
 from trtcal.documents.bounds import ARRAYS_BYTES, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.failure import no_engine
 from trtcal.evidence.manifest import LOG, MANIFEST, Build, read_manifest
+from trtcal.extensions import DEVICES, load
 from trtcal.model import Model, TensorSpec
 from trtcal.model.cut import metadata_of, tail_of
 from trtcal.model.ops import FLOATED
@@ -32,6 +34,11 @@ def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
     and if no target is given to one that has several.
     """
     chosen = canonical(target) if target is not None else None
+    if chosen is not None and is_device(chosen):
+        if name is not None:
+            what = f"--backend {name} is not for the device {chosen}, which has its own"
+            raise InputError(what, "leave --backend out")
+        return device_backend(chosen), chosen
     backend = BACKENDS.get(name or _claiming(chosen))
     if backend is None:
         raise InputError(f"unknown backend {name!r}", f"choose one of: {', '.join(BACKENDS)}")
@@ -41,6 +48,22 @@ def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
         raise InputError("no target is given", _offer(known))
     backend.check_target(chosen)
     return backend, chosen
+
+
+def device_backend(target: str) -> Backend:
+    """Return what builds and runs on a device, `@NAME`; `InputError` if it is not known."""
+    backend: Backend = load(DEVICES, "ssh", "devices")(target)
+    backend.check_target(target)
+    return backend
+
+
+def backend_of(build: Build) -> Backend:
+    """Return what runs an engine: its backend, or that of the device that it was built on."""
+    if is_device(build.target):
+        return device_backend(build.target)
+    if build.backend not in BACKENDS:
+        raise InputError(f"the engine in {build.folder} is for {build.backend!r}", "update trtcal")
+    return BACKENDS[build.backend]
 
 
 def _claiming(target: str | None) -> str:
@@ -55,9 +78,15 @@ def floated(targets: Collection[str]) -> tuple[str, ...]:
     >>> floated(["cpu", "sm89"]), floated(["sm89", "gpu"]), floated(["cpu"])
     (('ConvTranspose',), (), ())
     """
-    names = {_claiming(canonical(target)) for target in targets} - {OnnxRuntime.name}
+    names = {_building(canonical(target)) for target in targets} - {OnnxRuntime.name}
     operators = [FLOATED.get(name, frozenset[str]()) for name in names]
     return tuple(sorted(frozenset.intersection(*operators))) if operators else ()
+
+
+def _building(target: str) -> str:
+    if is_device(target):
+        return OnnxRuntime.name if hardware_of(target) == "cpu" else TensorRT.name
+    return _claiming(target)
 
 
 def targets_here() -> dict[str, str]:
@@ -81,7 +110,7 @@ class CheckedEngine:
 
     def open(self) -> Session:
         """Load it into a session; `InputError` if trtcal does not run engines of its backend."""
-        return BACKENDS[self.build.backend].open(self.build, self.data)
+        return backend_of(self.build).open(self.build, self.data)
 
 
 def check_engine(place: Path, trust: bool = False, model: Model | None = None) -> CheckedEngine:
@@ -97,14 +126,15 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
         hint = "build it here, or give --trust if you trust the person who built it"
         what = f"the engine in {build.folder} was not built by you on this machine"
         raise InputError(what, f"an engine is a program: {hint}")
-    _check_version(build)
-    BACKENDS[build.backend].check_place(build)
+    backend = backend_of(build)
+    backend.check_version(build)
+    backend.check_place(build)
     if model is not None:
         _check_signature(build, "input", build.inputs, model.inputs)
         is_cut = tail_of(metadata_of(model.proto)) is not None
         outputs = build.outputs if is_cut or not build.whole else build.whole
         _check_signature(build, "output", outputs, model.outputs)
-    _check_plugins(build)
+    _check_plugins(build, backend)
     return CheckedEngine(build, data)
 
 
@@ -130,19 +160,6 @@ def _read_engine(build: Build) -> tuple[bytes, str]:
     return data, digest
 
 
-def _check_version(build: Build) -> None:
-    backend = BACKENDS.get(build.backend)
-    if backend is None:
-        raise InputError(f"the engine in {build.folder} is for {build.backend!r}", "update trtcal")
-    here = backend.availability().version
-    if here != build.backend_version:
-        builder = (
-            f"the engine in {build.folder} was built by {build.backend} {build.backend_version}"
-        )
-        found = f"and {here} is installed" if here else "which is not installed"
-        raise InputError(f"{builder}, {found}", BUILD_AGAIN)
-
-
 def _check_signature(
     build: Build, side: str, recorded: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...]
 ) -> None:
@@ -159,9 +176,9 @@ def _form(spec: TensorSpec) -> object:
     return spec.dtype, [None if isinstance(size, str) else size for size in spec.shape]
 
 
-def _check_plugins(build: Build) -> None:
+def _check_plugins(build: Build, backend: Backend) -> None:
     """Ask the runtime for every plug-in. Never yet run on a GPU."""
-    here = BACKENDS[build.backend].plugins() if build.plugins else set()
+    here = backend.plugins() if build.plugins else set()
     if missing := sorted(set(build.plugins) - here):
         what = (
             f"the engine in {build.folder} needs the plug-in {missing[0]!r}, which is not installed"

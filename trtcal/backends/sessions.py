@@ -47,6 +47,8 @@ BESIDE = (
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
+ENTRIES = (EXACT_PRODUCTS, EXACT_INPUTS, NO_SPINNING)
+"""What every session is configured with."""
 RUN_S = 10  # of the sample that a model is tried with
 OPS_SHOWN = 6
 
@@ -138,7 +140,7 @@ def open_session(
     options.intra_op_num_threads = threads or os.cpu_count() or 1
     options.log_severity_level = severity
     options.enable_cpu_mem_arena = arena
-    for entry in (EXACT_PRODUCTS, EXACT_INPUTS, NO_SPINNING, *(BESIDE if optimized else ())):
+    for entry in (*ENTRIES, *(BESIDE if optimized else ())):
         options.add_session_config_entry(*entry)
     if as_it_is:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -150,7 +152,7 @@ def open_session(
             settings = {
                 "sess_options": options,
                 "providers": list(dict.fromkeys([provider, CPU])),
-                "disabled_optimizers": [QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))],
+                "disabled_optimizers": disabled_optimizers(graph),
             }
             opening = partial(Session, graph, source, **settings)
             if provider == CPU:  # a fork cannot use the parent's GPU
@@ -167,6 +169,11 @@ def open_session(
         what = f"ONNX Runtime could not load its {provider}"
         raise BackendError(what, "read the log of ONNX Runtime for the cause")
     return session
+
+
+def disabled_optimizers(graph: onnx.ModelProto) -> list[str]:
+    """Return the optimizers of ONNX Runtime that would change what a model computes."""
+    return [QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))]
 
 
 def _read(

@@ -19,6 +19,7 @@ from typing import Any
 import onnxruntime
 
 from trtcal.backends.cuda import LIBRARY
+from trtcal.config import check_device_name, is_device
 from trtcal.errors import InputError
 from trtcal.evidence.layers.roofline import GPUS, capability_of
 
@@ -38,8 +39,11 @@ Capability = tuple[int, int]
 def canonical(target: str) -> str:
     """Return a target with compute capabilities for names of GPUs: `sm86,sm89` of `rtx3090,l4`.
 
-    `InputError` with the nearest names if a part of it is none that is known.
+    `InputError` with the nearest names if a part of it is none that is known. A device stays as it is.
     """
+    if is_device(target):
+        check_device_name(target[1:])
+        return target
     return ",".join(map(_canonical, target.split(",")))
 
 

@@ -234,37 +234,43 @@ class TensorRT(Backend):
 
     def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
         """Return the `trtexec` line that builds the same with the installed version, if one does."""
-        installed = version_of("tensorrt") or "11"
-        if _is_weakly_typed() and for_tensorrt_8(model.proto) is not model.proto:
-            return None
-        profiles = _profiles(model, options)
-        return trtexec_command(installed, options, profiles, _is_quantized(model), onnx, engine)
+        return trtexec_line(model, options, _installed(), onnx, engine)
 
 
 def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder: Path) -> Made:
-    proto = _without_false_names(model.proto, _profiles(model, options))
-    if request["module"] == "tensorrt" and _is_weakly_typed():
-        proto = for_tensorrt_8(proto)
+    version = _installed() if request["module"] == "tensorrt" else None
+    proto, settings = request_of(model, options, version)
     write_onnx(folder / "model.onnx", proto)
+    body = {"model": "model.onnx", "engine": "engine.plan", **settings, **request}
+    run_worker("trtcal.backends.tensorrt_worker", body, folder, options.time_limit_s)
+    gpu = find_gpu() if request["module"] == "tensorrt" else None
+    return Made(listed_layers(folder, options), _plugins(folder), str(gpu) if gpu else None)
+
+
+def request_of(
+    model: Model, options: BuildOptions, version: str | None
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Return the model as TensorRT of a version gets it, and the worker's settings as JSON.
+
+    `version` is None for TensorRT-RTX.
+    """
+    profiles = _profiles(model, options)
+    proto = _without_false_names(model.proto, profiles)
+    if version is not None and _is_weakly_typed(version):
+        proto = for_tensorrt_8(proto)
     quantized, float32 = _is_quantized(model), kept_in_float32(model.proto)
     # TensorRT 8.6 fails where a quantized network has both (benchmarks/results/tensorrt_gpu.txt).
     fp16 = bool(fp16_tensors(model.proto.graph)) and not (quantized and float32)
-    body = {
-        "model": "model.onnx",
-        "engine": "engine.plan",
+    return proto, {
         "quantized": quantized,
         "fp16": fp16,
         "float32": float32 if fp16 else {},
-        "profiles": [profile for profile in _profiles(model, options) if profile],
+        "profiles": [profile for profile in profiles if profile],
         "workspace_bytes": options.workspace_bytes,
         "verbosity": options.verbosity,
         "optimization_level": options.optimization_level,
         **options.route.to_request(model.inputs, shape_ranges(model.inputs, options.shapes)),
-        **request,
     }
-    run_worker("trtcal.backends.tensorrt_worker", body, folder, options.time_limit_s)
-    gpu = find_gpu() if request["module"] == "tensorrt" else None
-    return Made(_layers(folder, options), _plugins(folder), str(gpu) if gpu else None)
 
 
 def _profiles(model: Model, options: BuildOptions) -> Profiles:
@@ -294,15 +300,30 @@ def _without_false_names(proto: onnx.ModelProto, profiles: Profiles) -> onnx.Mod
     return copy
 
 
-def _is_weakly_typed() -> bool:
-    return int((version_of("tensorrt") or "11").split(".")[0]) < min(STRONGLY_TYPED)
+def trtexec_line(
+    model: Model, options: BuildOptions, version: str, onnx: str, engine: str
+) -> str | None:
+    """Return the `trtexec` line of a version that builds the same, None if none does."""
+    if _is_weakly_typed(version) and for_tensorrt_8(model.proto) is not model.proto:
+        return None
+    profiles = _profiles(model, options)
+    return trtexec_command(version, options, profiles, _is_quantized(model), onnx, engine)
+
+
+def _installed() -> str:
+    return version_of("tensorrt") or "11"
+
+
+def _is_weakly_typed(version: str) -> bool:
+    return int(version.split(".")[0]) < min(STRONGLY_TYPED)
 
 
 def _is_quantized(model: Model) -> bool:
     return any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node)
 
 
-def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
+def listed_layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
+    """Return the layers that the inspector listed in a folder, else those of the verbose log."""
     layers = parse_file(folder / LOG).layers
     if (folder / INSPECTED).exists():
         return with_types(read_inspector((folder / INSPECTED).read_bytes()), layers)

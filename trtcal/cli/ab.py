@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.advice import advise_after_success, advise_on_loss
-from trtcal.cli.options import EvaluationOptions, VerdictOptions, argument, option
+from trtcal.cli.options import ON, EvaluationOptions, VerdictOptions, argument, option
 from trtcal.cli.output import Columns, print_limits, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Ab(
         "Model that agreement, cosine and KL are measured against.  [default: BASELINE]"
     )
     alpha: float = option("Error rate of all limits together.", default=0.05)
+    on: str | None = option(ON, metavar="NAME")
     sequential: bool = option("Look at the data five times, and stop when the test is decided.")
     output: Path = option("JSON file for the test.", "-o", default=Path("ab.json"))
 
@@ -50,6 +51,7 @@ class Ab(
         from trtcal.evaluate.ab import ABOptions, Question, ab_test
         from trtcal.evaluate.ab_rule import is_tested
         from trtcal.evaluate.metrics import load_metric
+        from trtcal.evaluate.on_device import open_on
         from trtcal.evaluate.overflow import cure_in
         from trtcal.evaluate.variants import open_variant
         from trtcal.model import load_model
@@ -58,10 +60,14 @@ class Ab(
         model = load_model(self.baseline)
         dataset = self.open_data(model, self.config.evaluation)
         question = Question(self.limits_of(is_tested), self.metric, self.alpha)
-        baseline, candidate = (
-            open_variant(path, f"{letter} {path.stem}", self.trust, model)
-            for letter, path in (("A", self.baseline), ("B", self.candidate))
-        )
+        sources = [
+            (self.baseline, f"A {self.baseline.stem}"),
+            (self.candidate, f"B {self.candidate.stem}"),
+        ]
+        if self.on:
+            baseline, candidate = open_on(self.on, sources, dataset, self.trust)
+        else:
+            baseline, candidate = (open_variant(*each, self.trust, model) for each in sources)
         slices, against = self.slices, self.reference
         is_build = against is None or not is_model(against)  # of a model that is not there
         reference_model = model if against is None or is_build else load_model(against)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtcal.cli.advice import advise_after_success, advise_on_loss
-from trtcal.cli.options import EvaluationOptions, VerdictOptions, argument, option
+from trtcal.cli.options import ON, EvaluationOptions, VerdictOptions, argument, option
 from trtcal.cli.output import Columns, filled, most, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
+    from trtcal.evaluate.variants import Crashes, Variant
     from trtcal.model import Model
 
 GROUPS_SHOWN, SAMPLES_SHOWN, TENSORS_SHOWN = 8, 5, 30
@@ -34,6 +35,8 @@ OF_TIMES: Columns = {
     "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
+OF_DEVICES = {"compute ms": "compute_p50_ms", "energy mJ": "energy_mj"}
+"""Figures of a latency that a device may report."""
 
 
 def show_details(comparison: Comparison) -> None:
@@ -152,10 +155,11 @@ class Compare(
     VerdictOptions,
     example="trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0'",
 ):
-    """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
+    """Compare VARIANTs (ONNX files or builds) with the FP32 REFERENCE.
 
-    Latency is measured on this machine, with the models in turn. The status is 1 if a variant
-    breaks a limit, given here or in trtcal.toml, or leaves it undecided.
+    Latency is measured on this machine, with the models in turn; with --on it is that of the engines
+    that a device builds of them, whose outputs are compared. The status is 1 if a variant breaks a
+    limit, given here or in trtcal.toml, or leaves it undecided.
     """
 
     reference: Path = argument()
@@ -175,6 +179,7 @@ class Compare(
     batch_sizes: str | None = option(
         "Batch sizes at which throughput is measured as well, such as 1,8,32.", metavar="N,N"
     )
+    on: str | None = option(ON, metavar="NAME")
     per_layer: bool = option("Show SQNR and clipping of every quantized tensor.")
     layer_samples: int | None = option(
         "Number of samples for --per-layer.  [default: all]", least=1
@@ -190,16 +195,13 @@ class Compare(
         from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.overflow import cure_in
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
-        from trtcal.evaluate.variants import open_candidates, open_variant
         from trtcal.limits import BROKEN, HOLDS, UNDECIDED, overall, require
         from trtcal.metrics import FINDINGS
         from trtcal.model import load_model
 
         model = load_model(self.reference)
         dataset = self.open_data(model, self.config.evaluation)
-        first = open_variant(self.reference, trust=self.trust, reference=model)
-        paths = (*self.variants, *([self.beside] if self.beside else []))
-        others, crashes = open_candidates(paths, self.trust, model)
+        first, others, crashes = self._open(model, dataset)
         settings = replace(_settings(self, model, dataset), crashes=crashes)
         crashed = {name for name, _ in crashes}
         if self.beside and self.beside.stem not in crashed:
@@ -234,6 +236,19 @@ class Compare(
             require(every, hint, states)
         if crashes:
             raise crashes[0][1]
+
+    def _open(self, model: Model, dataset: Dataset) -> tuple[Variant, list[Variant], Crashes]:
+        """Return the reference, the variants and those that crash, here or on the device."""
+        from trtcal.evaluate.on_device import compared_on
+        from trtcal.evaluate.variants import open_candidates, open_variant
+
+        paths = (*self.variants, *([self.beside] if self.beside else []))
+        if self.on:
+            sources = [(path, None) for path in (self.reference, *paths)]
+            first, *others = compared_on(self.on, sources, dataset, self.trust)
+            return first, others, ()
+        first = open_variant(self.reference, trust=self.trust, reference=model)
+        return first, *open_candidates(paths, self.trust, model)
 
 
 command = Compare.command()
@@ -275,14 +290,26 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
         "variant": "{name}",
         **comparison.columns(),
         **(OF_TIMES if with_times else {}),
+        **_of_device(comparison),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
+    if (latency := comparison.rows[0].latency).on:
+        title += f"; times of {latency.where} ({latency.hardware})"
     print_table(comparison.rows, columns, title, "-")
     _show_outputs(comparison)
     by_variant = judge_variants(comparison).values()
     print_limits([judgement for several in by_variant for judgement in several])
     _say_warnings(comparison, say, with_times)
+
+
+def _of_device(comparison: Comparison) -> Columns:
+    """Return the columns of what the device reports."""
+    return {
+        heading: f"{{latency.{field}:.4g}}"
+        for heading, field in OF_DEVICES.items()
+        if any(getattr(row.latency, field) for row in comparison.rows)
+    }
 
 
 def _show_outputs(comparison: Comparison) -> None:

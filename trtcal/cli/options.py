@@ -64,6 +64,7 @@ METRIC_FILE = (
     "Python file with metric(outputs, labels) -> {name: value}, called for each sample; higher is "
     "better."
 )
+ON = "Device to build the models on, and to run and time them: see `trtcal device list`."
 LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 KEYS = dict.fromkeys(("batch", "data", "improve", "labels", "output", "outputs", "shapes", "task"))
@@ -253,10 +254,9 @@ def _type(kind: Any, least: float | None) -> Any:
 
 def config_here(path: Path | None = None) -> Config:
     """Return the given configuration, or that of the current folder, or an empty one."""
-    if path is not None:
-        return read_config(path)
-    default = Path(FILE)
-    return read_config(default) if default.is_file() else Config(default)
+    if path is None and not Path(FILE).is_file():
+        return Config(Path(FILE)).in_use()
+    return read_config(path or Path(FILE)).in_use()
 
 
 def history_path(path: Path | None) -> Path:

@@ -19,6 +19,7 @@ TABLE: dict[str | None, str] = {
     "data.md#models": "model wings.frameworks",
     "data.md#preparation": "cli.prepare model.passes",
     "data.md#the-data-check": "check cli.check_data",
+    "devices.md": "wings.devices",
     "guides/beyond-int8.md": "formats",
     "history.md": "cli.history runs.history wings.fleet",
     "history.md#cost": (

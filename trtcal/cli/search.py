@@ -11,8 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import click
+
 from trtcal.cli.advice import advise, recall
-from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, VerdictOptions, option
+from trtcal.cli.options import (
+    ON,
+    CalibratedOptions,
+    LimitOptions,
+    TaskOptions,
+    VerdictOptions,
+    option,
+)
 from trtcal.cli.output import note, print_table, progress, remark, say, show_coverage, warning
 from trtcal.errors import GateFailed, InputError, some
 from trtcal.formats import NARROW
@@ -21,6 +30,7 @@ from trtcal.metrics import SQNR
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
+    from trtcal.evaluate.search.on_device import DeviceTrials
     from trtcal.evaluate.search.pipeline import Compile, SearchOptions
     from trtcal.model import Model
 
@@ -40,6 +50,8 @@ def show(document: dict[str, Any]) -> None:
         ),
         "MB": "{size_mb:.3g}",
     }
+    device = document["measured"]["device"]
+    of_device: dict[str, Any] = {} if device is None else _of_device(device)
     columns: dict[str, Any] = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
@@ -47,6 +59,7 @@ def show(document: dict[str, Any]) -> None:
         "INT8 MACs %": "{int8_macs:.3g}",
         "ms": lambda row: _with_ends(row["cost_ms"], row["cost_interval_ms"]),
         "speed-up": lambda row: _with_ends(row["speedup"], row["speedup_interval"]),
+        **of_device,
         "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
         "KL": "{loss[kl]:.3g}",
         "drop": lambda row: _drop(row["loss"]),
@@ -63,6 +76,8 @@ def show(document: dict[str, Any]) -> None:
     if not document["complete"]:
         cut = "; ".join(document["missing"])
         note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
+    if device and not device["complete"]:
+        note("note: --budget-minutes are over: the same command tries further plans")
     for plan in _recommended(document):
         say(f"recommended: {plan['plan']}: {document['reason']}")
         say(f"to apply it: {plan['command']}")
@@ -91,6 +106,19 @@ def _with_ends(value: float, ends: Sequence[float]) -> str:
     """Return a figure with its interval, where it is no measured one."""
     low, high = ends
     return f"{value:.3g}" + ("" if low == high else f" ({low:.3g} to {high:.3g})")
+
+
+def _of_device(device: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of what a device took."""
+
+    def timed(row: dict[str, Any], figure: str, ends: str) -> str:
+        times = device["plans"].get(row["plan"])
+        return _with_ends(times[figure], times[ends]) if times else ""
+
+    return {
+        f"{device['on']} ms": lambda row: timed(row, "p50_ms", "p50_interval_ms"),
+        "over all INT8": lambda row: timed(row, "over_int8", "over_int8_interval"),
+    }
 
 
 def _named(layers: list[str]) -> str:
@@ -154,6 +182,14 @@ class Search(
         "Folder of a build with --layer-times: measured layer times in place of estimates; may "
         "be repeated.",
         metavar="INT8 FLOAT",
+    )
+    on: str | None = option(
+        f"{ON} Layer times are taken from it, and plans timed there.", metavar="NAME"
+    )
+    budget_minutes: float = option(
+        "Minutes after which --on begins no further trial of plans.",
+        default=10.0,
+        type=click.FloatRange(0, min_open=True),
     )
     batch: int = option("Batch size for times.", default=1, least=1)
     improve: Literal["auto", "fast", "best", "off"] = option(
@@ -292,7 +328,10 @@ def _show_tested(document: dict[str, Any]) -> None:
         low, high = (math.nan if end is None else end for end in (ends["low"], ends["high"]))
         interval = f"95 % interval {low:+.3g} to {high:+.3g}"
         times = " to ".join(f"{end:.3g}" for end in beside["speed_interval"])
-        speed = f"{beside['speed']:.3g} times as fast ({times}; {document['costs']})"
+        device = document["measured"]["device"]
+        is_timed = device and {row["plan"] for row in _recommended(document)} & {*device["plans"]}
+        source = f"measured on {device['on']}" if is_timed else document["costs"]
+        speed = f"{beside['speed']:.3g} times as fast ({times}; {source})"
         say(f"beside all in INT8 it is {speed}, with {change} ({interval})")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
@@ -322,7 +361,15 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
         precisions=_precisions(options, gpu),
         goal=options.goal,
         improve="off" if options.optimizations else options.improve,
+        device=_trials(options),
     )
+
+
+def _trials(options: Search) -> DeviceTrials | None:
+    from trtcal.evaluate.search.on_device import DeviceTrials
+
+    budget_s = 60 * options.budget_minutes
+    return DeviceTrials(options.on, options.output, budget_s) if options.on else None
 
 
 def _precisions(options: Search, gpu: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,12 @@ from trtcal.evaluate.collectors import (
     naming,
     read_task,
 )
-from trtcal.evaluate.latency import Blocks, time_rounds
+from trtcal.evaluate.latency import FIRST_ROUNDS, WIDTH, Blocks, rounds_on_device, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.overflow import find_overflow, joined, judge_findings, low_risks, of_outputs
 from trtcal.evaluate.per_sample import Labels
 from trtcal.evaluate.tasks import TaskRecord
-from trtcal.evaluate.variants import Variant, check_variants
+from trtcal.evaluate.variants import Variant, check_places, check_variants
 from trtcal.evidence.findings import Finding
 from trtcal.limits import INCONCLUSIVE, Limit
 from trtcal.stats import ALPHA, Values, sequential_levels
@@ -46,14 +47,16 @@ ANALYSES = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """The blocks, and what one run was: samples in it."""
+    """The blocks, and what one run was: samples in it, and the device, "" for this machine."""
 
     blocks: Blocks
     batch: int
+    on: str = ""
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: latency in milliseconds for one batch, samples a second."""
         return {
+            "on": self.on,
             "batch": self.batch,
             "blocks": len(self.blocks.baseline),
             "warm_up": self.blocks.warm_up,
@@ -163,6 +166,7 @@ def ab_test(
     everyone = [*filter(None, [reference]), baseline, candidate]
     first = everyone[0]
     check_variants(everyone)
+    check_places((baseline, candidate))
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
     asked = question.limits, question.metric
     rule = rule_for(*asked, task.labelled, question.alpha, task.kinds)
@@ -282,9 +286,11 @@ class InterimAnalyses:
 
 def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:
     feeds = next(dataset.batches(batch))
-    runs = [
-        lambda variant=variant: run_session(variant.session, None, feeds)
-        for variant in (baseline, candidate)
-    ]
-    blocks = time_rounds(runs)[1]
-    return Timing(blocks, len(next(iter(feeds.values()))))
+    sessions: list[Any] = [variant.timed or variant.session for variant in (baseline, candidate)]
+    device = sessions[0].device
+    if device:
+        blocks = rounds_on_device(sessions, feeds, FIRST_ROUNDS, WIDTH)[1][1]
+    else:
+        runs = [partial(run_session, session, None, feeds) for session in sessions]
+        blocks = time_rounds(runs)[1]
+    return Timing(blocks, len(next(iter(feeds.values()))), device)

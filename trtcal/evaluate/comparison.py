@@ -35,7 +35,7 @@ from trtcal.evaluate.overflow import as_text
 from trtcal.evaluate.target_times import TargetTime, of_latency
 from trtcal.evaluate.tasks import Task, TaskRecord, no_limit_on
 from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
-from trtcal.evaluate.variants import Crashes, Variant, check_variants
+from trtcal.evaluate.variants import Crashes, Variant, check_places, check_variants
 from trtcal.evidence.findings import Finding
 from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
@@ -266,6 +266,7 @@ def compare(
     settings = settings or CompareSettings()
     everyone = [reference, *variants]
     check_variants(everyone)
+    check_places(everyone)
     check_sizes(reference, dataset, settings.batch_sizes)
     task, batch = checked_task(reference, dataset, limits, settings)
     evaluations, replayed = evaluate(everyone, dataset, batch, task, settings.wanted, progress)

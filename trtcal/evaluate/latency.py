@@ -39,13 +39,15 @@ class Blocks:
     """Times in milliseconds, of shape (blocks, 2) for each of two, and how the machine behaved.
 
     `outliers` counts blocks in which either took unusually long; they stay in. `drift` is by how much
-    the median of all times changed from their first to their second half (0.1 is 10 %).
+    the median of all times changed from their first to their second half (0.1 is 10 %);
+    `disturbances` is what a device says of itself.
     """
 
     baseline_ms: Values
     candidate_ms: Values
     warm_up: int
     is_pinned: bool
+    disturbances: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> Values:
@@ -74,7 +76,7 @@ class Blocks:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know who reads the times."""
-        warnings = []
+        warnings = [*self.disturbances]
         if self.outliers > len(self.baseline) // 10:
             warnings.append(
                 f"{self.outliers} of {len(self.baseline)} blocks of runs contain an outlier"
@@ -187,6 +189,11 @@ class Throughput:
     speedup: float
 
 
+def place(device: str, is_gpu: bool) -> str:
+    """Return a device as people read it, "" being this machine."""
+    return (device if is_gpu else f"CPU {device}") if device else "this machine"
+
+
 @dataclass(frozen=True)
 class Latency:
     """One engine's latency for one batch, in milliseconds, and its speed-up over the reference.
@@ -221,8 +228,8 @@ class Latency:
 
     @property
     def where(self) -> str:
-        """The device as people read it: a CPU is never taken for a GPU."""
-        return self.on if self.is_gpu else f"CPU {self.on}".rstrip()
+        """The machine as people read it: a CPU is never taken for a GPU."""
+        return place(self.on, self.is_gpu)
 
     @property
     def samples_per_s(self) -> float:
@@ -256,17 +263,14 @@ def measure_on_device(
     width: float | None = None,
 ) -> list[Latency]:
     """Time sessions of one device there, as `measure` does here; the first is the reference."""
-    device, rounds = sessions[0], (count + 1) // 2
-    while True:
-        timing = device.time(sessions, feeds, rounds)
-        blocks = _against_first(timing.times_ms, timing.warm_up, is_pinned=True)
-        if width is None or rounds >= MOST_ROUNDS or max(map(_width, blocks)) <= width:
-            break
-        rounds *= 2
+    device, (timing, blocks) = (
+        sessions[0],
+        rounds_on_device(sessions, feeds, (count + 1) // 2, width),
+    )
     compute = timing.compute_ms
     return [
         replace(
-            _summary(block, batch, timing.warnings),
+            _summary(block, batch),
             on=device.device,
             hardware=device.hardware,
             is_gpu=device.is_gpu,
@@ -276,6 +280,18 @@ def measure_on_device(
         )
         for number, (block, energy) in enumerate(zip(blocks, timing.energy_mj, strict=True))
     ]
+
+
+def rounds_on_device(
+    sessions: Sequence[DeviceSession], feeds: Any, rounds: int, width: float | None = None
+) -> tuple[Timing, list[Blocks]]:
+    """Time sessions of one device there, as `time_rounds` does here; more rounds are new ones."""
+    while True:
+        timing = sessions[0].time(sessions, feeds, rounds)
+        blocks = _against_first(timing.times_ms, timing.warm_up, is_pinned=True)
+        if width is None or rounds >= MOST_ROUNDS or max(map(_width, blocks)) <= width:
+            return timing, [replace(each, disturbances=timing.warnings) for each in blocks]
+        rounds *= 2
 
 
 def _rounds(runs: Sequence[Run], count: int, first: int) -> Values:

@@ -56,6 +56,11 @@ class TargetTime(TimeEstimate):
     latency: Latency | None = None
 
     @property
+    def where(self) -> str:
+        """The target as people read it."""
+        return self.latency.where if self.latency else self.target
+
+    @property
     def source(self) -> str:
         """Where the figure comes from, as it ends a sentence."""
         if self.latency or (self.is_measured and not self.kernels):
@@ -90,18 +95,18 @@ class Speed(SpeedupEstimate):
         if self.is_too_small:
             return TOO_SMALL.format(self.time.kernels)
         text = f"{self.ratio:.3g} times the speed of {self.against}"
-        is_exact = self.low == self.high
-        return text if is_exact else f"about {text} ({self.low:.3g} to {self.high:.3g})"
+        ends = f" ({self.low:.3g} to {self.high:.3g})" if self.low != self.high else ""
+        about = "about " if ends and not (self.time.latency and self.other.latency) else ""
+        return f"{about}{text}{ends}"
 
     def to_document(self) -> dict[str, object]:
         """Return the JSON form."""
+        names = ("against", "ratio", "low", "high", "sentence")
         time = {name: value for name, value in vars(self.time).items() if name != "latency"}
         return {
             **time,
-            **{
-                name: getattr(self, name)
-                for name in ("against", "ratio", "low", "high", "sentence")
-            },
+            **{name: getattr(self, name) for name in names},
+            "where": self.time.where,
             "too_small": self.is_too_small,
             "against_kernels": self.other.kernels,
             "source": self.time.engine if self.is_too_small else self.time.source,
@@ -239,8 +244,12 @@ def speed_of(fast: TargetTime, slow: TargetTime, against: str) -> Speed:
 
 
 def best_known(times: Sequence[TargetTime], builds: Iterable[Build]) -> tuple[TargetTime, ...]:
-    """Return a model's time on each target: measured, else estimated, else of the layers listed."""
+    """Return a model's time on each target: measured, else estimated, else of the layers listed.
+
+    Whole inferences come before the sum of an engine's layers.
+    """
     built = {time.target: time for build in builds if (time := of_build(build))}
     measured = {target: time for target, time in built.items() if time.is_measured}
     known = {time.target: time for time in times}  # in the order of the targets, the first judged
-    return tuple((known | {**built, **known} | measured).values())
+    whole = {target: time for target, time in known.items() if time.latency}
+    return tuple((known | {**built, **known} | measured | whole).values())

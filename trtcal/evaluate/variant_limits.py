@@ -139,17 +139,17 @@ def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:
     level = mean.level(limit, level) if mean else level
     ends = None if limit.in_slices else READERS[limit.about.of](limit, row, reference, level)
     if ends is None:
-        return Judgement(limit, row.name, None, _reason(limit, row))
+        return Judgement(limit, row.name, None, _reason(limit, row, reference))
     samples = row.accuracy.samples if limit.about.of == OUTPUTS else None
-    time = time_for(limit, row) if limit.about.of == TIMES else None
+    time = time_for(limit, row, reference) if limit.about.of == TIMES else None
     level = LEVEL if time and not time.latency else level  # an estimate has its own
     return Judgement(limit, row.name, Figure(ends.value, ends.low, ends.high, samples, level))
 
 
-def _reason(limit: Limit, row: Row) -> str:
+def _reason(limit: Limit, row: Row, reference: Row) -> str:
     metric = limit.about
     if metric.of == TIMES:
-        return _no_time(limit, row)
+        return _no_time(limit, row, reference)
     if limit.in_slices:
         return "compare does not judge slices; use `trtcal ab --slices`"
     if limit.is_change and not metric.has_baseline:
@@ -162,18 +162,19 @@ def _reason(limit: Limit, row: Row) -> str:
     return "the data have no labels" if metric.needs_labels and is_possible else metric.lacks
 
 
-def _no_time(limit: Limit, row: Row) -> str:
+def _no_time(limit: Limit, row: Row, reference: Row) -> str:
     """Return why a row has no such figure of time or energy, and what measures it."""
-    time, device = time_for(limit, row), limit.device.removeprefix("@")
+    time, target = time_for(limit, row, reference), _target_of(limit, row, reference)
     if time is None:
-        how = f"`trtcal compare ... --on {device}` measures it"
-        return f"it was not measured on @{device}; {how}" if device else limit.about.lacks
+        how = f"`trtcal compare ... --on {target.removeprefix('@')}` measures it"
+        return f"it was not measured on {target}; {how}" if target else limit.about.lacks
     if time.latency:
         has_value = getattr(time.latency, limit.about.timing) is not None
         where = time.latency.where
         return f"FP32 was not measured on {where}" if has_value else f"{where} does not report it"
     small = f"{time.kernels} kernels are too small to estimate, launch time decides"
-    what = small if time.too_small else "an estimate does not give it"
+    what = "a measurement" if time.is_measured else "an estimate"
+    what = small if time.too_small else f"{what} does not give it"
     return f"{what}; measure it on {time.target}"
 
 
@@ -195,8 +196,8 @@ def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval 
 
     Here only the speed-up has an interval.
     """
-    time = time_for(limit, row)
-    if time is None and (limit.device or row.times):
+    time = time_for(limit, row, reference)
+    if time is None and _target_of(limit, row, reference):
         return None
     other = next((each for each in reference.times if time and each.target == time.target), None)
     if time and not time.latency:
@@ -214,15 +215,19 @@ def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval 
     return _plain(limit, value, before) if is_known else None
 
 
-def time_for(limit: Limit, row: Row) -> TargetTime | None:
+def time_for(limit: Limit, row: Row, reference: Row) -> TargetTime | None:
     """Return the time that a limit is about: on its device, of a GPU's name also the estimate.
 
     Without a device it is that of the first target. None if there is none.
     """
-    if not limit.device:
-        return next(iter(row.times), None)
-    names = (limit.device, limit.device.removeprefix("@"))
+    target = _target_of(limit, row, reference)
+    names = dict.fromkeys((target, target.removeprefix("@")))
     return next((time for name in names for time in row.times if time.target == name), None)
+
+
+def _target_of(limit: Limit, row: Row, reference: Row) -> str:
+    first = next(iter(reference.times or row.times), None)
+    return limit.device or (first.target if first else "")
 
 
 def _at_level(ends: tuple[float, float, float], level: float) -> Interval:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -194,8 +194,24 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
     )
 
 
+def open_engine(folder: Path, path: Path, name: str | None = None) -> Variant:
+    """Open the engine of a build of an ONNX file, with what is known of that model and its size."""
+    model = uniquely_named(load_model(path))
+    return replace(
+        _open_build(folder, name or path.stem, False, model),
+        size_bytes=path.stat().st_size,
+        source=model if _has_qdq(model) else weightless(model),
+        narrow_model=model if is_narrow(model.proto) else None,
+    )
+
+
+def timed_as(engine: Variant, path: Path) -> Variant:
+    """Return a model that is computed here, and timed as its engine on a device."""
+    return replace(open_variant(path, engine.name), timed=engine.session)
+
+
 def check_variants(everyone: Sequence[Variant]) -> None:
-    """`InputError` if two bear one name, one has other inputs or outputs, or runs elsewhere."""
+    """`InputError` if two bear one name, or one has other inputs or outputs than the first."""
     names = [variant.name for variant in everyone]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
@@ -210,7 +226,11 @@ def check_variants(everyone: Sequence[Variant]) -> None:
                     f"variant {variant.name!r} does not have the same {side} as the reference",
                     "compare models made from the same original",
                 )
-    places = {(variant.timed or variant.session).device: variant.name for variant in everyone}
+
+
+def check_places(timed: Sequence[Variant]) -> None:
+    """`InputError` if variants would be timed on different machines."""
+    places = {(variant.timed or variant.session).device: variant.name for variant in timed}
     if len(places) > 1:
         where = "; ".join(f"{name} on {place or 'this machine'}" for place, name in places.items())
         name = next(filter(None, places)).removeprefix("@")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtcal.config import is_device
 from trtcal.documents import (
     Document,
     from_fields,
@@ -28,6 +29,15 @@ LOG, RECORDS = "build.log", "build.jsonl"
 RECORD = b'{"seconds": '
 """What a record begins with."""
 INSPECTED, LAYER_TIMES = "layers.json", "layer-times.json"
+
+
+def runs_on_cpu(backend: str, target: str) -> bool:
+    """Whether a backend builds for a CPU: ONNX Runtime on a device (`@NAME`) does, as on this machine.
+
+    >>> runs_on_cpu("onnxruntime", "@pi"), runs_on_cpu("tensorrt", "@orin"), runs_on_cpu("", "cuda")
+    (True, False, False)
+    """
+    return target == "cpu" or (backend == "onnxruntime" and is_device(target))
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,11 @@ class Build:
     options: dict[str, Any] = field(default_factory=dict)
     command: str | None = None
     coverage: Coverage | None = None
+
+    @property
+    def is_for_cpu(self) -> bool:
+        """Whether ONNX Runtime's CPU kernels run it, here or on a device: no evidence on TensorRT."""
+        return runs_on_cpu(self.backend, self.target)
 
     @property
     def engine(self) -> Path:

@@ -35,13 +35,14 @@ from trtcal.evaluate.ab import ab_test as test
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
+from trtcal.evaluate.on_device import compared_on
 from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
 from trtcal.evaluate.search.sensitivity import Sampling, Sensitivities, measure_sensitivities
 from trtcal.evaluate.tasks import TaskReader
-from trtcal.evaluate.variants import open_candidates, open_variant
+from trtcal.evaluate.variants import Crashes, open_candidates, open_variant
 from trtcal.evidence.diagnosis import build_diagnosis
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.evidence.log.reader import events_of_file
@@ -368,14 +369,16 @@ def compare(
     rounds: int | None = None,
     task: Tasks = None,
     outputs: Sequence[str] = (),
+    on: str | None = None,
 ) -> Comparison:
     """Compare variants with their FP32 reference: accuracy on all data, latency on the first batch.
 
     `variants` are models or builds, in a dict by name or in a list. `limits` are strings like
     "top1 >= -1.0" or "speedup >= 1.3". `batch` is the number of samples in a batch; `rounds` is
     the number of timed runs of each model: 60 if a limit is about times, else 6. `task` and
-    `outputs` are guessed from the reference's outputs if not given. `InputError` if two models
-    have the same name, the reference included.
+    `outputs` are guessed from the reference's outputs if not given. `on` is the name of a device
+    that builds, runs and times the models. `InputError` if two models have the same name, the
+    reference included.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
@@ -388,13 +391,18 @@ def compare(
     loaded, settings = _model(reference), parse_limits(limits)
     sources: list[Named] = [(_name(reference) or "FP32", reference), *_named(variants)]
     dataset = open_data(data, loaded)
-    with _written(sources) as (first, *others):
-        paths, names = [path for path, _ in others], [name for _, name in others]
-        candidates, crashes = open_candidates(paths, names=names)
+    with _written(sources) as written:
+        if on:
+            first, *candidates = compared_on(on, written, dataset)
+            crashes: Crashes = ()
+        else:
+            first = open_variant(*written[0])
+            paths, names = [path for path, _ in written[1:]], [name for _, name in written[1:]]
+            candidates, crashes = open_candidates(paths, names=names)
         checker = EvaluationCheck(loaded, dataset)
         question = CollectSettings(task=task, outputs=tuple(outputs), checker=checker)
         options = CompareSettings(batch, rounds, question, crashes=crashes)
-        return compare_variants(open_variant(*first), candidates, dataset, settings, options)
+        return compare_variants(first, candidates, dataset, settings, options)
 
 
 def ab_test(

@@ -111,7 +111,7 @@ def open_model(
     prepared = prepared_by(model, config, passes, followers)
     for line in prepared.notes:
         say(f"not changed: {line}")
-    for name in config.build.targets:
+    for name in config.in_use().build.targets:
         backend, target = find_backend(None, name)
         backend.check_target_here(target)
     return model, prepared

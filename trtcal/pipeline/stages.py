@@ -27,12 +27,12 @@ from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
 from trtcal.evaluate.variant_limits import falls_short
-from trtcal.evaluate.variants import open_candidates, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS, read_build
 from trtcal.metrics import SHARES
 from trtcal.model import Model
+from trtcal.pipeline.engines import Engines, Group
 from trtcal.pipeline.improving import where_short
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
 from trtcal.pipeline.journal import Journal, Say
@@ -302,17 +302,15 @@ def compare_all(
     path = journal.folder / COMPARISON
     if COMPARISON in journal.done:
         return Comparison.read(path).of({variant.stem for variant in variants})
+    engines = Engines(journal.folder, inputs.config, inputs.model.path)
     with journal.timing("compare"):
-        reference = open_variant(inputs.model.path)
-        others, crashes = open_candidates(variants)
-        limits, how = inputs.comparing
-        checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
-        how = replace(how, crashes=crashes, wanted=replace(how.wanted, checker=checker))
-        with (
-            inputs.calibration_data.reading_for("comparison with the evaluation data"),
-            journal.progress("comparing", len(data)) as advance,
-        ):
-            comparison = compare(reference, others, data, limits, how, advance)
+        groups = list(engines.groups(variants))
+        with inputs.calibration_data.reading_for("comparison with the evaluation data"):
+            comparison, *more = (_compare(inputs, group, journal) for group in groups)
+        for later in more:
+            comparison = comparison.joined(later)
+        comparison = engines.timed(comparison, variants, data)
+        others = [variant for _, group, _ in groups for variant in group]
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
@@ -322,10 +320,23 @@ def compare_all(
     return comparison
 
 
+def _compare(inputs: Inputs, group: Group, journal: Journal) -> Comparison:
+    reference, others, crashes = group
+    limits, how = inputs.comparing
+    data = inputs.evaluation_data
+    checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
+    how = replace(how, crashes=crashes, wanted=replace(how.wanted, checker=checker))
+    with journal.progress("comparing", len(data)) as advance:
+        return compare(reference, others, data, limits, how, advance)
+
+
 def with_times(
     comparison: Comparison, models: Sequence[Model], build: BuildConfig, data: SizeRanges, say: Say
 ) -> Comparison:
-    """Add to each row how long its model takes on the targets, for samples of the usual size."""
+    """Add to each row how long its model takes on the targets where it was not measured.
+
+    That is estimated, for samples of the usual size.
+    """
     times = dict[str, tuple[TargetTime, ...]]()
     for model in models:
         try:
@@ -333,7 +344,9 @@ def with_times(
             times[model.fingerprint] = estimate_model(model, build.run_targets, ranges)
         except TrtcalError as error:
             say(f"no time of {model.name} is estimated: {error.message}")
-    rows = tuple(replace(row, times=times.get(row.model, ())) for row in comparison.rows)
+    rows = tuple(
+        replace(row, times=(*row.times, *times.get(row.model, ()))) for row in comparison.rows
+    )
     return replace(comparison, rows=rows)
 
 

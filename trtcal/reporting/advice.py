@@ -20,7 +20,7 @@ from trtcal.formats import spelled
 from trtcal.limits import DO_NOT, INCONCLUSIVE, UNDECIDED, Judgement
 from trtcal.metrics import TIMES
 from trtcal.ptq.improver import LEAST_SAMPLES
-from trtcal.reporting.engines import CPU, formats_of
+from trtcal.reporting.engines import formats_of, is_cpu
 from trtcal.reporting.verdict import COMMAND
 
 CUT = "trtcal prepare "
@@ -64,7 +64,8 @@ def next_step(document: Document) -> NextStep | None:
             return step
     other = next((pays["file"] for pays in verdict.get("pays", ()) if pays["file"]), None)
     variant = f"{files['folder']}/{other}" if other else variant
-    targets = [build["target"] for build in document["builds"] if build["target"] != CPU]
+    gpus = (build["target"] for build in document["builds"] if not is_cpu(build))
+    targets = [target for target in gpus if not target.startswith("@")]
     if not targets:
         words = ("ab", files["model"], variant, *config_of(files))
         return NextStep("Check the limits in CI at each change", words)
@@ -82,10 +83,17 @@ def _more(
     if any(judgement.samples_needed for judgement in judged):
         return NextStep(f"Add samples to the test data: {more_samples(judged)}")
     variants = document["measured"]["variants"].values()
-    is_here = not any(variant.get("times") for variant in variants)  # and no estimate
-    if is_here and any(
+    missing = (
+        limit.limit.device for limit in judged if f"--on {limit.limit.device[1:]}" in limit.reason
+    )
+    if device := next(missing, ""):
+        return NextStep(f"Measure the variants on {device}", (*rounds[:-1], "--on", device[1:]))
+    on = next((variant["latency"].get("on", "") for variant in variants), "")
+    is_timed = on or not any(variant.get("times") for variant in variants)  # no estimate
+    if is_timed and any(
         limit.limit.about.of == TIMES and limit.state == UNDECIDED for limit in judged
     ):
+        rounds = (*rounds[:-1], *(("--on", on[1:]) if on else ()), rounds[-1])
         runs = NARROWER**2 * max(variant["latency"]["runs"] for variant in variants)
         why = f"Measure {runs} rounds on an idle machine: intervals about {NARROWER} times narrower"
         return NextStep(why, (*rounds, str(runs)))

@@ -80,7 +80,8 @@ P50 = "median latency p50"
 class Point:
     """One variant: latency in milliseconds, accuracy in the chart's unit, each with its interval.
 
-    `accuracy` is None for a reference that has none (SQNR against itself is infinite).
+    `accuracy` is None for a reference that has none (SQNR against itself is infinite). `evidence` is
+    what the latency is: a median that was measured, a sum of layers, or an estimate.
     """
 
     number: int
@@ -90,6 +91,7 @@ class Point:
     accuracy: float | None
     accuracy_interval: tuple[float, float] | None = None
     is_reference: bool = False
+    evidence: str = "p50"
 
 
 Drawn = list[tuple[Point, float]]
@@ -128,7 +130,7 @@ def accuracy_against_latency(
         _draw_bare_reference(axes, points)
         _draw_labels(axes, drawn, _front_boxes(axes, steps))
         source = saved(figure)
-    tooltips = {_gid(point, layout): tooltip(point, measure, unit, across) for point, _ in drawn}
+    tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
     meaning = "Pareto front: no other point is both faster and more accurate"
     texts = (f"{measure} against latency", _description(drawn, front, measure, across))
     reached, name = {*tooltips}, f"{layout.prefix}chart"
@@ -136,13 +138,12 @@ def accuracy_against_latency(
     return tidy(source, *texts, tooltips, name, reached)
 
 
-def tooltip(point: Point, measure: str, unit: str, across: str = P50) -> str:
+def tooltip(point: Point, measure: str, unit: str) -> str:
     """Return a point's numbers in a line."""
     name = visible(point.name) + (" (reference)" if point.is_reference else "")
     figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
-    what = "p50" if across == P50 else "about" if across.startswith("estimated") else "takes"
-    latency = f"{what} {milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
-    return f"{name}: {figure}; {latency}"
+    latency = f"{milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+    return f"{name}: {figure}; {point.evidence} {latency}"
 
 
 def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:

@@ -167,7 +167,7 @@ def _build(build: Build, model: Model | None) -> Document:
         "coverage": build.coverage and build.coverage.to_document(),
         "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
         "wiring": model and wire(model.proto, {outcome.node for outcome in build.outcomes}),
-        "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
+        "fusions": _fusions(model, build) if model and not build.is_for_cpu else None,
         "estimated_on": datasheet_of(build.target),
         "layers": [_layer(layer, build.target) for layer in build.layers],
     }

@@ -10,6 +10,7 @@ from trtcal.documents import Document, from_fields
 from trtcal.errors import some
 from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
+from trtcal.evidence.manifest import runs_on_cpu
 from trtcal.formats import NARROW, RANGED, spelled
 from trtcal.limits import BROKEN
 from trtcal.quantization.coverage import Coverage
@@ -17,7 +18,7 @@ from trtcal.reporting import text
 
 View = dict[str, Any]
 
-CPU = "cpu"  # the target that is no GPU
+CPU = "cpu"  # the target that is this machine's
 FINDINGS_SHOWN = 40
 TABLE_BYTES = 190_000  # bytes of the one full table, so that the page stays light
 ROW_BYTES = 190  # bytes of a row without its names
@@ -25,6 +26,11 @@ LOST_SHOWN = 40  # reasons why layers of one build got something else
 NODE, NODES = "convolution or matrix product", "convolutions and matrix products"
 NONE_ASKED = "no convolution or matrix product was requested in a narrow format"
 NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused parts
+
+
+def is_cpu(build: View) -> bool:
+    """Tell whether a build's engine runs on a CPU, here or on a device."""
+    return runs_on_cpu(build["backend"], build["target"])
 
 
 def grouped(items: Sequence[View], *keys: str) -> Iterator[list[View]]:
@@ -40,7 +46,7 @@ def builds(document: Document, model: str | None) -> list[View]:
     measured = document["measured"]["builds"]
     ordered = sorted(
         ({**build, **measured[build["digest"]]} for build in document["builds"]),
-        key=lambda build: (build["model"] != model, build["target"] == CPU),
+        key=lambda build: (build["model"] != model, is_cpu(build)),
     )
     return [
         {**_build(build), "is_chosen": build["model"] == model, "number": number}

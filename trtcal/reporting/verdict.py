@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from trtcal.errors import some
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.overflow import as_text, low_risks
 from trtcal.evaluate.target_times import Speed, best_known, speed_of
-from trtcal.evaluate.variant_limits import judge_variants
+from trtcal.evaluate.variant_limits import judge_variants, time_for
 from trtcal.evidence.diagnosis.failure import ends_build, line_of
 from trtcal.evidence.findings import Finding
 from trtcal.evidence.layers.outcomes import Outcome
@@ -156,9 +156,9 @@ def judge(
     others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
     speeds = tuple(speeds_of(best.row, others))
     answers = tuple(_pays(speeds, best.row, comparison.alternative))
-    is_timed = best.judges_speed and not best.row.times
-    is_timed = is_timed or any(speed.time.is_measured for speed in speeds)
-    reasons = warnings(best.row, is_timed, builds, failed_builds or {}, comparison.rows[0].model)
+    timed = {speed.time.target for speed in speeds if speed.time.is_measured}
+    timed |= {""} if best.judges_speed and not best.row.times else set()
+    reasons = warnings(best.row, timed, builds, failed_builds or {}, comparison.rows[0].model)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*(each.sentence for each in answers if each.answer != INT8), *crashes)
@@ -207,7 +207,7 @@ def _of_data(which: str, issue: DataIssue) -> str:
 
 def with_builds(comparison: Comparison, builds: Sequence[Build]) -> Comparison:
     """Return a comparison with what the builds for GPUs say of times: measured before estimated."""
-    engines = [build for build in builds if build.target != CPU]
+    engines = [build for build in builds if not build.is_for_cpu]
     rows = (
         replace(row, times=best_known(row.times, (e for e in engines if e.model == row.model)))
         for row in comparison.rows
@@ -225,10 +225,11 @@ def speeds_of(row: Row, others: Iterable[Row]) -> Iterator[Speed]:
 
 def _pays(speeds: Iterable[Speed], row: Row, fp16: Row | None) -> Iterator[Pays]:
     for speed in speeds:
-        if fp16 is not None and speed.against == fp16.name:
+        on_cpu = speed.time.latency is not None and not speed.time.latency.is_gpu
+        if fp16 is not None and speed.against == fp16.name and not on_cpu:
             answer, why, file = _answer_over(speed, row, fp16)
             source = "" if speed.is_too_small else f" ({speed.time.source})"
-            where = f"On {speed.time.target}, {why}"
+            where = f"On {speed.time.where}, {why}"
             yield Pays(speed.time.target, answer, f"{where}: {speed.sentence}{source}.", file)
 
 
@@ -285,6 +286,9 @@ def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged],
     count alike there.
     """
     most = max(map(_right, variants), default=(0, 0))
+    times = [{time.target: time.ms for time in variant.row.times} for variant in variants]
+    targets = (target for target in times[0] if all(target in known for known in times))
+    target = next(targets, None)
 
     def merit(variant: _Judged) -> tuple[float, ...]:
         accuracy, first = variant.row.accuracy, variant.accuracy
@@ -296,8 +300,8 @@ def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged],
             if first.limit.metric in ("top1", "top1_drop") and is_chance:
                 kept = math.inf
         row = variant.row
-        fast = (True, -row.times[0].ms) if row.times else (False, row.latency.speedup)
-        speed = fast if is_holding and variant.judges_speed else ()
+        fast = next((-time.ms for time in row.times if time.target == target), row.latency.speedup)
+        speed = (fast,) if is_holding and variant.judges_speed else ()
         sqnr = math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db
         return (*speed, kept, accuracy.agreement or 0.0, sqnr)
 
@@ -342,9 +346,10 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
         cosine = text.number(accuracy.cosine, 5)
         first = f"gives outputs with a cosine of {cosine} to FP32's on {samples}"
     size = f"Its model file has {text.number(100 * share, 0)} % of FP32's size."
-    if judges_speed and not row.times:
-        speedup = text.number(row.latency.speedup)
-        size = f"It runs at {speedup} times the speed of FP32 on this machine. {size}"
+    latency = row.times[0].latency if row.times else row.latency
+    if judges_speed and latency:
+        speedup = text.number(latency.speedup)
+        size = f"It runs at {speedup} times the speed of FP32 on {latency.where}. {size}"
     return f"{row.name} {first}. {size}"
 
 
@@ -357,16 +362,24 @@ def _agreeing(row: Row) -> str:
 
 
 def warnings(
-    row: Row, is_timed: bool, builds: Sequence[Build], failed: Mapping[str, str], reference: str
+    row: Row, timed: Set[str], builds: Sequence[Build], failed: Mapping[str, str], reference: str
 ) -> tuple[str, ...]:
     """Return what should be known before shipping a variant that holds its limits.
 
-    `reference` is the fingerprint of the FP32 model, beside whose engines its own are held.
+    `timed` are the targets that its speed was measured on, "" for all. `reference` is the fingerprint
+    of the FP32 model, beside whose engines its own are held.
     """
     own = [build for build in builds if build.model == row.model]
-    targets = sorted({build.target for build in own} - {CPU})
+    targets = sorted({build.target for build in own if not build.is_for_cpu})
     targets = targets or refused_targets(failed) or [t.target for t in row.times]
-    reasons = [] if is_timed else [_speed_warning(row, targets)]
+    unknown = [target for target in targets if target not in timed]
+    is_known = "" in timed or (targets and not unknown)
+    reasons = [] if is_known else [_speed_warning(row, unknown)]
+    reasons += [
+        f"The times on {latency.where} were disturbed: {latency.warnings[0]}."
+        for latency in (time.latency for time in row.times)
+        if latency and latency.warnings
+    ]
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     reasons += [sentence for sentence in (*low_risks(row.findings), shared, cut) if sentence]
@@ -377,7 +390,7 @@ def warnings(
         if row.coverage and row.coverage.is_low:
             reasons.append(f"Only {row.coverage.headline}.")
     for build in own:
-        if build.target != CPU or not targets:  # a CPU's kernels say nothing of a GPU's
+        if not build.is_for_cpu or not targets:  # a CPU's kernels say nothing of a GPU's
             reasons += _build_warnings(build)
     reasons += _larger_engines(row.name, own, builds, reference)
     reasons_of = (item for build in own for item in build.skipped.items())
@@ -414,7 +427,7 @@ def _larger_engines(
     plain = {build.target: build.measured.get("engine_bytes") for build in floats}
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
-        if build.target != CPU and size and other and size > other:
+        if not build.is_for_cpu and size and other and size > other:
             sizes = f"{text.size(size)} against {text.size(other)}"
             yield f"The engine of {name} for {build.target} is larger than FP32's: {sizes}."
 
@@ -456,7 +469,8 @@ def _undecided_sentence(best: _Judged) -> str:
     figure, sentence = judgement.figure, f"{name} {judgement.predicate}."
     if figure is None or judgement.reason or judgement.samples_needed is not None:
         return sentence
-    if judgement.limit.about.of == TIMES and best.row.times:
+    time = time_for(judgement.limit, best.row, best.row)
+    if judgement.limit.about.of == TIMES and time and not time.latency:
         return f"{sentence} It is an estimate; only a measurement on the device decides."
     if judgement.limit.about.of != OUTPUTS:
         return f"{sentence} More rounds on an idle machine narrow the interval."

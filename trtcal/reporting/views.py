@@ -10,6 +10,7 @@ from trtcal.documents import Document, from_fields
 from trtcal.documents.streams import command_line
 from trtcal.errors import some
 from trtcal.evaluate.groups import Group
+from trtcal.evaluate.latency import place
 from trtcal.evaluate.layerwise import Layerwise
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.formats import spelled
@@ -20,7 +21,7 @@ from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
 from trtcal.reporting import advice, engines, text
 from trtcal.reporting.charts import LAYOUTS, P50, Point, accuracy_against_latency
-from trtcal.reporting.engines import CPU, View, grouped, summary_of
+from trtcal.reporting.engines import CPU, View, grouped, is_cpu, summary_of
 from trtcal.reporting.tensors import tail_words
 from trtcal.reporting.verdict import refused_targets
 from trtcal.stats import LEVEL, Interval, Moments, proportion
@@ -73,13 +74,16 @@ def shown(document: Document) -> View:
         "the_verdict": verdict,
         "verdict_class": CLASSES.get(verdict["word"], "open"),
         "share": _share_of_labels(chosen),
-        "speeds": [row for row in verdict.get("estimates", []) if "low" in row],  # older: no ends
+        "speeds": _speeds(verdict),
         "engine_summaries": [
             summary_of(build)
             for build in document["builds"]
-            if build["model_name"] == verdict["variant"] and build["target"] != CPU
+            if build["model_name"] == verdict["variant"] and not is_cpu(build)
         ],
         "gpu_targets": gpu_targets(document),
+        "shows_times": shows_times(document),
+        "where": _place(rows[0]["latency"]) if rows else "",
+        "targets": _targets(rows),
         "run_files": advice.run_files(document),
         "next_step": advice.next_step(document),
         "first_steps": first_steps(document, findings["shown"], chosen),
@@ -162,9 +166,26 @@ def _share_of_labels(row: View | None) -> View | None:
 def gpu_targets(document: Document) -> list[str]:
     """Return the targets that are no CPU: those that were built for, else those that could not be."""
     measured = document["measured"]
-    built = {build["target"] for build in document["builds"]} - {CPU}
-    estimated = {speed["target"] for speed in measured["verdict"].get("estimates", [])}
+    built = {build["target"] for build in document["builds"] if not is_cpu(build)}
+    estimates = measured["verdict"].get("estimates", [])
+    estimated = {speed["target"] for speed in estimates if not speed["gpu"].startswith("CPU")}
     return sorted(built) or refused_targets(measured["failed_builds"]) or sorted(estimated)
+
+
+def _speeds(verdict: View) -> list[list[View]]:
+    """Return the speed beside the others by target, measured ones first; older ones had no ends."""
+    known = [speed for speed in verdict.get("estimates", ()) if "low" in speed]
+    by_target = grouped(known, "target")
+    return sorted(by_target, key=lambda several: not several[0]["is_measured"])
+
+
+def shows_times(document: Document) -> bool:
+    """Tell whether the times of this machine are shown: a CPU's only where that is a target."""
+    measured = document["measured"]
+    built = (build["target"] for build in document["builds"])
+    tried = (name.rpartition(" for ")[2] for name in measured["failed_builds"])
+    is_gpu = measured["machine"].get("timed_on") != "CPU"
+    return is_gpu or not gpu_targets(document) or CPU in (*built, *tried)
 
 
 def interval_of(judgement: View) -> str:
@@ -253,24 +274,76 @@ def changes(document: Document) -> View | None:
     }
 
 
-def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
-    """Return the chart, what it shows upwards, and the names of those that it cannot show."""
+def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bool = True) -> View:
+    """Return the chart, what it shows upwards, and the names of those that it cannot show.
+
+    Its latencies are those on the first target of which any are known, else those of this machine if
+    `here`; without either nothing is drawn.
+    """
     measure, unit, key = _chart_measure(rows, agreement)
-    target = target_of(rows) or ""
-    is_measured = bool(target) and all(row["times"][0]["is_measured"] for row in rows)
-    latency = f"{'' if is_measured else 'estimated '}latency on {text.visible(target)}"
-    across = latency if target else P50
-    points = [_point(row, rows[0], key, target) for row in rows]
+    target = target_of(rows)
+    known = [
+        (row, time) for row in rows if (time := _time_on(row, target)) or (not target and here)
+    ]
+    points = [_point(row, rows[0], key, time) for row, time in known]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
+    named = {point.name for point in points}
     shown = (points, measure, unit)
+    across = _across([time for _, time in known if time])
     return {
         "target": target,
-        "is_measured": is_measured,
-        "drawings": [accuracy_against_latency(*shown, layout, across) for layout in LAYOUTS],
+        "drawings": [
+            accuracy_against_latency(*shown, layout, across) for layout in LAYOUTS if points
+        ],
         "measure": measure,
         "missing": missing,
+        "untimed": [row["name"] for row in rows if row["name"] not in named],
+        "measured": [row["name"] for row, time in known if time and time["is_measured"]],
+        "estimated": [row["name"] for row, time in known if time and not time["is_measured"]],
+        "source": next((time["gpu"] for _, time in known if time), ""),
         "numbered": len(rows) > 12,
     }
+
+
+def _across(times: Sequence[View]) -> str:
+    """Return what the latencies of a chart are, as its axis says it."""
+    if not times:
+        return P50
+    measured = [time["is_measured"] for time in times]
+    what = P50 if all(time.get("latency") for time in times) else "latency"
+    estimated = "" if any(measured) else "estimated "
+    part = ", in part estimated" if any(measured) and not all(measured) else ""
+    return f"{estimated}{what} on {text.visible(where_of(times[0]))}{part}"
+
+
+def where_of(time: View) -> str:
+    """Return a target as people read it."""
+    latency = time.get("latency")
+    return _place(latency) if latency else str(time["target"])
+
+
+def _place(latency: View) -> str:
+    return place(latency.get("on", ""), latency.get("is_gpu", False))
+
+
+def times_of(row: View) -> Sequence[View]:
+    """Return a variant's times on the targets, none of an older report."""
+    times: Sequence[View] = row.get("times", ())
+    return times
+
+
+def _targets(rows: Sequence[View]) -> list[View]:
+    """Return the targets that times are known of, and whether whole inferences were measured there."""
+    every = [time for row in rows for time in times_of(row)]
+    return [
+        {"name": name, "is_device": any(time.get("latency") for time in several)}
+        for name in dict.fromkeys(time["target"] for time in every)
+        for several in [[time for time in every if time["target"] == name]]
+    ]
+
+
+def _time_on(row: View, target: str | None) -> View | None:
+    return next((time for time in times_of(row) if time["target"] == target), None)
 
 
 def _chart_measure(rows: Sequence[View], agreement: str) -> tuple[str, str, str]:
@@ -284,17 +357,22 @@ def _chart_measure(rows: Sequence[View], agreement: str) -> tuple[str, str, str]
 
 
 def target_of(rows: Sequence[View]) -> str | None:
-    """Return the target that all variants have an estimate for, None if launches decide there."""
-    times = [time for row in rows for time in row.get("times", ())[:1]]
-    is_known = len(times) == len(rows) and not all(time["too_small"] for time in times)
-    targets = {str(time["target"]) for time in times}
-    return targets.pop() if is_known and len(targets) == 1 else None
+    """Return the first target that times of two variants are known of, unless launches decide there."""
+    times = [time for row in rows for time in times_of(row)]
+    for target in dict.fromkeys(str(time["target"]) for time in times):
+        own = [time for time in times if time["target"] == target]
+        if len(own) > 1 and not all(time["too_small"] for time in own):
+            return target
+    return None
 
 
-def _point(row: View, reference: View, key: str, target: str) -> Point:
+def _point(row: View, reference: View, key: str, time: View | None) -> Point:
     ms, (low, high) = row["latency"]["p50_ms"], row["latency"]["p50_interval_ms"]
-    if target:
-        ms, low, high = (row["times"][0][name] for name in ("ms", "low_ms", "high_ms"))
+    evidence = "p50"
+    if time:
+        ms, low, high = (time[name] for name in ("ms", "low_ms", "high_ms"))
+        sums = "takes" if time["is_measured"] else "about"
+        evidence = "p50" if time.get("latency") else sums
     return Point(
         row["number"],
         row["name"],
@@ -303,6 +381,7 @@ def _point(row: View, reference: View, key: str, target: str) -> Point:
         row["accuracy"][key],
         None if row["is_reference"] else _accuracy_interval(row, reference, key),
         row["is_reference"],
+        evidence,
     )
 
 

@@ -24,15 +24,28 @@ def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for row in report["comparison"]["rows"]:
         name, measured = row["name"], report["measured"]["variants"][row["name"]]
         for metric in METRICS.values():
-            if metric.of == OUTPUTS and metric.is_recorded:
-                if (value := figure_of(row, metric)) is not None:
-                    yield (name, metric.name), value
-            elif metric.of == TIMES:
-                yield (name, metric.name), float(measured["latency"][metric.timing])
+            value = figure_of(row, metric) if metric.of == OUTPUTS else None
+            if value is not None and metric.is_recorded:
+                yield (name, metric.name), value
+        yield from _of_times(name, measured)
         yield (name, "size_bytes"), float(measured["size_bytes"])
         cost = (report["measured"].get("costs") or {"variants": {}})["variants"].get(name)
         if cost and cost["cost"]:
             yield (name, COST), float(cost["cost"]["value"])
+
+
+def _of_times(name: str, measured: Document) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield times and energy, those of a device under `metric@device`."""
+    for latency in latencies_of(measured):
+        for metric in METRICS.values():
+            if metric.of == TIMES and latency.get(metric.timing) is not None:
+                yield (name, metric.name + latency.get("on", "")), float(latency[metric.timing])
+
+
+def latencies_of(measured: Document) -> list[Document]:
+    """Return a variant's latencies: of this machine or the first device, then of all others."""
+    every = (measured["latency"], *(time.get("latency") for time in measured.get("times", ())))
+    return list({latency.get("on", ""): latency for latency in every if latency}.values())
 
 
 def figure_of(row: Document, metric: Metric) -> float | None:
@@ -92,4 +105,6 @@ def digests_of_run(report: Document) -> dict[str, str]:
     if price := (measured.get("costs") or {}).get("price"):
         digests[PRICED] = f"{price['per_hour']:g} {price['currency']}, {price['name']}"
     digests |= {f"package {name}": str(part) for name, part in measured["packages"].items() if part}
+    latencies = (each for row in measured["variants"].values() for each in latencies_of(row))
+    digests |= {f"device {each['on']}": each["hardware"] for each in latencies if each.get("on")}
     return digests | {f"machine {name}": str(part) for name, part in measured["machine"].items()}

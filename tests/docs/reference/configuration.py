@@ -25,6 +25,9 @@ OTHERS = {
 }
 """In words what keys take whose reader is no kind of value."""
 
+NAMED = {"plans": config.PlanConfig, "devices": config.DeviceConfig}
+"""Tables of sections with names of the user's choice."""
+
 PLAIN = (config.FILE_NAME, config.TEXT, config.STRINGS, config.NAMES, config.LABEL, config.FLAG)
 """Kinds whose own example says no more than their words."""
 
@@ -55,15 +58,15 @@ def keys(section: type) -> list[Field[Any]]:
 
 def section_of(item: Field[Any]) -> type | None:
     """Return the dataclass of the table that a key is, None for a plain value."""
-    if item.name == "plans":
-        return config.PlanConfig
+    if item.name in NAMED:
+        return NAMED[item.name]
     read = item.metadata["read"]
     kind = read.args[0] if isinstance(read, partial) else None
     return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
 
 def _heading(item: Field[Any]) -> str:
-    return "[plans.NAME]" if item.name == "plans" else f"[{item.name}]"
+    return f"[{item.name}.NAME]" if item.name in NAMED else f"[{item.name}]"
 
 
 def _entry(item: Field[Any]) -> str:

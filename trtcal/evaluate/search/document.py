@@ -46,7 +46,10 @@ def write_search(
         row["recommended"] = point is result.found.recommended
         rows.append(row)
     findings, over = result.found, result.found.over_float
-    judged = settings.limits.judge(findings.recommended) if findings.recommended else ()
+    best, device = findings.recommended, settings.device
+    names = {row["plan"]: point.plan for row, point in zip(rows, findings.front, strict=True)}
+    measured = device.measured(best) if device and best else best
+    judged = settings.limits.judge(measured) if measured else ()
     body: Document = {
         "kind": "search",
         "schema_version": 2,
@@ -84,7 +87,10 @@ def write_search(
             name: [layer.to_document() for layer in seen.layers]
             for name, seen in result.others.items()
         },
-        "measured": {"seconds": round(result.seconds, 3)},
+        "measured": {
+            "seconds": round(result.seconds, 3),
+            "device": device and device.to_document(names),
+        },
     }
     return write_document(folder / RESULT, body)
 

@@ -91,8 +91,8 @@ class Search:
 
     def run(self) -> Found:
         """Do all there is time and leave for; the extremes are always measured."""
-        whole, *_ = [self._measure(frozenset(units)) for units in self.wholes.values()]
-        self._measure(frozenset())
+        whole, *_ = [self.point_of(frozenset(units)) for units in self.wholes.values()]
+        self.point_of(frozenset())
         if not self.asked and self.is_fast:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
         self._sweep(whole)
@@ -115,7 +115,8 @@ class Search:
     def _fit(self) -> list[Point]:
         return [point for point in self.points.values() if point.loss.is_fit]
 
-    def _measure(self, plan: Plan) -> Point:
+    def point_of(self, plan: Plan) -> Point:
+        """Return a plan with its loss and its time, measured or estimated once."""
         if plan not in self.points:
             self.left -= 1
             macs, ratio = self.costs.work.coverage(plan).share, self.costs.over(self.baseline, plan)
@@ -128,7 +129,7 @@ class Search:
 
     def _try(self, plan: Plan | None) -> Point | None:
         may = plan is not None and (plan in self.points or self._may)
-        return self._measure(plan) if plan is not None and may else None
+        return self.point_of(plan) if plan is not None and may else None
 
     def _sweep(self, whole: Point) -> None:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""

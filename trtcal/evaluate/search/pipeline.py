@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
+from trtcal.evaluate.search.on_device import DeviceTrials
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.sensitivity import (
@@ -96,7 +97,7 @@ class SearchOptions:
     the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
     `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
     the limits. `improve` optimizes INT8 first: where it falls short (auto), always (fast, best), or
-    never (off).
+    never (off). `device` times layers and plans.
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -117,6 +118,7 @@ class SearchOptions:
     precisions: tuple[str, ...] = ("int8",)
     goal: str = FASTEST
     improve: str = "auto"
+    device: DeviceTrials | None = None
 
 
 @dataclass(frozen=True)
@@ -192,13 +194,9 @@ def find_plans(
         for name, share in layers_of.shares(measure).items()
     }
     layers = {split(share).layer for share in shares}
-    work = work_of(model, layers, next(dataset.batches(settings.batch)))
-    target = find_target(settings.gpu)
-    costs = Costs(work, target, settings.precision, settings.times, precisions=tuple(every))
-    if settings.times:
-        costs = replace(costs, source="layer times as given")
+    plans, device = Plans(model, calibration, list(shares), settings.precision), settings.device
+    costs = _costs(plans, layers, tuple(every), dataset, settings)
     evaluated = searched_on(len(dataset), settings, model)
-    plans = Plans(model, calibration, list(shares), settings.precision)
     span, is_held_back = _test_span(plans, len(dataset), evaluated)
     with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
@@ -214,21 +212,24 @@ def find_plans(
             budget = (settings.evaluations, may, settings.goal)
             limits = _to_hold(settings.limits, span if is_held_back else (0, 0))
             searches = (Search(shares, costs, evaluate, measure, of, *budget) for of in limits)
-            findings, limits_held = _first_found(searches)
+            findings, search = _first_found(searches)
         builds = _build_all(findings.front, plans, settings, reporter, may)
-    missing = tuple(_missing(seen, findings, builds, settings))
-    findings = _without_dominated(findings, builds, measure, limits_held)
-    whole = frozenset(unit for unit in shares if split(unit).precision == costs.precisions[0])
-    if not settings.limits.asked and settings.goal == FASTEST:
-        searched = samples_searched(dataset, settings, model)
-        test = partial(hold, plans, whole, searched, settings)
-        findings = _with_all(findings, whole, costs.precisions[0], test)
+        missing = tuple(_missing(seen, findings, builds, settings))
+        findings = _without_dominated(findings, builds, measure, search.limits)
+        whole = frozenset(unit for unit in shares if split(unit).precision == costs.precisions[0])
+        if not settings.limits.asked and settings.goal == FASTEST:
+            searched = samples_searched(dataset, settings, model)
+            test = partial(hold, plans, whole, searched, settings)
+            findings = _with_all(findings, whole, costs.precisions[0], test)
+        if device is not None:
+            feeds = next(dataset.batches(settings.batch))
+            findings = device.settle(findings, search, plans, feeds)
     tested = beside = None
     if findings.recommended is not None:
         samples = Subset(dataset.name, dataset, (span,))
         with crashes_as_warnings():
             tested = hold(plans, findings.recommended.plan, samples, settings)
-            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings.reader)
+            beside = _beside(plans, (whole, findings.recommended), costs, samples, settings)
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     skipped = plans.quantized(frozenset()).fp16_subgraphs.skipped
@@ -236,6 +237,24 @@ def find_plans(
     known = findings, builds, beyond, is_held_back, missing, seconds, tested, shared
     others = {name: layers_of for name, layers_of in every.items() if layers_of is not seen}
     return Result(model, calibration, seen, measure, costs, *known, others, beside)
+
+
+def _costs(
+    plans: Plans,
+    layers: Collection[str],
+    precisions: tuple[str, ...],
+    dataset: Dataset,
+    settings: SearchOptions,
+) -> Costs:
+    """Return what plans cost: by times that are given, or of the device's layers, else estimates."""
+    work, device = (
+        work_of(plans.model, layers, next(dataset.batches(settings.batch))),
+        settings.device,
+    )
+    times = settings.times or (device.layer_times(plans, layers) if device else {})
+    costs = Costs(work, find_target(settings.gpu), settings.precision, times, precisions=precisions)
+    where = f"measured on {device.target}" if device else "as given"
+    return replace(costs, source=f"layer times {where}") if times else costs
 
 
 def samples_searched(dataset: Dataset, settings: SearchOptions, model: Model) -> Dataset:
@@ -320,13 +339,13 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
     )
 
 
-def _first_found(searches: Iterable[Search]) -> tuple[Found, Limits]:
-    """Return the result of the first search that recommends a quantized plan, else the last's."""
+def _first_found(searches: Iterable[Search]) -> tuple[Found, Search]:
+    """Return the first search that recommends a quantized plan, else the last, with its result."""
     for search in searches:
         findings = search.run()
         if findings.recommended is not None and findings.recommended.plan:
             break
-    return findings, search.limits
+    return findings, search
 
 
 def _to_hold(limits: Limits, span: tuple[int, int]) -> Iterator[Limits]:
@@ -364,14 +383,17 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
 
 
 def _beside(
-    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, reader: TaskReader
+    plans: Plans, pair: tuple[Plan, Point], costs: Costs, dataset: Dataset, settings: SearchOptions
 ) -> tuple[SpeedupEstimate, Answer] | None:
     """Return what a plan brings beside all in INT8, by the task's first figure."""
     whole, best = pair
     if best.plan in (frozenset(), whole):
         return None
     protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
-    answer = _test(protos, dataset, Question(), reader).verdict.answers[0]
+    answer = _test(protos, dataset, Question(), settings.reader).verdict.answers[0]
+    timed = settings.device.timed if settings.device else {}
+    if best.plan in timed:
+        return timed[best.plan][1], answer
     return costs.over(costs.estimate(whole), best.plan), answer
 
 

@@ -328,7 +328,7 @@ def check_build(
     what it runs in float says nothing of TensorRT.
     """
     logs = [build.log, *logs]
-    if build.target == "cpu":
+    if build.is_for_cpu:
         return check_case(Case(coverage=build.coverage), config, logs, further)
     coverage = build.coverage  # builds of before have none
     if coverage is None and model is not None:

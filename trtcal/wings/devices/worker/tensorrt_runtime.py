@@ -1,0 +1,498 @@
+"""TensorRT 8.5 to 11 by its Python package, on the device's first GPU. Not yet run on a GPU.
+
+It builds what `trtcal/backends/tensorrt_worker.py` builds where it runs, from the same request, without
+Polygraphy, PyCUDA and, but for the route "cache" and "dynamic-ranges" with constants, NumPy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import random
+import statistics
+import time
+from array import array
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+
+from .cuda_driver import Driver, Resources, Stream
+from .frames import Fault
+from .runtimes import Tensor
+from .tensorrt_routes import (
+    Routed,
+    Said,
+    lacks_option,
+    layers_of,
+    nbytes_of,
+    set_layer_precisions,
+    some,
+    version_of,
+)
+
+if TYPE_CHECKING:
+    from .jobs import Job
+
+OLDEST = (8, 5)
+RUNS = 100  # for the times of layers
+WARM_UP_S = 0.2  # that of trtexec
+VERBOSITIES = {"detailed": "DETAILED", "layer_names_only": "LAYER_NAMES_ONLY", "none": "NONE"}
+TYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "FP8": "float8_e4m3fn",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+}
+"""NumPy's names of TensorRT's types."""
+
+
+def version() -> str | None:
+    """Return the version that is installed, if any."""
+    try:
+        return str(importlib.import_module("tensorrt").__version__)
+    except Exception:  # whatever a library that is not whole raises
+        return None
+
+
+def lacks() -> list[dict[str, str]]:
+    """Return what building and running takes and is not there."""
+    command = "python3 -m pip install tensorrt"
+    if os.path.exists("/etc/nv_tegra_release"):
+        command = "sudo apt-get install python3-libnvinfer"
+    return [] if version() else [{"what": "TensorRT's Python package", "command": command}]
+
+
+def _package() -> Any:
+    """Return TensorRT's module; a fault if there is none, or it is too old."""
+    try:
+        trt = importlib.import_module("tensorrt")
+    except Exception as error:
+        what = f"TensorRT cannot be loaded on the device: {error}"
+        raise Fault("backend", what, "; ".join(item["command"] for item in lacks())) from error
+    if version_of(trt) < OLDEST:
+        what = f"TensorRT {trt.__version__} is older than 8.5, the first that the worker knows"
+        raise Fault("backend", what, "update TensorRT on the device, or use trtexec")
+    return trt
+
+
+# Building.
+
+
+def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
+    """Build an engine, and list its layers; see `runtimes.py`."""
+    trt = _package()
+    driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
+    try:
+        return _build(trt, driver, job, folder, log)
+    finally:
+        driver.close()
+
+
+def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[str, Any]:
+    said = Said(trt, log)
+    said.add("I", f"tensorrt {trt.__version__}")
+    request = job.options
+    typed = request.get("route", "qdq") == "qdq"
+    typed = typed and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+    builder = trt.Builder(said.logger)
+    network = builder.create_network(network_flags(trt, typed))
+    trt.init_libnvinfer_plugins(None, "")
+    parser = trt.OnnxParser(network, said.logger)
+    if not parser.parse_from_file(job.path("model")):
+        raise said.fault("TensorRT cannot read the model")
+    config, plugins = builder.create_builder_config(), plugins_of(trt, network)
+    set_options(trt, config, request)
+    if not typed:
+        set_flags(trt, network, config, request, said)
+    add_profiles(builder, network, config, request)
+    with ExitStack() as routing:
+        routed = Routed(trt, network, config, said)
+        if request.get("route", "qdq") != "qdq":
+            routed.take(request, job, Resources(driver), routing)
+        plan = builder.build_serialized_network(network, config)
+    routed.check()
+    if plan is None:
+        raise said.fault("TensorRT built no engine")
+    files = {"engine": _write(folder, "engine.plan", plan)}
+    if routed.cache:
+        files["cache"] = _write(folder, "calibration.cache", routed.cache)
+    files.update(_inspected(trt, said, files["engine"], folder, request))
+    return {"files": files, "plugins": plugins}
+
+
+def _write(folder: str, name: str, content: Any) -> str:
+    path = os.path.join(folder, name)
+    Path(path).write_bytes(content)
+    return path
+
+
+def network_flags(trt: Any, typed: bool) -> int:
+    """Return the bits of a network with explicit batch, strongly typed where that is asked for."""
+    flag = trt.NetworkDefinitionCreationFlag
+    bits = 0
+    if version_of(trt) < (10, 0):
+        bits |= 1 << int(flag.EXPLICIT_BATCH)
+    if typed:
+        bits |= 1 << int(flag.STRONGLY_TYPED)
+    return bits
+
+
+def set_options(trt: Any, config: Any, request: Mapping[str, Any]) -> None:
+    """Set what bears on any engine; a fault for what this version lacks."""
+    verbosity = request.get("verbosity") or "detailed"
+    config.profiling_verbosity = getattr(trt.ProfilingVerbosity, VERBOSITIES[verbosity])
+    config.clear_flag(trt.BuilderFlag.TF32)
+    workspace, level = request.get("workspace_bytes"), request.get("optimization_level")
+    if workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
+    if level is not None:
+        if not hasattr(trt.IBuilderConfig, "builder_optimization_level"):
+            raise lacks_option(trt, "no option for the optimization level of the builder")
+        config.builder_optimization_level = level
+
+
+def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any], said: Said) -> None:
+    """Allow INT8 and FP16 where types are free, and hold layers to what they need."""
+    is_qdq = request.get("route", "qdq") == "qdq"
+    precisions = request.get("float32" if is_qdq else "precisions") or {}
+    constraints = ("prefer" if precisions else None) if is_qdq else request.get("constraints")
+    fp16 = request.get("fp16") if is_qdq else constraints and "fp16" in precisions.values()
+    if request.get("quantized") or not is_qdq:
+        if not hasattr(trt.BuilderFlag, "INT8"):
+            raise lacks_option(trt, "only the route qdq")
+        config.set_flag(trt.BuilderFlag.INT8)
+    if fp16:
+        config.set_flag(trt.BuilderFlag.FP16)
+    if constraints:
+        flags = trt.BuilderFlag
+        is_obeyed = constraints == "obey"
+        config.set_flag(
+            flags.OBEY_PRECISION_CONSTRAINTS if is_obeyed else flags.PREFER_PRECISION_CONSTRAINTS
+        )
+        absent = set_layer_precisions(trt, network, precisions, is_obeyed)
+        said.warn(absent, "layers of the plan are not in TensorRT's network")
+
+
+def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, Any]) -> None:
+    """Add the optimization profiles; TensorRT calibrates with the first."""
+    for number, shapes in enumerate(request.get("profiles") or ()):
+        shape_profile = builder.create_optimization_profile()
+        for name, (low, usual, high) in shapes.items():
+            shape_profile.set_shape(name, tuple(low), tuple(usual), tuple(high))
+        config.add_optimization_profile(shape_profile)
+        if not number and request.get("route", "qdq") != "qdq":
+            config.set_calibration_profile(shape_profile)
+
+
+PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
+
+
+def plugins_of(trt: Any, network: Any) -> list[str]:
+    """Return name and version of every plug-in in the network."""
+    plugins = set()
+    for layer in layers_of(network):
+        kind = str(layer.type).rpartition(".")[2]
+        if kind in PLUGIN_LAYERS:
+            plugin_layer = layer
+            plugin_layer.__class__ = getattr(trt, PLUGIN_LAYERS[kind])  # the bindings' own way
+            plugins.add(_plugin(trt, plugin_layer.plugin))
+    return sorted(plugins)
+
+
+def _plugin(trt: Any, plugin: Any) -> str:
+    if hasattr(plugin, "get_capability_interface"):
+        core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
+        return f"{core.plugin_name} {core.plugin_version}"
+    return f"{plugin.plugin_type} {plugin.plugin_version}"
+
+
+# Layers.
+
+
+def _inspected(
+    trt: Any, said: Said, path: str, folder: str, request: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the files with the layers and their times; the log says what cannot be had."""
+    files = {}
+    try:
+        opened = Engine(path, {}, said)
+        try:
+            files["layers"] = _write(folder, "layers.json", opened.layers().encode())
+            if request.get("layer_times"):
+                times = json.dumps(opened.layer_times(request.get("profiles") or ()), indent=1)
+                files["layer_times"] = _write(folder, "layer-times.json", times.encode())
+        finally:
+            opened.close()
+    except Exception as error:  # the engine is good
+        said.add("W", f"the engine could not be inspected: {error}")
+    return files
+
+
+def times_document(runs: Sequence[Sequence[tuple[str, float]]]) -> list[dict[str, Any]]:
+    """Return the times of layers in the form of `trtexec --exportProfile`, in milliseconds."""
+    total = sum(ms for run in runs for _, ms in run) or 1.0
+    document: list[dict[str, Any]] = [{"count": len(runs)}]
+    for column in zip(*runs):
+        times = [ms for _, ms in column]
+        entry = {
+            "name": column[0][0],
+            "timeMs": sum(times),
+            "averageMs": statistics.mean(times),
+            "medianMs": statistics.median(times),
+            "percentage": 100 * sum(times) / total,
+        }
+        document.append(entry)
+    return document
+
+
+# Running.
+
+
+def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
+    """Load an engine; `cuda_graph` in the options has it timed as a CUDA graph."""
+    return Engine(path, options)
+
+
+class Binding:
+    """An input or output: its memory on both sides, for the shape that it has now."""
+
+    def __init__(self, name: str, dtype: str, shape: Sequence[int], on_host: bool) -> None:
+        self.name, self.dtype, self.shape, self.on_host = name, dtype, list(shape), on_host
+        self.nbytes = self.host = self.device = 0
+
+    def described(self) -> dict[str, Any]:
+        """Return it as an answer shows it."""
+        return {"name": self.name, "dtype": self.dtype, "shape": self.shape}
+
+    def allocate(self, resources: Resources, shape: Sequence[int]) -> None:
+        """Take memory for a shape."""
+        self.nbytes = nbytes_of(self.dtype, shape)
+        self.host = resources.allocate_host(self.nbytes)
+        self.device = self.host if self.on_host else resources.allocate(self.nbytes)
+
+
+class Engine:
+    """An engine with one execution context; see `runtimes.py`."""
+
+    def __init__(self, path: str, options: dict[str, Any], said: Said | None = None) -> None:
+        trt = _package()
+        self.metadata: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self._closing, self._shapes, self._graph = ExitStack(), None, 0
+        self._trt, self._with_graph = trt, bool(options.get("cuda_graph"))
+        self._driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
+        self._closing.callback(self._driver.close)
+        try:
+            self._load(said or Said(trt, lambda _: None), path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, said: Said, path: str) -> None:
+        trt, self._said = self._trt, said
+        trt.init_libnvinfer_plugins(None, "")
+        runtime = trt.Runtime(said.logger)
+        engine = runtime.deserialize_cuda_engine(Path(path).read_bytes())
+        if engine is None:
+            raise said.fault(f"TensorRT {trt.__version__} cannot load the engine")
+        context = engine.create_execution_context()
+        if context is None:
+            raise said.fault("TensorRT cannot run the engine")
+        self._objects = [runtime, engine, context]
+        self._closing.callback(self._forget)
+        self._fixed, self._buffers = Resources(self._driver), Resources(self._driver)
+        self._closing.callback(self._fixed.close)
+        self._closing.callback(lambda: self._buffers.close())
+        self._stream = Stream(self._fixed)
+        self._events = [self._fixed.event() for _ in range(4)]
+        self._describe(engine)
+
+    def _forget(self) -> None:
+        while self._objects:
+            self._objects.pop()  # the context before its engine, this before its runtime
+
+    def _describe(self, engine: Any) -> None:
+        trt = self._trt
+        self._inputs: list[Binding] = []
+        self._outputs: list[Binding] = []
+        for number in range(engine.num_io_tensors):
+            name = engine.get_tensor_name(number)
+            dtype = str(engine.get_tensor_dtype(name)).rpartition(".")[2]
+            on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
+            shape = list(engine.get_tensor_shape(name))
+            binding = Binding(name, TYPES.get(dtype, dtype), shape, on_host)
+            is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+            (self._inputs if is_input else self._outputs).append(binding)
+        self.inputs = [binding.described() for binding in self._inputs]
+        self.outputs = [binding.described() for binding in self._outputs]
+
+    def layers(self) -> str:
+        """Return the inspector's JSON."""
+        trt, engine = self._trt, self._objects[1]
+        inspector = engine.create_engine_inspector()
+        return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+    def layer_times(self, profiles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Run made-up data at the optimum of the first profile; return the times of layers."""
+        trt, context = self._trt, self._objects[2]
+        runs: list[list[tuple[str, float]]] = []
+
+        class Profiler(trt.IProfiler):  # type: ignore[misc]  # trt is imported at run time
+            def __init__(self) -> None:
+                trt.IProfiler.__init__(self)
+
+            def report_layer_time(self, name: str, ms: float) -> None:
+                runs[-1].append((name, ms))
+
+        usual = {name: shapes[1] for name, shapes in (profiles[0] if profiles else {}).items()}
+        feeds = {b.name: made_up(b.dtype, usual.get(b.name, b.shape)) for b in self._inputs}
+        self._bind(feeds)
+        context.profiler = Profiler()
+        for _ in range(RUNS):
+            runs.append([])
+            self._enqueue()
+            self._stream.wait()
+        return times_document(runs)
+
+    def run(self, feeds: dict[str, Tensor], names: list[str] | None) -> dict[str, Tensor]:
+        """Run one batch."""
+        self._bind(feeds)
+        self.launch()
+        outputs = {binding.name: binding for binding in self._outputs}
+        chosen = list(outputs) if names is None else names
+        lacking = [name for name in chosen if name not in outputs]
+        if lacking:
+            raise Fault("input", f"the engine has no output {some(lacking)}")
+        return {name: self._result(outputs[name]) for name in chosen}
+
+    def _result(self, binding: Binding) -> Tensor:
+        context = self._objects[2]
+        shape = tuple(context.get_tensor_shape(binding.name))
+        return Tensor(binding.dtype, shape, ctypes.string_at(binding.host, binding.nbytes))
+
+    def prepare(self, feeds: dict[str, Tensor]) -> None:
+        """Put a batch where `launch` takes it, warm up for 0.2 s, and capture the CUDA graph."""
+        self._bind(feeds)
+        end = time.monotonic() + WARM_UP_S
+        self.launch()
+        while time.monotonic() < end:
+            self.launch()
+        if self._with_graph and not self._graph:
+            self._capture()
+
+    def _capture(self) -> None:
+        try:
+            self._graph = self._buffers.graph(self._stream.handle, self._enqueue)
+            self.launch()
+        except Fault as error:  # engines with loops or data-dependent sizes have no graph
+            self._graph = 0
+            self.warnings.append(f"the engine was timed without a CUDA graph: {error}")
+
+    def _bind(self, feeds: Mapping[str, Tensor]) -> None:
+        lacking = [binding.name for binding in self._inputs if binding.name not in feeds]
+        if lacking:
+            raise Fault("input", f"the engine's inputs {some(lacking)} are not fed")
+        shapes = {binding.name: tuple(feeds[binding.name].shape) for binding in self._inputs}
+        if shapes != self._shapes:
+            self._shapes = None
+            self._allocate(shapes)
+            self._shapes = shapes
+        for binding in self._inputs:
+            data = converted(feeds[binding.name], binding)
+            ctypes.memmove(binding.host, data, binding.nbytes)
+
+    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._graph = 0
+        self._buffers.close()
+        self._buffers = Resources(self._driver)
+        context = self._objects[2]
+        self._choose_profile(shapes)
+        for binding in self._inputs:
+            shape = shapes[binding.name]
+            if not context.set_input_shape(binding.name, shape):
+                what = f"the engine's input {binding.name} cannot have the shape {list(shape)}"
+                raise Fault("input", what, "build it with --shapes that hold it")
+            self._place(binding, shape)
+        for binding in self._outputs:
+            shape = tuple(context.get_tensor_shape(binding.name))
+            if min(shape, default=0) < 0:
+                what = "the size of the output %s depends on values: the worker cannot run that"
+                raise Fault("backend", what % binding.name, "cut the model before it")
+            self._place(binding, shape)
+
+    def _place(self, binding: Binding, shape: Sequence[int]) -> None:
+        context = self._objects[2]
+        binding.allocate(self._buffers, shape)
+        if not context.set_tensor_address(binding.name, binding.device):
+            raise self._said.fault(f"TensorRT refuses the memory of {binding.name}")
+
+    def _choose_profile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the first profile that holds the shapes; the first of all if none does."""
+        engine, context = self._objects[1], self._objects[2]
+        count = engine.num_optimization_profiles
+        for number in range(count if count > 1 else 0):
+            limits = {n: engine.get_tensor_profile_shape(n, number) for n in shapes}
+            if all(_holds(limits[name], shape) for name, shape in shapes.items()):
+                context.set_optimization_profile_async(number, self._stream.handle)
+                self._stream.wait()
+                return
+
+    def _enqueue(self) -> None:
+        context = self._objects[2]
+        if not context.execute_async_v3(self._stream.handle):
+            raise self._said.fault("TensorRT failed while running the engine")
+
+    def launch(self) -> tuple[float, float]:
+        """Run the batch once; return milliseconds with and without transfers, by CUDA's events."""
+        stream, events = self._stream, self._events
+        stream.record(events[0])
+        for binding in self._inputs:
+            stream.upload(binding.device, binding.host, 0 if binding.on_host else binding.nbytes)
+        stream.record(events[1])
+        stream.launch(self._graph) if self._graph else self._enqueue()
+        stream.record(events[2])
+        for binding in self._outputs:
+            stream.download(binding.host, binding.device, 0 if binding.on_host else binding.nbytes)
+        stream.record(events[3])
+        stream.wait()
+        return stream.elapsed_ms(events[0], events[3]), stream.elapsed_ms(events[1], events[2])
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self._closing.close()
+
+
+def _holds(limits: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
+    low, _, high = [list(limit) for limit in limits]
+    return len(low) == len(shape) and all(a <= b <= c for a, b, c in zip(low, shape, high))
+
+
+def made_up(dtype: str, shape: Sequence[int]) -> Tensor:
+    """Return random numbers from 0 to 1 of a type that has them here, zeros of any other."""
+    count, draw = nbytes_of("int8", shape), random.Random(0)  # noqa: S311  # no secret
+    data: Any = bytes(nbytes_of(dtype, shape))
+    if dtype == "float32":
+        data = array("f", (draw.random() for _ in range(count))).tobytes()
+    return Tensor(dtype, tuple(shape), data)
+
+
+def converted(tensor: Tensor, binding: Binding) -> bytes:
+    """Return the bytes of an input in the engine's type: TensorRT 8 makes int32 of int64."""
+    if tensor.dtype == binding.dtype:
+        return bytes(tensor.data)
+    if (tensor.dtype, binding.dtype) == ("int64", "int32"):
+        values = array("q", bytes(tensor.data))
+        try:
+            return array("i", values).tobytes()
+        except OverflowError:
+            what = f"the input {binding.name} has values that the engine's int32 cannot hold"
+            raise Fault("input", what) from None
+    what = f"the engine's input {binding.name} is {binding.dtype}, not {tensor.dtype}"
+    raise Fault("input", what, "feed its type")

@@ -1,0 +1,345 @@
+"""TensorRT 8.5 to 11 by its program `trtexec` alone. Not yet run on a GPU.
+
+Its JSON files are handed on as they are; times and outputs are read here. Every call loads the engine
+anew, so engines take turns by blocks of runs, and each batch costs seconds.
+Source: `samples/trtexec` and `samples/common` in NVIDIA's repository, releases 8.5 to 11.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+
+from . import jobs
+from .frames import Fault
+from .power import open_meter
+from .runtimes import Tensor
+from .tensorrt_routes import cache_of_ranges
+from .timing import order_of
+
+if TYPE_CHECKING:
+    from .jobs import Job
+
+FOLDERS = ("/usr/src/tensorrt/bin", "/opt/tensorrt/bin")
+BANNER = re.compile(r"\[TensorRT v(\d+)\]")
+ERROR = re.compile(r"\[E\] (.*)")
+MIB = 1 << 20
+ENGINE, LAYERS, LAYER_TIMES = "engine.plan", "layers.json", "layer-times.json"
+CACHE, OUTPUTS, TIMES = "calibration.cache", "outputs.json", "times.json"
+FILES = {"engine": ENGINE, "layers": LAYERS, "layer_times": LAYER_TIMES, "cache": CACHE}
+ONE_RUN = ("--iterations=1", "--duration=0", "--warmUp=0")
+NOTHING: Mapping[str, Tensor] = {}
+WARM_UP_MS = 200
+BLOCKS = 4  # calls for an engine in each direction
+LAYER_RUNS = 100
+TYPE = re.compile("bf16|bfloat16|fp16|half|fp32|float|uint8|int8|int32|int64|bool")
+TYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
+TYPES["float"] = "float32"
+FORMATS = {"float32": "f", "float16": "e", "int8": "b", "int32": "i", "int64": "q", "bool": "?"}
+
+
+def program() -> str | None:
+    """Return the path of `trtexec`: that of the PATH, else where NVIDIA's packages put it."""
+    return shutil.which("trtexec", path=os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS]))
+
+
+@functools.lru_cache(maxsize=None)
+def version() -> str | None:
+    """Return the version that `trtexec` prints first, if it is installed and starts."""
+    path = program()
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603  # TensorRT's own program
+            [path, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = BANNER.search(done.stdout.decode("utf-8", "replace"))
+    return version_of(int(found.group(1))) if found else None
+
+
+def version_of(digits: int) -> str:
+    """Return the version of the digits that `trtexec` prints.
+
+    >>> version_of(8601), version_of(101601)
+    ('8.6.1', '10.16.1')
+    """
+    unit = 1_000 if digits < 10_000 else 10_000
+    return f"{digits // unit}.{digits % unit // 100}.{digits % 100}"
+
+
+def lacks() -> list[dict[str, str]]:
+    """Return nothing: TensorRT's Python package does the same and more."""
+    return []
+
+
+def _numbers() -> tuple[int, int]:
+    """Return the first two numbers of the version; a fault if there is no trtexec, or an old one."""
+    found = version()
+    numbers = [int(part) for part in found.split(".")] if found else [0, 0]
+    if numbers < [8, 5]:
+        what = "trtexec of TensorRT 8.5 or later is needed on the device, there is %s"
+        raise Fault("backend", what % (found or "none"), "sudo apt-get install libnvinfer-bin")
+    return numbers[0], numbers[1]
+
+
+def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
+    """Build an engine, and list its layers; see `runtimes.py`."""
+    request, numbers = job.options, _numbers()
+    words = ["--onnx=" + job.path("model"), f"--saveEngine={ENGINE}", "--verbose", "--noTF32"]
+    words += ["--skipInference" if numbers >= (8, 6) else "--buildOnly"]
+    words += [f"--exportLayerInfo={LAYERS}", *option_words(request, numbers)]
+    if request.get("route", "qdq") != "qdq":
+        cache = cache_of_ranges(str(version()), request["kind"], request.get("ranges") or {})
+        Path(folder, CACHE).write_bytes(cache)
+    run(words, folder, log)
+    if request.get("layer_times"):
+        profiles = request.get("profiles") or [{}]
+        usual = {name: shapes[1] for name, shapes in profiles[0].items()}
+        words = [f"--loadEngine={ENGINE}", f"--exportProfile={LAYER_TIMES}", "--duration=0"]
+        run([*words, f"--iterations={LAYER_RUNS}", *shape_words("shapes", usual)], folder, log)
+    paths = {name: os.path.join(folder, file) for name, file in FILES.items()}
+    return {"files": {name: path for name, path in paths.items() if os.path.exists(path)}}
+
+
+def option_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[str]:
+    """Return the options of one build; a fault where this version's trtexec has none."""
+    words = ["--profilingVerbosity=" + (request.get("verbosity") or "detailed")]
+    profiles = request.get("profiles") or []
+    if len(profiles) > 1 and numbers < (10, 0):
+        raise _cannot("several optimization profiles")
+    for number, profile in enumerate(profiles):
+        words += [f"--profile={number}"] if len(profiles) > 1 else []
+        for place, kind in enumerate(("min", "opt", "max")):
+            shapes = {name: limits[place] for name, limits in profile.items()}
+            words += shape_words(kind + "Shapes", shapes)
+    if request.get("workspace_bytes") is not None:
+        mebibytes = "%.20f" % (request["workspace_bytes"] / MIB)
+        words.append("--memPoolSize=workspace:" + mebibytes.rstrip("0").rstrip("."))
+    if request.get("optimization_level") is not None:
+        if numbers < (8, 6):
+            raise _cannot("the optimization level of the builder")
+        words.append(f"--builderOptimizationLevel={request['optimization_level']}")
+    return words + typing_words(request, numbers)
+
+
+def _cannot(what: str) -> Fault:
+    hint = "install TensorRT's Python package there, or leave the option out"
+    return Fault("input", f"trtexec {version()} on the device has no way to {what}", hint)
+
+
+def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[str]:
+    """Return the options for precision: none from 11 on, strong typing in 10, flags before.
+
+    Of the routes beside Q/DQ only `cache` of the class that trtexec has is left, up to 10.
+    """
+    route, constraints = request.get("route", "qdq"), request.get("constraints")
+    if route == "qdq" and numbers >= (10, 0):
+        return ["--stronglyTyped"] if numbers < (11, 0) else []
+    precisions = request.get("precisions") or {}
+    if route == "qdq":
+        precisions = request.get("float32") or {}
+        constraints = "prefer" if precisions else None
+        words = ["--int8"] if request.get("quantized") else []
+        words += ["--fp16"] if request.get("fp16") else []
+    elif route == "cache" and request["kind"] == "entropy2" and numbers < (11, 0):
+        words = ["--int8", f"--calib={CACHE}"]
+        words += ["--fp16"] if constraints and "fp16" in precisions.values() else []
+    else:
+        raise _cannot("take the route {} of {}".format(route, request.get("kind")))
+    if constraints:
+        pairs = [f"{quoted(name)}:{precision}" for name, precision in precisions.items()]
+        words += ["--precisionConstraints=" + constraints, "--layerPrecisions=" + ",".join(pairs)]
+    return words
+
+
+def shape_words(option: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return one option with a shape for each input, none if there are none."""
+    pairs = ["{}:{}".format(quoted(n), "x".join(map(str, shape))) for n, shape in shapes.items()]
+    return ["--{}={}".format(option, ",".join(pairs))] if pairs else []
+
+
+def quoted(name: str) -> str:
+    """Return a name as trtexec's lists need it; a fault if it cannot be in one."""
+    if not name or set(name) & {",", "'"}:
+        raise _cannot(f"name {name!r}")
+    return f"'{name}'" if ":" in name else name
+
+
+def run(words: Iterable[str], folder: str, log: Callable[[str], None]) -> None:
+    """Run trtexec in a folder; a fault with its first error if it fails."""
+    errors: list[str] = []
+
+    def say(line: str) -> None:
+        errors.extend(ERROR.findall(line))
+        log(line)
+
+    status = jobs.run_program([program() or "trtexec", *words], folder, say)
+    if status:
+        why = errors[0].strip() if errors else f"exit status {status}"
+        raise Fault("backend", f"trtexec {version()} failed: {why}", "read the build log")
+
+
+def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
+    """Take an engine; its layers say what its inputs and outputs are."""
+    _numbers()
+    return Engine(path)
+
+
+class Engine:
+    """An engine that is loaded for each batch."""
+
+    def __init__(self, path: str) -> None:
+        self.metadata: dict[str, str] = {}
+        self._path = path
+        words = [*ONE_RUN, f"--loadEngine={path}", f"--exportLayerInfo={LAYERS}"]
+        self.inputs, self.outputs = read_bindings(self._run(words, LAYERS))
+
+    def _run(self, words: Sequence[str], file: str, feeds: Mapping[str, Tensor] = NOTHING) -> str:
+        """Return the text of the file that one call writes."""
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(self._path)) as folder:
+            run([*words, *fed_words(feeds, folder)], folder, lambda _: None)
+            return Path(folder, file).read_text("utf-8")
+
+    def run(self, feeds: dict[str, Tensor], names: list[str] | None) -> dict[str, Tensor]:
+        """Run one batch."""
+        words = [*ONE_RUN, f"--loadEngine={self._path}", f"--exportOutput={OUTPUTS}"]
+        types = {item["name"]: item["dtype"] for item in self.outputs}
+        outputs = read_outputs(self._run(words, OUTPUTS, feeds), types)
+        chosen = list(outputs) if names is None else names
+        if any(name not in outputs for name in chosen):
+            raise Fault("backend", f"trtexec wrote only the outputs {', '.join(outputs)}")
+        return {name: outputs[name] for name in chosen}
+
+    def close(self) -> None:
+        """Do nothing: nothing is loaded."""
+
+
+def read_bindings(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return inputs and outputs that a file of `--exportLayerInfo` shows.
+
+    TensorRT 11 lists them with their types; before they are the layers' tensors that are bindings.
+    """
+    document = json.loads(text)
+    tensors = {
+        tensor["Name"]: (tensor, key == "Inputs")
+        for key in ("Inputs", "Outputs")
+        for layer in document.get("Layers", [])
+        if isinstance(layer, dict)
+        for tensor in layer.get(key, [])
+    }
+    named = [tensors.get(name) for name in document.get("Bindings", [])]
+    listed = [(item, item["IOMode"] == "Input") for item in document.get("I/O Tensors", [])]
+    if not listed and (not named or None in named):
+        what = "the engine's layers do not show the types of its inputs and outputs"
+        hint = "build it with --profiling-verbosity detailed, or install TensorRT's Python package"
+        raise Fault("input", what, hint)
+    bindings = listed or [pair for pair in named if pair]
+    inputs, outputs = [[_binding(t) for t, x in bindings if x is is_in] for is_in in (True, False)]
+    return inputs, outputs
+
+
+def _binding(tensor: Mapping[str, Any]) -> dict[str, Any]:
+    text = str(tensor.get("DataType") or tensor.get("Datatype") or tensor.get("Format/Datatype"))
+    found = TYPE.search(text.lower())
+    if not found:
+        raise Fault("backend", f"trtexec shows {tensor['Name']} in an unknown type: {text}")
+    dtype = TYPES.get(found.group(), found.group())
+    return {"name": tensor["Name"], "dtype": dtype, "shape": list(tensor["Dimensions"])}
+
+
+def fed_words(feeds: Mapping[str, Tensor], folder: str) -> list[str]:
+    """Write a batch to files; return the options that load it, none for no batch."""
+    pairs = []
+    for number, (name, tensor) in enumerate(feeds.items()):
+        Path(folder, f"{number}.bin").write_bytes(tensor.data)
+        pairs.append(f"{quoted(name)}:{number}.bin")
+    words = ["--loadInputs=" + ",".join(pairs)] if pairs else []
+    return words + shape_words("shapes", {name: tensor.shape for name, tensor in feeds.items()})
+
+
+NOT_JSON = re.compile(r"(?<=[\[,\s])(-?)(nan|inf)(?:\(\w*\))?(?=[\],\s])")
+NUMBERS = {"nan": "NaN", "inf": "Infinity"}
+
+
+def read_outputs(text: str, types: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return what `--exportOutput` holds; values have the six digits that trtexec writes.
+
+    `types` are those of the outputs. A fault for what is not such a file.
+    """
+    spelled = NOT_JSON.sub(lambda found: found.group(1) + NUMBERS[found.group(2)], text)
+    try:
+        return {
+            item["name"]: _tensor(item, types[item["name"]])
+            for item in json.loads(spelled.replace("-NaN", "NaN"))
+        }
+    except (ValueError, KeyError, TypeError, struct.error) as error:
+        raise Fault("backend", f"trtexec's outputs cannot be read: {error!r}") from error
+
+
+def _tensor(item: Mapping[str, Any], dtype: str) -> Tensor:
+    shape = tuple(int(size) for size in item["dimensions"].split("x") if size)
+    values = item["values"]
+    if len(values) != functools.reduce(operator.mul, shape, 1):
+        raise ValueError(f"{item['name']} has {len(values)} values for {shape}")
+    return Tensor(dtype, shape, struct.pack(f"<{len(values)}{FORMATS[dtype]}", *values))
+
+
+# Timing.
+
+
+def time(
+    paths: Sequence[str],
+    feeds: dict[str, Tensor],
+    job: Job,
+    folder: str,
+    log: Callable[[str], None],
+) -> dict[str, Any]:
+    """Time engines in turns by blocks of runs; see `timing.time_engines` for the result."""
+    _numbers()
+    rounds, meter = int(job.fields["rounds"]), open_meter()
+    size = -(-rounds // BLOCKS)
+    shared = [f"--warmUp={WARM_UP_MS}", "--duration=0", f"--iterations={size}"]
+    shared += ["--exposeDMA", "--useSpinWait", f"--exportTimes={TIMES}"]
+    shared += ["--useCudaGraph"] if job.fields.get("cuda_graph") else []
+    shared += fed_words(feeds, folder)
+    before = meter.clock_mhz()
+    blocks: list[list[list[Any]]] = [[[] for _ in paths] for _ in range(-(-rounds // size))]
+    for number, row in enumerate(blocks):
+        for index in order_of(number, len(paths)):
+            run([f"--loadEngine={paths[index]}", *shared], folder, log)
+            meter.watch()
+            row[index].append(read_times(Path(folder, TIMES).read_text("utf-8"), size))
+    after = meter.clock_mhz()
+    meter.close()
+    pairs = [list(zip(*[zip(*turns) for turns in row])) for row in blocks]
+    flat = [cells for row in pairs for cells in row][:rounds]
+    return {
+        "times_ms": [[[run[0] for run in cell] for cell in cells] for cells in flat],
+        "compute_ms": [[[run[1] for run in cell] for cell in cells] for cells in flat],
+        "energy_mj": [None] * len(paths),
+        "clocks_mhz": [before, after] if before and after else None,
+        "warm_up": 0,
+        "warnings": meter.warnings(),
+    }
+
+
+def read_times(text: str, count: int) -> list[tuple[float, float]]:
+    """Return (latency, compute) in milliseconds of `count` runs in a file of `--exportTimes`."""
+    try:
+        runs = [(float(run["latencyMs"]), float(run["computeMs"])) for run in json.loads(text)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Fault("backend", f"trtexec's times cannot be read: {error!r}") from error
+    if len(runs) < count or not all(latency > 0 for latency, _ in runs):
+        raise Fault("backend", f"trtexec measured {len(runs)} runs, not {count}")
+    return runs[:count]
