@@ -111,7 +111,7 @@ def test_a_measurement_is_in_chart_layers_and_names_the_first_differing_tensor(
     assert estimates[0]["is_measured"]
     assert 2.4 < estimates[0]["low"] <= estimates[0]["ratio"] <= estimates[0]["high"] < 2.6
     page = render(document)
-    assert "latency on sm86 (ms)" in page
+    assert "p50 on sm86 (ms)" in page
     assert "estimated latency" not in page
     build = next(build for build in document["builds"] if build["model_name"] == "int8")
     times = document["measured"]["builds"][build["digest"]]["times_ms"]
@@ -206,7 +206,7 @@ def test_a_device_that_was_named_is_the_target(run, place):
     ]
     document = report(run, *files)
     assert imported(document)["on"] == "@orin"
-    assert "latency on @orin (ms)" in render(document)
+    assert "p50 on @orin (ms)" in render(document)
 
 
 def test_a_profile_without_a_list_has_the_layers_by_name(run, place):

@@ -78,8 +78,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         return config.trusting(self.trust, self.data)
 
     def _config_of_run(self) -> Path | None:
-        from trtcal.runs.origin import Origin
+        from trtcal.runs.origin import RUN_FILE, Origin
 
+        if self.measure and not (self.run / RUN_FILE).is_file():  # of `trtcal compare`
+            return None
         config = Origin.read(self.run).measured.files.get("config", "")
         return next((path for path in (self.run / FILE, Path(config)) if path.is_file()), None)
 
@@ -107,12 +109,11 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.reporting.document import compared
 
         comparison, models = compared(collect(self.run))
-        comparison = comparison.of([self.variant]) if self.variant else comparison
-        if len(comparison.rows) < 2:
-            names = ", ".join(row.name for row in comparison.candidates)
-            raise InputError(
-                f"{self.run} has no variant {self.variant!r}", f"its variants: {names}"
-            )
+        names = [row.name for row in comparison.rows[1:]]
+        if self.variant is not None and self.variant not in names:
+            what = f"{self.run} has no variant {self.variant!r}"
+            raise InputError(what, f"its variants: {', '.join(names)}")
+        comparison = comparison.of([self.variant] if self.variant else names)
         reference = models.get(comparison.rows[0].model, next(iter(models.values())))
         data = self.open_data(reference, self.config.evaluation)
         make = load(MEASUREMENTS, "archive", "archives that measure elsewhere")

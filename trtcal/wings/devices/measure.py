@@ -120,7 +120,7 @@ def _serialized(proto: onnx.ModelProto, name: str) -> bytes:
         tensor.CopyFrom(embedded(tensor))
     if not fits(whole):
         raise InputError(f"{name} is larger than one ONNX file can be", "measure it with trtexec")
-    return whole.SerializeToString(deterministic=True)
+    return bytes(whole.SerializeToString(deterministic=True))
 
 
 def _pack_input(number: int, name: str, array: Any, files: dict[str, bytes]) -> Document:
@@ -193,7 +193,7 @@ def read_result(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str | None, P
     manifest = parsing(path, lambda: _manifest(path, members))
     variants = parsing(path, lambda: _checked(path, manifest, members.get(DIGESTS, b""), rows))
     inputs = manifest["inputs"]
-    feeds = parsing(path, lambda: {each["name"]: _input(each, members) for each in inputs})
+    feeds = parsing(path, lambda: {each["name"]: _input(path, each, members) for each in inputs})
     yield None, Piece(path.name, manifest["digest"], INPUTS, feeds)
     for name, content in members.items():
         match = MEMBER.fullmatch(name)
@@ -261,11 +261,11 @@ def _checked(path: Path, manifest: Document, digests: bytes, rows: Sequence[Row]
     return {str(number): str(each["name"]) for number, each in enumerate(manifest["variants"])}
 
 
-def _input(each: Document, members: Mapping[str, bytes]) -> Any:
+def _input(path: Path, each: Document, members: Mapping[str, bytes]) -> Any:
     content = members[each["file"]]
     if digest_bytes(content) != each["digest"]:
-        raise InputError(f"{each['file']} is not as it was packed", AGAIN)
+        raise InputError(f"{path}: {each['file']} is not as it was packed", AGAIN)
     dtype = np.dtype(str(each["dtype"]))
     if dtype.hasobject:
-        raise InputError(f"{each['file']} is of no numeric type", AGAIN)
+        raise InputError(f"{path}: {each['file']} is of no numeric type", AGAIN)
     return np.frombuffer(content, dtype).reshape([int(size) for size in each["shape"]])
