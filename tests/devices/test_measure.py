@@ -7,6 +7,7 @@ proves the script, its options and the reading, not TensorRT.
 import io
 import json
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -143,6 +144,32 @@ def test_it_measures_and_the_report_names_the_faulty_tensor(run, archive, tmp_pa
         assert difference["compared"] > 20
     else:
         assert difference["tensor"] == "logits"
+
+
+PYTHON = """#!/bin/sh
+[ "$1" = -c ] && exit 0
+exec {python} "$1" "$2" onnxruntime
+"""
+
+
+@SLOW
+def test_where_there_is_only_python_the_worker_measures_in_turns(run, archive, tmp_path):
+    """ONNX Runtime stands in for TensorRT's package: all but its own runtime runs."""
+    folder = unpack(archive, tmp_path)
+    python = tmp_path / "python3"
+    python.write_text(PYTHON.format(python=sys.executable))
+    python.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = measure(folder, "/nowhere/trtexec", tmp_path / "result.tar", PATH=path)
+    assert done.returncode == 0, done.stderr
+    document = report(run, tmp_path / "result.tar")
+    own = document["measured"]["imports"][1]
+    assert own["hardware"].startswith("CPU ")
+    assert own["ms"] > 0
+    assert (own["difference"]["tensor"], own["difference"]["compared"]) == (None, 1)
+    assert not any("in turns" in warning for warning in own["warnings"])
+    latency = document["measured"]["variants"]["int8"]["times"][-1]["latency"]
+    assert (latency["runs"], latency["batch"], latency["is_gpu"]) == (200, 32, False)
 
 
 def test_each_engine_is_timed_twice_in_turns_with_its_layers(run, result):

@@ -233,7 +233,7 @@ def _latency_of(engine: Engine, model: Model | None) -> Latency | None:
         engine.warnings += [NO_TRANSFERS] * (not times[:, 2:].any())
     if quantiles is None:
         return None
-    engine.warnings += [ALONE.format(max(len(engine.times), 1))]
+    engine.warnings += [ALONE.format(max(len(engine.times), 1))] * (not log.in_turns)
     engine.warnings += [NO_INTERVAL] * (not engine.times)
     return Latency(
         batch=log.batch or _batch(engine.layers) or (model and fixed_batch(model)) or 0,
@@ -246,7 +246,7 @@ def _latency_of(engine: Engine, model: Model | None) -> Latency | None:
         speedup_interval=(1.0, 1.0),
         on=engine.on,
         hardware=engine.hardware,
-        is_gpu=True,
+        is_gpu=not (log.gpu or "").startswith("CPU"),
         compute_p50_ms=compute,
     )
 

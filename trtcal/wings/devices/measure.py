@@ -33,15 +33,17 @@ from trtcal.documents import (
 from trtcal.documents.bounds import FILE_BYTES, check_file, parse_json
 from trtcal.errors import InputError, __version__
 from trtcal.evaluate.comparison import Row
-from trtcal.model import Model
+from trtcal.model import Model, TensorSpec
 from trtcal.model.files import embedded, fits
 from trtcal.model.ops import QDQ
 from trtcal.quantization.qdq import fp16_tensors
+from trtcal.wings.devices.packing import pack
 from trtcal.wings.devices.tools import INPUTS, Piece, read_piece
 
 KIND = "measure"
 FOLDER, SCRIPT, SETTINGS = "measure", "measure.sh", "settings.sh"
-MANIFEST, DIGESTS = "measure.json", "digests.txt"
+MANIFEST, DIGESTS, WORKER = "measure.json", "digests.txt", "worker.pyz"
+SPANS = ("min", "opt", "max")
 SAMPLES = 4  # whose outputs are compared
 MOST_BYTES, MOST_MEMBERS = 1 << 30, 20_000
 MEMBER = re.compile(
@@ -73,35 +75,37 @@ def make_archive(
             f"the model of {missing[0]} is not there, or has changed since the run",
             "run it again: `trtcal run`",
         )
-    files = dict[str, bytes]()
-    every = [models[row.model] for row in rows]
-    variants = [_pack(number, row, models[row.model], files) for number, row in enumerate(rows)]
-    few = min(SAMPLES, len(data))
-    feeds = next(data.batches(batch_for(every[0], few)))
-    inputs = [
-        _pack_input(number, spec.name, np.ascontiguousarray(feeds[spec.name]), files)
-        for number, spec in enumerate(every[0].inputs)
-    ]
-    timed = fixed_batch(every[0]) or batch
-    manifest = seal(
-        {
-            "kind": KIND,
-            "schema_version": 1,
-            "trtcal": __version__,
-            "batch": timed,
-            "variants": variants,
-            "inputs": inputs,
-        }
-    )
+    files, reference = dict[str, bytes](), models[rows[0].model]
+    few = min(SAMPLES, len(data), batch)
+    feeds = next(data.batches(batch_for(reference, few)))
+    manifest: Document = {
+        "kind": KIND,
+        "schema_version": 1,
+        "trtcal": __version__,
+        "batch": fixed_batch(reference) or batch,
+        "variants": [_pack(n, row, models[row.model], files) for n, row in enumerate(rows)],
+        "inputs": [
+            _pack_input(number, spec, feeds[spec.name], files)
+            for number, spec in enumerate(reference.inputs)
+        ],
+    }
+    manifest["profiles"] = {
+        each["name"]: [_sized(each, count) for count in (1, manifest["batch"], manifest["batch"])]
+        for each in manifest["inputs"]
+        if each["is_open"]
+    }
+    manifest = seal(manifest)
     files[MANIFEST] = json_bytes(manifest)
-    files[SETTINGS] = _settings(every, inputs, timed).encode()
+    files[SETTINGS] = _settings(manifest).encode()
     files[SCRIPT] = Path(__file__).with_name(SCRIPT).read_bytes()
+    files[WORKER] = pack()
     packed = _tar(files)
     write_bytes(path, packed)
     return Archive(path, digest_bytes(packed), manifest)
 
 
 def _pack(number: int, row: Row, model: Model, files: dict[str, bytes]) -> Document:
+    """Add a variant's model, for TensorRT 8 too where that needs another one."""
     proto = model.proto
     own = {f"models/{number}.onnx": proto}
     if (older := for_tensorrt_8(proto)) is not proto:
@@ -109,7 +113,7 @@ def _pack(number: int, row: Row, model: Model, files: dict[str, bytes]) -> Docum
     contents = {name: _serialized(each, row.name) for name, each in own.items()}
     files.update(contents)
     digests = {name: digest_bytes(content) for name, content in contents.items()}
-    return {"name": row.name, "model": row.model, "files": digests}
+    return {"name": row.name, "model": row.model, "kind": _kind(proto), "files": digests}
 
 
 def _serialized(proto: onnx.ModelProto, name: str) -> bytes:
@@ -123,44 +127,54 @@ def _serialized(proto: onnx.ModelProto, name: str) -> bytes:
     return bytes(whole.SerializeToString(deterministic=True))
 
 
-def _pack_input(number: int, name: str, array: Any, files: dict[str, bytes]) -> Document:
-    if not NAME.fullmatch(name):
+def _pack_input(number: int, spec: TensorSpec, array: Any, files: dict[str, bytes]) -> Document:
+    if not NAME.fullmatch(spec.name):
         raise InputError(
-            f"trtexec cannot be given values of an input named {name!r}", "rename the input"
+            f"trtexec cannot be given values of an input named {spec.name!r}", "rename the input"
         )
     file = f"inputs/{number}.bin"
-    files[file] = array.tobytes()
-    where = {"name": name, "file": file, "digest": digest_bytes(files[file])}
-    return {**where, "dtype": array.dtype.str, "shape": list(array.shape)}
-
-
-def _settings(models: Sequence[Model], inputs: Sequence[Document], batch: int) -> str:
-    """Return what the script reads: engines with what their models have, and shapes as options."""
-    kinds = (f"{number}:{_kind(model.proto)}" for number, model in enumerate(models))
-    names = {
-        each["name"]: f"'{each['name']}'" if ":" in each["name"] else each["name"]
-        for each in inputs
+    files[file] = np.ascontiguousarray(array).tobytes()
+    return {
+        "name": spec.name,
+        "file": file,
+        "digest": digest_bytes(files[file]),
+        "type": str(array.dtype),
+        "shape": list(array.shape),
+        "is_open": bool(spec.shape) and not isinstance(spec.shape[0], int),
     }
-    spans = dict[str, list[str]]()
-    for spec, each in zip(models[0].inputs, inputs, strict=True):
-        if any(not isinstance(size, int) for size in spec.shape):
-            few = each["shape"]
-            large = [batch, *few[1:]]
-            sizes = {"min": [1, *few[1:]], "opt": large, "max": large if batch > few[0] else few}
-            for span, shape in {**sizes, "few": few, "batch": large}.items():
-                text = f"{names[each['name']]}:{'x'.join(map(str, shape))}"
-                spans.setdefault(span, []).append(text)
-    shapes = {span: ",".join(texts) for span, texts in spans.items()}
-    options = [f"--{word}Shapes={shapes[word]}" for word in ("min", "opt", "max") if word in shapes]
-    loads = ",".join(f"{names[each['name']]}:{each['file']}" for each in inputs)
+
+
+def _sized(described: Document, count: int) -> list[int]:
+    return [count, *described["shape"][1:]]
+
+
+def _settings(manifest: Document) -> str:
+    """Return what the script reads: engines with what their models have, and shapes as options."""
+    inputs, profiles = manifest["inputs"], manifest["profiles"]
+    quoted = {each["name"]: each["name"] for each in inputs}
+    quoted = {name: f"'{name}'" if ":" in name else name for name in quoted}
+
+    def option(word: str, shapes: Mapping[str, Sequence[int]]) -> str:
+        texts = (f"{quoted[name]}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        return f"--{word}={','.join(texts)}" if shapes else ""
+
+    spans = [option(f"{word}Shapes", _places(profiles, n)) for n, word in enumerate(SPANS)]
+    loads = (f"{quoted[each['name']]}:{each['file']}" for each in inputs)
+    kinds = (f"{number}:{each['kind']}" for number, each in enumerate(manifest["variants"]))
     values = {
         "ENGINES": " ".join(kinds),
-        "SPAN": " ".join(options),
-        "BATCH": f"--shapes={shapes['batch']}" if shapes else "",
-        "FEW": f"--shapes={shapes['few']}" if shapes else "",
-        "INPUTS": f"--loadInputs={loads}",
+        "SPAN": " ".join(filter(None, spans)),
+        "BATCH": option("shapes", _places(profiles, -1)),
+        "FEW": option(
+            "shapes", {each["name"]: each["shape"] for each in inputs if each["is_open"]}
+        ),
+        "INPUTS": f"--loadInputs={','.join(loads)}",
     }
     return "".join(f'{name}="{value}"\n' for name, value in values.items())
+
+
+def _places(profiles: Mapping[str, Sequence[list[int]]], number: int) -> dict[str, list[int]]:
+    return {name: shapes[number] for name, shapes in profiles.items()}
 
 
 def _kind(proto: onnx.ModelProto) -> str:
@@ -265,7 +279,7 @@ def _input(path: Path, each: Document, members: Mapping[str, bytes]) -> Any:
     content = members[each["file"]]
     if digest_bytes(content) != each["digest"]:
         raise InputError(f"{path}: {each['file']} is not as it was packed", AGAIN)
-    dtype = np.dtype(str(each["dtype"]))
+    dtype = np.dtype(str(each["type"]))
     if dtype.hasobject:
         raise InputError(f"{path}: {each['file']} is of no numeric type", AGAIN)
     return np.frombuffer(content, dtype).reshape([int(size) for size in each["shape"]])

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Builds, times and runs the engines of this archive with trtexec, and writes one file:
+# Builds, times and runs the engines of this archive, and writes one file:
 #
 #     sh measure.sh [RESULT.tar]
 #
 # Send that file back: `trtcal report RUN --measured RESULT.tar` puts it into the report.
-# TRTEXEC=/path/to/trtexec names the program. Written for POSIX sh; needs tar.
+# It takes trtexec (TRTEXEC=/path/to/trtexec names it), else TensorRT's package of python3.
+# Written for POSIX sh; needs tar.
 set -u
 start=$PWD
 cd "$(dirname "$0")" || exit 4
@@ -116,24 +117,32 @@ digests() {
     fail "there is neither sha256sum nor shasum" "install coreutils" 4
 }
 
-trtexec=$(find_trtexec)
-[ -n "$trtexec" ] || fail "trtexec was not found" "set TRTEXEC to its path" 4
-help=$("$trtexec" --help 2>&1)
+by_trtexec() {
+    help=$("$trtexec" --help 2>&1)
+    backwards=
+    for engine in $ENGINES; do backwards="$engine $backwards"; done
+    # shellcheck disable=SC2086
+    {
+        each build $ENGINES
+        each first $ENGINES # in turns and back again, so that a drift hits all alike
+        each second $backwards
+        each look_inside $ENGINES
+        each debug $ENGINES
+    }
+}
+
 rm -rf results engine-*
 mkdir results || exit 4
 digests >results/digests.txt
 cp -R measure.json inputs results/
-
-backwards=
-for engine in $ENGINES; do backwards="$engine $backwards"; done
-# shellcheck disable=SC2086
-{
-    each build $ENGINES
-    each first $ENGINES # in turns and back again, so that a drift hits all alike
-    each second $backwards
-    each look_inside $ENGINES
-    each debug $ENGINES
-}
-rm -f engine-*
+trtexec=$(find_trtexec)
+if [ -n "$trtexec" ]; then
+    by_trtexec
+elif python3 -c 'import tensorrt' 2>/dev/null; then
+    PYTHONPATH=worker.pyz python3 -m trtcal_worker.measuring tensorrt || exit 3
+else
+    fail "there is neither trtexec nor TensorRT's package of python3" "set TRTEXEC to its path" 4
+fi
+rm -rf engine-*
 (cd results && tar -cf "$result" ./*) || fail "tar wrote no $result" "free disk space" 4
 echo "wrote $result"

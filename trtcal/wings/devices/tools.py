@@ -68,6 +68,7 @@ class Log:
     latency: Quantiles | None = None
     compute_ms: float | None = None
     runs: int = 0
+    in_turns: bool = False
     warnings: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     profile: Profile | None = None
@@ -198,8 +199,9 @@ VERSION = re.compile(r"TensorRT version: (\d{1,2}(?:\.\d{1,3}){1,3})|\[TensorRT 
 BINDING = re.compile(r"Input binding for [^\r\n]{1,300} with dimensions \(?(\d{1,9})[x,]")
 QUERIES = re.compile(r"Timing trace has (\d{1,9}) queries")
 DISTURBED = re.compile(
-    r"\* (GPU compute time is unstable[^\r\n]{0,200}|Throughput may be[^\r\n]{0,300})"
+    r"\[W\] (?:\* )?(GPU compute time is unstable[^\r\n]{0,200}|Throughput may be[^\r\n]{0,300})"
 )
+WARNING = re.compile(r"^\[W\] ([^\r\n]{1,300})", re.MULTILINE)
 
 
 def read_log(file: Path, data: bytes) -> Log:
@@ -210,6 +212,7 @@ def read_log(file: Path, data: bytes) -> Log:
     )
     summary = {match["what"]: match for match in SUMMARY.finditer(text)}
     whole, compute = summary.get("Latency"), summary.get("GPU Compute Time")
+    in_turns = "] Timed in turns with the other engines" in text
     parsed = parse_file(file) if file.is_file() else None
     return Log(
         gpu=gpu[1].strip() if gpu else None,
@@ -219,7 +222,8 @@ def read_log(file: Path, data: bytes) -> Log:
         latency=_quantiles(whole) if whole else None,
         compute_ms=float(compute["median"]) if compute else None,
         runs=int(runs[1]) if runs else 0,
-        warnings=tuple(dict.fromkeys(f"trtexec: {found}" for found in DISTURBED.findall(text))),
+        in_turns=in_turns,
+        warnings=tuple(dict.fromkeys((WARNING if in_turns else DISTURBED).findall(text))),
         layers=parsed.layers if parsed else (),
         profile=profile_in_log(parsed.events) if parsed else None,
     )
