@@ -11,6 +11,7 @@ import sqlite3
 import numpy as np
 import pytest
 
+from tests.fixtures.commands import refused, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.measured import FAULT, FAULTY, NAMES, run_once
 from tests.fixtures.schema import schema_errors
@@ -387,3 +388,30 @@ def test_names_with_control_characters_do_not_reach_the_page(run, place):
     page = render(report(run, place / "int8.json"))
     assert "\x1b" not in page
     assert "<script>alert" not in page
+
+
+# --- the commands
+
+
+def test_compare_judges_limits_by_what_was_measured(run, place, tmp_path, capsys):
+    write_times(place)
+    files = [f"--measured={name}@orin={place / f'{name}.times.json'}" for name in NAMES]
+    models = [run / "models" / f"{name}.onnx" for name in NAMES]
+    output = tmp_path / "comparison.json"
+    words = ["compare", *models, "--data", run / "test.npz", "-o", output, *files]
+    words += ["--limit", "top1 >= -20"]
+    limits = ["--limit", "speedup@orin >= 2.4", "--limit", "latency_p50@orin <= 0.5 ms"]
+    succeed(capsys, *words, *limits)
+    rows = json.loads(output.read_text())["measured"]["variants"]
+    assert [rows[name]["times"][0]["target"] for name in NAMES] == ["@orin", "@orin"]
+    refused(capsys, *words, "--limit", "speedup@orin >= 2.6", status=1)
+
+
+def test_report_needs_the_folder_of_a_run(run, place, capsys):
+    write_times(place)
+    words = ("report", run, f"--measured={place / 'int8.log'}", "-o", place / "report.html")
+    succeed(capsys, *words)
+    document = json.loads((place / "report.json").read_text())
+    assert imported(document)["ms"] == FAST
+    words = ("report", place / "report.json", f"--measured={place / 'int8.log'}")
+    assert "folder" in refused(capsys, *words)

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import JsonOptions, argument, config_here, option
+from trtcal.cli.options import (
+    MEASURED,
+    MEASURED_FILE,
+    JsonOptions,
+    argument,
+    config_here,
+    option,
+)
 from trtcal.cli.output import print_json, print_page, say
 from trtcal.errors import InputError
 
@@ -45,11 +52,7 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
     prices: Path | None = option(
         "TOML table of your prices; trtcal uses the price that names the measured GPU."
     )
-    measured: tuple[str, ...] = option(
-        "File of trtexec, Polygraphy, Nsight Systems or measure.sh that measured a variant of RUN; "
-        "may be repeated. A file whose name has the variant's needs no VARIANT=.",
-        metavar="[VARIANT[@DEVICE]=]FILE",
-    )
+    measured: tuple[str, ...] = option(MEASURED, metavar=MEASURED_FILE)
     schema: bool = option(
         "Print the JSON Schema of a report's JSON and exit.", is_eager=True, callback=_print_schema
     )
