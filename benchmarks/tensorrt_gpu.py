@@ -140,6 +140,12 @@ def simulated(folder: Path) -> None:
     np.savez(folder / "expected.npz", **{key: np.concatenate(one) for key, one in made.items()})
 
 
+def is_prepared(folder: Path) -> bool:
+    """Tell whether all of a network's files were made, after its model."""
+    last, model = folder / "expected.npz", folder / "model.onnx"
+    return last.exists() and last.stat().st_mtime >= model.stat().st_mtime
+
+
 def batches(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the test's inputs."""
     inputs = [spec.name for spec in load_model(folder / "model.onnx").inputs]
@@ -388,7 +394,7 @@ def main() -> None:
             folder = home / name
             if not (folder / "model.onnx").exists():
                 sample(name, folder)
-            for one in (calibrated, quantized, simulated):
+            for one in (calibrated, quantized, simulated) if not is_prepared(folder) else ():
                 one(folder)
     elif step == "measure":
         measure(home, names, variants)

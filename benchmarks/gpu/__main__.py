@@ -22,14 +22,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.gpu.stages import Stage, gpu, lacks, stages
+from benchmarks.gpu.stages import MARKED, Stage, gpu, lacks, stages
 
 RESULTS, WORK = Path("benchmarks/results/gpu"), Path(".venv-gpu/work")
 SOURCES = ("benchmarks/*.py", "benchmarks/gpu/*.py", "calibrators/*", "trtcal/**/*.py")
 TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*")
 READ = ("docs/**/*.md", "trtcal/**/*.py", "calibrators/*.py")
-MARKED = re.compile(
-    r"never (yet )?run|not yet (run|tried)|untested on a GPU|Never on a GPU|has\s+been run yet",
+NEVER = re.compile(
+    r"never (yet )?run (on|yet)|not yet (run|tried)|untested on a GPU|never on a GPU|been run yet",
     re.I,
 )
 
@@ -142,14 +142,19 @@ def show(options: argparse.Namespace) -> int:
 
 
 def marked() -> list[str]:
-    """Return the lines of sources and documents that say so."""
+    """Return the lines of sources and documents that say so, with the stages that run it."""
     files = [Path("README.md"), *(path for at in READ for path in sorted(Path().glob(at)))]
     return [
-        f"{path}:{number}: {line.strip()[:110]}"
+        f"{path}:{number}: {line.strip()[:100]}\n    -> {stage_for(str(path))}"
         for path in files
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if MARKED.search(line)
+        if NEVER.search(line)
     ]
+
+
+def stage_for(path: str) -> str:
+    """Return the stages that run what a file marks."""
+    return next((stage for start, stage in MARKED.items() if path.startswith(start)), "no stage")
 
 
 def chosen(options: argparse.Namespace) -> list[Stage]:
@@ -174,7 +179,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER")
     parser.add_argument(
-        "--elements", type=int, default=1 << 24, help="counted by the stage `kernel`"
+        "--elements", type=int, default=1 << 26, help="counted by the stage `kernel`"
     )
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="make the parts to carry along")
     parser.add_argument("--python", default="3.12", help="of the machine that --pack is for")

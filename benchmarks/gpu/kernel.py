@@ -194,7 +194,7 @@ def _read(image: Path | None) -> bytes:
 def main() -> int:
     """Print the table; return the status."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--elements", type=int, default=1 << 24)
+    parser.add_argument("--elements", type=int, default=1 << 26)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--image", type=Path)
     options = parser.parse_args()

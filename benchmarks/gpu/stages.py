@@ -32,6 +32,21 @@ ON_DEVICE = (
     ("precisions", "FP8, INT4 and NVFP4 on the GPU", "tensorrt", "TensorRT 10 or later"),
     ("bundle", "a bundle made for this GPU and verified on it", "tensorrt"),
 )
+MARKED = {
+    "docs/guides/beyond-int8.md": "device-precisions",
+    "docs/backends.md": "providers, routes",
+    "docs/plans.md": "qdq",
+    "docs/traceability.md": "qdq",
+    "README.md": "device-precisions, device-run, routes, providers",
+    "trtcal/backends/": "device-bundle",
+    "trtcal/runs/bundle/": "device-bundle",
+    "trtcal/wings/devices/worker/trtexec_runtime.py": "no stage: a device that has trtexec alone",
+    "trtcal/wings/devices/worker/measuring.py": "no stage: `trtcal bundle --measure` there",
+    "trtcal/wings/devices/worker/tensorrt_routes.py": "device-routes",
+    "trtcal/wings/devices/": "device-run",
+    "docs/devices.md": "device-run",
+}
+"""Where something is marked as never run on a GPU, and the stage that runs it."""
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TRTCAL = {
     name: name
