@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 
 INSTRUCTION = re.compile(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*);")
@@ -150,6 +151,17 @@ def _signed(value, kind):
     return f"(({value} ^ {half}) - {half})" if kind[0] == "s" else value
 
 
+@cache
+def _translated(opcode, operands, symbols):
+    """Return the Python of an instruction; `PtxError` names what is not known."""
+    for pattern, python in FORMS:
+        if found := pattern.fullmatch(opcode):
+            line = Line(operands, found[found.re.groups], dict(symbols))
+            line.update(op=found[1], sign=SIGNS.get(found[1]))
+            return python.format_map(line)
+    raise PtxError(f"opcode {opcode} is not known")
+
+
 class Kernel:
     """An entry of a PTX text, as one Python function for each way from a stop to the next."""
 
@@ -166,10 +178,11 @@ class Kernel:
         self.barriers = {n for n in self.visible if self.lines[n][1] == "bar.sync"}
         after = {n + 1 for n, (_, opcode, _) in enumerate(self.lines) if opcode in FLOW}
         order = sorted({0, *self.labels.values(), *self.visible, *after, len(self.lines)})
-        space = {}
+        source, space = [], {}
         for begin, end in pairwise(order):
             body = [self._python(*line) for line in self.lines[begin:end]] + [f"return {end}"]
-            exec("\n ".join([f"def from_{begin}(t):", "R = t.registers", *body]), space)  # noqa: S102
+            source += [f"def from_{begin}(t):", " R = t.registers", *(f" {line}" for line in body)]
+        exec("\n".join(source), space)  # noqa: S102  # what is run is made here
         self.stops = {begin: space[f"from_{begin}"] for begin in order[:-1]}
 
     def _read(self, line):
@@ -184,15 +197,9 @@ class Kernel:
             self.lines.append((guard, opcode, OPERAND.findall(operands)))
 
     def _python(self, guard, opcode, operands):
-        """Return the Python of an instruction; `PtxError` names what is not known."""
         if opcode in FLOW:
             return guard + FLOW[opcode].format(label=self.labels.get(" ".join(operands)))
-        for pattern, python in FORMS:
-            if found := pattern.fullmatch(opcode):
-                line = Line(operands, found[found.re.groups], self.symbols)
-                line.update(op=found[1], sign=SIGNS.get(found[1]))
-                return guard + python.format_map(line)
-        raise PtxError(f"opcode {opcode} is not known")
+        return guard + _translated(opcode, tuple(operands), tuple(self.symbols.items()))
 
     def run(self, blocks, threads, arguments, memories, schedule, seed=0):
         """Run the kernel on memories that it changes; `schedule(running, rng)` picks a thread."""

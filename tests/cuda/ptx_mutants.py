@@ -4,7 +4,6 @@ import re
 import sys
 from collections import Counter
 from functools import cache
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -93,18 +92,25 @@ def sparse(words):
     return dict(zip(places.tolist(), words[places].tolist(), strict=True))
 
 
-def difference(text, name, every=5):
+def runs(every=5):
+    """Return numbers of cases and schedules: each case under so many of the 5 schedules, by turns."""
+    names, count = list(SCHEDULES), len(cases_of(KERNELS[0]))
+    return [(n, names[(n + turn) % len(names)]) for turn in range(every) for n in range(count)]
+
+
+def difference(text, name, order):
     """Return what notices a text's fault: the schedule and case, or an error; None if nothing does.
 
-    Each case is run with `every` of the 5 schedules, by turns.
+    The run that does moves to the front of `order`: it likely notices the next mutant too.
     """
     try:
         kernel = Kernel(text, name)
-        for turn, (number, case) in product(range(every), enumerate(cases_of(name))):
-            array, offset, threads, words = case
-            schedule = list(SCHEDULES)[(number + turn) % len(SCHEDULES)]
+        for number, schedule in order:
+            array, offset, threads, words = cases_of(name)[number]
             found = counted(kernel, array, schedule, number, threads=threads, offset=offset)
             if sparse(found) != words:
+                order.remove((number, schedule))
+                order.insert(0, (number, schedule))
                 return f"{schedule}, case {number}"
     except PtxError as error:
         return str(error)
@@ -174,10 +180,11 @@ def summary(text):
     """Return a line for each kind of mutant, and the mutants that nothing notices."""
     tried, noticed, equivalent, missed = Counter(), Counter(), Counter(), []
     for name in KERNELS:
+        order = runs()
         for kind, line, mutant in mutants(text, name):
             tried[kind] += mutant is not None
             equivalent[kind] += mutant is None
-            if mutant is not None and difference(mutant, name):
+            if mutant is not None and difference(mutant, name, order):
                 noticed[kind] += 1
             elif mutant is not None:
                 missed.append(line)

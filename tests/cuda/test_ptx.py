@@ -21,6 +21,7 @@ from tests.cuda.ptx_mutants import (
     difference,
     expected,
     few_slots,
+    runs,
     summary,
 )
 from tests.fixtures.slow import SLOW, slow_but
@@ -47,14 +48,14 @@ def text(tmp_path_factory):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_kernels_count_what_numpy_counts(text, name):
-    assert difference(text(), name, every=1) is None
+    assert difference(text(), name, runs(every=1)) is None
 
 
 @SLOW
 @pytest.mark.parametrize("architecture", [75, 90])
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_kernels_count_so_under_all_schedules(text, name, architecture):
-    assert difference(text(architecture), name) is None
+    assert difference(text(architecture), name, runs()) is None
 
 
 def test_a_kernel_with_all_its_slots_counts_the_same(text):
@@ -117,9 +118,10 @@ def test_removed_barriers_and_plain_atomics_are_noticed(text):
     tried = {"barrier removed": 0, "plain atomic": 0}
     for name in KERNELS:
         few = [(kind, *rest) for kind, *rest in ptx_mutants.mutants(text(), name) if kind in tried]
+        order = runs()
         for kind, line, mutant in few[:2] + few[2::9]:
             tried[kind] += 1
-            assert difference(mutant, name), f"not noticed: {line}"
+            assert difference(mutant, name, order), f"not noticed: {line}"
     assert tried == {"barrier removed": 4, "plain atomic": 6}
 
 
