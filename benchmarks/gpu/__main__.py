@@ -167,6 +167,23 @@ def chosen(options: argparse.Namespace) -> list[Stage]:
     return [stage for stage in everything if not options.only or stage.name in options.only]
 
 
+def packed(options: argparse.Namespace) -> int:
+    """Make the parts to carry along; return the status."""
+    from benchmarks.gpu.pack import pack
+
+    if options.pack.exists() and any(options.pack.iterdir()):
+        print(f"error: {options.pack} is not empty\nhint: name a new folder")
+        return 2
+    try:
+        pack(options.pack, options.python, options.without)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(
+            f"error: the wheels were not downloaded: {error}\nhint: --pack needs pip and a network"
+        )
+        return 4
+    return 0
+
+
 def parse() -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(
@@ -193,10 +210,7 @@ def main() -> int:
     """Run what can be run here; return the status."""
     options = parse()
     if options.pack:
-        from benchmarks.gpu.pack import pack
-
-        pack(options.pack, options.python, options.without)
-        return 0
+        return packed(options)
     if options.wheels:
         from benchmarks.gpu.pack import unpack
 
@@ -209,6 +223,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
     try:
         sys.exit(main())
     except KeyboardInterrupt:

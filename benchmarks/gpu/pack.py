@@ -30,7 +30,8 @@ def pack(folder: Path, python: str, without: list[str]) -> None:
     with TemporaryDirectory() as drawn:
         command = [PYTHON, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "-d", drawn]
         command += ["--python-version", python, *(f"--platform={name}" for name in PLATFORMS)]
-        subprocess.run([*command, *TRTCAL, "pytest"], check=True)  # noqa: S603
+        older = ["tomli", "exceptiongroup"] if python == "3.10" else []
+        subprocess.run([*command, *TRTCAL, *older, "pytest"], check=True)  # noqa: S603
         wheels = [
             path for path in Path(drawn).glob("*.whl") if path.name.split("-")[0] not in there
         ]

@@ -55,6 +55,7 @@ TRTCAL = {
     "google-re2": "re2", "onnx-graphsurgeon": "onnx_graphsurgeon", "ml-dtypes": "ml_dtypes",
     "onnxruntime": "onnxruntime", "pillow": "PIL", "polygraphy": "polygraphy", "rich": "rich",
     "scipy": "scipy", "threadpoolctl": "threadpoolctl",
+    **({"tomli": "tomli"} if sys.version_info < (3, 11) else {}),
 }  # fmt: skip
 """trtcal's dependencies, and the module by which each is seen."""
 SIZES_MIB = {"numpy": 15, "trtcal": 173, "tensorrt": 445, "pycuda": 2, "onnxruntime-gpu": 300}

@@ -71,6 +71,21 @@ def test_a_stage_that_is_none_is_bad_input():
     assert "kernel, sanitizer" in lines[1]
 
 
+def test_wheels_go_into_an_empty_folder(tmp_path):
+    (tmp_path / "kept").touch()
+    assert call("--pack", tmp_path) == (
+        2,
+        [f"error: {tmp_path} is not empty", "hint: name a new folder"],
+    )
+
+
+@SLOW
+def test_wheels_that_cannot_be_downloaded_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu", "--pack", str(tmp_path / "new")])
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert command.main() == 4
+
+
 def test_every_command_names_a_module_that_is_there():
     words = [command for stage in every_stage() for command in stage.commands]
     modules = {one[one.index("-m") + 1] for one in words if "-m" in one}
