@@ -35,8 +35,8 @@ VIT = "calibrate {samples}/vit/vit.onnx --data {samples}/classifier/calibration.
 QUANTIZE = "quantize {samples}/vit/vit.onnx"
 ON_GPU = "--on gpu --rounds 200 --data {samples}"
 COMMANDS = {
-    "local": ["device check gpu", "device clean gpu"],
-    "ssh": ["device check gpu", "device clean gpu"],
+    "local": ["device check gpu", "device check gpu --json", "device clean gpu"],
+    "ssh": ["device check gpu", "device check gpu --json", "device clean gpu"],
     "run": ["run"],
     "routes": [
         f"{DIGITS} --all-tensors -o all.json",
@@ -79,8 +79,13 @@ def trtcal(folder: Path, environment: Mapping[str, str], words: list[str]) -> in
     paths = os.pathsep.join(filter(None, [str(SAMPLES.parent), os.environ.get("PYTHONPATH")]))
     everything = {**os.environ, **environment, "PYTHONPATH": paths, "COLUMNS": "120"}
     print(f"$ trtcal {' '.join(words)}", flush=True)
-    command = [PYTHON, "-c", CLI, *words]
-    status = subprocess.run(command, cwd=folder, env=everything).returncode  # noqa: S603
+    command, json = [PYTHON, "-c", CLI, *words], "--json" in words
+    output = subprocess.PIPE if json else None
+    done = subprocess.run(command, cwd=folder, env=everything, stdout=output, text=True)  # noqa: S603
+    status = done.returncode
+    if json and not status and '"GPU"' not in done.stdout:
+        print("error: the device's hardware is not the GPU")
+        return 3
     return 0 if status == VERDICT and words[0] in ("run", "compare") else status
 
 
