@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all soak test-tensorrt test-cuda test-frameworks test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
+.PHONY: demo test test-all soak test-tensorrt test-cuda test-gpu test-frameworks test-networks fuzz lint check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
 	@$(BIN)/trtcal run samples/classifier/trtcal.toml
@@ -35,6 +35,12 @@ test-tensorrt: $(READY)
 # The tests of our PyCUDA code with PyCUDA itself on a stand-in of the driver: compiles it in 2 minutes; cc, no GPU.
 test-cuda: $(READY)
 	$(BIN)/python -m tests.cuda.check
+
+# All that waits for a GPU, in stages that are not run twice. DRY=1 shows them, PACK=folder makes what a
+# machine without a network needs, WHEELS=folder/part1 takes it there, STAGES="kernel pycuda" chooses.
+test-gpu:
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m benchmarks.gpu $(if $(DRY),--dry) $(addprefix --wheels ,$(WHEELS)) \
+	  $(addprefix --pack ,$(PACK)) $(addprefix --only ,$(STAGES))
 
 # Models of TensorFlow, Keras and PyTorch, and TVM, in an environment of their own: downloads 2 GB, no GPU.
 test-frameworks: $(READY)

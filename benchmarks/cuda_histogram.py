@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -95,14 +96,14 @@ def speeds(device: PyCudaDevice, array: Any) -> Iterator[float]:
         device.free(one)
 
 
-def main() -> None:
-    """Print the table."""
+def main() -> int:
+    """Print the table; return 1 if a digest differs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--elements", type=int, default=1 << 26)
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     device = PyCudaDevice()
-    elements = CHECKED if asked.check else asked.elements
+    elements, status = CHECKED if asked.check else asked.elements, 0
     print(
         f"{elements} elements\nkind          type     digest            same  GB/s: values nonzero copy"
     )
@@ -111,11 +112,13 @@ def main() -> None:
             array = typed(kind, elements, dtype)
             found, wanted = count(device, array, 7), Histogram()
             wanted.update(array)
+            status |= found != wanted
             line = f"{kind:13} {dtype:8} {found.digest()[7:23]}  {found == wanted!s:5}"
             if not asked.check:
                 line += "".join(f" {speed / 1e9:8.0f}" for speed in speeds(device, array))
             print(line, flush=True)
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """TensorRT on a GPU: every route to INT8, its latency, and its outputs beside our simulation's.
 
     python -m benchmarks.tensorrt_gpu prepare FOLDER [network ...]
-    python -m benchmarks.tensorrt_gpu measure FOLDER [network ...]
-    python -m benchmarks.tensorrt_gpu report FOLDER
+    python -m benchmarks.tensorrt_gpu measure FOLDER [network ...] [--variants=fp32,int8,...]
+    python -m benchmarks.tensorrt_gpu report FOLDER [network ...] [--variants=...]
 
 `prepare` and `report` run on any machine, `measure` on the machine of the GPU, with TensorRT 8.6 to 10
 and PyCUDA. `prepare` writes a folder for each sample; a folder with your own `model.onnx`,
@@ -140,6 +140,12 @@ def simulated(folder: Path) -> None:
     np.savez(folder / "expected.npz", **{key: np.concatenate(one) for key, one in made.items()})
 
 
+def is_prepared(folder: Path) -> bool:
+    """Tell whether all of a network's files were made, after its model."""
+    last, model = folder / "expected.npz", folder / "model.onnx"
+    return last.exists() and last.stat().st_mtime >= model.stat().st_mtime
+
+
 def batches(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the test's inputs."""
     inputs = [spec.name for spec in load_model(folder / "model.onnx").inputs]
@@ -252,38 +258,48 @@ def event_times(library: Any, stream: Any, run: Callable[[], None]) -> list[floa
     return times[WARM:]
 
 
-def build_all(folder: Path, limit_s: float) -> None:
-    """Build all variants of a network that were not tried yet."""
+def build_all(folder: Path, variants: Sequence[str], limit_s: float) -> None:
+    """Build the variants of a network that were not tried yet."""
     if not (folder / "model.onnx").exists():
         sample(folder.name, folder)
     quantized(folder)
-    for name in VARIANTS:
+    for name in variants:
         if not (folder / f"{name}.txt").exists():
             built(folder, name, limit_s)
 
 
-def measure(home: Path, names: list[str], limit_s: float = 600.0) -> None:
-    """Build all variants of all networks, then run them, each in a process of its own."""
+def measure(home: Path, names: list[str], variants: Sequence[str], limit_s: float = 600.0) -> None:
+    """Build variants of all networks, then run those not run yet, each in a process of its own."""
     with ThreadPoolExecutor(int(os.environ.get("LANES", "1"))) as pool:
-        list(pool.map(lambda name: build_all(home / name, limit_s), names))
-    for plan in (home / name / variant / "engine.plan" for name in names for variant in VARIANTS):
-        if plan.exists():
-            folder, variant = plan.parent.parent, plan.parent.name
+        list(pool.map(lambda name: build_all(home / name, variants, limit_s), names))
+    for folder, variant in ((home / name, variant) for name in names for variant in variants):
+        plan, result = folder / variant / "engine.plan", folder / f"{variant}.json"
+        if plan.exists() and not result.exists():
             command = [sys.executable, "-m", "benchmarks.tensorrt_gpu", "run", str(folder), variant]
             done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
             if done.returncode:
                 (folder / f"{variant}-run.txt").write_text(done.stdout + done.stderr)
 
 
-def report(home: Path) -> None:
-    """Print what was measured; write the times of all layers to `tensorrt_gpu.json` there."""
+def report(home: Path, names: Sequence[str], variants: Sequence[str]) -> bool:
+    """Print what was measured, and write the times of all layers to `tensorrt_gpu.json` there.
+
+    Returns whether an engine was run at all.
+    """
+    folders = [(home / name, variant) for name in names for variant in variants]
     print(
         "network     variant    layers  convolutions and products  ms at 1  ms at 32  SQNR dB to FP32,"
     )
     print(f"{'':50}  simulation, integer kernels; same class as FP32, as simulation")
-    times: dict[str, Any] = {}
-    for path in sorted(home.glob("*/*/layers.json")):
-        folder, name = path.parent.parent, path.parent.name
+    kept, times = home / "tensorrt_gpu.json", {}
+    if kept.exists():  # of other networks and variants
+        times = json.loads(kept.read_text())
+    ran = False
+    for folder, name in folders:
+        path = folder / name / "layers.json"
+        if not path.exists():
+            print(f"{folder.name:11} {name:10} no engine: {_last_line(folder, name)}")
+            continue
         layers = with_types(read_inspector(path.read_bytes()), parse_file(path.parent / LOG).layers)
         heavy = Counter(layer.precision for layer in layers if layer.is_heavy)
         line = f"{folder.name:11} {name:10} {len(layers):6}  {_shown(heavy):25}"
@@ -292,12 +308,13 @@ def report(home: Path) -> None:
             line += "".join(f" {found['ms'][batch]['median']:8.4f}" for batch in ("1", str(BATCH)))
             times.setdefault(folder.name, {})[name] = _times(layers, found)
             line += "  " + _agreement(folder, name)
+            ran = True
         print(line.rstrip())
-    (home / "tensorrt_gpu.json").write_text(json.dumps(times, separators=(",", ":")))
+    kept.write_text(json.dumps(times, separators=(",", ":")))
     print("\nscales in the log over ours: tensors, equal to 0.01 %, then min, median, max")
-    for log in sorted(home.glob(f"*/*/{LOG}")):
+    for log in (folder / name / LOG for folder, name in folders):
         ours = OURS.get(log.parent.name)
-        events = events_of_file(log) if ours else ()
+        events = events_of_file(log) if ours and log.exists() else ()
         theirs = {
             event.subject: event.fields["scale"]
             for event in events
@@ -305,6 +322,14 @@ def report(home: Path) -> None:
         }
         if theirs:
             print(f"{log.parent.parent.name:11} {log.parent.name:10} {_ratios(log, ours, theirs)}")
+    return ran
+
+
+def _last_line(folder: Path, name: str) -> str:
+    """Return the error that a build ended with."""
+    path = folder / f"{name}.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line for line in lines if line.startswith("error: ")), "not tried")
 
 
 OURS = {"entropy2": "entropy", "entropy": "entropy", "minmax": "minmax", "cache": "entropy"}
@@ -359,19 +384,22 @@ def main() -> None:
     if step == "run":
         run_engine(home, sys.argv[3])
         return
+    words = [word for word in sys.argv[3:] if not word.startswith("--variants=")]
+    picked = next((word for word in sys.argv[3:] if word not in words), "=" + ",".join(VARIANTS))
+    variants = picked.partition("=")[2].split(",")
     there = sorted(path.parent.name for path in home.glob("*/calibration.npz"))
-    names = sys.argv[3:] or sorted({*SAMPLES, RANDOM, *there})
+    names = words or sorted({*SAMPLES, RANDOM, *there})
     if step == "prepare":
         for name in names:
             folder = home / name
             if not (folder / "model.onnx").exists():
                 sample(name, folder)
-            for one in (calibrated, quantized, simulated):
+            for one in (calibrated, quantized, simulated) if not is_prepared(folder) else ():
                 one(folder)
     elif step == "measure":
-        measure(home, names)
-    else:
-        report(home)
+        measure(home, names, variants)
+    elif not report(home, names, variants):
+        sys.exit("no engine was run")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ Each group has one interface:
     trtcal.journal    a `trtcal.runs.follower.Follower`: what follows a run
     trtcal.workers    a function (job, count) -> workers that observe a model on a cluster
     trtcal.devices    a function (target "@NAME") -> the `trtcal.backends.base.Backend` of a device
+    trtcal.measurements  `files`, a `trtcal.reporting.measured.Reader` of what other tools measured, and
+                      `archive`, a function that writes what measures elsewhere
     trtcal.exporters  a function (bundle `Draft`) -> notes, that adds files for a server
     trtcal.names      an object that stands at `trtcal.NAME`
 
@@ -29,7 +31,7 @@ from trtcal.errors import InputError
 
 COMMANDS, LOADERS, JOURNAL = "trtcal.commands", "trtcal.loaders", "trtcal.journal"
 WORKERS, EXPORTERS, NAMES = "trtcal.workers", "trtcal.exporters", "trtcal.names"
-DEVICES = "trtcal.devices"
+DEVICES, MEASUREMENTS = "trtcal.devices", "trtcal.measurements"
 
 
 class ExtensionWarning(UserWarning):

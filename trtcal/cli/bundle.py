@@ -43,13 +43,19 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
     """
 
     run: Path = argument()
-    variant: str = option("Variant to bundle, such as int8-percentile.", metavar="NAME")
+    variant: str | None = option("Variant to bundle, such as int8-percentile.", metavar="NAME")
+    measure: bool = option(
+        "Write one archive with the models of RUN, inputs, and a script that measures them on a "
+        "machine without trtcal: `trtcal report RUN --measured FILE` reads what it writes."
+    )
     targets: tuple[str, ...] = option(
         "Target of the run to include; may be repeated.  [default: all]",
         "--target",
         metavar="TARGET",
     )
-    output: Path = option("Folder for the bundle.", "-o", default=Path("bundle"))
+    output: Path | None = option(
+        "Folder for the bundle.  [default: bundle; of --measure measure.tar]", "-o"
+    )
     key: Path | None = option(
         "Private key to sign with: PEM, EC on P-256. TRTCAL_KEY_PASSPHRASE has its passphrase."
     )
@@ -72,8 +78,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         return config.trusting(self.trust, self.data)
 
     def _config_of_run(self) -> Path | None:
-        from trtcal.runs.origin import Origin
+        from trtcal.runs.origin import RUN_FILE, Origin
 
+        if self.measure and not (self.run / RUN_FILE).is_file():  # of `trtcal compare`
+            return None
         config = Origin.read(self.run).measured.files.get("config", "")
         return next((path for path in (self.run / FILE, Path(config)) if path.is_file()), None)
 
@@ -81,14 +89,38 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.documents.streams import command_line
         from trtcal.runs.bundle.building import check_place, make_bundle
 
-        check_place(self.output)
-        bundle = make_bundle(self._request(), self.output)
+        if self.measure:
+            self._write_archive()
+            return
+        output = self.output or Path("bundle")
+        check_place(output)
+        bundle = make_bundle(self._request(), output)
         remark(*bundle.notes)
         self.present(_document(bundle), lambda: _show_bundle(bundle))
         if self.key is not None:
-            check = command_line("bundle", "verify", self.output, public_key="FILE")
+            check = command_line("bundle", "verify", output, public_key="FILE")
             remark(f"`{check}` checks the signature")
-        advise(self, "bundle", "matrix", self.output)
+        advise(self, "bundle", "matrix", output)
+
+    def _write_archive(self) -> None:
+        """Write the archive of --measure: of all variants, or the reference and the one named."""
+        from trtcal.extensions import MEASUREMENTS, load
+        from trtcal.reporting.collect import collect
+        from trtcal.reporting.document import compared
+
+        comparison, models = compared(collect(self.run))
+        names = [row.name for row in comparison.rows[1:]]
+        if self.variant is not None and self.variant not in names:
+            what = f"{self.run} has no variant {self.variant!r}"
+            raise InputError(what, f"its variants: {', '.join(names)}")
+        comparison = comparison.of([self.variant] if self.variant else names)
+        reference = models.get(comparison.rows[0].model, next(iter(models.values())))
+        data = self.open_data(reference, self.config.evaluation)
+        make = load(MEASUREMENTS, "archive", "archives that measure elsewhere")
+        output = self.output or Path("measure.tar")
+        archive = make(comparison.rows, models, data, comparison.batch, output)
+        shown = {"output": str(archive.path), "digest": archive.digest, **archive.manifest}
+        self.present(shown, lambda: say_written(archive.path, archive.digest))
 
     def _request(self) -> Request:
         from trtcal.model import load_model
@@ -96,6 +128,8 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.runs.bundle.signing import read_signer
 
         config, signer = self.config, read_signer(self.key) if self.key else None
+        if self.variant is None:
+            raise InputError("a bundle is of one variant", "name it: --variant NAME")
         quantized = self.run / "models" / f"{Path(self.variant).name}.onnx"
         if not quantized.is_file():
             names = sorted(path.stem for path in quantized.parent.glob("*.onnx"))

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from trtcal.cli.advice import advise_after_success, advise_on_loss
-from trtcal.cli.options import ON, EvaluationOptions, VerdictOptions, argument, option
+from trtcal.cli.options import (
+    MEASURED,
+    MEASURED_FILE,
+    ON,
+    EvaluationOptions,
+    VerdictOptions,
+    argument,
+    option,
+)
 from trtcal.cli.output import Columns, filled, most, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
@@ -179,6 +187,7 @@ class Compare(
         "Batch sizes at which throughput is measured as well, such as 1,8,32.", metavar="N,N"
     )
     on: str | None = option(ON, metavar="NAME")
+    measured: tuple[str, ...] = option(MEASURED, metavar=MEASURED_FILE)
     per_layer: bool = option("Show SQNR and clipping of every quantized tensor.")
     layer_samples: int | None = option(
         "Number of samples for --per-layer.  [default: all]", least=1
@@ -215,6 +224,7 @@ class Compare(
             samples = min(self.layer_samples or len(dataset), len(dataset))
             with progress("layer by layer", samples * len(others), "samples") as advance:
                 result = with_layers(result, model, others, dataset, advance, samples)
+        result = self._with_measured(result, model)
         document = result.write(self.output)
 
         def show_all() -> None:
@@ -238,6 +248,21 @@ class Compare(
             require(every, hint, states)
         if crashes:
             raise crashes[0][1]
+
+    def _with_measured(self, result: Comparison, reference: Model) -> Comparison:
+        """Return the comparison with times of other tools' files, and print what is to be known."""
+        from trtcal.model import load_model
+        from trtcal.reporting.measured import read_measured, with_measured
+
+        if not self.measured:
+            return result
+        files = (path for path in self.variants if path.is_file())
+        models = {model.fingerprint: model for model in (reference, *map(load_model, files))}
+        measured = read_measured(self.measured, result, models)
+        for each in measured:
+            for sentence in each.facts["notes"]:
+                note(f"note: {each.variant} on {each.facts['on']}: {sentence}")
+        return with_measured(result, measured)
 
 
 command = Compare.command()

@@ -64,6 +64,11 @@ METRIC_FILE = (
     "Python file with metric(outputs, labels) -> {name: value}, called for each sample; higher is "
     "better."
 )
+MEASURED = (
+    "File with what trtexec, Polygraphy or Nsight Systems measured of a variant, or the result of "
+    "measure.sh; may be repeated. Without VARIANT= the file's name has to hold the variant's."
+)
+MEASURED_FILE = "[VARIANT[@DEVICE]=]FILE"
 ON = "Device to build the models on, and to run and time them: see `trtcal device list`."
 LAST = ("limits", "allow_undecided", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""

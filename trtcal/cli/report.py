@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import JsonOptions, argument, config_here, option
+from trtcal.cli.options import (
+    MEASURED,
+    MEASURED_FILE,
+    JsonOptions,
+    argument,
+    config_here,
+    option,
+)
 from trtcal.cli.output import print_json, print_page, say
 from trtcal.errors import InputError
 
@@ -44,6 +52,7 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
     prices: Path | None = option(
         "TOML table of your prices; trtcal uses the price that names the measured GPU."
     )
+    measured: tuple[str, ...] = option(MEASURED, metavar=MEASURED_FILE)
     schema: bool = option(
         "Print the JSON Schema of a report's JSON and exit.", is_eager=True, callback=_print_schema
     )
@@ -54,7 +63,7 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
         output = self.output or PAGE
         if not self.as_markdown:
             check_page(output)
-        document = _document(self.run, self.price, self.prices)
+        document = _document(self.run, self.price, self.prices, self.measured)
         if self.as_markdown:
             _write_markdown(self, document)
             return
@@ -67,7 +76,9 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
 command = Report.command()
 
 
-def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
+def _document(
+    run: Path, amount: float | None, prices: Path | None, measured: Sequence[str]
+) -> Document:
     """Return the report with what its variants cost, at the price given here or in trtcal.toml."""
     from trtcal.documents import parsing
     from trtcal.reporting.document import assemble, read_report
@@ -79,7 +90,9 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
         report = replace(config.report, price_per_hour=amount)
         cost = replace(config.cost, prices=prices or config.cost.prices)
         config = replace(config, report=report, cost=cost)
-    document = _kept(assemble(run), run) if run.is_dir() else read_report(run)
+    if measured and not run.is_dir():
+        raise InputError("--measured needs the folder of a run", f"give the folder of {run}")
+    document = _kept(assemble(run, measured), run) if run.is_dir() else read_report(run)
     is_priced = config.report.price_per_hour is not None or prices is not None
     if not is_priced and document["measured"].get("costs"):
         return document

@@ -63,7 +63,7 @@ class TargetTime(TimeEstimate):
     @property
     def source(self) -> str:
         """Where the figure comes from, as it ends a sentence."""
-        if self.latency:
+        if self.latency or (self.is_measured and not self.kernels):
             return f"measured on {self.gpu}"
         if self.is_measured:
             return f"measured layer by layer on {self.gpu}"

@@ -122,7 +122,7 @@ def collect(folder: Path) -> Findings:
         ),
         tails=documents(TAILS),
         tests=read(AB, lambda path: read_document(path, AB, 3)),
-        models=_models(folder, {build.model for build in builds}),
+        models=models_in(folder, {build.model for build in builds}),
         optimizations=read(OPTIMIZATIONS, read_record),
         data_check=_at_most_one(folder, documents(DATA_CHECK), "data checks"),
     )
@@ -179,8 +179,8 @@ def _at_most_one(folder: Path, results: tuple[Any, ...], what: str) -> Any:
     return results[0] if results else None
 
 
-def _models(folder: Path, fingerprints: set[str]) -> dict[str, Model]:
-    """Return the models in a folder that builds were made of; what a backend wrote is left alone."""
+def models_in(folder: Path, fingerprints: set[str]) -> dict[str, Model]:
+    """Return the models in a folder with these fingerprints; what a backend wrote is left alone."""
     models: dict[str, Model] = {}
     for path in _files(folder, ".onnx"):
         if (path.parent / manifest.MANIFEST).exists() or fingerprints <= set(models):

@@ -21,6 +21,7 @@ from trtcal.config import Config, CostConfig
 from trtcal.data.issues import DataIssue
 from trtcal.documents import Document, parsing, read_document, read_json
 from trtcal.errors import InputError, __version__
+from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.findings import Finding
@@ -33,10 +34,11 @@ from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
 from trtcal.evidence.times import layer_ms
 from trtcal.limits import BROKEN, overall
-from trtcal.model import Model
+from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
-from trtcal.reporting.collect import Findings, collect
+from trtcal.reporting.collect import Findings, collect, models_in
+from trtcal.reporting.measured import Measured, read_measured, warned, with_engines, with_measured
 from trtcal.reporting.tensors import tensor_facts, wire
 from trtcal.reporting.verdict import judge, with_builds, without_comparison
 
@@ -66,17 +68,36 @@ URGENCY = ("error", "warning")
 PATH = Path(__file__).with_name("schema.json")
 
 
-def assemble(folder: Path) -> Document:
+def assemble(folder: Path, files: Sequence[str] = ()) -> Document:
     """Return the sealed report on a run folder, or on builds alone, failed ones too.
+
+    `files` are those of other tools, which measured the run's variants: `[VARIANT[@DEVICE]=]FILE`.
 
     `InputError` if the folder holds nothing of that, or several comparisons, or a document that was
     altered or lacks a field.
     """
     findings = collect(folder)
-    return parsing(folder, lambda: _assembled(findings))
+    measured = read_measured(files, *compared(findings)) if files else ()
+    return parsing(folder, lambda: _assembled(with_engines(findings, measured), measured))
 
 
-def _assembled(findings: Findings) -> Document:
+def compared(findings: Findings) -> tuple[Comparison, dict[str, Model]]:
+    """Return the comparison of a run and its models, the FP32 model where it still lies there."""
+    comparison = findings.comparison
+    if comparison is None:
+        raise InputError(
+            f"{findings.folder} has no comparison, so what was measured belongs to no variant",
+            "run `trtcal compare` into it first",
+        )
+    models = models_in(findings.folder, {row.model for row in comparison.rows})
+    path = Path(str((_noted(findings.run, "files") or {}).get("model", "")))
+    if comparison.rows[0].model not in models and path.is_file():
+        reference = load_model(path)
+        models[reference.fingerprint] = reference
+    return comparison, models
+
+
+def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
     builds = sorted(  # no folder's name has a part in the order
         findings.builds,
         key=lambda build: (build.model_name, build.backend, build.target, build.digest),
@@ -102,7 +123,7 @@ def _assembled(findings: Findings) -> Document:
             key=itemgetter("digest"),
         ),
         **({"cost": cost} if cost else {}),
-        "measured": _measured(findings),
+        "measured": _measured(findings, measured),
     }
     plain: Document = json.loads(documents.canonical_json(body))
     return documents.seal(plain)
@@ -192,8 +213,9 @@ def _calibration(calibration: Calibration) -> Document:
     }
 
 
-def _measured(findings: Findings) -> Document:
+def _measured(findings: Findings, measured: Sequence[Measured]) -> Document:
     comparison = findings.comparison and with_builds(findings.comparison, findings.builds)
+    comparison = comparison and with_measured(comparison, measured)
     failed = [_failed_log(findings.folder, where) for where in findings.failed_logs]
     judgements = judge_variants(comparison) if comparison else {}
     if comparison is None:
@@ -202,7 +224,7 @@ def _measured(findings: Findings) -> Document:
         issues = (findings.data_check or {"issues": ()})["issues"]
         calibration_issues = [documents.from_fields(DataIssue, issue) for issue in issues]
         known = findings.failed_builds, _breaches(findings), calibration_issues
-        verdict = judge(comparison, findings.builds, *known, findings.tails)
+        verdict = warned(judge(comparison, findings.builds, *known, findings.tails), measured)
     rows = comparison.rows if comparison else ()
     name = findings.folder.resolve().name  # a hidden one is temporary
     return {
@@ -217,6 +239,7 @@ def _measured(findings: Findings) -> Document:
         "packages": _noted(findings.run, "packages"),
         "run": findings.run and _known(findings.run, RAN),
         "folder": None if name.startswith(".") else name,
+        **({"imports": [each.facts for each in measured]} if measured else {}),
         "made_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -64,6 +64,7 @@ SECTIONS = (
     Section("errors", "summary", "Where the error comes from", "Errors", True, "rows"),
     Section("optimizations", "origin", "Optimizations", shows="the_optimizations"),
     Section("findings", "engines", "Findings", is_deep=True),
+    Section("imports", "engines", "Measured by other tools", "Imports", needs="the_imports"),
     Section("layers", "engines", "Precision of the layers", "Layers", True),
     Section("ranges", "origin", "Ranges and clipped values", "Ranges", True),
     Section("fusions", "engines", "Fusions", is_deep=True),

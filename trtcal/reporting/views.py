@@ -62,6 +62,7 @@ def shown(document: Document) -> View:
         "report": document,
         "comparison": document["comparison"],
         "measured": document["measured"],
+        "the_imports": document["measured"].get("imports"),
         "data_check": document["data_check"],
         "subject": str(next(iter(names), document["measured"]["folder"] or "A build")),
         "formats": spelled(engines.formats_of(document) or {"int8"}),

@@ -1,0 +1,1 @@
+"""All that waits for a GPU, in stages: `make test-gpu`."""

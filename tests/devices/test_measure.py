@@ -1,0 +1,241 @@
+"""The archive that measures elsewhere: what is in it, its script, and the result that comes back.
+
+The script runs a stand-in of trtexec, which runs models on the CPU and writes documented forms: that
+proves the script, its options and the reading, not TensorRT.
+"""
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from tests.fixtures.commands import refused, succeed
+from tests.fixtures.fails import fails
+from tests.fixtures.measured import FAULT, FAULTY, run_once
+from tests.fixtures.schema import schema_errors
+from tests.fixtures.slow import SLOW
+from tests.fixtures.tables import each
+from tests.fixtures.trtexec_program import install
+from trtcal.cli.main import run_command
+from trtcal.documents import write_document
+from trtcal.errors import InputError
+from trtcal.reporting.document import assemble
+from trtcal.wings.devices.measure import SCRIPT
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_once(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def archive(run, tmp_path_factory):
+    """The archive of the run, as `trtcal bundle --measure` writes it."""
+    path = tmp_path_factory.mktemp("archive") / "measure.tar"
+    words = ["bundle", run, "--measure", "--data", run / "test.npz", "-o", path]
+    assert run_command(list(map(str, words))) == 0
+    return path
+
+
+def unpack(archive, place):
+    with tarfile.open(archive) as packed:
+        packed.extractall(place, filter="data")
+    return place / "measure"
+
+
+def measure(folder, program, result, shell="dash", **variables):
+    words = [shell, str(folder / SCRIPT), str(result)]
+    environment = {"PATH": "/usr/bin:/bin", "TRTEXEC": str(program), **variables}
+    return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=folder.parent)
+
+
+def members(result):
+    with tarfile.open(result) as packed:
+        return {each.name: packed.extractfile(each).read() for each in packed if each.isfile()}
+
+
+def repack(contents, path):
+    """Write members into a tar, each with its content, or as the TarInfo that it is."""
+    with tarfile.open(path, "w") as packed:
+        for name, content in contents.items():
+            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            data = b"" if isinstance(content, tarfile.TarInfo) else content
+            info.size = len(data)
+            packed.addfile(info, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(archive, tmp_path_factory):
+    """What the script brings back of a run with the stand-in of 8.6."""
+    place = tmp_path_factory.mktemp("far away")
+    done = measure(unpack(archive, place), install(place, "8.6.1"), place / "result.tar", "sh")
+    assert done.returncode == 0, done.stderr
+    return place / "result.tar"
+
+
+def report(run, path):
+    document = assemble(run, [str(path)])
+    assert not schema_errors(document)
+    return document
+
+
+def test_the_same_run_gives_the_same_archive(run, archive, tmp_path, capsys):
+    again = tmp_path / "again.tar"
+    succeed(capsys, "bundle", run, "--measure", "--data", run / "test.npz", "-o", again)
+    assert again.read_bytes() == archive.read_bytes()
+    assert {"measure/measure.sh", "measure/measure.json", "measure/inputs/0.bin"} <= {
+        *members(again)
+    }
+
+
+def test_a_variant_alone_goes_with_fp32(run, tmp_path, capsys):
+    path = tmp_path / "one.tar"
+    words = (
+        "bundle",
+        run,
+        "--measure",
+        "--variant",
+        "int8",
+        "--data",
+        run / "test.npz",
+        "-o",
+        path,
+    )
+    succeed(capsys, *words)
+    assert {"measure/models/0.onnx", "measure/models/1.onnx"} <= {*members(path)}
+    err = refused(
+        capsys, "bundle", run, "--measure", "--variant", "int4", "--data", run / "test.npz"
+    )
+    assert "int4" in err
+    assert "int8" in err
+
+
+@pytest.mark.parametrize("shell", ["dash", "sh", "bash"])
+def test_the_script_is_posix_sh(archive, tmp_path, shell):
+    script = unpack(archive, tmp_path) / SCRIPT
+    subprocess.run([shell, "-n", script], check=True)
+
+
+def test_without_trtexec_it_says_so(archive, tmp_path):
+    done = measure(unpack(archive, tmp_path), "/nowhere/trtexec", tmp_path / "result.tar")
+    assert (done.returncode, "TRTEXEC" in done.stderr) == (4, True)
+    assert not (tmp_path / "result.tar").exists()
+
+
+@SLOW
+@pytest.mark.parametrize("version", ["10.8.0", "11.1.0"])
+def test_it_measures_and_the_report_names_the_faulty_tensor(run, archive, tmp_path, version):
+    folder = unpack(archive, tmp_path)
+    done = measure(folder, install(tmp_path, version), tmp_path / "result.tar", FAULT=FAULT)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stdout
+    assert not [*folder.glob("engine-*")]
+    reference, own = report(run, tmp_path / "result.tar")["measured"]["imports"]
+    assert (reference["variant"], own["variant"]) == ("digits", "int8")
+    assert own["hardware"] == f"NVIDIA RTX A4000, TensorRT {version}"
+    assert reference["difference"]["tensor"] is None
+    difference = own["difference"]
+    if version.startswith("11"):
+        assert difference["node"] == FAULTY
+        assert difference["compared"] > 20
+    else:
+        assert difference["tensor"] == "logits"
+
+
+PYTHON = """#!/bin/sh
+[ "$1" = -c ] && exit 0
+exec {python} "$1" "$2" onnxruntime
+"""
+
+
+@SLOW
+def test_where_there_is_only_python_the_worker_measures_in_turns(run, archive, tmp_path):
+    """ONNX Runtime stands in for TensorRT's package: all but its own runtime runs."""
+    folder = unpack(archive, tmp_path)
+    python = tmp_path / "python3"
+    python.write_text(PYTHON.format(python=sys.executable))
+    python.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = measure(folder, "/nowhere/trtexec", tmp_path / "result.tar", PATH=path)
+    assert done.returncode == 0, done.stderr
+    document = report(run, tmp_path / "result.tar")
+    own = document["measured"]["imports"][1]
+    assert own["hardware"].startswith("CPU ")
+    assert own["ms"] > 0
+    assert (own["difference"]["tensor"], own["difference"]["compared"]) == (None, 1)
+    assert not any("in turns" in warning for warning in own["warnings"])
+    latency = document["measured"]["variants"]["int8"]["times"][-1]["latency"]
+    assert (latency["runs"], latency["batch"], latency["is_gpu"]) == (200, 32, False)
+
+
+def test_each_engine_is_timed_twice_in_turns_with_its_layers(run, result):
+    document = report(run, result)
+    reference, own = document["measured"]["imports"]
+    assert [file["kind"] for file in own["files"]].count("times") == 2
+    assert own["difference"]["tensor"] is None
+    low, high = own["interval_ms"]
+    assert low <= own["ms"] <= high < reference["ms"]
+    row = document["measured"]["variants"]["int8"]["times"][0]
+    assert (row["batch"], row["latency"]["runs"], row["is_measured"]) == (32, 200, True)
+    assert [len(build["layers"]) for build in document["builds"]] == [2, 2]
+
+
+# --- results that are not as they should be
+
+
+def changed(data, place=0):
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def link(name, target):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    return info
+
+
+DIGESTS, MANIFEST, INPUT = "./digests.txt", "./measure.json", "./inputs/0.bin"
+HOSTILE = {
+    "a path out": lambda own: {"../../evil.sh": b"echo"},
+    "an absolute path": lambda own: {"/root/evil": b"x"},
+    "a link": lambda own: {"0/times-1.json": link("0/times-1.json", "/etc/passwd")},
+    "an unknown member": lambda own: {"0/engine.plan": b"x"},
+    "a variant too many": lambda own: {"./7/times-1.json": own["./1/times-1.json"]},
+    "a member twice": lambda own: {"0/times-1.json": own["./0/times-1.json"]},
+    "another manifest": lambda own: {MANIFEST: own[MANIFEST].replace(b'"int8"', b'"int9"')},
+    "no manifest": lambda own: {MANIFEST: b"{}"},
+    "another model": lambda own: {DIGESTS: changed(own[DIGESTS])},
+    "no digests": lambda own: {DIGESTS: b""},
+    "other inputs": lambda own: {INPUT: changed(own[INPUT])},
+    "no times in a file": lambda own: {"./0/times-1.json": b'[ { "latencyMs" : 1 } ]'},
+}
+
+
+@each("name", HOSTILE)
+def test_a_result_that_was_changed_is_one_error(name, run, result, tmp_path):
+    own = members(result)
+    path = repack({**own, **HOSTILE[name](own)}, tmp_path / f"{name.replace(' ', '-')}.tar")
+    with pytest.raises(InputError) as caught:
+        report(run, path)
+    assert path.name in caught.value.message or "times-1" in caught.value.message
+    assert caught.value.hint
+
+
+def test_half_of_a_result_is_one_error(run, result, tmp_path):
+    data = result.read_bytes()
+    (tmp_path / "half.tar").write_bytes(data[: len(data) // 2 + 100])
+    with fails(InputError, "half.tar", hint="measure.sh"):
+        report(run, tmp_path / "half.tar")
+
+
+def test_a_result_of_another_run_is_refused(run, result, tmp_path):
+    document = json.loads((run / "comparison.json").read_text())
+    document["rows"][1]["model"] = "sha256:" + 64 * "0"
+    other = tmp_path / "other"
+    other.mkdir()
+    write_document(other / "comparison.json", document)
+    with fails(InputError, "int8", hint="folder of the run"):
+        report(other, result)

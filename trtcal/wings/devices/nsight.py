@@ -1,0 +1,144 @@
+"""Nsight Systems' SQLite export: the kernels of an inference by TensorRT's NVTX ranges.
+
+TensorRT opens a range for each layer inside one for the inference, on the thread that launches; CUPTI
+records each launch, and each kernel with the number of its launch. What a CUDA graph launches stands in
+no layer's range. Source: the tables in NVIDIA's "Nsight Systems exporter SQLite schema".
+
+The file is untrusted: tables only (no views, whose SQL would run), bounded rows and time, read only.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from trtcal.documents.bounds import check_file, seconds_for
+from trtcal.errors import InputError
+from trtcal.evidence.layers.inspector import LayerTime, Profile
+
+MAGIC = b"SQLite format 3\0"
+MOST_BYTES, MOST_ROWS = 1 << 32, 5_000_000
+INFERENCE = "ExecutionContext::enqueue"
+PUSH_POP = 59
+PROCESS = 1 << 24  # below it a thread's number stands in an id, above it the process
+HINT = (
+    "profile with `nsys profile --trace=cuda,nvtx trtexec ... --noCudaGraph --iterations=100`, then "
+    "`nsys export --type=sqlite`"
+)
+LAUNCHES = """
+    SELECT runtime.start, runtime.globalTid, kernel.end - kernel.start
+    FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS runtime
+    ON runtime.correlationId = kernel.correlationId
+    AND runtime.globalTid / 16777216 = kernel.globalPid / 16777216
+    ORDER BY runtime.globalTid, runtime.start"""
+RANGES = """
+    SELECT ranges.start, ranges.globalTid, ranges.end, coalesce(ranges.text, strings.value)
+    FROM NVTX_EVENTS AS ranges LEFT JOIN StringIds AS strings ON strings.id = ranges.textId
+    WHERE ranges.eventType = 59 AND ranges.end IS NOT NULL
+    ORDER BY ranges.globalTid, ranges.start, ranges.end DESC"""
+TABLES = (
+    *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"),
+    *("StringIds", "TARGET_INFO_GPU"),
+)
+READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_PRAGMA)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The mean time of each layer's kernels, in the order of their first launch.
+
+    `inferences` were profiled; `outside_ms` is what kernels of no layer took of one of them. `gpu` is
+    the name of the GPU, None where the file does not tell.
+    """
+
+    profile: Profile
+    inferences: int
+    outside_ms: float
+    gpu: str | None
+
+
+def read_kernels(path: Path) -> Kernels:
+    """Read an export; `InputError` if it is none, or has no kernel inside a layer of TensorRT."""
+    size = check_file(path, MOST_BYTES)
+    end = time.process_time() + seconds_for(size)
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as base:
+            base.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
+            base.execute("PRAGMA trusted_schema = OFF")
+            base.set_progress_handler(lambda: time.process_time() > end, 10_000)
+            base.set_authorizer(lambda action, *_: 0 if action in READS else 1)
+            _check_tables(base, path)
+            return _kernels(base, path)
+    except (sqlite3.Error, OverflowError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} cannot be read as an export of Nsight Systems: {error}", HINT
+        ) from (error)
+
+
+def _check_tables(base: sqlite3.Connection, path: Path) -> None:
+    known = dict(base.execute("SELECT name, type FROM sqlite_master LIMIT 10000"))
+    missing = [name for name in TABLES[:4] if known.get(name) != "table"]
+    if missing or known.get(TABLES[4], "table") != "table":
+        raise InputError(f"{path} has no table {missing or TABLES[4:]}", HINT)
+
+
+def _rows(
+    base: sqlite3.Connection, query: str, kinds: tuple[type, ...]
+) -> Iterator[tuple[Any, ...]]:
+    for number, row in enumerate(base.execute(query)):
+        if number >= MOST_ROWS:
+            raise ValueError(f"over {MOST_ROWS:,} rows")
+        if all(map(isinstance, row, kinds)):
+            yield row
+
+
+def _kernels(base: sqlite3.Connection, path: Path) -> Kernels:
+    totals, inferences, outside = defaultdict[str, int](int), set[int](), 0
+    ranges = _rows(base, RANGES, (int, int, int, str))
+    for names, started, duration in _placed(ranges, _rows(base, LAUNCHES, (int, int, int))):
+        if started is None or not duration >= 0:
+            continue
+        inferences.add(started)
+        if names:
+            totals[names] += duration
+        else:
+            outside += duration
+    if not totals:
+        raise InputError(f"{path} has no kernel inside a layer of TensorRT", HINT)
+    share = 1e-6 / len(inferences)  # of a nanosecond, in milliseconds of one inference
+    times = tuple(LayerTime(name, share * total) for name, total in totals.items())
+    return Kernels(Profile(times), len(inferences), share * outside, _gpu(base))
+
+
+def _placed(
+    ranges: Iterator[tuple[Any, ...]], launches: Iterator[tuple[Any, ...]]
+) -> Iterator[tuple[str, int | None, int]]:
+    """Yield of each kernel the innermost layer, when its inference started, and what it took."""
+    opened: list[tuple[Any, ...]] = []
+    following = next(ranges, None)
+    for start, thread, duration in launches:
+        while following is not None and (following[1], following[0]) <= (thread, start):
+            opened = [*_open(opened, following[1], following[0]), following]
+            following = next(ranges, None)
+        opened = _open(opened, thread, start)
+        begun = [place for place, each in enumerate(opened) if each[3].startswith(INFERENCE)]
+        inner = opened[begun[-1] + 1 :] if begun else []
+        yield inner[-1][3] if inner else "", opened[begun[-1]][0] if begun else None, duration
+
+
+def _open(ranges: list[tuple[Any, ...]], thread: int, moment: int) -> list[tuple[Any, ...]]:
+    return [each for each in ranges if each[1] == thread and each[2] >= moment]
+
+
+def _gpu(base: sqlite3.Connection) -> str | None:
+    columns = {row[1] for row in base.execute("PRAGMA table_info(TARGET_INFO_GPU)")}
+    names = base.execute("SELECT name FROM TARGET_INFO_GPU LIMIT 2") if "name" in columns else ()
+    known = [name for (name,) in names if isinstance(name, str)]
+    return known[0] if len(known) == 1 else None
