@@ -597,17 +597,12 @@ def _has_gpu(targets: Collection[str]) -> bool:
     return any(hardware_of(target) != "cpu" for target in targets)
 
 
-LOCAL = "local:"
-"""The host that is this machine, reached without ssh."""
 DEVICE_NAME = re.compile(r"(?!slices$)[A-Za-z0-9_-]{1,32}", re.ASCII)
 USER, DNS_NAME = r"(?:[A-Za-z0-9_][\w.+-]*@)?", r"[A-Za-z0-9_][\w.-]*"
-HOST_FORM = re.compile(
-    rf"{LOCAL}|{USER}{DNS_NAME}|ssh://{USER}(?:{DNS_NAME}|\[[0-9A-Fa-f:.]+\])(?::\d{{1,5}})?",
-    re.ASCII,
-)
+ADDRESS = rf"{USER}{DNS_NAME}|ssh://{USER}(?:{DNS_NAME}|\[[0-9A-Fa-f:.]+\])(?::\d{{1,5}})?|local:"
 HOST = Kind(
     "a host such as user@host or ssh://user@host:port",
-    lambda value: isinstance(value, str) and HOST_FORM.fullmatch(value) is not None,
+    lambda value: isinstance(value, str) and bool(re.fullmatch(ADDRESS, value, re.ASCII)),
     example='"user@orin.local"',
 )
 WORD = Kind(
@@ -639,18 +634,12 @@ def is_device(target: str) -> bool:
     return target.startswith("@")
 
 
-def check_device_name(name: str) -> str:
-    """Return the name of a device; `InputError` if none may have it."""
-    if DEVICE_NAME.fullmatch(name):
-        return name
-    raise _wrong("a name of 1 to 32 letters, digits, - and _, other than `slices`", name)
-
-
 def read_devices(value: object) -> dict[str, DeviceConfig]:
     """Read devices by their names."""
-    example = f"host = {HOST.example}"
-    devices = by_name(partial(read_section, DeviceConfig, example=example), value)
-    return {check_device_name(name): device for name, device in devices.items()}
+    for name in TABLE(value):
+        if not DEVICE_NAME.fullmatch(name):
+            raise _wrong("a name of 1 to 32 letters, digits, - and _, other than `slices`", name)
+    return by_name(partial(read_section, DeviceConfig, example=f"host = {HOST.example}"), value)
 
 
 _known_devices: ContextVar[Mapping[str, DeviceConfig]] = ContextVar("devices")

@@ -80,26 +80,37 @@ def test_shared_connections_lie_in_a_folder_that_nobody_else_reads(monkeypatch, 
         command_of(LocalDevice("~/x", host="orin"), "mark")
 
 
+DOCKER = """\
+#!/bin/sh
+[ "$1" = info ] && echo " Runtimes: runc$GPUS" && exit
+echo "$@" > "$0.words"
+while [ "$1" != image ]; do shift; done
+shift
+exec "$@"
+"""
+
+
 @SLOW
-def test_a_container_sees_the_folder_and_the_lock_of_the_device(here, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("gpus", "options"), [("", ""), (" nvidia", "--runtime nvidia -e N")])
+def test_a_container_sees_the_folder_and_the_lock_of_the_device(
+    here, tmp_path, monkeypatch, gpus, options
+):
     docker = tmp_path / "docker"
-    docker.write_text(
-        '#!/bin/sh\necho "$@" > "$0.words"\nwhile [ "$1" != image ]; do shift; done\nshift\nexec "$@"\n'
-    )
+    docker.write_text(DOCKER)
     docker.chmod(0o755)
-    here.container = f"{docker} run --rm -i image"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GPUS", gpus)
     monkeypatch.setattr(connections, "LOCK_PATH", str(tmp_path / "shared"))
-    here.folder = "~/my device"
-    with here.connect() as connection:
-        assert connection.call("hello")[0]["folder"] == str(tmp_path / "my device")
-    words = Path(f"{docker}.words").read_text()
+    here.folder, here.container = "~/my device", "image"
     place = f"{tmp_path}/my device"
-    assert words.startswith(
-        f"run --rm -i -v {place}:{place} -v {tmp_path}/shared:{tmp_path}/shared "
-    )
-    here.container = "nvcr.io/nvidia/tensorrt:25.03-py3"
-    assert "exec docker run --rm -i --gpus all -v" in command_of(here, "mark")[-1]
+    with here.connect() as connection:
+        assert connection.call("hello")[0]["folder"] == place
+    words = Path(f"{docker}.words").read_text()
+    assert words.startswith(f"run --rm -i {options}")
+    assert ("--runtime" in words) == bool(gpus)
+    assert f"-v {place}:{place} -v {tmp_path}/shared:{tmp_path}/shared " in words
+    assert {"shared", "shared.gate"} < set(os.listdir(tmp_path))
 
 
 @SLOW
@@ -137,6 +148,23 @@ def test_a_call_is_repeated_after_the_worker_was_killed(here):
         connection.call = killing
         assert connection.download(digest, len(data)) == data
     assert blocks == ["get"] * 3
+
+
+def test_a_device_that_is_away_for_a_while_is_tried_again_once_it_was_reached(here, tmp_path):
+    program, away = tmp_path / "python", tmp_path / "away"
+    text = f"[ -s {away} ] && sed -i 1d {away} && echo refused >&2 && exit 255"
+    program.write_text(f'#!/bin/sh\n{text}\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    here.python = str(program)
+    with here.connect() as connection:
+        away.write_text("1\n")
+        with pytest.raises(BackendError, match="cannot be reached: refused"):
+            connection.call("has", {"digests": []})
+        connection.call("has", {"digests": []})
+        away.write_text("1\n2\n3\n")
+        here.kill(".pyz")
+        assert connection.call("has", {"digests": []})[0]["missing"] == []
+    assert away.read_text() == ""
 
 
 @SLOW

@@ -82,7 +82,7 @@ def test_devices_of_trtcal_toml_come_first_and_stay_there(place, capsys):
 )
 def test_a_host_that_ssh_could_misread_is_refused(host, place, capsys):
     status, _, err = run(capsys, "device", "add", "board", "--", host)
-    assert (status, "'host' must be a host such as" in err) == (2, True), err
+    assert (status, "host' must be a host such as" in err) == (2, True), err
     with fails(InputError, "devices.board.host"):
         parse_config(f"[devices.board]\nhost = {json.dumps(host)}\n", place / "trtcal.toml")
     assert not state_path("devices.json").exists()

@@ -21,6 +21,7 @@ from tests.fixtures.local_device import (
     endless,
     here,
     old_python,
+    outer,
     relu,
     time_of,
     until,
@@ -182,6 +183,12 @@ def test_no_memory_is_an_error_that_says_so(here, tmp_path):
         with pytest.raises(ResourceError, match="no memory left"):
             connection.call("has", {"digests": []}, bytes(800 << 20))
         assert connection.call("has", {"digests": []})[0]["missing"] == []
+        connection.close()
+        limited(here, tmp_path, "-v 4000000")
+        about = {"runtime": "onnxruntime", "engine": connection.upload(outer())}
+        feeds = [{"name": "x", "dtype": "float32", "shape": [40_000, 1]}]
+        with pytest.raises(ResourceError, match="no memory left"):  # 6 GB of output
+            connection.call("run", {**about, "feeds": feeds}, bytes(160_000))
 
 
 # Jobs.

@@ -32,6 +32,7 @@ ALGORITHMS = {
     "legacy": ("LEGACY_CALIBRATION", "LegacyCalibration"),
     "minmax": ("MINMAX_CALIBRATION", "MinMaxCalibration"),
 }
+LOG = ["[E] internal_error", "[E] error", "[W] warning", "[I] info", "[V] verbose"]
 LINES = "images: 3c010204\n(Unnamed Layer* 64) [Shuffle]_output: 4000890a\n"
 
 
@@ -136,6 +137,8 @@ def wrong_answers(version: Version, found: dict[str, Any]) -> list[str]:
     wrong = []
     if found["answers"] != expected:
         wrong.append(f"calibrators answer {found['answers']}, not {expected}")
+    if found["log"] != LOG:
+        wrong.append(f"the worker's logger writes {found['log']}, not {LOG}")
     expected.pop("legacy", None)  # which no route takes
     if found["worker"] != expected:
         wrong.append(f"the worker's calibrators answer {found['worker']}, not {expected}")

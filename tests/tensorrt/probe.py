@@ -19,6 +19,7 @@ from trtcal.errors import BackendError
 from trtcal.wings.devices.worker.tensorrt_routes import CALIBRATORS, Routed, Said, cache_of_ranges
 
 SIGNATURE = re.compile(r"^(?:\d+\. )?\w+\((.*)\) -> ", re.MULTILINE)
+SEVERITIES = ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE")
 RANGES = {"images": 1.0, "(Unnamed Layer* 64) [Shuffle]_output": 255 * 2048.5 / 2048}
 
 
@@ -66,6 +67,15 @@ def worker_answers(trt: object, kind: str) -> dict[str, str]:
     return {"algorithm": made.get_algorithm().name, "cache": cache.decode()}
 
 
+def worker_log(trt: object) -> list[str]:
+    """Return what a logger of a device's worker makes of a message of each severity."""
+    lines = []
+    logger = Said(trt, lines.append).logger
+    for name in SEVERITIES:
+        logger.log(getattr(trt.ILogger.Severity, name), name.lower())
+    return lines
+
+
 def check_settings() -> None:
     """Raise what Polygraphy says if it does not know what our routes ask of it."""
     from polygraphy.backend.trt import CreateConfig
@@ -87,6 +97,7 @@ def main() -> None:
         "features": asdict(features),
         "refused": refused(features),
         "answers": {kind: answers(trt, kind) for kind in features.calibrators},
+        "log": worker_log(trt),
         "worker": {kind: worker_answers(trt, kind) for kind in CALIBRATORS if features.calibrators},
     }
     print(json.dumps(found))

@@ -52,7 +52,7 @@ def test_a_claim_that_is_wrong_either_way_is_found():
         assert check.differences(version, there) == []
         assert check.differences(version, there[1:]) == [f"it has no {there[0]}"]
         assert check.differences(version, [*there, "Magic"]) == ["it has Magic, unclaimed"]
-    old = {"answers": {}, "refused": [], "worker": {}}
+    old = {"answers": {}, "refused": [], "worker": {}, "log": check.LOG}
     assert len(check.wrong_answers(check.VERSIONS[0], old)) == 2
     assert len(check.wrong_answers(check.VERSIONS[-1], old)) == 1
 

@@ -402,3 +402,6 @@ def test_without_a_gpu_tensorrt_is_not_even_asked(device, monkeypatch):
         with fails(Fault, "cuInit failed: no CUDA-capable device is detected"):
             work()
     assert tensorrt_runtime.lacks() == []
+    monkeypatch.setenv("CUDA_STAND_IN", "cuInit:803")
+    [lack] = tensorrt_runtime.lacks()
+    assert "a CUDA driver that works" in lack["what"]

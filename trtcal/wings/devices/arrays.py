@@ -14,6 +14,8 @@ from trtcal.backends.sessions import Array, Feeds
 from trtcal.documents import replacing
 from trtcal.errors import BackendError
 
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading a value raises that has not the form of what a worker sends."""
 REPORT = "report it (SECURITY.md has the address), or update trtcal"
 DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|bfloat16|float8_\w+")
 
@@ -52,7 +54,7 @@ def unpacked(described: Any, data: bytes) -> dict[str, Array]:
             values = np.frombuffer(data, dtype, count, offset) if count else np.empty(0, dtype)
             arrays[str(item["name"])] = values.reshape(shape)
             offset += values.nbytes
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
+    except MALFORMED as error:
         raise BackendError(f"the device sent outputs that do not fit: {error}", REPORT) from error
     if offset != len(data):
         raise BackendError("the device sent outputs of another size than it says", REPORT)

@@ -29,16 +29,15 @@ from trtcal.documents import canonical_json, digest_bytes, write_bytes, write_js
 from trtcal.documents.bounds import ARRAYS_BYTES
 from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
-from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import INSPECTED, LAYER_TIMES, LOG, Build
 from trtcal.model import Model, TensorSpec
 from trtcal.model.files import OnnxFile
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
-from trtcal.wings.devices.arrays import write_batches
+from trtcal.wings.devices.arrays import MALFORMED, REPORT, write_batches
 from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import Facts, facts_of, find_device, recall, remember
-from trtcal.wings.devices.session import DeviceSession, Engine
+from trtcal.wings.devices.session import DeviceSession
 
 NOT_THERE = ("--timing-cache",)
 CANCEL_S = 0.2
@@ -207,7 +206,10 @@ class DeviceBackend(Backend):
                 if "crashed" not in error.message:
                     write_text(folder / ERROR, error.message)
                 raise
-        return _bring(device, model, options, folder, result)
+        try:
+            return _bring(device, model, options, folder, result)
+        except (*MALFORMED, InputError, DecodeError) as error:
+            raise BackendError(f"{self.target} sent a malformed build: {error}", REPORT) from error
 
     def _job(
         self, device: Device, model: Model, options: BuildOptions, folder: Path
@@ -239,12 +241,14 @@ class DeviceBackend(Backend):
         """Load an engine there into a session."""
         device = self.connect()
         runtime = device.facts.runtime or build.backend
+        options = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
         proto = onnx.ModelProto.FromString(data) if build.is_for_cpu else None
-        ends = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
-        options = cpu_settings(proto) if proto else ends
-        rounds = proto is not None and is_narrow(proto)
-        engine = Engine(runtime, device.connection.upload(data), options, rounds)
-        return DeviceSession(self.target, device.connection, device.facts, engine, build)
+        options = cpu_settings(proto) if proto else options
+        digest = device.connection.upload(data)
+        engine = {"runtime": runtime, "engine": digest, "options": options}
+        session = DeviceSession(build, device.connection, device.facts, engine)
+        session.rounds = proto is not None and is_narrow(proto)
+        return session
 
 
 @cache
@@ -335,32 +339,17 @@ def _bring(
     device: Device, model: Model, options: BuildOptions, folder: Path, result: dict[str, Any]
 ) -> Made:
     """Write the files of a job's result, and return what they show."""
-    facts = device.facts
-    try:
-        seconds = round(float(result["seconds"]), 3)
-        parts = {
-            name: (str(file["digest"]), int(file["size"])) for name, file in result["files"].items()
-        }
-        plugins = tuple(map(str, result["plugins"]))
-        engine = parts["engine"]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise unknown_form(f"the result of a build ({error!r})") from error
+    facts, files = device.facts, result["files"]
+    seconds, plugins = round(float(result["seconds"]), 3), tuple(map(str, result["plugins"]))
     write_json(folder / MEASURED, {"seconds": seconds, "device": described(facts)})
     backend = TensorRT() if facts.is_gpu else OnnxRuntime()
-    write_bytes(folder / backend.engine_file, _fetch(device, engine))
-    for name, file in BROUGHT.items():
-        if name in parts:
-            write_bytes(folder / file, _fetch(device, parts[name]))
+    write_bytes(folder / backend.engine_file, _fetch(device, files["engine"]))
+    for name in BROUGHT.keys() & files.keys():
+        write_bytes(folder / BROUGHT[name], _fetch(device, files[name]))
     if facts.is_gpu:
-        return Made(_listed(folder, options), plugins, gpu_of(facts))
-    return Made(_optimized(device, model, parts), plugins)
-
-
-def unknown_form(what: str) -> BackendError:
-    """Return the error about something that no worker of this version sends."""
-    return BackendError(
-        f"the device sent {what} in a form that trtcal does not know", "update trtcal"
-    )
+        return Made(listed_layers(folder, options), plugins, gpu_of(facts))
+    optimized = onnx.ModelProto.FromString(_fetch(device, files["optimized"]))
+    return Made(read_layers(optimized, model.proto), plugins)
 
 
 def described(facts: Facts) -> dict[str, Any]:
@@ -370,27 +359,7 @@ def described(facts: Facts) -> dict[str, Any]:
     return {"system": facts.system, "hardware": str(hardware), **known}
 
 
-def _fetch(device: Device, part: tuple[str, int]) -> bytes:
-    digest, size = part
-    if not 0 <= size <= ARRAYS_BYTES:
-        raise unknown_form(f"a file of {size} bytes")
-    return device.connection.download(digest, size)
-
-
-def _listed(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
-    try:
-        return listed_layers(folder, options)
-    except InputError as error:
-        raise unknown_form(f"layers ({error.message})") from error
-
-
-def _optimized(
-    device: Device, model: Model, parts: dict[str, tuple[str, int]]
-) -> tuple[Layer, ...]:
-    if "optimized" not in parts:
-        raise unknown_form("a build without the graph that it runs")
-    try:
-        optimized = onnx.ModelProto.FromString(_fetch(device, parts["optimized"]))
-    except DecodeError as error:
-        raise unknown_form("a graph") from error
-    return read_layers(optimized, model.proto)
+def _fetch(device: Device, file: dict[str, Any]) -> bytes:
+    if not 0 <= file["size"] <= ARRAYS_BYTES:
+        raise ValueError(f"a file of {file['size']} bytes")
+    return device.connection.download(file["digest"], file["size"])

@@ -58,7 +58,11 @@ OPTIONS = (
     "ControlMaster=auto",
     "ControlPersist=60",
 )
-CONTAINER = "docker run --rm -i --gpus all"
+GPU = (
+    "docker info 2>&1 | grep -q 'Runtimes:.* nvidia'"
+    " && echo --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all"
+)
+"""What gives a container the GPU, on a server and on a Jetson alike; nothing without one."""
 RETRIES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
 POLLS_S = (0.02, 0.05, 0.1, 0.2)
 POLL_S = 0.5
@@ -98,6 +102,7 @@ class Connection:
     def __init__(self, device: DeviceConfig, name: str = "") -> None:
         self.device, self.name = device, name or visible(device.host.rstrip(":"))
         self._channel: Channel | None = None
+        self._was_reached = False
         self._lock = threading.RLock()
         _check(device)
 
@@ -150,7 +155,8 @@ class Connection:
         self, request: Answer, data: bytes | memoryview, limit: int
     ) -> tuple[Answer, bytes]:
         if self._channel is None:
-            self._channel = Channel(self.device, self.name)
+            self._channel = Channel(self.device, self.name, self._was_reached)
+            self._was_reached = True
         try:
             return self._channel.exchange(request, data, limit)
         except BaseException:  # what follows in the stream is unknown
@@ -195,7 +201,7 @@ class Connection:
             if not block:
                 break
             data += block
-        if "sha256:" + hashlib.sha256(data).hexdigest() != digest:
+        if len(data) != size or "sha256:" + hashlib.sha256(data).hexdigest() != digest:
             raise BackendError(f"{self.name} sent a file that does not have its digest", CHECK)
         return bytes(data)
 
@@ -235,16 +241,16 @@ class Connection:
         if answer.get("state") == "failed":
             raise error_of(answer.get("error"), self.name)
         result = answer.get("result")
-        if not isinstance(result, dict):
+        if answer.get("state") != "done" or not isinstance(result, dict):
             raise BackendError(f"{self.name} sent a job's result that is none", CHECK)
         return result
 
 
 class Channel:
-    """One process that is connected to a worker."""
+    """One process that is connected to a worker; `was_reached`: the device has answered before."""
 
-    def __init__(self, device: DeviceConfig, name: str) -> None:
-        self.name, self.number, self.is_late = name, 0, False
+    def __init__(self, device: DeviceConfig, name: str, was_reached: bool) -> None:
+        self.name, self.number, self.was_reached, self.is_late = name, 0, was_reached, False
         self.complaints: deque[str] = deque(maxlen=20)
         mark = secrets.token_hex(8)
         self.process = subprocess.Popen(  # noqa: S603  # ssh, or the user's Python
@@ -345,7 +351,8 @@ class Channel:
         self.close()
         status, reason = self.process.returncode, next(reversed(self.complaints), "")
         reason = "it does not answer" if self.is_late else reason or f"exit status {status}"
-        if self.is_late or self.number or status <= 0 or PASSING.search(reason):
+        is_known = self.was_reached or self.number > 0
+        if self.is_late or is_known or status <= 0 or PASSING.search(reason):
             return Cut(reason, self.number > 0)
         hint = "log in once with ssh itself, and accept the host's key"
         if status in (126, 127):
@@ -369,7 +376,7 @@ def error_of(fault: object, name: str) -> TrtcalError:
     """Return the error that a worker's answer carries."""
     fields = fault if isinstance(fault, dict) else {}
     message, hint = fields.get("message"), fields.get("hint")
-    kind = ERRORS.get(fields.get("kind"), BackendError)
+    kind = ERRORS.get(str(fields.get("kind")), BackendError)
     return kind(f"{name}: {message or 'it failed'}"[:TEXT], str(hint or CHECK)[:TEXT])
 
 
@@ -414,14 +421,13 @@ def remote_line(device: DeviceConfig, mark: str) -> str:
     about = shlex.join([hashlib.sha256(worker).hexdigest(), str(len(worker)), mark])
     if not device.container:
         return f"exec {start} {shlex.quote(folder)} {about}"
-    words = shlex.split(device.container)
-    run = shlex.join(words[:-1]) if len(words) > 1 else CONTAINER
     home = '"$HOME"/' if folder.startswith("~/") else ""
     place = home + shlex.quote(folder[2:] if home else folder)
     locks = (LOCK_PATH, LOCK_PATH + GATE)
     mounts = " ".join(['-v "$F:$F"', *(f"-v {path}:{path}" for path in locks)])
-    first = f'F={place}; mkdir -p "$F"; touch {shlex.join(locks)}; exec {run} {mounts}'
-    return f'{first} {shlex.quote(words[-1])} {start} "$F" {about}'
+    first = f'F={place}; mkdir -p "$F"; touch {shlex.join(locks)}; G=$({GPU})'
+    run = f"exec docker run --rm -i $G {mounts} {shlex.quote(device.container)}"
+    return f'{first}; {run} {start} "$F" {about}'
 
 
 def _control_folder() -> Path:

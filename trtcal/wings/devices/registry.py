@@ -11,15 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from trtcal.config import (
-    DeviceConfig,
-    check_device_name,
-    configured_devices,
-    explaining,
-    naming,
-    read_devices,
-    read_section,
-)
+from trtcal.config import DeviceConfig, configured_devices, naming, read_devices
 from trtcal.documents import (
     LOCK_S,
     from_fields,
@@ -57,8 +49,7 @@ def known_devices() -> dict[str, DeviceConfig]:
 
 def find_device(name: str) -> DeviceConfig:
     """Return a device; `InputError` if it is not known."""
-    configured = configured_devices()
-    device = configured[name] if name in configured else own_devices().get(name)
+    device = configured_devices().get(name) or own_devices().get(name)
     if device is None:
         raise InputError(f"the device @{name} is not known", ADD)
     return device
@@ -66,9 +57,7 @@ def find_device(name: str) -> DeviceConfig:
 
 def add_device(name: str, table: Mapping[str, Any]) -> DeviceConfig:
     """Write a device down in the user's own file, in place of one of that name."""
-    with explaining():
-        check_device_name(name)
-        device = read_section(DeviceConfig, dict(table))
+    device = read_devices({name: dict(table)})[name]
     with _changing() as devices:
         devices[name] = device
     return device
@@ -94,13 +83,13 @@ def _changing() -> Iterator[dict[str, DeviceConfig]]:
         with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S):
             devices = own_devices()
             yield devices
-            write_json(path, {name: _table(device) for name, device in devices.items()})
+            tables = {name: to_fields(device).items() for name, device in devices.items()}
+            given = {
+                name: {k: v for k, v in table if v is not None} for name, table in tables.items()
+            }
+            write_json(path, given)
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def _table(device: DeviceConfig) -> dict[str, Any]:
-    return {key: value for key, value in to_fields(device).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -141,6 +130,10 @@ class Facts:
     runtimes: dict[str, str]
     memory_bytes: int | None = None
     lacks: tuple[Lack, ...] = ()
+
+    def __str__(self) -> str:
+        versions = ", ".join(map(" ".join, self.runtimes.items()))
+        return f"{self.hardware.kind}: {self.hardware}; {versions or 'no runtime'}"
 
     @property
     def is_gpu(self) -> bool:

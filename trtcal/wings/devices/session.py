@@ -11,29 +11,16 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import Array, Feeds, Session
-from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.latency import Timing
 from trtcal.evidence.manifest import Build
+from trtcal.model import TensorSpec
 from trtcal.stats import Values
-from trtcal.wings.devices.arrays import REPORT, as_blob, packed, type_of, unpacked
+from trtcal.wings.devices.arrays import MALFORMED, REPORT, as_blob, packed, type_of, unpacked
 from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import Facts
 
 TITLES = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "trtexec": "TensorRT"}
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine on a device: the runtime that loads it, its digest, and the runtime's options.
-
-    `rounds` tells whether it rounds to float16 on a CPU.
-    """
-
-    runtime: str
-    digest: str
-    options: dict[str, Any]
-    rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,26 +33,32 @@ class Value:
 
 
 class DeviceSession(Session):
-    """An engine that a device runs; `device` is `@NAME`, `hardware` what computes, and with what."""
+    """An engine that a device runs; `device` is `@NAME`, `hardware` what computes, and with what.
+
+    `engine` has its `runtime`, its digest as `engine`, and the runtime's `options`.
+    """
 
     def __init__(
-        self, target: str, connection: Connection, facts: Facts, engine: Engine, build: Build
+        self, build: Build, connection: Connection, facts: Facts, engine: dict[str, Any]
     ) -> None:
         # Not that of ONNX Runtime: there is no session here.
-        self.device, self.is_gpu = target, facts.is_gpu
+        self.device, self.is_gpu = build.target, facts.is_gpu
         self.hardware = computing(facts)
         self.connection, self.engine = connection, engine
-        answer, _ = connection.call("open", self._about(), limit=0)
+        answer, _ = connection.call("open", engine, limit=0)
         self._inputs, self._outputs = (_values(answer.get(side)) for side in ("inputs", "outputs"))
         self._metadata = _texts(answer.get("metadata"))
+        self._specs = {spec.name: spec for spec in build.outputs}
+        inputs, outputs = ({v.name for v in side} for side in (self._inputs, self._outputs))
+        if inputs - {spec.name for spec in build.inputs} or self._specs.keys() - outputs:
+            what = (
+                f"{self.device} opened an engine with other inputs or outputs than {build.folder}"
+            )
+            raise BackendError(what, REPORT)
         self.ranks = {value.name: len(value.shape) or None for value in self._inputs}
         self.ranks |= {spec.name: len(spec.shape) for spec in build.inputs}
         self.firsts = {value.name: (value.shape or [None])[0] for value in self._outputs}
-        self.rounds = engine.rounds
-
-    def _about(self) -> dict[str, Any]:
-        engine = self.engine
-        return {"runtime": engine.runtime, "engine": engine.digest, "options": engine.options}
+        self.rounds = False
 
     def get_inputs(self) -> list[Value]:
         """Return its inputs."""
@@ -87,12 +80,27 @@ class DeviceSession(Session):
         """Run one batch there and return the outputs named, all without names."""
         chosen = [value.name for value in self._outputs] if names is None else list(names)
         described, data = packed(feeds)
-        fields = {**self._about(), "feeds": described, "outputs": chosen}
+        fields = {**self.engine, "feeds": described, "outputs": chosen}
         answer, data = self.connection.call("run", fields, data)
         outputs = unpacked(answer.get("outputs"), data)
         if list(outputs) != chosen:
             raise BackendError(f"the device {self.device} sent other outputs than {chosen}", REPORT)
+        for name in outputs.keys() & self._specs.keys():
+            self._check(self._specs[name], outputs[name])
         return list(outputs.values())
+
+    def _check(self, spec: TensorSpec, array: Array) -> None:
+        """`BackendError` if an output is not the model's: rank, sizes but the first, kind of type."""
+        sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
+        has_sizes = all(size == there for size, there in sizes if isinstance(size, int))
+        is_whole = spec.dtype.startswith(("int", "uint", "bool"))
+        if (
+            (spec.shape and len(spec.shape) != array.ndim)
+            or not has_sizes
+            or is_whole != (array.dtype.kind in "iub")
+        ):
+            what = f"the device {self.device} sent {array.dtype}{list(array.shape)} for {spec}"
+            raise BackendError(what, REPORT)
 
     def time(self, sessions: Sequence[DeviceSession], feeds: Feeds, rounds: int) -> Timing:
         """Time sessions of this device in turns, on one batch and in so many rounds."""
@@ -102,15 +110,15 @@ class DeviceSession(Session):
             raise InputError(f"{what} on {self.device}", "give --batch 1")
         job = {
             "kind": "time",
-            **{name: self._about()[name] for name in ("runtime", "options")},
-            "engines": [session.engine.digest for session in sessions],
+            "runtime": self.engine["runtime"],
+            "options": self.engine["options"],
+            "engines": [session.engine["engine"] for session in sessions],
             "feeds": self.connection.upload(as_blob(runs[0])),
             "rounds": rounds,
             "cuda_graph": False,
             "nonce": secrets.token_hex(8),
         }
-        key = digest_bytes(canonical_json(job))
-        return timing_of(self.connection.job(job, key), rounds, len(sessions))
+        return timing_of(self.connection.job(job), rounds, len(sessions))
 
 
 def computing(facts: Facts) -> str:
@@ -127,7 +135,7 @@ def _values(described: Any) -> list[Value]:
             )
             for item in described
         ]
-    except (LookupError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise BackendError(f"the device describes an engine wrongly: {error}", REPORT) from error
 
 
@@ -159,7 +167,7 @@ def timing_of(result: Any, rounds: int, count: int) -> Timing:
             int(result["warm_up"]),
             tuple(map(str, result["warnings"])),
         )
-    except (LookupError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise BackendError(f"the device sent times that do not fit: {error}", REPORT) from error
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from trtcal.wings.devices.stale import Stale
 
 
+UNKNOWN = "not known yet"
+
+
 @click.group(cls=ExtendedGroup, epilog="Example: trtcal device add orin ssh://user@orin.local")
 def command() -> None:
     """Add and check machines that trtcal reaches by ssh, to build, run and time engines there.
@@ -56,13 +59,13 @@ class Add(
         device = add_device(
             self.name, {key: value for key, value in given.items() if value is not None}
         )
+        facts = None
         try:
-            facts = to_fields(_connect(self.name, device).facts)
+            facts = _connect(self.name, device).facts
         except TrtcalError as error:
             warning(f"added, but it does not answer: {error.message}", error.hint or "")
-            facts = None
-        document = {"name": self.name, **to_fields(device), "facts": facts}
-        self.present(document, lambda: say(f"added @{self.name}, {_hardware(facts)}"))
+        document = _document(self.name, device, facts)
+        self.present(document, lambda: say(f"added @{self.name}, {facts or UNKNOWN}"))
 
 
 class List(ConfigOptions, example="trtcal device list"):
@@ -71,41 +74,41 @@ class List(ConfigOptions, example="trtcal device list"):
     def _run(self) -> None:
         from trtcal.wings.devices.registry import known_devices, recall
 
-        self.config.in_use()
-        rows = []
-        for name, device in known_devices().items():
-            facts = recall(name, device)
-            where = "trtcal.toml" if name in self.config.devices else "trtcal device add"
-            known = facts and to_fields(facts)
-            rows.append({"name": name, **to_fields(device), "from": where, "facts": known})
+        own = self.config.in_use().devices
+        rows = [
+            (name, device, "trtcal.toml" if name in own else "device add", recall(name, device))
+            for name, device in known_devices().items()
+        ]
         columns: Columns = {
-            "target": lambda row: f"@{row['name']}",
-            "host": "{host}",
-            "from": "{from}",
-            "hardware and runtime, when it last answered": lambda row: _hardware(row["facts"]),
+            "target": "@{0}",
+            "host": "{1.host}",
+            "from": "{2}",
+            "hardware and runtime, when it last answered": lambda row: row[3] or UNKNOWN,
         }
-        self.present(rows, lambda: print_table(rows, columns))
+        documents = [{**_document(n, d, facts), "from": where} for n, d, where, facts in rows]
+        self.present(documents, lambda: print_table(rows, columns))
 
 
-def _hardware(facts: Document | None) -> str:
-    if facts is None:
-        return "not known yet"
-    hardware, runtimes = facts["hardware"], facts["runtimes"].items()
-    versions = ", ".join(f"{name} {version}" for name, version in runtimes)
-    return f"{hardware['kind']}: {hardware['name']}; {versions or 'no runtime'}"
+def _document(name: str, device: DeviceConfig, facts: Facts | None) -> Document:
+    return {"name": name, **to_fields(device), "facts": facts and to_fields(facts)}
 
 
 class NamedOptions(ConfigOptions):
     """The argument of a command on one device."""
 
-    name: str = argument()
+    device: str = argument(metavar="NAME")
 
-    def find(self) -> DeviceConfig:
-        """Return the device, of this configuration or the user's own."""
+    @property
+    def name(self) -> str:
+        """Its name, which may be given as a target too."""
+        return self.device.removeprefix("@")
+
+    def connect(self) -> Device:
+        """Return the device, of this configuration or the user's own, connected."""
         from trtcal.wings.devices.registry import find_device
 
         self.config.in_use()
-        return find_device(self.name.removeprefix("@"))
+        return _connect(self.name, find_device(self.name))
 
 
 class Check(NamedOptions, example="trtcal device check orin"):
@@ -118,15 +121,10 @@ class Check(NamedOptions, example="trtcal device check orin"):
     def _run(self) -> None:
         from trtcal.wings.devices.stale import find_stale
 
-        name = self.name.removeprefix("@")
-        device = _connect(name, self.find())
-        stale = find_stale(Path(), name, device.facts)
-        document = {
-            "name": name,
-            **to_fields(device.facts),
-            "stale": [asdict(item) for item in stale],
-        }
-        self.present(document, lambda: _show(name, device.facts, stale))
+        facts = self.connect().facts
+        stale = find_stale(Path(), self.name, facts)
+        document = {"name": self.name, **to_fields(facts), "stale": [*map(asdict, stale)]}
+        self.present(document, lambda: _show(self.name, facts, stale))
 
 
 def _show(name: str, facts: Facts, stale: list[Stale]) -> None:
@@ -159,12 +157,10 @@ class Clean(NamedOptions, example="trtcal device clean orin"):
     """Delete all files of trtcal on the device NAME; they are sent again where they are needed."""
 
     def _run(self) -> None:
-        name = self.name.removeprefix("@")
-        device = _connect(name, self.find())
+        device = self.connect()
         removed = device.connection.call("clean", limit=0)[0].get("removed_bytes")
-        removed = removed if isinstance(removed, int) else 0
-        text = f"deleted {size(removed)} in {device.facts.folder} on @{name}"
-        self.present({"name": name, "removed_bytes": removed}, lambda: say(text))
+        text = f"deleted {size(int(removed or 0))} in {device.facts.folder} on @{self.name}"
+        self.present({"name": self.name, "removed_bytes": removed}, lambda: say(text))
 
 
 class Remove(NamedOptions, example="trtcal device remove orin"):
@@ -173,10 +169,9 @@ class Remove(NamedOptions, example="trtcal device remove orin"):
     def _run(self) -> None:
         from trtcal.wings.devices.registry import remove_device
 
-        name = self.name.removeprefix("@")
         self.config.in_use()
-        remove_device(name)
-        self.present({"name": name}, lambda: say(f"removed @{name}"))
+        remove_device(self.name)
+        self.present({"name": self.name}, lambda: say(f"removed @{self.name}"))
 
 
 def _connect(name: str, device: DeviceConfig) -> Device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 from time import perf_counter
 from typing import Any
@@ -60,9 +61,13 @@ def _session(path: str, options: dict[str, Any], optimized: str | None = None) -
             path, settings, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
         )
     except Exception as error:
-        raise Fault(
-            "backend", f"ONNX Runtime {version()} cannot load the model: {error}"
-        ) from error
+        raise _failed(f"ONNX Runtime {version()} cannot load the model", error) from error
+
+
+def _failed(what: str, error: Exception) -> Exception:
+    """Return the error of ONNX Runtime, or that of a device without memory."""
+    is_memory = re.search(r"bad_alloc|allocate memory|out of memory", str(error), re.IGNORECASE)
+    return MemoryError() if is_memory else Fault("backend", f"{what}: {str(error).strip()}")
 
 
 def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
@@ -92,9 +97,7 @@ class Engine:
         try:
             return self.session.run(names, feeds)
         except Exception as error:
-            raise Fault(
-                "backend", f"ONNX Runtime failed while running the model: {error}"
-            ) from error
+            raise _failed("ONNX Runtime failed while running the model", error) from error
 
     def prepare(self, feeds: dict[str, Tensor]) -> None:
         """Keep a batch for `launch`."""

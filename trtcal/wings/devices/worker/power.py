@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import os
 import re
 import shutil
 import subprocess
@@ -256,11 +257,12 @@ class TegraMeter(Meter):
             self._process.stdout.close()
 
 
-def nvpmodel(program: str = "nvpmodel") -> str | None:
+def nvpmodel() -> str | None:
     """Return a Jetson's power mode, such as `MAXN`; None if it does not tell."""
+    program = shutil.which("nvpmodel", path=os.environ.get("PATH", "") + ":/usr/sbin")
     try:
         done = subprocess.run(  # noqa: S603  # the system's own program
-            [program, "-q"], stdout=subprocess.PIPE, text=True, timeout=10
+            [program or "nvpmodel", "-q"], stdout=subprocess.PIPE, text=True, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -26,11 +26,6 @@ CALIBRATORS = {
     "entropy2": "IInt8EntropyCalibrator2",
     "minmax": "IInt8MinMaxCalibrator",
 }
-HEADERS = {
-    "entropy": "EntropyCalibration",
-    "entropy2": "EntropyCalibration2",
-    "minmax": "MinMaxCalibration",
-}
 MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
 PARTS = {"GATHER", "SLICE", "TOPK"}
 FLOOR, LEAST, LARGEST = 2.0**-20, 127 * 2.0**-126, 127 * 2.0**120
@@ -49,21 +44,15 @@ class Said:
 
     def __init__(self, trt: Any, log: Callable[[str], None]) -> None:
         self.errors: list[str] = []
-        severity, said = trt.ILogger.Severity, self
-        letters = {
-            severity.INTERNAL_ERROR: "E",
-            severity.ERROR: "E",
-            severity.WARNING: "W",
-            severity.INFO: "I",
-            severity.VERBOSE: "V",
-        }
+        said = self
 
         class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
             def __init__(self) -> None:
                 trt.ILogger.__init__(self)
 
             def log(self, level: Any, message: str) -> None:
-                said.add(letters.get(level, "V"), message)
+                name = str(level).rpartition(".")[2]  # VERBOSE, INFO, ..., INTERNAL_ERROR
+                said.add("E" if "ERROR" in name else name[:1], message)
 
         self.logger, self._log = Logger(), log
 
@@ -139,7 +128,7 @@ def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> byt
     digits = major * (10_000 if major >= 10 else 1_000) + minor * 100 + patch
     bits = {name: ctypes.c_float(amax / 127.0) for name, amax in ranges.items()}
     lines = [f"{name}: {ctypes.c_uint32.from_buffer(b).value:x}" for name, b in bits.items()]
-    text = "\n".join([f"TRT-{digits}-{HEADERS[kind]}", *lines, ""])
+    text = "\n".join([f"TRT-{digits}-{CALIBRATORS[kind][5:].replace('or', 'ion')}", *lines, ""])
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -18,9 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
-from .cuda_driver import Driver, Resources, Stream
+from .cuda_driver import CudaError, Device, Driver, NoCudaError, Resources, Stream
 from .frames import Fault
-from .power import describe
 from .runtimes import Tensor
 from .tensorrt_routes import (
     Routed,
@@ -41,18 +40,8 @@ OLDEST = (8, 5)
 RUNS = 100  # for the times of layers
 WARM_UP_S = 0.2  # that of trtexec
 VERBOSITIES = {"detailed": "DETAILED", "layer_names_only": "LAYER_NAMES_ONLY", "none": "NONE"}
-TYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "BF16": "bfloat16",
-    "FP8": "float8_e4m3fn",
-    "INT8": "int8",
-    "UINT8": "uint8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-}
-"""NumPy's names of TensorRT's types."""
+TYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "FP8": "float8_e4m3fn"}
+"""NumPy's names of TensorRT's types, where they are others than in small letters."""
 
 
 def version() -> str | None:
@@ -68,8 +57,13 @@ def lacks() -> list[dict[str, str]]:
     command = "python3 -m pip install tensorrt"
     if os.path.exists("/etc/nv_tegra_release"):
         command = "sudo apt-get install python3-libnvinfer"
-    lacking = [{"what": "TensorRT's Python package", "command": command}]
-    return [] if version() or describe() is None else lacking
+    try:
+        Device()
+    except NoCudaError:
+        return []
+    except CudaError as error:
+        return [{"what": f"a CUDA driver that works ({error})", "command": "nvidia-smi"}]
+    return [] if version() else [{"what": "TensorRT's Python package", "command": command}]
 
 
 def _package() -> Any:
@@ -91,16 +85,21 @@ def _package() -> Any:
 def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     """Build an engine, and list its layers; see `runtimes.py`."""
     trt = _package()
-    driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
-    try:
-        return _build(trt, driver, job, folder, log)
-    finally:
-        driver.close()
-
-
-def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[str, Any]:
     said = Said(trt, log)
     said.add("I", f"tensorrt {trt.__version__}")
+    driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
+    try:
+        files, plugins = _build(trt, driver, job, folder, said)
+        files.update(_inspected(said, files["engine"], folder, job.options))
+    finally:
+        driver.close()
+    return {"files": files, "plugins": plugins}
+
+
+def _build(
+    trt: Any, driver: Driver, job: Job, folder: str, said: Said
+) -> tuple[dict[str, str], list[str]]:
+    """Return the engine's file, with the calibration cache's, and the plug-ins."""
     request = job.options
     is_qdq = request.get("route", "qdq") == "qdq"
     typed = is_qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
@@ -129,8 +128,7 @@ def _build(trt: Any, driver: Driver, job: Job, folder: str, log: Any) -> dict[st
     files = {"engine": _write(folder, "engine.plan", plan)}
     if routed.cache:
         files["cache"] = _write(folder, "calibration.cache", routed.cache)
-    files.update(_inspected(trt, said, files["engine"], folder, request))
-    return {"files": files, "plugins": plugins}
+    return files, plugins
 
 
 def _write(folder: str, name: str, content: Any) -> str:
@@ -222,9 +220,7 @@ def _plugin(trt: Any, plugin: Any) -> str:
 # Layers.
 
 
-def _inspected(
-    trt: Any, said: Said, path: str, folder: str, request: Mapping[str, Any]
-) -> dict[str, str]:
+def _inspected(said: Said, path: str, folder: str, request: Mapping[str, Any]) -> dict[str, str]:
     """Return the files with the layers and their times; the log says what cannot be had."""
     files = {}
     try:
@@ -334,7 +330,7 @@ class Engine:
             dtype = str(engine.get_tensor_dtype(name)).rpartition(".")[2]
             on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
             shape = list(engine.get_tensor_shape(name))
-            binding = Binding(name, TYPES.get(dtype, dtype), shape, on_host)
+            binding = Binding(name, TYPES.get(dtype, dtype.lower()), shape, on_host)
             is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
             (self._inputs if is_input else self._outputs).append(binding)
         self.inputs = [binding.described() for binding in self._inputs]

@@ -140,7 +140,7 @@ def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
     Of the routes beside Q/DQ only `cache` of the class that trtexec has is left, up to 10.
     """
     route, constraints = request.get("route", "qdq"), request.get("constraints")
-    if route == "qdq" and numbers >= (10, 0):
+    if route == "qdq" and numbers >= (9, 0):
         return ["--stronglyTyped"] if numbers < (11, 0) else []
     precisions = request.get("precisions") or {}
     if route == "qdq":
@@ -160,9 +160,10 @@ def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
 
 
 def shape_words(option: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return one option with a shape for each input, none if there are none."""
-    pairs = ["{}:{}".format(quoted(n), "x".join(map(str, shape))) for n, shape in shapes.items()]
-    return ["--{}={}".format(option, ",".join(pairs))] if pairs else []
+    """Return one option with a shape for each input but scalars, none if there are none."""
+    sizes = {quoted(name): "x".join(map(str, shape)) for name, shape in shapes.items() if shape}
+    pairs = ",".join(f"{name}:{text}" for name, text in sizes.items())
+    return [f"--{option}={pairs}"] if pairs else []
 
 
 def quoted(name: str) -> str:
