@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.local_device import LocalDevice, here, relu, time_of
+from tests.fixtures.local_device import LocalDevice, endless, here, relu, time_of, until
 from tests.fixtures.slow import SLOW
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.wings.devices import connection as connections
-from trtcal.wings.devices.connection import Connection, command_of
+from trtcal.wings.devices.connection import Connection, command_of, key_of
 from trtcal.wings.devices.packing import pack
 
 __all__ = ["here"]
@@ -181,6 +181,31 @@ def test_a_job_goes_on_while_the_connection_is_cut(here):
 
         connection.call = cutting
         assert len(connection.job(job)["times_ms"]) == 3
+
+
+@SLOW
+@pytest.mark.parametrize("nonce", [True, False])
+def test_an_interrupted_job_goes_on_if_it_can_be_joined(here, nonce):
+    with here.connect() as connection:
+        job = time_of(connection, endless())
+        job = job if nonce else {name: job[name] for name in job if name != "nonce"}
+        key = key_of(job)
+
+        call = connection.call
+
+        def interrupting(op, *arguments, **options):
+            answer = call(op, *arguments, **options)
+            if answer[0].get("state") == "running":
+                connection.call = call
+                raise KeyboardInterrupt
+            return answer
+
+        connection.call = interrupting
+        with pytest.raises(KeyboardInterrupt):
+            connection.job(job)
+        if nonce:
+            assert "cancelled" in until(connection, key, "failed")["error"]["message"]
+        assert bool(here.processes("/jobs/")) != nonce
 
 
 def test_a_worker_that_ends_each_time_is_an_error_after_a_bounded_number_of_tries(here, tmp_path):

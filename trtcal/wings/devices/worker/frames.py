@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Sequence
 LINE_BYTES = 1 << 20
 DATA_BYTES = 1 << 31
 BLOCK_BYTES = 1 << 20
+FULL_BYTES = 1 << 20
 
 
 class Fault(Exception):  # noqa: N818  # an error of the device, as an answer carries it

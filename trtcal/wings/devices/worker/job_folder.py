@@ -18,12 +18,11 @@ from typing import Any, Iterator
 
 from . import lock, machine
 from .blobs import Blobs
-from .frames import Fault, full_disk, whole
+from .frames import FULL_BYTES, Fault, full_disk, whole
 from .jobs import KINDS, read, write
 
 LOG_BYTES = 1 << 18
 RESERVE_BYTES = 1 << 14
-FULL_BYTES = 1 << 20
 
 
 class Jobs:

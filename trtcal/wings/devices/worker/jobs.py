@@ -19,7 +19,7 @@ from typing import Any, Callable
 
 from . import machine, runtimes
 from .blobs import Blobs
-from .frames import Fault, fault_of
+from .frames import FULL_BYTES, Fault, fault_of, full_disk
 from .lock import pauses, turn
 from .timing import time_engines
 
@@ -130,12 +130,15 @@ def _work(folder: str, path: str, fields: dict[str, Any]) -> None:
 
 
 def _fail(folder: str, path: str, error: BaseException) -> None:
+    fault = fault_of(error, folder)
+    if fault.kind == "backend" and shutil.disk_usage(folder).free < FULL_BYTES:
+        fault = full_disk(folder)  # which the runtime has called by another name
     for name in ("work", "reserve"):  # room for what follows
         entry = os.path.join(path, name)
         shutil.rmtree(entry, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(entry)
-    write(path, "error.json", fault_of(error, folder).fields())
+    write(path, "error.json", fault.fields())
 
 
 def _log(text: str) -> None:
