@@ -71,7 +71,7 @@ def lie(honest, tmp_path, monkeypatch):
     """Run a command on a device that lies; return its status and what it printed."""
     monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(honest / "lock"))
     monkeypatch.setattr(connection, "RETRIES_S", (0.0,) * len(connection.RETRIES_S))
-    monkeypatch.setattr(connection, "WHOLE_LOG_BYTES", 1 << 22)
+    monkeypatch.setattr(connection, "LOG_LIMIT_BYTES", 1 << 22)
     monkeypatch.chdir(honest)
 
     def run(name, table):
