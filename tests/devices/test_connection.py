@@ -10,10 +10,9 @@ import pytest
 
 from tests.fixtures.local_device import LocalDevice, endless, here, relu, time_of, until
 from tests.fixtures.slow import SLOW
-from trtcal.documents.digests import canonical_json, digest_bytes
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.wings.devices import connection as connections
-from trtcal.wings.devices.connection import Connection, command_of
+from trtcal.wings.devices.connection import Connection, command_of, key_of
 from trtcal.wings.devices.packing import pack
 
 __all__ = ["here"]
@@ -190,7 +189,7 @@ def test_an_interrupted_job_goes_on_if_it_can_be_joined(here, nonce):
     with here.connect() as connection:
         job = time_of(connection, endless())
         job = job if nonce else {name: job[name] for name in job if name != "nonce"}
-        key = digest_bytes(canonical_json(job))
+        key = key_of(job)
 
         call = connection.call
 

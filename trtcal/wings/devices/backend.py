@@ -25,7 +25,7 @@ from trtcal.backends.tensorrt import TensorRT, listed_layers, request_of, trtexe
 from trtcal.backends.worker import ERROR
 from trtcal.config import DeviceConfig
 from trtcal.data import Dataset, open_dataset
-from trtcal.documents import canonical_json, digest_bytes, write_bytes, write_json, write_text
+from trtcal.documents import write_bytes, write_json, write_text
 from trtcal.documents.bounds import ARRAYS_BYTES
 from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
@@ -35,7 +35,7 @@ from trtcal.model import Model, TensorSpec
 from trtcal.model.files import OnnxFile
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
 from trtcal.wings.devices.arrays import MALFORMED, REPORT, write_batches
-from trtcal.wings.devices.connection import Connection
+from trtcal.wings.devices.connection import Connection, key_of
 from trtcal.wings.devices.registry import Facts, facts_of, find_device, recall, remember
 from trtcal.wings.devices.session import DeviceSession
 
@@ -307,7 +307,7 @@ def _built(
     """Return the result of a build; `ResourceError` if it takes longer than `limit_s`."""
     if not 0 < limit_s < MONTH_S:
         raise InputError(f"{limit_s} s is not a time limit", "give a number of seconds above 0")
-    key, late, ended = digest_bytes(canonical_json(job)), threading.Event(), threading.Event()
+    key, late, ended = key_of(job), threading.Event(), threading.Event()
 
     def cancel() -> None:
         late.set()

@@ -212,13 +212,13 @@ class Connection:
         log: Show | None = None,
         waiting: Show | None = None,
     ) -> Answer:
-        """Start a job, or join the one of this key (by default its digest); return its result.
+        """Start a job, or join the one of this key (by default `key_of` it); return its result.
 
         `log` gets the job's log as it grows: text of the device, which may hold control characters.
         `waiting` gets who has the device while the job waits for it. An interrupted job goes on, and
         the same one joins it; one with a `nonce`, which no other can join, is cancelled.
         """
-        key = key or digest_bytes(canonical_json(dict(job)))
+        key = key or key_of(job)
         self.call("start", {"key": key, "job": dict(job)}, limit=0)
         try:
             return self._follow(key, log, waiting)
@@ -380,6 +380,11 @@ class Channel:
             self.process.kill()
             self.process.wait()
         self.drain.join(CLOSE_S)
+
+
+def key_of(job: Mapping[str, Any]) -> str:
+    """Return the key of a job: another one where a newer worker may do it otherwise."""
+    return digest_bytes(canonical_json({**job, "worker": digest_bytes(pack())}))
 
 
 def error_of(fault: object, name: str) -> TrtcalError:

@@ -51,7 +51,9 @@ class DeviceSession(Session):
         self._specs = {spec.name: spec for spec in build.outputs}
         inputs, outputs = ({v.name for v in side} for side in (self._inputs, self._outputs))
         if inputs - {spec.name for spec in build.inputs} or self._specs.keys() - outputs:
-            what = f"{target} opened an engine with other inputs or outputs than {build.folder}"
+            what = (
+                f"{self.device} opened an engine with other inputs or outputs than {build.folder}"
+            )
             raise BackendError(what, REPORT)
         self.ranks = {value.name: len(value.shape) or None for value in self._inputs}
         self.ranks |= {spec.name: len(spec.shape) for spec in build.inputs}
@@ -93,7 +95,7 @@ class DeviceSession(Session):
         has_sizes = all(size == there for size, there in sizes if isinstance(size, int))
         is_whole = spec.dtype.startswith(("int", "uint", "bool"))
         if (
-            len(spec.shape) != array.ndim
+            (spec.shape and len(spec.shape) != array.ndim)
             or not has_sizes
             or is_whole != (array.dtype.kind in "iub")
         ):

@@ -29,7 +29,7 @@ class Worker:
             "has": lambda request, data: self.blobs.has(request),
             "put": self.blobs.put,
             "get": lambda request, data: ({}, [self.blobs.get(request)]),
-            "start": lambda request, data: self.jobs.start(request),
+            "start": lambda request, data: self.start(request),
             "poll": lambda request, data: self.jobs.poll(request),
             "cancel": lambda request, data: self.jobs.cancel(request),
             "jobs": lambda request, data: {"jobs": self.jobs.all()},
@@ -66,6 +66,12 @@ class Worker:
         os.makedirs(self.folder, 0o700, exist_ok=True)
         result = operation(request, data)
         return result if isinstance(result, tuple) else (result, ())
+
+    def start(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Start a job, which gets the memory of the engines that were open here."""
+        while self.engines:
+            self.engines.popitem()[1].close()
+        return self.jobs.start(request)
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Load an engine; return what it takes and gives."""
