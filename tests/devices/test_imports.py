@@ -14,6 +14,7 @@ import pytest
 from tests.fixtures.commands import refused, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.measured import FAULT, FAULTY, NAMES, run_once
+from tests.fixtures.nsight import LAYERS, write_nsight
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.tables import each
 from tests.fixtures.trtexec import (
@@ -248,59 +249,6 @@ def test_a_profile_of_another_engine_is_refused(run, place):
 
 
 # --- Nsight Systems
-
-TABLES = """
-CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
-CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER,
-    textId INTEGER, domainId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
-    correlationId INTEGER, nameId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
-    correlationId INTEGER, globalPid INTEGER, shortName INTEGER);
-CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT);
-"""
-PROCESS = 7 << 24
-LAYERS = {"stem/conv": (3000, 1000), "head/gemm": (2000,)}
-"""Layer -> what its kernels take, in nanoseconds."""
-
-
-def write_nsight(path, inferences=3, graph=False):
-    """Write an export: each inference is a range with one inside for each layer, which launch."""
-    base = sqlite3.connect(path)
-    base.executescript(TABLES)
-    base.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, ?)", (GPU,))
-    names = dict(enumerate(["ExecutionContext::enqueueV3", *LAYERS]))
-    base.executemany("INSERT INTO StringIds VALUES (?, ?)", names.items())
-    ids = {name: number for number, name in names.items()}
-    thread, moment, launch = PROCESS + 42, 0, 0
-
-    def push(start, end, name):
-        row = (start, end, 59, None, thread, ids[name], 1)
-        base.execute("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-
-    for _ in range(inferences):
-        begun = moment
-        for name, kernels in LAYERS.items():
-            opened = moment = moment + 10
-            for duration in kernels:
-                moment, launch = moment + 10, launch + 1
-                row = (moment, moment + 5, thread, launch, 0)
-                base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?)", row)
-                row = (moment, moment + duration, 0, launch, PROCESS, 0)
-                base.execute(
-                    "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row
-                )
-            moment += 10
-            if not graph:
-                push(opened, moment, name)
-        moment += 10
-        push(begun, moment, "ExecutionContext::enqueueV3")
-    # another process launches with the same number
-    row = (15, 20, (9 << 24) + 42, 1, 0)
-    base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?)", row)
-    base.commit()
-    base.close()
-    return path
 
 
 def test_kernels_of_nsight_are_the_times_of_the_layers(run, place):

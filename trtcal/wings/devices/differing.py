@@ -194,7 +194,7 @@ def shaped(data: bytes, spec: TensorSpec, file: Path) -> Array:
     open_sizes = len(spec.shape) - len(fixed)
     if rest or not count or open_sizes > 1 or (not open_sizes and count != 1):
         raise InputError(
-            f"{file} has {len(data)} bytes, which is no {spec}", "give the file of --loadInputs"
+            f"{file} has {len(data)} bytes and not those of {spec}", "give the file of --loadInputs"
         )
     shape = [size if isinstance(size, int) else count for size in spec.shape]
     return np.frombuffer(data, dtype).reshape(shape)

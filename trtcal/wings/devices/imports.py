@@ -164,7 +164,7 @@ class _Gathered:
         name, at, device = head.partition("@")
         if name not in (*self.names, *self.inputs, *([""] if at else [])):
             raise InputError(
-                f"--measured {text}: {name!r} is no variant and no input", HINT + self.shown
+                f"--measured {text}: {name!r} is neither a variant nor an input", HINT + self.shown
             )
         return name or None, f"@{device}" if device else "", Path(tail)
 
