@@ -167,7 +167,7 @@ def _no_time(limit: Limit, row: Row, reference: Row) -> str:
     time, target = time_for(limit, row, reference), _target_of(limit, row, reference)
     if time is None:
         how = f"`trtcal compare ... --on {target.removeprefix('@')}` measures it"
-        return f"it was not measured on {target}; {how}" if target else limit.about.lacks
+        return f"no time on {target} is known; {how}" if target else limit.about.lacks
     if time.latency:
         has_value = getattr(time.latency, limit.about.timing) is not None
         where = time.latency.where
