@@ -173,7 +173,7 @@ def test_a_limit_on_a_device_is_held_to_what_was_measured_there(limit, state):
     "limit, change, reason",
     [
         ("latency_p50@nano <= 4", {}, "no time on @nano is known; `trtcal compare ... --on nano`"),
-        ("energy@orin <= 4", {"energies": (None, None)}, "@orin does not report it"),
+        ("energy@orin <= 4", {"energies": (None, None)}, "no energy is known of @orin"),
         ("energy@orin <= -1%", {"energies": (None, 4.0)}, "FP32 was not measured on @orin"),
         ("energy@sm89 <= 4", {}, "an estimate does not give it; measure it on sm89"),
     ],
