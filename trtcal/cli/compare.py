@@ -319,8 +319,8 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
-    if (latency := comparison.rows[0].latency).on:
-        title += f"; times of {latency.where} ({latency.hardware})"
+    if comparison.rows[0].latency.on:
+        title += f"; times of {comparison.rows[0].times[0].gpu}"
     print_table(comparison.rows, columns, title, "-")
     _show_outputs(comparison)
     by_variant = judge_variants(comparison).values()

@@ -155,6 +155,36 @@ def _show(entry: Entry) -> None:
     print_table([*entry.digests.items()], columns)
 
 
+class Devices(HistoryOptions, JsonOptions, example="trtcal history devices --figure speedup"):
+    """Show what was measured last of each model on each device."""
+
+    project: str | None = option("Only runs of this project.")
+    figure: Literal["latency_p50", "latency_p90", "latency_p99", "speedup", "energy"] = option(
+        "Figure to show.", default="latency_p50"
+    )
+
+    def _run(self) -> None:
+        from trtcal.runs.figures import on_devices
+
+        measured = on_devices(self.open().entries(self.project), self.figure)
+        self.present(measured, lambda: _show_devices(measured, self.figure))
+
+
+def _show_devices(measured: Sequence[Document], figure: str) -> None:
+    from trtcal.metrics import metric_of
+
+    models: dict[str, dict[str, str]] = {}
+    for each in measured:
+        cell = f"{each['value']:.4g} (run {each['run']})"
+        models.setdefault(each["model"], {})[each["device"]] = cell
+    columns: dict[str, Any] = {"model": "{0}"}
+    for device in dict.fromkeys(each["device"] for each in measured):
+        columns[device] = lambda row, device=device: row[1].get(device, "-")
+    print_table([*models.items()], columns, metric_of(figure).heading)
+    if not measured:
+        note("note: nothing was measured on a device: `trtcal run --target @NAME` does")
+
+
 class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
     """Show what got better and worse between two runs, and which inputs changed."""
 
@@ -289,4 +319,4 @@ def _alert_document(
     }
 
 
-add_commands(command, Add, List, Show, Diff, Export, Check)
+add_commands(command, Add, List, Show, Devices, Diff, Export, Check)

@@ -378,7 +378,7 @@ def warnings(
     reasons += [
         f"The times on {latency.where} were disturbed: {latency.warnings[0]}."
         for latency in (time.latency for time in row.times)
-        if latency and latency.warnings
+        if latency and latency.is_gpu and latency.warnings
     ]
     shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."

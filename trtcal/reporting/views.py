@@ -30,6 +30,7 @@ MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
 CLASSES = {"SHIP": "ship", "SHIP WITH CARE": "care", "DO NOT SHIP": "stop", "INCONCLUSIVE": "open"}
 GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
+PLACE_SHOWN = 20  # characters of a target at an axis
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
 RAW_TIMES = {COST, *(metric.name for metric in METRICS.values() if metric.of == TIMES)} - {
     "speedup"
@@ -310,10 +311,12 @@ def _across(times: Sequence[View]) -> str:
     if not times:
         return P50
     measured = [time["is_measured"] for time in times]
-    what = P50 if all(time.get("latency") for time in times) else "latency"
+    what = "p50" if all(time.get("latency") for time in times) else "latency"
     estimated = "" if any(measured) else "estimated "
     part = ", in part estimated" if any(measured) and not all(measured) else ""
-    return f"{estimated}{what} on {text.visible(where_of(times[0]))}{part}"
+    return (
+        f"{estimated}{what} on {text.visible(text.shorten(where_of(times[0]), PLACE_SHOWN))}{part}"
+    )
 
 
 def where_of(time: View) -> str:
@@ -333,12 +336,15 @@ def times_of(row: View) -> Sequence[View]:
 
 
 def _targets(rows: Sequence[View]) -> list[View]:
-    """Return the targets that times are known of, and whether whole inferences were measured there."""
-    every = [time for row in rows for time in times_of(row)]
+    """Return the targets that times are known of, as people read them, and what was measured there."""
+    every = (time for row in rows for time in times_of(row))
     return [
-        {"name": name, "is_device": any(time.get("latency") for time in several)}
-        for name in dict.fromkeys(time["target"] for time in every)
-        for several in [[time for time in every if time["target"] == name]]
+        {
+            "name": several[0]["target"],
+            "where": where_of(next((t for t in several if t.get("latency")), several[0])),
+            "latencies": [time["latency"] for time in several if time.get("latency")],
+        }
+        for several in grouped([*every], "target")
     ]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from trtcal.documents import Document, from_fields
 from trtcal.formats import NARROW
 from trtcal.metrics import COST, COUNTED, METRICS, OUTPUTS, TIMES, Metric
 from trtcal.quantization.coverage import Coverage
+
+if TYPE_CHECKING:
+    from trtcal.runs.history import Entry
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""
@@ -82,6 +86,24 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
             yield (name, "findings"), float(sum(kinds.values()))
             for figure, kind in COUNTED.items():
                 yield (name, figure), float(kinds.get(kind, 0))
+
+
+def on_devices(entries: Iterable[Entry], metric: str) -> list[Document]:
+    """Return the last measurement of each model on each device, of runs in the order of their numbers.
+
+    `model` is the project and the variant.
+    """
+    last = {
+        (entry.name, variant, device): {"run": entry.number, "value": value}
+        for entry in entries
+        for (variant, figure), value in entry.figures.items()
+        for name, _, device in [figure.partition("@")]
+        if device and name == metric
+    }
+    return [
+        {"model": f"{project}: {variant}", "device": f"@{device}", **known}
+        for (project, variant, device), known in last.items()
+    ]
 
 
 def digests_of_run(report: Document) -> dict[str, str]:

@@ -265,13 +265,17 @@ class History:
             return {run: read(parse_json(meter)) for run, meter in rows}
 
     def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
-        """Return figures of a name's runs from number `first` to `last`, by variant and figure."""
+        """Return figures of a name's runs from number `first` to `last`, by variant and figure.
+
+        Those measured on devices (`figure@device`) are among them.
+        """
         columns: Columns = defaultdict(lambda: ([], []))
         with self._open() as connection:
             rows = connection.execute(
                 "SELECT f.variant, figure, run, value FROM runs CROSS JOIN figures AS f ON run = id "
                 "WHERE name = ? AND id BETWEEN ? AND ? AND "
-                "figure IN (SELECT value FROM json_each(?)) ORDER BY id",
+                "substr(figure, 1, instr(figure || '@', '@') - 1) IN "
+                "(SELECT value FROM json_each(?)) ORDER BY id",
                 [name, first, last, json.dumps(list(figures))],
             )
             for variant, figure, run, value in rows:

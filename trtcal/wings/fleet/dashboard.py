@@ -37,7 +37,6 @@ RUNS_SHOWN = 500
 EVENTS_SHOWN = 30
 CHANGES_SHOWN = 24  # of an event
 SPARK_RUNS, SPARK_WIDTH, SPARK_HEIGHT = 60, 120.0, 24.0
-TITLES = {name: METRICS[name].heading for name in WATCHED}
 MAIN = tuple(name for name in WATCHED if METRICS[name].of == OUTPUTS)
 """What says how good a variant is: the first of these that it has."""
 
@@ -125,7 +124,8 @@ def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
     changes = changes_of(entries, every)
     events = events_of(changes)
     moving = {series.figure for series in every if min(series.values) < max(series.values)}
-    figures = [figure for figure in TITLES if figure in moving]
+    titles = {series.figure: metric_of(series.figure).heading for series in every}
+    figures = [figure for figure in titles if figure in moving]
     charts = [_chart(figure, every, changes, entries) for figure in figures]
     main = _main(entries[-1], every)
     return {
@@ -139,8 +139,8 @@ def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
         "charts": charts,
         "data": embedded({"runs": [entry.number for entry in entries], "charts": charts}),
         "steady": [
-            (TITLES[figure], [(series.variant, series.values[-1]) for series in own[:STEADY_SHOWN]])
-            for figure in TITLES
+            (title, [(series.variant, series.values[-1]) for series in own[:STEADY_SHOWN]])
+            for figure, title in titles.items()
             if figure not in moving
             and (own := [series for series in every if series.figure == figure])
         ],
@@ -196,7 +196,7 @@ def _chart(
             {"variant": visible(series.variant), "points": points, "last": series.values[-1]}
         )
     return {
-        "title": TITLES[figure],
+        "title": metric_of(figure).heading,
         "lines": lines,
         "more": len(own) - len(lines),
         "marks": sorted({change.run for change in changes if change.figure == figure}),
@@ -247,7 +247,7 @@ def _environment() -> jinja2.Environment:
     }
     environment.globals |= {
         "generator": GENERATOR,
-        "titles": TITLES,
+        "titles": {name: METRICS[name].heading for name in MAIN},
         "changes_shown": CHANGES_SHOWN,
     }
     return environment

@@ -164,7 +164,13 @@ def read_series(history: History, entries: Sequence[Entry]) -> tuple[Series, ...
         Series(variant, figure, tuple(map(places.__getitem__, runs)), tuple(values))
         for (variant, figure), (runs, values) in columns.items()
     ]
-    return tuple(sorted(every, key=lambda series: (WATCHED.index(series.figure), series.variant)))
+    return tuple(sorted(every, key=_place))
+
+
+def _place(series: Series) -> tuple[int, str, str]:
+    """Return what sorts series by figure, on devices after here, then by variant."""
+    metric = series.figure.partition("@")[0]
+    return WATCHED.index(metric), series.figure, series.variant
 
 
 def changes_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Change, ...]:
