@@ -88,6 +88,8 @@ class Engine:
         value = piece.value
         if isinstance(value, nsight.Kernels):
             self.log = self.log.joined(tools.Log(gpu=value.gpu))
+            if value.outside_ms:
+                self.warnings.append(f"kernels of no layer took {value.outside_ms:.3g} ms")
             value = value.profile
         if len([file for file in self.files if file["kind"] == piece.kind]) > 1:
             raise InputError(f"{piece.name} is a second file of {name}", "give one of them")
