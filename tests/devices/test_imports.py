@@ -111,6 +111,8 @@ def test_a_measurement_is_in_chart_layers_and_names_the_first_differing_tensor(
     low, high = own["interval_ms"]
     assert low <= own["ms"] <= high < low + 0.002
     assert estimates[0]["is_measured"]
+    least, most = imported(document, "digits")["interval_ms"]
+    assert (estimates[0]["low"], estimates[0]["high"]) == (least / high, most / low)
     assert 2.4 < estimates[0]["low"] <= estimates[0]["ratio"] <= estimates[0]["high"] < 2.6
     page = render(document)
     assert "p50 on sm86 (ms)" in page
