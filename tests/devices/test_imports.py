@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +29,10 @@ from tests.fixtures.trtexec import (
     times_json,
 )
 from trtcal.errors import InputError
+from trtcal.evaluate.comparison import Comparison
+from trtcal.evaluate.target_times import TargetTime
 from trtcal.reporting.document import assemble
+from trtcal.reporting.measured import Measured, with_measured
 from trtcal.reporting.render import render
 
 VERSIONS = ("8.6.1", "10.8.0", "11.1.0")
@@ -365,3 +369,17 @@ def test_report_needs_the_folder_of_a_run(run, place, capsys):
     assert imported(document)["ms"] == FAST
     words = ("report", place / "report.json", f"--measured={place / 'int8.log'}")
     assert "folder" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[1:]])
+def test_measured_times_go_before_estimates_where_all_variants_have_them(run, names):
+    common = {"kernels": 3, "unknown": 0, "compiler": "TensorRT", "too_small": False, "batch": 1}
+    ends = {"ms": 1.0, "low_ms": 0.9, "high_ms": 1.1}
+    estimate = TargetTime(**common, **ends, gpu="RTX 4090", target="sm89")
+    time = TargetTime(**common, **ends, gpu=GPU, target="@orin", is_measured=True)
+    comparison = Comparison.read(run / "comparison.json")
+    rows = tuple(replace(row, times=(estimate,)) for row in comparison.rows)
+    measured = [Measured(name, None, time, {}) for name in names]
+    result = with_measured(replace(comparison, rows=rows), measured)
+    expected = [time, estimate] if names == NAMES else [estimate, time]
+    assert [*result.rows[1].times] == expected
