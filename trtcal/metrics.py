@@ -191,8 +191,7 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             "energy", "energy of an inference", "mJ", of=TIMES, timing="energy_mj",
-            is_tested=False, is_watched=True, lacks="no device that reports energy measured it",
-            aliases=("power",),
+            is_tested=False, is_watched=True, aliases=("power",),
         ),
         Metric(COST, "cost of a million inferences", of=COSTS, is_watched=True),
         Metric("size_bytes", "file size", "bytes", of=FILES),

@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.fixtures.commands import refused, succeed
 from tests.fixtures.fails import fails
 from tests.fixtures.measured import FAULT, FAULTY, NAMES, run_once
+from tests.fixtures.nsight import LAYERS, write_nsight
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.tables import each
 from tests.fixtures.trtexec_program import (
@@ -27,7 +29,10 @@ from tests.fixtures.trtexec_program import (
     times_json,
 )
 from trtcal.errors import InputError
+from trtcal.evaluate.comparison import Comparison
+from trtcal.evaluate.target_times import TargetTime
 from trtcal.reporting.document import assemble
+from trtcal.reporting.measured import Measured, with_measured
 from trtcal.reporting.render import render
 
 VERSIONS = ("8.6.1", "10.8.0", "11.1.0")
@@ -110,6 +115,8 @@ def test_a_measurement_is_in_chart_layers_and_names_the_first_differing_tensor(
     low, high = own["interval_ms"]
     assert low <= own["ms"] <= high < low + 0.002
     assert estimates[0]["is_measured"]
+    least, most = imported(document, "digits")["interval_ms"]
+    assert (estimates[0]["low"], estimates[0]["high"]) == (least / high, most / low)
     assert 2.4 < estimates[0]["low"] <= estimates[0]["ratio"] <= estimates[0]["high"] < 2.6
     page = render(document)
     assert "p50 on sm86 (ms)" in page
@@ -249,59 +256,6 @@ def test_a_profile_of_another_engine_is_refused(run, place):
 
 # --- Nsight Systems
 
-TABLES = """
-CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
-CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER,
-    textId INTEGER, domainId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
-    correlationId INTEGER, nameId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
-    correlationId INTEGER, globalPid INTEGER, shortName INTEGER);
-CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT);
-"""
-PROCESS = 7 << 24
-LAYERS = {"stem/conv": (3000, 1000), "head/gemm": (2000,)}
-"""Layer -> what its kernels take, in nanoseconds."""
-
-
-def write_nsight(path, inferences=3, graph=False):
-    """Write an export: each inference is a range with one inside for each layer, which launch."""
-    base = sqlite3.connect(path)
-    base.executescript(TABLES)
-    base.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, ?)", (GPU,))
-    names = dict(enumerate(["ExecutionContext::enqueueV3", *LAYERS]))
-    base.executemany("INSERT INTO StringIds VALUES (?, ?)", names.items())
-    ids = {name: number for number, name in names.items()}
-    thread, moment, launch = PROCESS + 42, 0, 0
-
-    def push(start, end, name):
-        row = (start, end, 59, None, thread, ids[name], 1)
-        base.execute("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-
-    for _ in range(inferences):
-        begun = moment
-        for name, kernels in LAYERS.items():
-            opened = moment = moment + 10
-            for duration in kernels:
-                moment, launch = moment + 10, launch + 1
-                row = (moment, moment + 5, thread, launch, 0)
-                base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?)", row)
-                row = (moment, moment + duration, 0, launch, PROCESS, 0)
-                base.execute(
-                    "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row
-                )
-            moment += 10
-            if not graph:
-                push(opened, moment, name)
-        moment += 10
-        push(begun, moment, "ExecutionContext::enqueueV3")
-    # another process launches with the same number
-    row = (15, 20, (9 << 24) + 42, 1, 0)
-    base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?)", row)
-    base.commit()
-    base.close()
-    return path
-
 
 def test_kernels_of_nsight_are_the_times_of_the_layers(run, place):
     document = report(run, write_nsight(place / "int8.sqlite"))
@@ -415,3 +369,17 @@ def test_report_needs_the_folder_of_a_run(run, place, capsys):
     assert imported(document)["ms"] == FAST
     words = ("report", place / "report.json", f"--measured={place / 'int8.log'}")
     assert "folder" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[1:]])
+def test_measured_times_go_before_estimates_where_all_variants_have_them(run, names):
+    common = {"kernels": 3, "unknown": 0, "compiler": "TensorRT", "too_small": False, "batch": 1}
+    ends = {"ms": 1.0, "low_ms": 0.9, "high_ms": 1.1}
+    estimate = TargetTime(**common, **ends, gpu="RTX 4090", target="sm89")
+    time = TargetTime(**common, **ends, gpu=GPU, target="@orin", is_measured=True)
+    comparison = Comparison.read(run / "comparison.json")
+    rows = tuple(replace(row, times=(estimate,)) for row in comparison.rows)
+    measured = [Measured(name, None, time, {}) for name in names]
+    result = with_measured(replace(comparison, rows=rows), measured)
+    expected = [time, estimate] if names == NAMES else [estimate, time]
+    assert [*result.rows[1].times] == expected

@@ -201,7 +201,7 @@ DIGESTS, MANIFEST, INPUT = "./digests.txt", "./measure.json", "./inputs/0.bin"
 HOSTILE = {
     "a path out": lambda own: {"../../evil.sh": b"echo"},
     "an absolute path": lambda own: {"/root/evil": b"x"},
-    "a link": lambda own: {"0/times-1.json": link("0/times-1.json", "/etc/passwd")},
+    "a link": lambda own: {"./0/times-1.json": link("./0/times-1.json", "/etc/passwd")},
     "an unknown member": lambda own: {"0/engine.plan": b"x"},
     "a variant too many": lambda own: {"./7/times-1.json": own["./1/times-1.json"]},
     "a member twice": lambda own: {"0/times-1.json": own["./0/times-1.json"]},

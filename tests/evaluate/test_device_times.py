@@ -11,6 +11,7 @@ from tests.fixtures.quantized import calibrated
 from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, row
 from trtcal.errors import InputError
+from trtcal.evaluate import latency
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare, warnings
 from trtcal.evaluate.latency import ROUNDS, Latency
 from trtcal.evaluate.target_times import TargetTime, of_latency, speed_of
@@ -116,20 +117,23 @@ def test_a_throughput_is_that_of_the_device(scene):
     assert [rate.batch for rate in result.rows[1].latency.throughput] == [1, 4]
 
 
-def test_rounds_are_added_until_the_interval_is_as_narrow_as_asked(scene):
+def test_rounds_are_added_until_the_interval_is_as_narrow_as_asked(scene, monkeypatch):
+    monkeypatch.setattr(latency, "MOST_ROUNDS", 24)
     reference, variant, data = (on_device(scene[0]), on_device(scene[1]), scene[2])
     wide = compare(reference, [variant], data, (), CompareSettings(rounds=12, width=1e9))
     assert wide.rows[0].latency.runs == 12
+    narrow = compare(reference, [variant], data, (), CompareSettings(rounds=12, width=1e-9))
+    assert narrow.rows[0].latency.runs == 48
 
 
-def timed_rows(energies=(10.0, 5.0), **latency):
+def timed_rows(energies=(10.0, 5.0), **changes):
     """Return a reference of 4 ms and a variant of 2 ms on @orin, of which an estimate is for sm89."""
     about = {"on": "@orin", "hardware": ORIN["hardware"], "is_gpu": True}
     times = []
     for ms, speedup, energy in zip((4.0, 2.0), (1.0, 2.0), energies, strict=True):
         ends = (speedup, speedup) if speedup == 1 else (1.8, 2.2)
         known = Latency(8, 60, ms, 3.0, 3.5, (0.9 * ms, 1.1 * ms), speedup, ends, **about)
-        times.append(of_latency(replace(known, energy_mj=energy, **latency)))
+        times.append(of_latency(replace(known, energy_mj=energy, **changes)))
     estimate = TargetTime(5.0, 3.0, 9.0, 9, 0, "L4", "TensorRT", False, target="sm89", batch=8)
     fp32, int8 = row("fp32", accuracy(0, 0)), row("int8", accuracy(1, 1))
     return replace(fp32, times=(times[0], estimate)), replace(int8, times=(times[1], estimate))
@@ -168,8 +172,8 @@ def test_a_limit_on_a_device_is_held_to_what_was_measured_there(limit, state):
 @each(
     "limit, change, reason",
     [
-        ("latency_p50@nano <= 4", {}, "not measured on @nano; `trtcal compare ... --on nano`"),
-        ("energy@orin <= 4", {"energies": (None, None)}, "@orin does not report it"),
+        ("latency_p50@nano <= 4", {}, "no time on @nano is known; `trtcal compare ... --on nano`"),
+        ("energy@orin <= 4", {"energies": (None, None)}, "no energy is known of @orin"),
         ("energy@orin <= -1%", {"energies": (None, 4.0)}, "FP32 was not measured on @orin"),
         ("energy@sm89 <= 4", {}, "an estimate does not give it; measure it on sm89"),
     ],
@@ -199,3 +203,4 @@ def test_the_interval_of_several_variants_is_wider_on_a_device_than_alone():
     (alone,), (beside,) = (judge_row(limits, int8, fp32, level) for level in (0.95, 0.99))
     assert alone.figure.low == pytest.approx(1.8)
     assert beside.figure.low < 1.75
+    assert beside.figure.level == 0.99

@@ -319,6 +319,16 @@ settings: chain/settings.json | json |  | placed=chain/{} CHAINS
 graphs: chain/graphs.npz | npz |  | placed=chain/{} CHAINS
  trace diff other-chain chain -q
  trace diff chain other-chain --json
+trtexec: measured/times.json measured/output.json measured/trtexec.log | text | RUN_FILES
+ report run --measured digits={} WRITE.html
+debug tensor: data.npy | npy | RUN_FILES
+ report run --measured digits={} WRITE.html
+results: measured/results.json | json | RUN_FILES
+ report run --measured digits={} WRITE.html
+Nsight: measured/kernels.sqlite | bytes | RUN_FILES
+ report run --measured digits={} WRITE.html
+measure: measured/measured.tar | bytes | RUN_FILES
+ report run --measured {} WRITE.html
 prices: prices.toml | toml | RUN_FILES
  report run --prices {} WRITE.html
 """

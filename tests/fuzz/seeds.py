@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import sqlite3
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -21,12 +22,15 @@ from PIL import Image
 
 from tests.evidence.layers.engines import inspected, int8_residual, profiled
 from tests.fixtures.networks import rng, weight
+from tests.fixtures.nsight import write_nsight
+from tests.fixtures.trtexec import log_text, output_json, times_json
 from tests.reporting.samples import build, comparison, improvement, write_improvement, write_run
 from tests.runs.runs import report
 from trtcal.calibration.accumulator import Checkpoint
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.data.dataset import Array
+from trtcal.documents import seal
 from trtcal.evidence.log.recognition import RULES
 from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
@@ -170,6 +174,7 @@ def write_seeds(folder: Path) -> None:
     _write_arrays(folder)
     _write_images(folder)
     _write_others(folder)
+    _write_measured(folder)
     _write_tables(folder)
     _write_logs(folder)
     _write_chains(folder)
@@ -264,6 +269,33 @@ def _write_others(folder: Path) -> None:
     (folder / "report.json").write_bytes((ROOT / "reports" / "digits.json").read_bytes())
 
 
+def _write_measured(folder: Path) -> None:
+    place, logits = folder / "measured", np.linspace(0, 1, 20, dtype=np.float32).reshape(2, 10)
+    place.mkdir()
+    (place / "times.json").write_text(times_json("10.8.0", [1.0, 1.01, 0.99]))
+    (place / "output.json").write_text(output_json({"logits": logits}))
+    (place / "trtexec.log").write_text(log_text("8.6.1", 1.5))
+    write_nsight(place / "kernels.sqlite")
+    array = {"array": _base64(logits), "polygraphy_class": "ndarray"}
+    runs = {"lst": [["trt", [{"outputs": {"logits": array}}]]], "polygraphy_class": "RunResults"}
+    (place / "results.json").write_text(json.dumps(runs))
+    variant = {"name": "digits", "model": "sha256:fp32", "kind": "", "files": {}}
+    manifest = seal({"kind": "measure", "variants": [variant], "inputs": []})
+    own = {"measure.json": json.dumps(manifest).encode(), "digests.txt": b""}
+    own["0/times-1.json"] = (place / "times.json").read_bytes()
+    with tarfile.open(place / "measured.tar", "w") as archive:
+        for name, content in own.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def _base64(array: Array) -> str:
+    file = io.BytesIO()
+    np.save(file, array)
+    return base64.b64encode(file.getvalue()).decode()
+
+
 def _write_tables(folder: Path) -> None:
     history = History(folder / "history.sqlite")
     for number in range(3):
@@ -284,10 +316,7 @@ def _write_logs(folder: Path) -> None:
 
 def _write_polygraphy(path: Path, feed: dict[str, Array]) -> None:
     def packed(array: Array) -> dict[str, str]:
-        file = io.BytesIO()
-        np.save(file, array)
-        text = base64.b64encode(file.getvalue()).decode()
-        return {"array": text, "polygraphy_class": "ndarray"}
+        return {"array": _base64(array), "polygraphy_class": "ndarray"}
 
     path.write_text(json.dumps([{name: packed(array) for name, array in feed.items()}] * 2))
 

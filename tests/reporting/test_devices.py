@@ -10,7 +10,8 @@ from tests.fixtures.schema import schema_errors
 from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, build, comparison, latency, row, write_run
 from tests.reporting.test_estimates import estimated
-from trtcal.evaluate.target_times import of_latency
+from tests.reporting.test_estimates import measured as layers_timed
+from trtcal.evaluate.target_times import best_known, of_latency
 from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE
 from trtcal.reporting.advice import next_step
 from trtcal.reporting.document import assemble
@@ -140,6 +141,15 @@ def test_the_first_target_that_all_variants_have_decides_which_is_the_fastest():
     fast = replace(other, times=(replace(found.rows[1].times[0], ms=0.9), estimated(8.0)))
     assert judge(replace(both, rows=(*found.rows, fast))).variant == "other"
     assert judge(both).variant == "int8"  # the other was not measured on the first target
+    slow = replace(other, times=(estimated(5.0),))
+    there = replace(measured("speedup@sm89 >= 0.1"), rows=(*found.rows, slow))
+    assert judge(there).variant == "int8"  # by the target that both have
+
+
+def test_whole_inferences_come_before_the_layers_of_the_same_engine():
+    whole = measured().rows[1].times[0]
+    profiled = layers_timed("int8", 0.3, target="@orin", gpu="NVIDIA Orin")
+    assert best_known([whole], [profiled]) == (whole,)
 
 
 def test_the_time_of_this_cpu_is_not_shown_where_only_a_gpu_is_the_target(tmp_path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import doubted, of_ratio, sqnr_interval
 from trtcal.evaluate.overflow import judge_findings
-from trtcal.evaluate.target_times import TargetTime, speed_of
+from trtcal.evaluate.target_times import TargetTime, of_latency, speed_of
 from trtcal.evaluate.tasks import SUGGESTED, as_suggestions, default_limits, unlimited
 from trtcal.limits import (
     BROKEN,
@@ -167,11 +167,12 @@ def _no_time(limit: Limit, row: Row, reference: Row) -> str:
     time, target = time_for(limit, row, reference), _target_of(limit, row, reference)
     if time is None:
         how = f"`trtcal compare ... --on {target.removeprefix('@')}` measures it"
-        return f"it was not measured on {target}; {how}" if target else limit.about.lacks
+        return f"no time on {target} is known; {how}"
     if time.latency:
         has_value = getattr(time.latency, limit.about.timing) is not None
-        where = time.latency.where
-        return f"FP32 was not measured on {where}" if has_value else f"{where} does not report it"
+        return (
+            f"{'FP32 was not measured on' if has_value else 'no energy is known of'} {time.where}"
+        )
     small = f"{time.kernels} kernels are too small to estimate, launch time decides"
     what = "a measurement" if time.is_measured else "an estimate"
     what = small if time.too_small else f"{what} does not give it"
@@ -194,35 +195,37 @@ def _of_outputs(limit: Limit, row: Row, reference: Row, level: float) -> Interva
 def _of_times(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
     """Return a time, energy or the speed-up: measured on a device or here, else estimated.
 
-    Here only the speed-up has an interval.
+    Of the times of this machine only the speed-up has an interval.
     """
-    time = time_for(limit, row, reference)
-    if time is None and _target_of(limit, row, reference):
+    time, other = (time_for(limit, each, reference) for each in (row, reference))
+    is_ratio = limit.metric == "speedup" or (limit.metric == "latency_p50" and limit.is_relative)
+    if time is None or (other is None and (is_ratio or limit.is_change)):
         return None
-    other = next((each for each in reference.times if time and each.target == time.target), None)
-    if time and not time.latency:
-        return _estimated(limit, time, other, reference.name)
-    here = time.latency if time and time.latency else row.latency
-    base = (other and other.latency) if time else reference.latency
-    if base is None and (limit.metric == "speedup" or limit.is_change):
+    latency, base = time.latency, other and other.latency
+    if other and is_ratio:
+        speed = speed_of(time, other, reference.name)
+        ends = Interval(speed.ratio, speed.low, speed.high)
+        known = of_ratio(limit, _at_level(ends, level) if latency else ends)
+        return None if speed.is_too_small else known
+    if limit.metric == "latency_p50" and not limit.is_change and not (latency and not latency.on):
+        ends = Interval(time.ms, time.low_ms, time.high_ms)
+        return _at_level(ends, level) if latency else ends
+    value, before = (getattr(each, limit.about.timing, None) for each in (latency, base))
+    if value is None or (before is None and limit.is_change):
         return None
-    if limit.metric == "speedup" or (limit.metric == "latency_p50" and limit.is_relative):
-        return of_ratio(limit, _at_level((here.speedup, *here.speedup_interval), level))
-    if time and limit.metric == "latency_p50" and not limit.is_change:
-        return _at_level((time.ms, time.low_ms, time.high_ms), level)
-    value, before = (getattr(each, limit.about.timing) for each in (here, base or here))
-    is_known = value is not None and (before is not None or not limit.is_change)
-    return _plain(limit, value, before) if is_known else None
+    return _plain(limit, value, before or 0.0)
 
 
 def time_for(limit: Limit, row: Row, reference: Row) -> TargetTime | None:
     """Return the time that a limit is about: on its device, of a GPU's name also the estimate.
 
-    Without a device it is that of the first target. None if there is none.
+    Without a device it is that of the first target, without targets that of this machine. None if
+    there is none.
     """
     target = _target_of(limit, row, reference)
-    names = dict.fromkeys((target, target.removeprefix("@")))
-    return next((time for name in names for time in row.times if time.target == name), None)
+    names = (target, target.removeprefix("@"))
+    known = {time.target: time for time in row.times} if target else {"": of_latency(row.latency)}
+    return next(filter(None, map(known.get, names)), None)
 
 
 def _target_of(limit: Limit, row: Row, reference: Row) -> str:
@@ -230,24 +233,11 @@ def _target_of(limit: Limit, row: Row, reference: Row) -> str:
     return limit.device or (first.target if first else "")
 
 
-def _at_level(ends: tuple[float, float, float], level: float) -> Interval:
-    """Return a positive figure and its 95 % interval at another level, as if its log were normal."""
-    logs = Interval(*(math.log(max(end, 1e-9)) for end in ends)).at_level(level)
-    return Interval(*map(math.exp, (logs.value, logs.low, logs.high)))
-
-
-def _estimated(
-    limit: Limit, time: TargetTime, other: TargetTime | None, reference: str
-) -> Interval | None:
-    """Return a time or the speed-up on a target; None where it has no estimate."""
-    if limit.metric == "latency_p50" and not limit.is_change:
-        return Interval(time.ms, time.low_ms, time.high_ms)
-    if other is None or limit.metric not in ("speedup", "latency_p50"):
-        return None
-    speed = speed_of(time, other, reference)
-    if speed.is_too_small or (limit.metric == "latency_p50" and not limit.is_relative):
-        return None
-    return of_ratio(limit, Interval(speed.ratio, speed.low, speed.high))
+def _at_level(ends: Interval, level: float) -> Interval:
+    """Return a positive figure with its 95 % interval at another level, as if its log were normal."""
+    logs = (math.log(max(end, 1e-9)) for end in (ends.value, ends.low, ends.high))
+    widened = Interval(*logs).at_level(level)
+    return Interval(*map(math.exp, (widened.value, widened.low, widened.high)))
 
 
 def _of_file(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

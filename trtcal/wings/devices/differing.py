@@ -23,7 +23,7 @@ from onnx import numpy_helper
 from trtcal.backends.sessions import Array
 from trtcal.backends.taps import Inside
 from trtcal.documents import Document
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, some
 from trtcal.evaluate.layerwise import find_sites
 from trtcal.model import Model, TensorSpec
 from trtcal.model.tensors import producers_of
@@ -54,7 +54,7 @@ def first_difference(
     known = [name for name in producers if name in names.values()]
     if not known:
         hint = "give the outputs or debug tensors of an engine of this variant"
-        raise InputError(f"{model.name} has no tensor of those measured: {_some(own)}", hint)
+        raise InputError(f"{model.name} has no tensor of those measured: {some(list(own))}", hint)
     simulated, moved = (
         _run(proto, known, feeds, model) for proto in (model.proto, _moved(model.proto))
     )
@@ -96,10 +96,6 @@ def sentence_of(difference: Document) -> str:
         f"{difference['tensor']!r} of {difference['node']}, which {size}, where rounding allows "
         f"{difference['allowed']:.3g}"
     )
-
-
-def _some(own: Mapping[str, object]) -> str:
-    return ", ".join(list(own)[:3]) + ", ..." * (len(own) > 3)
 
 
 def _run(
@@ -194,7 +190,7 @@ def shaped(data: bytes, spec: TensorSpec, file: Path) -> Array:
     open_sizes = len(spec.shape) - len(fixed)
     if rest or not count or open_sizes > 1 or (not open_sizes and count != 1):
         raise InputError(
-            f"{file} has {len(data)} bytes, which is no {spec}", "give the file of --loadInputs"
+            f"{file} has {len(data)} bytes and not those of {spec}", "give the file of --loadInputs"
         )
     shape = [size if isinstance(size, int) else count for size in spec.shape]
     return np.frombuffer(data, dtype).reshape(shape)

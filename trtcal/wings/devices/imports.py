@@ -88,6 +88,8 @@ class Engine:
         value = piece.value
         if isinstance(value, nsight.Kernels):
             self.log = self.log.joined(tools.Log(gpu=value.gpu))
+            if value.outside_ms:
+                self.warnings.append(f"kernels of no layer took {value.outside_ms:.3g} ms")
             value = value.profile
         if len([file for file in self.files if file["kind"] == piece.kind]) > 1:
             raise InputError(f"{piece.name} is a second file of {name}", "give one of them")
@@ -164,7 +166,7 @@ class _Gathered:
         name, at, device = head.partition("@")
         if name not in (*self.names, *self.inputs, *([""] if at else [])):
             raise InputError(
-                f"--measured {text}: {name!r} is no variant and no input", HINT + self.shown
+                f"--measured {text}: {name!r} is neither a variant nor an input", HINT + self.shown
             )
         return name or None, f"@{device}" if device else "", Path(tail)
 

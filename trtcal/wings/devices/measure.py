@@ -40,7 +40,7 @@ from trtcal.quantization.qdq import fp16_tensors
 from trtcal.wings.devices.packing import pack
 from trtcal.wings.devices.tools import INPUTS, Piece, read_piece
 
-KIND = "measure"
+PURPOSE = "measure"
 FOLDER, SCRIPT, SETTINGS = "measure", "measure.sh", "settings.sh"
 MANIFEST, DIGESTS, WORKER = "measure.json", "digests.txt", "worker.pyz"
 SPANS = ("min", "opt", "max")
@@ -79,7 +79,7 @@ def make_archive(
     few = min(SAMPLES, len(data), batch)
     feeds = next(data.batches(batch_for(reference, few)))
     manifest: Document = {
-        "kind": KIND,
+        "kind": PURPOSE,
         "schema_version": 1,
         "trtcal": __version__,
         "batch": fixed_batch(reference) or batch,
@@ -214,7 +214,7 @@ def read_result(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str | None, P
         if match is None or (match["log"] and not match["log"].startswith("times")) or not content:
             continue
         if (variant := variants.get(match[1])) is None:
-            raise InputError(f"{path}: {name} is of no variant", AGAIN)
+            raise InputError(f"{path}: {name} belongs to none of its variants", AGAIN)
         place = path / name  # which is no file: only its name counts
         kind, value = read_piece(place, content)
         yield variant, Piece(f"{path.name}/{name}", digest_bytes(content), kind, value)
@@ -250,8 +250,8 @@ def _members(path: Path) -> dict[str, bytes]:
 
 def _manifest(path: Path, members: Mapping[str, bytes]) -> Document:
     document: Document = parse_json(members[MANIFEST])
-    if document["kind"] != KIND or document["digest"] != digest_document(document):
-        raise InputError(f"{path} is no result of measure.sh, or was changed", AGAIN)
+    if document["kind"] != PURPOSE or document["digest"] != digest_document(document):
+        raise InputError(f"{path} is not a result of measure.sh, or was changed", AGAIN)
     return document
 
 
@@ -281,5 +281,5 @@ def _input(path: Path, each: Document, members: Mapping[str, bytes]) -> Any:
         raise InputError(f"{path}: {each['file']} is not as it was packed", AGAIN)
     dtype = np.dtype(str(each["type"]))
     if dtype.hasobject:
-        raise InputError(f"{path}: {each['file']} is of no numeric type", AGAIN)
+        raise InputError(f"{path}: {each['file']} does not have a numeric type", AGAIN)
     return np.frombuffer(content, dtype).reshape([int(size) for size in each["shape"]])

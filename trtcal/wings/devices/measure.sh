@@ -83,7 +83,7 @@ look_inside() {
         --iterations=1 --duration=0 --exportOutput="results/$number/output.json"
 }
 
-debug() { # tensors inside: TensorRT 10.8 and later
+debug() { # tensors inside: TensorRT 10.12 and later
     has --saveAllDebugTensors || return 0
     place=results/$number/debug
     mkdir -p "$place"

@@ -26,12 +26,11 @@ from trtcal.evidence.layers.inspector import LayerTime, Profile
 MAGIC = b"SQLite format 3\0"
 MOST_BYTES, MOST_ROWS = 1 << 32, 5_000_000
 INFERENCE = "ExecutionContext::enqueue"
-PUSH_POP = 59
-PROCESS = 1 << 24  # below it a thread's number stands in an id, above it the process
 HINT = (
     "profile with `nsys profile --trace=cuda,nvtx trtexec ... --noCudaGraph --iterations=100`, then "
     "`nsys export --type=sqlite`"
 )
+# In an id, the process is above the 24 bits of the thread; 59 is the type of a range on one thread.
 LAUNCHES = """
     SELECT runtime.start, runtime.globalTid, kernel.end - kernel.start
     FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS runtime
@@ -54,12 +53,11 @@ READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sq
 class Kernels:
     """The mean time of each layer's kernels, in the order of their first launch.
 
-    `inferences` were profiled; `outside_ms` is what kernels of no layer took of one of them. `gpu` is
-    the name of the GPU, None where the file does not tell.
+    `outside_ms` is what kernels of no layer took of one inference. `gpu` is the name of the GPU, None
+    where the file does not tell.
     """
 
     profile: Profile
-    inferences: int
     outside_ms: float
     gpu: str | None
 
@@ -114,7 +112,7 @@ def _kernels(base: sqlite3.Connection, path: Path) -> Kernels:
         raise InputError(f"{path} has no kernel inside a layer of TensorRT", HINT)
     share = 1e-6 / len(inferences)  # of a nanosecond, in milliseconds of one inference
     times = tuple(LayerTime(name, share * total) for name, total in totals.items())
-    return Kernels(Profile(times), len(inferences), share * outside, _gpu(base))
+    return Kernels(Profile(times), share * outside, _gpu(base))
 
 
 def _placed(

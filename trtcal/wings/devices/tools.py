@@ -91,7 +91,7 @@ def read_piece(file: Path, data: bytes) -> tuple[str, Any]:
         return LOG, read_log(file, data)
     if file.suffix in (".raw", ".bin", ".dat"):
         return RAW, {file.name: data}
-    raise InputError(f"{file} is of no kind that trtcal knows", KINDS_HINT)
+    raise InputError(f"{file} is not a file that trtcal recognizes", KINDS_HINT)
 
 
 def read_array(name: str, data: bytes) -> Array:
@@ -118,13 +118,13 @@ def read_times(file: Path, data: bytes) -> Array:
         items = parse_json(data, strict=False)[:MOST_TIMES]
         times = np.array([[float(item[name]) for name in names] for item in items])
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise InputError(f"{file} is no list of times: {error}", KINDS_HINT) from error
+        raise InputError(f"{file} is not a list of times: {error}", KINDS_HINT) from error
     if (
         not len(times)
         or not (times[:, :2] > 0).all()
         or not ((times >= 0) & (times < MOST_MS)).all()
     ):
-        raise InputError(f"{file} has no times, or times that are none", "measure again")
+        raise InputError(f"{file} has no times, or negative ones", "measure again")
     return times
 
 
@@ -170,7 +170,7 @@ def read_results(file: Path, data: bytes) -> dict[str, Array]:
             )
         return {str(name): _decoded(file, value) for name, value in own[0][0]["outputs"].items()}
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise InputError(f"{file} is no RunResults of Polygraphy: {error}", KINDS_HINT) from error
+        raise InputError(f"{file} is not RunResults of Polygraphy: {error}", KINDS_HINT) from error
 
 
 def _decoded(file: Path, value: dict[str, Any]) -> Array:

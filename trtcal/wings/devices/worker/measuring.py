@@ -48,10 +48,15 @@ def measure(name: str, place: Path) -> None:
     timing = time_engines(engines, SimpleNamespace(fields={"rounds": ROUNDS}), print)
     about = _about(module, archive, many) + "".join(f"[W] {text}\n" for text in timing["warnings"])
     for number, (engine, folder) in enumerate(zip(engines, folders)):
-        (folder / "times-1.log").write_text(about)
-        (folder / "times-1.json").write_text(json.dumps(_times(timing, number), indent=1))
-        (folder / "output.json").write_text(_outputs(engine.run(few, None)))
+        _write(folder / "times-1.log", about)
+        _write(folder / "times-1.json", json.dumps(_times(timing, number), indent=1))
+        _write(folder / "output.json", _outputs(engine.run(few, None)))
         engine.close()
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
 
 
 def _build(module: Any, archive: dict[str, Any], place: Path, folder: Path) -> str:
