@@ -5,13 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from tests.evaluate.test_device_times import ORIN
-from tests.fixtures.device_sessions import CPU_HARDWARE
+from tests.fixtures.device_sessions import CPU_HARDWARE, ORIN
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.tables import each
-from tests.reporting.samples import accuracy, build, comparison, latency, row, write_run
-from tests.reporting.test_estimates import estimated
-from tests.reporting.test_estimates import measured as layers_timed
+from tests.reporting.samples import (
+    accuracy,
+    build,
+    comparison,
+    estimated,
+    latency,
+    row,
+    write_run,
+)
+from tests.reporting.samples import measured as layers_timed
 from trtcal.cli.compare import show
 from trtcal.evaluate.target_times import best_known, of_latency
 from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE
