@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fixtures.device_sessions import CPU_HARDWARE, on_device
+from tests.fixtures.device_sessions import CPU_HARDWARE, ORIN, on_device
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.quantized import calibrated
@@ -19,14 +19,6 @@ from trtcal.evaluate.variant_limits import judge_row
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import Judgement, parse_limits
 from trtcal.quantization import quantize, write_quantized
-
-ORIN = {
-    "device": "@orin",
-    "hardware": "NVIDIA Orin (sm87), TensorRT 10.3.0",
-    "is_gpu": True,
-    "energy_mj": 7.5,
-    "clocks_mhz": (900.0, 900.0),
-}
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,12 @@ from trtcal.documents import Document, digest_file, seal, write_document
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.comparison import Comparison, Row
 from trtcal.evaluate.latency import Latency
+from trtcal.evaluate.target_times import TargetTime
 from trtcal.evaluate.tasks import TaskRecord
-from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
+from trtcal.evidence.times import TENSORRT
 from trtcal.limits import parse_limits
 from trtcal.ptq.artifact import OPTIMIZATIONS_KIND as OPTIMIZED
 from trtcal.ptq.artifact import optimized_fingerprint
@@ -210,3 +212,18 @@ def write_report(source, output):
     """Write the report on a run folder, or a report's JSON again, as `trtcal report` does."""
     check_page(output)
     return write_page(output, assemble(source) if source.is_dir() else read_report(source), source)
+
+
+def estimated(ms: float, **changes: Any) -> TargetTime:
+    """Return the estimate of a variant on sm89."""
+    ends = (ms, 0.6 * ms, 1.5 * ms)
+    time = TargetTime(*ends, 9, 0, "L4", TENSORRT, too_small=False, target="sm89", batch=8)
+    return replace(time, **changes)
+
+
+def measured(name: str, ms: float | None, **changes: Any) -> Build:
+    """Return a build for sm89 with the time of its one layer."""
+    tensors = (TensorInfo("x", "fp32", (-1, 10)),), (TensorInfo("y", "fp32", (-1, 1)),)
+    layers = (Layer("copy", "kgen", *tensors, time_ms=ms),)
+    model = f"sha256:{name}"
+    return replace(build(name, {}), layers=layers, model=model, backend="tensorrt", **changes)

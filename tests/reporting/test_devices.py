@@ -1,16 +1,24 @@
 """What a device measured, in the verdict, the page, the history and the next step."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from tests.evaluate.test_device_times import ORIN
-from tests.fixtures.device_sessions import CPU_HARDWARE
+from tests.fixtures.device_sessions import CPU_HARDWARE, ORIN
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.tables import each
-from tests.reporting.samples import accuracy, build, comparison, latency, row, write_run
-from tests.reporting.test_estimates import estimated
-from tests.reporting.test_estimates import measured as layers_timed
+from tests.reporting.samples import (
+    accuracy,
+    build,
+    comparison,
+    estimated,
+    latency,
+    row,
+    write_run,
+)
+from tests.reporting.samples import measured as layers_timed
+from trtcal.cli.compare import show
 from trtcal.evaluate.target_times import best_known, of_latency
 from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE
 from trtcal.reporting.advice import next_step
@@ -124,6 +132,21 @@ def test_the_next_step_measures_on_the_device(tmp_path, limit, command):
     assert next_step(document_of(tmp_path, measured(limit))).command == command
 
 
+def test_a_variant_without_an_engine_there_has_no_time_beside_those_of_the_device(tmp_path, capsys):
+    found = measured(device=HERE)
+    alone = replace(row("int8", accuracy(2, 2), latency(0.4321, 5.678)), times=())
+    found = replace(found, rows=(replace(found.rows[0], times=found.rows[0].times[:1]), alone))
+    page = re.sub("<style.*?</style>|<script.*?</script>", "", render(document_of(tmp_path, found)))
+    assert "int8 has no engine there" in page
+    assert "0.432" not in page
+    show(found)
+    table = capsys.readouterr().out
+    assert "times of CPU @here" in table
+    assert "0.432" not in table
+    assert "9" in next(line for line in table.splitlines() if "digits" in line and "98.60" in line)
+    assert figures_of_run(document_of(tmp_path / "b", found))["int8", "latency_p50"] == 0.4321
+
+
 def test_figures_of_a_device_are_recorded_under_its_name(tmp_path):
     document = document_of(tmp_path, measured())
     figures = figures_of_run(document)
@@ -157,7 +180,7 @@ def test_the_time_of_this_cpu_is_not_shown_where_only_a_gpu_is_the_target(tmp_pa
     found = replace(found, machine={"timed_on": "CPU"})
     on_gpu = build("int8", {}, target="sm89")
     page = render(document_of(tmp_path / "gpu", found, on_gpu))
-    assert "The latency on sm89 is not known." in page
+    assert "The latency on sm89 is known of fewer than two variants." in page
     assert "p50, ms" not in page
     on_cpu = build("int8", {}, target="cpu", backend="onnxruntime")
     page = render(document_of(tmp_path / "both", found, on_gpu, on_cpu))

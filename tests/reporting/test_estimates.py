@@ -5,11 +5,19 @@ from dataclasses import replace
 import pytest
 
 from tests.fixtures.tables import each
-from tests.reporting.samples import accuracy, build, comparison, latency, row, write_run
-from trtcal.evaluate.target_times import TargetTime, best_known
+from tests.reporting.samples import (
+    accuracy,
+    build,
+    comparison,
+    estimated,
+    latency,
+    measured,
+    row,
+    write_run,
+)
+from trtcal.evaluate.target_times import best_known
 from trtcal.evaluate.variant_limits import judge_row, judge_variants
-from trtcal.evidence.layers.layer import Layer, TensorInfo
-from trtcal.evidence.times import TENSORRT, TENSORRT_RTX
+from trtcal.evidence.times import TENSORRT_RTX
 from trtcal.limits import INCONCLUSIVE, parse_limits
 from trtcal.reporting.advice import next_step
 from trtcal.reporting.document import assemble
@@ -17,21 +25,6 @@ from trtcal.reporting.render import render
 from trtcal.reporting.verdict import judge, speeds_of, with_builds
 
 GOOD = accuracy(2, 2)
-
-
-def estimated(ms, **changes):
-    """Return the estimate of a variant on sm89."""
-    ends = (ms, 0.6 * ms, 1.5 * ms)
-    time = TargetTime(*ends, 9, 0, "L4", TENSORRT, too_small=False, target="sm89", batch=8)
-    return replace(time, **changes)
-
-
-def measured(name, ms, **changes):
-    """Return a build for sm89 with the time of its one layer."""
-    tensors = (TensorInfo("x", "fp32", (-1, 10)),), (TensorInfo("y", "fp32", (-1, 1)),)
-    layers = (Layer("copy", "kgen", *tensors, time_ms=ms),)
-    model = f"sha256:{name}"
-    return replace(build(name, {}), layers=layers, model=model, backend="tensorrt", **changes)
 
 
 def compared(fp32, int8, fp16, *limits, of_fp16=None):

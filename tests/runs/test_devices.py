@@ -44,8 +44,8 @@ def test_a_history_is_held_to_a_limit_on_a_device(history, capsys):
     limit = ("--limit", "latency_p50@orin <= +5%", "--against", 1, "--db", history.path)
     assert "no figure for latency_p50@orin" in refused(capsys, "history", "check", *limit)
     history.record(timed(25, "@orin", 1.4))
-    told = refused(capsys, "history", "check", *limit, status=1)
-    assert "latency_p50@orin is +40 %" in told
+    error = refused(capsys, "history", "check", *limit, status=1)
+    assert "latency_p50@orin is +40 %" in error
 
 
 def test_the_last_measurement_of_each_model_on_each_device_is_shown(history, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,13 +38,16 @@ OF_SIMULATION = (
     "SQNR {accuracy.sqnr_db:.1f} dB",
 )
 """Figures of a simulation, of which those are shown that are known."""
-OF_TIMES: Columns = {
+OF_TIMES = {
     "p50 ms": "{latency.p50_ms:.3f}",
-    "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
+    "p99 ms": "{latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
-OF_DEVICES = {"compute ms": "compute_p50_ms", "energy mJ": "energy_mj"}
-"""Figures of a latency that a device may report."""
+OF_DEVICES = {
+    "compute ms": "{latency.compute_p50_ms:.4g}",
+    "energy mJ": "{latency.energy_mj:.4g}",
+}
+"""Figures that a device may report."""
 
 
 def show_details(comparison: Comparison) -> None:
@@ -303,8 +307,7 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     columns: Columns = {
         "variant": "{name}",
         **comparison.columns(),
-        **(OF_TIMES if with_times else {}),
-        **_of_device(comparison),
+        **_of_times(comparison, with_times),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
@@ -317,12 +320,17 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     _say_warnings(comparison, say, with_times)
 
 
-def _of_device(comparison: Comparison) -> Columns:
-    """Return the columns of what the device reports."""
+def _of_times(comparison: Comparison, with_times: bool) -> Columns:
+    """Return the columns of times: of rows timed where the reference was, if asked or of a device."""
+    on = comparison.rows[0].latency.on
+    templates = {**(OF_TIMES if with_times or on else {}), **(OF_DEVICES if on else {})}
+
+    def cell(row: Row, template: str) -> str:
+        return filled(template, row, "-") if row.latency.on == on else "-"
+
+    columns = {name: partial(cell, template=text) for name, text in templates.items()}
     return {
-        heading: f"{{latency.{field}:.4g}}"
-        for heading, field in OF_DEVICES.items()
-        if any(getattr(row.latency, field) for row in comparison.rows)
+        name: column for name, column in columns.items() if {*map(column, comparison.rows)} != {"-"}
     }
 
 

@@ -263,11 +263,8 @@ def measure_on_device(
     width: float | None = None,
 ) -> list[Latency]:
     """Time sessions of one device there, as `measure` does here; the first is the reference."""
-    device, (timing, blocks) = (
-        sessions[0],
-        rounds_on_device(sessions, feeds, (count + 1) // 2, width),
-    )
-    compute = timing.compute_ms
+    timing, blocks = rounds_on_device(sessions, feeds, (count + 1) // 2, width)
+    device, compute = sessions[0], timing.compute_ms
     return [
         replace(
             _summary(block, batch),

@@ -90,9 +90,8 @@ def _more(
         return NextStep(f"Measure the variants on {device}", (*rounds[:-1], "--on", device[1:]))
     on = next((variant["latency"].get("on", "") for variant in variants), "")
     is_timed = on or not any(variant.get("times") for variant in variants)  # no estimate
-    if is_timed and any(
-        limit.limit.about.of == TIMES and limit.state == UNDECIDED for limit in judged
-    ):
+    times = (limit for limit in judged if limit.limit.about.of == TIMES and limit.figure)
+    if is_timed and any(limit.state == UNDECIDED for limit in times):
         rounds = (*rounds[:-1], *(("--on", on[1:]) if on else ()), rounds[-1])
         runs = NARROWER**2 * max(variant["latency"]["runs"] for variant in variants)
         why = f"Measure {runs} rounds on an idle machine: intervals about {NARROWER} times narrower"

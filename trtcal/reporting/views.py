@@ -83,7 +83,6 @@ def shown(document: Document) -> View:
         ],
         "gpu_targets": gpu_targets(document),
         "shows_times": shows_times(document),
-        "where": _place(rows[0]["latency"]) if rows else "",
         "targets": _targets(rows),
         "run_files": advice.run_files(document),
         "next_step": advice.next_step(document),
@@ -134,6 +133,7 @@ def variants(document: Document) -> list[View]:
             **row,
             **measured["variants"][row["name"]],
             "number": index,
+            "where": _place(measured["variants"][row["name"]]["latency"]),
             "is_reference": index == 0,
             "is_chosen": row["name"] == measured["verdict"]["variant"],
             "engines": sizes.get(row["model"], []),
@@ -169,7 +169,7 @@ def gpu_targets(document: Document) -> list[str]:
     measured = document["measured"]
     built = {build["target"] for build in document["builds"] if not is_cpu(build)}
     estimates = measured["verdict"].get("estimates", [])
-    estimated = {speed["target"] for speed in estimates if not speed["gpu"].startswith("CPU")}
+    estimated = {speed["target"] for speed in estimates if not speed["gpu"].startswith("CPU @")}
     return sorted(built) or refused_targets(measured["failed_builds"]) or sorted(estimated)
 
 
@@ -241,6 +241,7 @@ def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
             "cost": (costs["variants"].get(row["name"]) or {}).get(kind),
         }
         for row in rows
+        if row["where"] == rows[0]["where"]
     ]
 
 
@@ -283,9 +284,8 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bo
     """
     measure, unit, key = _chart_measure(rows, agreement)
     target = target_of(rows)
-    known = [
-        (row, time) for row in rows if (time := _time_on(row, target)) or (not target and here)
-    ]
+    is_here = here and not target and not any(row["latency"].get("on") for row in rows)
+    known = [(row, time) for row in rows if (time := _time_on(row, target)) or is_here]
     points = [_point(row, rows[0], key, time) for row, time in known]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
     named = {point.name for point in points}
