@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,6 +79,17 @@ def test_what_disturbs_a_measurement_is_said_once(nvml):
         "the power supply lowered the GPU's clock during the measurement",
         "other programs used the GPU during the measurement",
     ]
+
+
+def test_a_program_that_runs_is_watched(monkeypatch):
+    monkeypatch.setattr(power, "SAMPLE_S", 0)
+    meter, sampled, clocks = Meter(), threading.Event(), iter([300.0, 1500.0, None])
+    monkeypatch.setattr(meter, "throttling", lambda: ["the temperature"])
+    monkeypatch.setattr(meter, "clock_mhz", lambda: next(clocks, None) or sampled.set())
+    with meter.sampling() as seen:
+        assert sampled.wait(60)
+    assert seen[:3] == [300.0, 1500.0, 0.0]
+    assert len(meter.warnings()) == 1
 
 
 class Counter(Meter):

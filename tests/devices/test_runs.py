@@ -15,10 +15,11 @@ from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import BackendError
 from trtcal.evaluate.comparison import Comparison, warnings
+from trtcal.evaluate.on_device import backend_on
 from trtcal.evaluate.search.pipeline import SearchOptions
 from trtcal.evidence.manifest import read_build
 from trtcal.pipeline import run
-from trtcal.wings.devices.backend import DeviceBackend, device_backend
+from trtcal.wings.devices.backend import DeviceBackend
 from trtcal.wings.devices.trials import DeviceTrials
 
 DIGITS = SAMPLES / "digits"
@@ -185,7 +186,7 @@ def searched(here):
     """Return what searches on the device, with time for the plans of the front; and edits its file."""
 
     def search():
-        place = (device_backend("@here"), "@here", here / "search")
+        place = (*backend_on("here"), here / "search")
         device = DeviceTrials(*place, 1.5, itertools.count().__next__)
         settings = SearchOptions(improve="off", device=device)
         result = trtcal.search("net.onnx", "calibration.json", "data.npz", (), settings, "search")

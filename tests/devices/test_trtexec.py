@@ -7,6 +7,7 @@ not that TensorRT does anything with them: nothing of it has run on a GPU yet.
 import json
 import math
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from calibrators.tensorrt_cache import cache_of_ranges
 from tests.fixtures import trtexec
 from tests.fixtures.fails import fails
 from tests.fixtures.local_device import here
+from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import trtexec_command
@@ -293,12 +295,22 @@ def test_a_cuda_graph_is_taken_only_where_it_was_asked_for(device, digits):
         assert "--useCudaGraph" not in without
 
 
+def test_clocks_that_move_are_a_warning(device, monkeypatch):
+    device.install("100300")
+    seen = iter([[300.0, 1500.0], [1000.0, 900.0]])  # in the two calls, of which each begins idle
+    monkeypatch.setattr(Meter, "sampling", lambda self: nullcontext(next(seen)))
+    result = timed(device, 1, "A")
+    assert result["clocks_mhz"] == [1500.0, 1000.0]
+    assert "from 1500 to 1000 MHz" in result["warnings"][0]
+
+
 def test_fewer_runs_than_were_asked_for_are_an_error(device):
     device.install("8601", runs=1)
     with fails(Fault, "trtexec measured 1 runs, not 3"):
         timed(device, 12)
 
 
+@SLOW
 def test_the_worker_builds_runs_and_times_with_it(here, tmp_path, monkeypatch):
     trtexec.install(tmp_path, "100300")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -60,10 +60,8 @@ class Ab(
         model = load_model(self.baseline)
         dataset = self.open_data(model, self.config.evaluation)
         question = Question(self.limits_of(is_tested), self.metric, self.alpha)
-        sources = [
-            (self.baseline, f"A {self.baseline.stem}"),
-            (self.candidate, f"B {self.candidate.stem}"),
-        ]
+        pair = zip("AB", (self.baseline, self.candidate), strict=True)
+        sources = [(path, f"{letter} {path.stem}") for letter, path in pair]
         if self.on:
             baseline, candidate = open_on(self.on, sources, model, dataset, self.trust)
         else:

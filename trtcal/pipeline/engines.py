@@ -36,31 +36,27 @@ class Engines:
     model: Path
 
     @cached_property
-    def devices(self) -> tuple[str, ...]:
-        """The devices that have an engine of the reference."""
+    def references(self) -> dict[str, Variant]:
+        """The engines of the reference, by their devices."""
         targets = filter(is_device, self.config.build.run_targets)
-        return tuple(device for device in targets if self._of(self.model, device))
-
-    def _of(self, path: Path, device: str) -> Path | None:
-        """Return the build of a model for a device, None where it failed."""
-        folder = self.folder / "builds" / f"{path.stem}-{device}"
-        return folder if (folder / MANIFEST).is_file() else None
+        opened = {device: self.open(self.model, device) for device in targets}
+        return {device: engine for device, engine in opened.items() if engine}
 
     def open(self, path: Path, device: str) -> Variant | None:
         """Open a model's engine on a device, None where it has none."""
-        folder = self._of(path, device)
-        return open_engine(folder, path) if folder else None
+        folder = self.folder / "builds" / f"{path.stem}-{device}"
+        return open_engine(folder, path) if (folder / MANIFEST).is_file() else None
 
     def groups(self, variants: Sequence[Path]) -> Iterator[Group]:
         """Yield variants with what they are compared by: an engine on the first device, else ONNX.
 
         The reference is computed here in any case, and timed where its variants are.
         """
-        device = next(iter(self.devices), None)
+        device, reference = next(iter(self.references.items()), (None, None))
         engines = {path: device and self.open(path, device) for path in variants}
         on_device = [engine for engine in engines.values() if engine]
-        if device and on_device and (engine := self.open(self.model, device)):
-            yield timed_as(engine, self.model), on_device, ()
+        if reference and on_device:
+            yield timed_as(reference, self.model), on_device, ()
         rest = [path for path, engine in engines.items() if not engine]
         if rest or not on_device:
             others, crashes = open_candidates(rest)
@@ -70,7 +66,7 @@ class Engines:
     def timed(self, comparison: Comparison, variants: Sequence[Path], data: Dataset) -> Comparison:
         """Return the comparison with times on the devices after the first one."""
         paths = {path.stem: path for path in (self.model, *variants)}
-        for device in self.devices[1:]:
+        for device in [*self.references][1:]:
             opened = {row.name: self.open(paths[row.name], device) for row in comparison.rows}
             sessions: dict[str, Any] = {name: it.session for name, it in opened.items() if it}
             feeds, rounds = next(data.batches(comparison.batch)), self.config.evaluation.rounds

@@ -7,6 +7,7 @@ Sources: NVML API reference, "Device Queries"; Jetson Linux developer guide, "te
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import os
@@ -16,12 +17,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from .cuda_driver import CudaError, Device
 
 SECONDS = 2.0  # of repeated runs for an engine's energy
 POLL_S = 0.01
+SAMPLE_S = 0.05
 SM_CLOCK = 1  # NVML_CLOCK_SM
 INSUFFICIENT_SIZE = 7  # NVML_ERROR_...
 THROTTLING = {
@@ -39,8 +41,6 @@ class Meter:
 
     `watch` looks whether something lowers the clock, and who else computes; `warnings` says it.
     """
-
-    source = ""
 
     def __init__(self) -> None:
         self._seen: dict[str, None] = {}
@@ -75,6 +75,25 @@ class Meter:
     def warnings(self) -> list[str]:
         """Return what `watch` saw."""
         return list(self._seen)
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[list[float]]:
+        """Watch while a program runs; yield the clocks that are seen meanwhile, in MHz."""
+        clocks: list[float] = []
+        ended = threading.Event()
+
+        def sample() -> None:
+            while not ended.wait(SAMPLE_S):
+                self.watch()
+                clocks.append(self.clock_mhz() or 0.0)
+
+        thread = threading.Thread(target=sample, daemon=True)
+        thread.start()
+        try:
+            yield clocks
+        finally:
+            ended.set()
+            thread.join()
 
     def energy_per_run(
         self,
@@ -128,8 +147,6 @@ class Integral:
 
 class NvmlMeter(Meter):
     """A GPU by its address on the bus; all the board's power counts. `OSError` without NVML."""
-
-    source = "NVML, the whole board"
 
     def __init__(self, pci_bus_id: bytes, library: Any = None) -> None:
         super().__init__()
@@ -215,8 +232,6 @@ def module_power(powers: dict[str, int]) -> int | None:
 
 class TegraMeter(Meter):
     """A Jetson: its module's power from `tegrastats`. `OSError` without that program."""
-
-    source = "tegrastats, the whole module"
 
     def __init__(self, program: str = "tegrastats") -> None:
         super().__init__()

@@ -10,6 +10,7 @@ import functools
 import importlib
 import json
 import operator
+import os
 from array import array
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
@@ -321,6 +322,14 @@ class Feeder:
         self._stream.upload(self._buffers[name], ctypes.addressof(host), len(content))
         self._stream.wait()  # TensorRT reads it in a stream of its own
         return self._buffers[name]
+
+
+def write_file(folder: str, name: str, content: Any) -> str:
+    """Write a file of a job; return its path."""
+    path = os.path.join(folder, name)
+    with open(path, "wb") as file:
+        file.write(content)
+    return path
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:

@@ -31,6 +31,7 @@ from .tensorrt_routes import (
     set_layer_precisions,
     some,
     version_of,
+    write_file,
 )
 
 if TYPE_CHECKING:
@@ -125,27 +126,17 @@ def _build(
     routed.check(plan is not None)
     if plan is None:
         raise said.fault("TensorRT built no engine")
-    files = {"engine": _write(folder, "engine.plan", plan)}
+    files = {"engine": write_file(folder, "engine.plan", plan)}
     if routed.cache:
-        files["cache"] = _write(folder, "calibration.cache", routed.cache)
+        files["cache"] = write_file(folder, "calibration.cache", routed.cache)
     return files, plugins
-
-
-def _write(folder: str, name: str, content: Any) -> str:
-    path = os.path.join(folder, name)
-    Path(path).write_bytes(content)
-    return path
 
 
 def network_flags(trt: Any, typed: bool) -> int:
     """Return the bits of a network with explicit batch, strongly typed where that is asked for."""
     flag = trt.NetworkDefinitionCreationFlag
-    bits = 0
-    if version_of(trt) < (10, 0):
-        bits |= 1 << int(flag.EXPLICIT_BATCH)
-    if typed:
-        bits |= 1 << int(flag.STRONGLY_TYPED)
-    return bits
+    bits = 1 << int(flag.EXPLICIT_BATCH) if version_of(trt) < (10, 0) else 0
+    return bits | 1 << int(flag.STRONGLY_TYPED) if typed else bits
 
 
 def set_options(trt: Any, config: Any, request: Mapping[str, Any]) -> None:
@@ -226,10 +217,10 @@ def _inspected(said: Said, path: str, folder: str, request: Mapping[str, Any]) -
     try:
         opened = Engine(path, {}, said)
         try:
-            files["layers"] = _write(folder, "layers.json", opened.layers().encode())
+            files["layers"] = write_file(folder, "layers.json", opened.layers().encode())
             if request.get("layer_times"):
                 times = json.dumps(opened.layer_times(request.get("profiles") or ()), indent=1)
-                files["layer_times"] = _write(folder, "layer-times.json", times.encode())
+                files["layer_times"] = write_file(folder, "layer-times.json", times.encode())
         finally:
             opened.close()
     except Exception as error:  # the engine is good
@@ -243,14 +234,9 @@ def times_document(runs: Sequence[Sequence[tuple[str, float]]]) -> list[dict[str
     document: list[dict[str, Any]] = [{"count": len(runs)}]
     for column in zip(*runs):
         times = [ms for _, ms in column]
-        entry = {
-            "name": column[0][0],
-            "timeMs": sum(times),
-            "averageMs": statistics.mean(times),
-            "medianMs": statistics.median(times),
-            "percentage": 100 * sum(times) / total,
-        }
-        document.append(entry)
+        shares = {"timeMs": sum(times), "averageMs": statistics.mean(times)}
+        shares.update(medianMs=statistics.median(times), percentage=100 * sum(times) / total)
+        document.append(dict(shares, name=column[0][0]))
     return document
 
 

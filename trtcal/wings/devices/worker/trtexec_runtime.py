@@ -23,8 +23,8 @@ from . import jobs
 from .frames import Fault
 from .power import open_meter
 from .runtimes import Tensor
-from .tensorrt_routes import cache_of_ranges, converted
-from .timing import order_of
+from .tensorrt_routes import cache_of_ranges, converted, write_file
+from .timing import moved, order_of
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -97,7 +97,7 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     words += [f"--exportLayerInfo={LAYERS}", *option_words(request, numbers)]
     if request.get("route", "qdq") != "qdq":
         cache = cache_of_ranges(str(version()), request["kind"], request.get("ranges") or {})
-        Path(folder, CACHE).write_bytes(cache)
+        write_file(folder, CACHE, cache)
     run(words, folder, log)
     if request.get("layer_times"):
         profiles = request.get("profiles") or [{}]
@@ -233,7 +233,7 @@ def fed_words(feeds: Mapping[str, Tensor], types: Mapping[str, str], folder: str
     """Write a batch to files, in the engine's types; return the options that load it."""
     pairs = []
     for number, (name, tensor) in enumerate(feeds.items()):
-        Path(folder, f"{number}.bin").write_bytes(converted(tensor, name, types.get(name)))
+        write_file(folder, f"{number}.bin", converted(tensor, name, types.get(name)))
         pairs.append(f"{quoted(name)}:{number}.bin")
     words = ["--loadInputs=" + ",".join(pairs)]
     return words + shape_words("shapes", {name: tensor.shape for name, tensor in feeds.items()})
@@ -283,15 +283,16 @@ def time(
     shared += [f"--exportTimes={TIMES}", *running_words(bool(job.fields.get("cuda_graph")))]
     types = {item["name"]: item["dtype"] for item in _described(job.options, "inputs")}
     shared += fed_words(feeds, types, folder)
-    before = meter.clock_mhz()
+    clocks = []  # the highest of each call: the GPU is idle while an engine is loaded
     blocks: list[list[list[Any]]] = [[[] for _ in paths] for _ in range(-(-rounds // size))]
     for number, row in enumerate(blocks):
         for index in order_of(number, len(paths)):
-            run([f"--loadEngine={paths[index]}", *shared], folder, log)
-            meter.watch()
+            with meter.sampling() as seen:
+                run([f"--loadEngine={paths[index]}", *shared], folder, log)
+            clocks.append(max(seen, default=0.0))
             row[index].append(read_times(Path(folder, TIMES).read_text("utf-8"), size))
-    after = meter.clock_mhz()
     meter.close()
+    before, after = clocks[0], clocks[-1]
     pairs = [list(zip(*[zip(*turns) for turns in row])) for row in blocks]
     flat = [cells for row in pairs for cells in row][:rounds]
     return {
@@ -300,7 +301,7 @@ def time(
         "energy_mj": [None] * len(paths),
         "clocks_mhz": [before, after] if before and after else None,
         "warm_up": 0,
-        "warnings": meter.warnings(),
+        "warnings": moved(before, after) + meter.warnings(),
     }
 
 
