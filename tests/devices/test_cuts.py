@@ -3,10 +3,15 @@
 `python -m tests.fixtures.cuts --faults 200` does more of them.
 """
 
+import sys
+
 import pytest
 
-from tests.fixtures.cuts import KINDS, Trial, faults, patch_pauses, undisturbed
+from tests.fixtures.commands import succeed
+from tests.fixtures.cuts import KINDS, Trial, faults, network, patch_pauses, undisturbed
 from tests.fixtures.slow import SLOW
+from tests.fixtures.sshd import Cut
+from trtcal.evidence.manifest import read_build
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +46,22 @@ def test_cut_connections_resume(trial):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_of_each_kind_loses_nothing(trial, kind):
     assert trial(0, [kind], 4) > 0
+
+
+@SLOW
+def test_commands_by_ssh_resume_and_leave_nothing(device, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").write_bytes(network())
+    options = ("--python", sys.executable, "--folder", tmp_path / "device")
+    succeed(capsys, "device", "add", "cut", device.host, *options)
+    succeed(capsys, "build", "net.onnx", "--target", "@cut", "-o", "usual")
+    succeed(capsys, "device", "clean", "cut")
+    before = device.cut
+    device.kill_clients()
+    device.cut_next(*(Cut(number) for number in (2_000, 30_000, 60_000)))
+    succeed(capsys, "build", "net.onnx", "--target", "@cut", "-o", "cut")
+    assert device.cut > before
+    assert read_build(tmp_path / "cut").digest == read_build(tmp_path / "usual").digest
+    succeed(capsys, "device", "clean", "cut")
+    succeed(capsys, "device", "remove", "cut")
+    assert not (tmp_path / "device").exists()

@@ -25,7 +25,11 @@ MEASURED = ("times", "energy", "clocks", "warm-up", "warnings")
 TABLE = '[devices.bad]\nhost = "local:"\npython = "{}"\nfolder = "{}"\n'
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 MORE_BYTES = 200 << 20
-QUICK = ("size beyond memory", "engine that is a path", "error of a megabyte of escapes")
+QUICK = (
+    "gigabyte that nobody asked for",
+    "engine that is a path",
+    "error of a megabyte of escapes",
+)
 
 
 @pytest.fixture(scope="module")
