@@ -105,6 +105,7 @@ def test_too_little_memory_is_one_error(here, capsys):
     assert set(statuses) <= {0, 3, 4}
 
 
+@SLOW
 def test_two_users_queue(tmp_path, monkeypatch):
     monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(tmp_path / "lock"))
     devices = [
