@@ -132,6 +132,16 @@ def test_the_next_step_measures_on_the_device(tmp_path, limit, command):
     assert next_step(document_of(tmp_path, measured(limit))).command == command
 
 
+def test_the_next_step_after_a_run_on_a_device_tests_on_it(tmp_path):
+    step = next_step(document_of(tmp_path, measured(device=HERE)))
+    assert step.command == "trtcal ab net.onnx out/models/int8.onnx --on here"
+
+
+def test_energy_that_the_device_does_not_tell_is_not_measured_again(tmp_path):
+    found = measured("energy@orin <= 9", energies=(None, None))
+    assert "Measure the variants" not in next_step(document_of(tmp_path, found)).why
+
+
 def test_a_variant_without_an_engine_there_has_no_time_beside_those_of_the_device(tmp_path, capsys):
     found = measured(device=HERE)
     alone = replace(row("int8", accuracy(2, 2), latency(0.4321, 5.678)), times=())
