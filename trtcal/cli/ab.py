@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,9 @@ class Ab(
 
         model = load_model(self.baseline)
         dataset = self.open_data(model, self.config.evaluation)
-        question = Question(self.limits_of(is_tested), self.metric, self.alpha)
+        device = f"@{self.on.removeprefix('@')}" if self.on else ""
+        limits = self.limits_of(partial(is_tested, device=device))
+        question = Question(limits, self.metric, self.alpha)
         pair = zip("AB", (self.baseline, self.candidate), strict=True)
         sources = [(path, f"{letter} {path.stem}") for letter, path in pair]
         if self.on:
