@@ -26,6 +26,7 @@ from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.render import render
 from trtcal.reporting.verdict import judge
+from trtcal.reporting.views import commands
 from trtcal.runs.figures import digests_of_run, figures_of_run
 
 HERE = {"on": "@here", "hardware": CPU_HARDWARE}
@@ -135,6 +136,13 @@ def test_the_next_step_measures_on_the_device(tmp_path, limit, command):
 def test_the_next_step_after_a_run_on_a_device_tests_on_it(tmp_path):
     step = next_step(document_of(tmp_path, measured(device=HERE)))
     assert step.command == "trtcal ab net.onnx out/models/int8.onnx --on here"
+
+
+def test_the_commands_of_a_run_build_and_compare_on_its_device(tmp_path):
+    engine = build("int8", {}, target="@here", backend="onnxruntime")
+    lines = [*commands(document_of(tmp_path, measured(device=HERE), engine))]
+    assert "trtcal build int8.onnx --target @here -o builds/@here" in lines
+    assert "trtcal compare net.onnx int8.onnx --on here" in lines
 
 
 def test_energy_that_the_device_does_not_tell_is_not_measured_again(tmp_path):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.config import FILE
+from trtcal.config import FILE, is_device
 from trtcal.documents import Document
 from trtcal.documents.streams import command_line
 from trtcal.evaluate.search.limits import is_searched
@@ -65,9 +65,9 @@ def next_step(document: Document) -> NextStep | None:
     other = next((pays["file"] for pays in verdict.get("pays", ()) if pays["file"]), None)
     variant = f"{files['folder']}/{other}" if other else variant
     gpus = (build["target"] for build in document["builds"] if not is_cpu(build))
-    targets = [target for target in gpus if not target.startswith("@")]
+    targets = [target for target in gpus if not is_device(target)]
     if not targets:
-        words = ("ab", files["model"], variant, *config_of(files), *_on(_device_of(document)))
+        words = ("ab", files["model"], variant, *config_of(files), *_on(device_of(document)))
         return NextStep("Check the limits in CI at each change", words)
     engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
     words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
@@ -84,7 +84,7 @@ def _more(
         return NextStep(f"Add samples to the test data: {more_samples(judged)}")
     variants = document["measured"]["variants"].values()
     times = [time for variant in variants for time in variant.get("times", ())]
-    known, on = {time["target"] for time in times}, _device_of(document)
+    known, on = {time["target"] for time in times}, device_of(document)
     missing = (limit.limit.device for limit in judged if limit.figure is None)
     if device := next((device for device in missing if device and device not in known), ""):
         return NextStep(f"Measure the variants on {device}", (*rounds[:-1], *_on(device)))
@@ -97,7 +97,7 @@ def _more(
     return None
 
 
-def _device_of(document: Document) -> str:
+def device_of(document: Document) -> str:
     """Return the device that the variants of a report were timed on, empty for this machine."""
     variants = document["measured"]["variants"].values()
     return next((variant["latency"].get("on", "") for variant in variants), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from trtcal.config import CostConfig
+from trtcal.config import CostConfig, is_device
 from trtcal.documents import Document, from_fields
 from trtcal.documents.streams import command_line
 from trtcal.errors import some
@@ -549,9 +549,10 @@ def commands(document: Document) -> Iterator[str]:
     targets = {(build["backend"], build["target"]) for build in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         place = f"builds/{target}"
-        yield command_line("build", output, backend=backend, target=target, o=place)
+        own = None if is_device(target) else backend
+        yield command_line("build", output, backend=own, target=target, o=place)
         yield command_line("log", f"{place}/build.log")
-    yield command_line("compare", model, output, *test)
+    yield command_line("compare", model, output, *test, on=advice.device_of(document)[1:])
     yield command_line("report", folder, o="report.html")
 
 
