@@ -165,6 +165,13 @@ def test_a_variant_without_an_engine_there_has_no_time_beside_those_of_the_devic
     assert figures_of_run(document_of(tmp_path / "b", found))["int8", "latency_p50"] == 0.4321
 
 
+def test_the_table_names_the_device_of_its_times_whatever_else_was_imported(capsys):
+    found = measured(device=HERE)
+    rows = [replace(each_row, times=each_row.times[::-1]) for each_row in found.rows]
+    show(replace(found, rows=tuple(rows)))
+    assert "times of CPU @here" in capsys.readouterr().out
+
+
 def test_figures_of_a_device_are_recorded_under_its_name(tmp_path):
     document = document_of(tmp_path, measured())
     figures = figures_of_run(document)

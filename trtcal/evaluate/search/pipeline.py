@@ -251,7 +251,7 @@ def _costs(
     times = settings.times or (device.layer_times(plans, layers, feeds) if device else {})
     work, gpu = work_of(plans.model, layers, feeds), find_target(settings.gpu)
     costs = Costs(work, gpu, settings.precision, times, precisions=precisions)
-    where = f"measured on {device.target}" if device else "as given"
+    where = "as given" if settings.times or not device else f"measured on {device.target}"
     return replace(costs, source=f"layer times {where}") if times else costs
 
 
