@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -205,6 +205,11 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         crashes = tuple(crash for crash in self.crashes if crash["variant"] in names)
         return replace(self, rows=rows, crashes=crashes)
 
+    def with_times(self, times: Mapping[str, tuple[TargetTime, ...]]) -> Comparison:
+        """Return the comparison with further times of models, by their fingerprints."""
+        rows = (replace(row, times=row.times + times.get(row.model, ())) for row in self.rows)
+        return replace(self, rows=tuple(rows))
+
     def columns(self) -> dict[str, Callable[[Row], str]]:
         """Return by heading what gives a figure of the outputs as text, of those that any row has."""
         kinds = {*self.task.outputs.values()}
@@ -334,14 +339,13 @@ def _measure(
     count: int | None,
     width: float | None = None,
 ) -> list[Latency]:
-    """Time all where they run: on their device, else here; there a few runs are never enough."""
+    """Time all where they run: on their device, else here."""
     feeds = next(dataset.batches(batch))
     sessions: list[Any] = [variant.timed or variant.session for variant in everyone]
-    samples = len(next(iter(feeds.values())))
     if sessions[0].device:
-        return measure_on_device(sessions, feeds, samples, count or ROUNDS, width)
+        return measure_on_device(sessions, feeds, count, width)
     runs = [partial(run_session, session, None, feeds) for session in sessions]
-    return measure(runs, samples, count, width)
+    return measure(runs, len(next(iter(feeds.values()))), count, width)
 
 
 def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> None:

@@ -54,20 +54,14 @@ def with_measured(comparison: Comparison, measured: Sequence[Measured]) -> Compa
     times = {each.variant: each.time for each in measured if each.time}
     targets = {time.target for time in times.values()}
     is_whole = len(targets) == 1 and all(row.name in times for row in comparison.rows)
-    rows = (
-        replace(row, times=_joined(row.times, times[row.name], is_whole))
-        if row.name in times
-        else row
-        for row in comparison.rows
-    )
-    return replace(comparison, rows=tuple(rows))
 
+    def joined(row: Row) -> tuple[TargetTime, ...]:
+        own = [times[row.name]] if row.name in times else []
+        others = [time for time in row.times if time.target not in {new.target for new in own}]
+        return (*own, *others) if is_whole else (*others, *own)
 
-def _joined(
-    times: Sequence[TargetTime], measured: TargetTime, is_first: bool
-) -> tuple[TargetTime, ...]:
-    others = [time for time in times if time.target != measured.target]
-    return (measured, *others) if is_first else (*others, measured)
+    rows = tuple(replace(row, times=joined(row)) for row in comparison.rows)
+    return replace(comparison, rows=rows)
 
 
 def warned(verdict: Verdict, measured: Sequence[Measured]) -> Verdict:
