@@ -352,7 +352,7 @@ def _show_outputs(comparison: Comparison) -> None:
 
 
 def _say_warnings(result: Comparison, write: Callable[..., None], with_times: bool) -> None:
-    from trtcal.evaluate.comparison import AGREES, warnings
+    from trtcal.evaluate.comparison import agreements, warnings
 
-    for line in warnings(result, with_times):
-        write(line, head="note: " if AGREES in line else "warning: ")
+    write(*agreements(result), head="note: ")
+    write(*warnings(result, with_times), head="warning: ")

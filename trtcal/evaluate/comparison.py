@@ -387,7 +387,6 @@ def with_layers(
 
 
 NAMED = 3
-AGREES = "INT8 kernels and simulated INT8 agree within noise"
 ROUNDED = "rounded after every operator, added up in float32"
 
 
@@ -418,8 +417,9 @@ def _of_row(row: Row) -> Iterator[str]:
     if row.cut is not None:
         yield row.cut
     yield from map(as_text, row.findings)
-    if row.simulation is not None and row.simulation.differs:
-        yield _simulated(row.simulation, row.accuracy.samples)
+    if row.simulation is not None and row.simulation.differs and not row.simulation.may_be_chance:
+        gap = _gap(row.simulation, row.accuracy.samples)
+        yield f"the INT8 kernels of this CPU do not agree with simulated INT8 {gap}"
     for breakdown in row.breakdowns:
         yield from _dropped(breakdown)
 
@@ -437,16 +437,21 @@ def _of_latency(comparison: Comparison) -> Iterator[str]:
         yield f"latency of {names} was disturbed: {disturbed[0][1][0]}"
 
 
-def _simulated(simulation: Simulation, samples: int) -> str:
+def agreements(comparison: Comparison) -> Iterator[str]:
+    """Yield a sentence for each variant that differs from its simulation by what may be chance."""
+    for row in comparison.rows:
+        if row.simulation is not None and row.simulation.differs and row.simulation.may_be_chance:
+            gap = _gap(row.simulation, row.accuracy.samples)
+            yield f"{row.name}: INT8 kernels and simulated INT8 agree within noise {gap}"
+
+
+def _gap(simulation: Simulation, samples: int) -> str:
     unit = "dB" if simulation.measure == "SQNR" else "points"
     interval = ""
     if simulation.gap_interval is not None:
         low, high = simulation.gap_interval
         interval = f", 95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples"
-    gap = f"({simulation.gap:+.2f} {unit} of {simulation.measure}{interval})"
-    if simulation.may_be_chance:
-        return f"{AGREES} {gap}"
-    return f"the INT8 kernels of this CPU do not agree with simulated INT8 {gap}"
+    return f"({simulation.gap:+.2f} {unit} of {simulation.measure}{interval})"
 
 
 def _dropped(breakdown: Breakdown) -> Iterator[str]:
