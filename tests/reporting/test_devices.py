@@ -145,8 +145,9 @@ def test_the_commands_of_a_run_build_and_compare_on_its_device(tmp_path):
     assert "trtcal compare net.onnx int8.onnx --on here" in lines
 
 
-def test_energy_that_the_device_does_not_tell_is_not_measured_again(tmp_path):
-    found = measured("energy@orin <= 9", energies=(None, None))
+@each("limit", ["energy@orin <= 9", "energy@sm89 <= 9"])
+def test_energy_that_the_device_does_not_tell_is_not_measured_again(tmp_path, limit):
+    found = measured(limit, energies=(None, None))
     assert "Measure the variants" not in next_step(document_of(tmp_path, found)).why
 
 

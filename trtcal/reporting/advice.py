@@ -84,9 +84,9 @@ def _more(
         return NextStep(f"Add samples to the test data: {more_samples(judged)}")
     variants = document["measured"]["variants"].values()
     times = [time for variant in variants for time in variant.get("times", ())]
-    known, on = {time["target"] for time in times}, device_of(document)
+    known, on = {time["target"].removeprefix("@") for time in times}, device_of(document)
     missing = (limit.limit.device for limit in judged if limit.figure is None)
-    if device := next((device for device in missing if device and device not in known), ""):
+    if device := next((device for device in missing if device and device[1:] not in known), ""):
         return NextStep(f"Measure the variants on {device}", (*rounds[:-1], *_on(device)))
     is_open = (limit.state == UNDECIDED and limit.figure for limit in judged if _is_time(limit))
     if (on or not times) and any(is_open):  # else they are estimates
