@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from trtcal.documents import Document
 from trtcal.evaluate.comparison import Comparison, Row
@@ -32,21 +31,16 @@ class Measured:
     facts: Document
 
 
-class Reader(Protocol):
-    """The interface of an entry point of `trtcal.measurements`."""
-
-    def __call__(
-        self, files: Sequence[str], rows: Sequence[Row], models: Mapping[str, Model]
-    ) -> Sequence[Measured]:
-        """Read files, each `[VARIANT[@DEVICE]=]FILE`; `models` are those known, by fingerprint."""
-
-
 def read_measured(
     files: Sequence[str], comparison: Comparison, models: Mapping[str, Model]
 ) -> Sequence[Measured]:
-    """Read what other tools measured of the variants of a comparison, the reference among them."""
-    reader: Reader = load(MEASUREMENTS, "files", "files of other tools")
-    return reader(files, comparison.rows, models)
+    """Read what other tools measured of the variants of a comparison, the reference among them.
+
+    Each file is `[VARIANT[@DEVICE]=]FILE`; `models` are those known, by fingerprint.
+    """
+    reader = load(MEASUREMENTS, "files", "files of other tools")
+    measured: Sequence[Measured] = reader(files, comparison.rows, models)
+    return measured
 
 
 def with_measured(comparison: Comparison, measured: Sequence[Measured]) -> Comparison:
