@@ -597,7 +597,7 @@ def _has_gpu(targets: Collection[str]) -> bool:
     return any(hardware_of(target) != "cpu" for target in targets)
 
 
-DEVICE_NAME = re.compile(r"(?!slices$)[A-Za-z0-9_-]{1,32}", re.ASCII)
+DEVICE_NAME = re.compile(r"(?!slices$)[A-Za-z0-9][A-Za-z0-9_-]{,31}", re.ASCII)
 USER, DNS_NAME = r"(?:[A-Za-z0-9_][\w.+-]*@)?", r"[A-Za-z0-9_][\w.-]*"
 ADDRESS = rf"{USER}{DNS_NAME}|ssh://{USER}(?:{DNS_NAME}|\[[0-9A-Fa-f:.]+\])(?::\d{{1,5}})?|local:"
 HOST = Kind(
@@ -638,7 +638,8 @@ def read_devices(value: object) -> dict[str, DeviceConfig]:
     """Read devices by their names."""
     for name in TABLE(value):
         if not DEVICE_NAME.fullmatch(name):
-            raise _wrong("a name of 1 to 32 letters, digits, - and _, other than `slices`", name)
+            words = "a name of 1 to 32 letters, digits, - and _, without - or _ first, not `slices`"
+            raise _wrong(words, name)
     return by_name(partial(read_section, DeviceConfig, example=f"host = {HOST.example}"), value)
 
 

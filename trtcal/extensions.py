@@ -7,8 +7,8 @@ Each group has one interface:
     trtcal.journal    a `trtcal.runs.follower.Follower`: what follows a run
     trtcal.workers    a function (job, count) -> workers that observe a model on a cluster
     trtcal.devices    a function (target "@NAME") -> the `trtcal.backends.base.Backend` of a device
-    trtcal.measurements  `files`, a `trtcal.reporting.measured.Reader` of what other tools measured, and
-                      `archive`, a function that writes what measures elsewhere
+    trtcal.measurements  `files`, a function (files, rows, models) -> `reporting.measured.Measured`s of
+                      other tools, and `archive`, a function that writes what measures elsewhere
     trtcal.exporters  a function (bundle `Draft`) -> notes, that adds files for a server
     trtcal.names      an object that stands at `trtcal.NAME`
 

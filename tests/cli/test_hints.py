@@ -23,6 +23,7 @@ COMMAND = re.compile(r"`trtcal ([^`]+)`")
 EXAMPLE = re.compile(r"^\$? ?trtcal (.+)$", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?![A-Za-z])")
 OTHER_TOOLS = {"--gpus", "--no-cache-dir", "--build-arg", "--model-repository", "--head"}
+OTHER_TOOLS |= {"--runtime", "--save-inputs"}  # Docker's, Polygraphy's
 VALUE = "VALUE"
 
 

@@ -261,6 +261,8 @@ PRINTERS = {
     "extensions.py": "a wing that cannot be loaded is a warning",
     "model/checking.py": "a forked child gives up both streams",
     "runs/bundle/verifying.py": "runs alone on a device, and escapes what it prints",
+    "wings/devices/worker/jobs.py": "a forked child, whose output is its job's log",
+    "wings/devices/worker/measuring.py": "runs alone on a device, without trtcal",
 }
 
 

@@ -88,7 +88,7 @@ def test_a_host_that_ssh_could_misread_is_refused(host, place, capsys):
     assert not state_path("devices.json").exists()
 
 
-@each("name", ["slices", "a b", "", "x" * 33, "a/b", "..", "a.b", "@a", "ä"])
+@each("name", ["slices", "a b", "", "x" * 33, "a/b", "..", "a.b", "@a", "ä", "-a", "_a"])
 def test_a_name_that_is_no_target_is_refused(name, place, capsys):
     shows(refused(capsys, "device", "add", "--", name, "local:"), "1 to 32 letters")
     with fails(InputError, "1 to 32 letters"):

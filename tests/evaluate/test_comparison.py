@@ -13,7 +13,14 @@ from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import CollectSettings
-from trtcal.evaluate.comparison import CompareSettings, Comparison, compare, warnings, with_layers
+from trtcal.evaluate.comparison import (
+    CompareSettings,
+    Comparison,
+    agreements,
+    compare,
+    warnings,
+    with_layers,
+)
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
 from trtcal.evaluate.metrics import load_metric
@@ -143,8 +150,11 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
     found = Breakdown("slices", "top1", "points", (group,))
     gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
     rows = (made.rows[0], dataclasses.replace(made.rows[1], breakdowns=(found,), simulation=gap))
-    printed = "\n".join(warnings(dataclasses.replace(made, rows=rows)))
-    shows(printed, "tier=\x1b[31mlow", "10 points", "100 samples", "p 0.003", "-0.60")
+    known = dataclasses.replace(made, rows=rows)
+    printed = "\n".join(warnings(known))
+    shows(printed, "tier=\x1b[31mlow", "10 points", "100 samples", "p 0.003")
+    assert "simulated" not in printed
+    shows("".join(agreements(known)), "-0.60")
 
 
 def test_a_batch_size_that_cannot_be_had_is_refused(scene):

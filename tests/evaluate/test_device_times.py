@@ -12,12 +12,13 @@ from tests.fixtures.tables import each
 from tests.reporting.samples import accuracy, row
 from trtcal.errors import InputError
 from trtcal.evaluate import latency
+from trtcal.evaluate.ab import Question, ab_test
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare, warnings
 from trtcal.evaluate.latency import ROUNDS, Latency
 from trtcal.evaluate.target_times import TargetTime, of_latency, speed_of
 from trtcal.evaluate.variant_limits import judge_row
 from trtcal.evaluate.variants import open_variant
-from trtcal.limits import Judgement, parse_limits
+from trtcal.limits import BROKEN, HOLDS, Judgement, parse_limits
 from trtcal.quantization import quantize, write_quantized
 
 
@@ -100,6 +101,19 @@ def test_variants_are_timed_on_one_machine(scene):
     other = on_device(reference, device="@nano")
     with fails(InputError, "net on @nano; int8 on @here"):
         compare(other, [on_device(variant)], data, ())
+
+
+@each("limit, state", [("speedup@here >= 0.0001", HOLDS), ("latency_p50@here <= 1e-6", BROKEN)])
+def test_a_test_on_a_device_holds_the_limits_on_it(scene, limit, state):
+    pair = [on_device(variant) for variant in scene[:2]]
+    question = Question(parse_limits(["sqnr_db >= 1", limit]))
+    assert ab_test(*pair, scene[2], question).verdict.limits[1].state == state
+
+
+def test_a_test_here_says_nothing_of_a_device(scene):
+    with fails(InputError, "@here", "speedup@here") as error:
+        ab_test(*scene[:2], scene[2], Question(parse_limits(["speedup@here >= 1"])))
+    assert "`trtcal ab ... --on here`" in error.value.hint
 
 
 def test_a_throughput_is_that_of_the_device(scene):

@@ -26,6 +26,7 @@ from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.render import render
 from trtcal.reporting.verdict import judge
+from trtcal.reporting.views import commands
 from trtcal.runs.figures import digests_of_run, figures_of_run
 
 HERE = {"on": "@here", "hardware": CPU_HARDWARE}
@@ -132,6 +133,24 @@ def test_the_next_step_measures_on_the_device(tmp_path, limit, command):
     assert next_step(document_of(tmp_path, measured(limit))).command == command
 
 
+def test_the_next_step_after_a_run_on_a_device_tests_on_it(tmp_path):
+    step = next_step(document_of(tmp_path, measured(device=HERE)))
+    assert step.command == "trtcal ab net.onnx out/models/int8.onnx --on here"
+
+
+def test_the_commands_of_a_run_build_and_compare_on_its_device(tmp_path):
+    engine = build("int8", {}, target="@here", backend="onnxruntime")
+    lines = [*commands(document_of(tmp_path, measured(device=HERE), engine))]
+    assert "trtcal build int8.onnx --target @here -o builds/@here" in lines
+    assert "trtcal compare net.onnx int8.onnx --on here" in lines
+
+
+@each("limit", ["energy@orin <= 9", "energy@sm89 <= 9"])
+def test_energy_that_the_device_does_not_tell_is_not_measured_again(tmp_path, limit):
+    found = measured(limit, energies=(None, None))
+    assert "Measure the variants" not in next_step(document_of(tmp_path, found)).why
+
+
 def test_a_variant_without_an_engine_there_has_no_time_beside_those_of_the_device(tmp_path, capsys):
     found = measured(device=HERE)
     alone = replace(row("int8", accuracy(2, 2), latency(0.4321, 5.678)), times=())
@@ -145,6 +164,13 @@ def test_a_variant_without_an_engine_there_has_no_time_beside_those_of_the_devic
     assert "0.432" not in table
     assert "9" in next(line for line in table.splitlines() if "digits" in line and "98.60" in line)
     assert figures_of_run(document_of(tmp_path / "b", found))["int8", "latency_p50"] == 0.4321
+
+
+def test_the_table_names_the_device_of_its_times_whatever_else_was_imported(capsys):
+    found = measured(device=HERE)
+    rows = [replace(each_row, times=each_row.times[::-1]) for each_row in found.rows]
+    show(replace(found, rows=tuple(rows)))
+    assert "times of CPU @here" in capsys.readouterr().out
 
 
 def test_figures_of_a_device_are_recorded_under_its_name(tmp_path):

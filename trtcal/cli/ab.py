@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,13 +60,12 @@ class Ab(
 
         model = load_model(self.baseline)
         dataset = self.open_data(model, self.config.evaluation)
-        question = Question(self.limits_of(is_tested), self.metric, self.alpha)
+        device = f"@{self.on.removeprefix('@')}" if self.on else ""
+        limits = self.limits_of(partial(is_tested, device=device))
+        question = Question(limits, self.metric, self.alpha)
         pair = zip("AB", (self.baseline, self.candidate), strict=True)
         sources = [(path, f"{letter} {path.stem}") for letter, path in pair]
-        if self.on:
-            baseline, candidate = open_on(self.on, sources, model, dataset, self.trust)
-        else:
-            baseline, candidate = (open_variant(*each, self.trust, model) for each in sources)
+        baseline, candidate = open_on(self.on, sources, model, dataset, self.trust)
         slices, against = self.slices, self.reference
         is_build = against is None or not is_model(against)  # of a model that is not there
         reference_model = model if against is None or is_build else load_model(against)

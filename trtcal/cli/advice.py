@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trtcal.limits import Judgement
 
 MADE = "made.jsonl"
-CARRIED = ("config_path", "optimizations", "task", "outputs", "metric_file", "limits")
+CARRIED = ("config_path", "optimizations", "task", "outputs", "metric_file", "limits", "on")
 """Options without which the next command would be about something else."""
 _next: list[str] = []  # the command worth running next, if there is one
 

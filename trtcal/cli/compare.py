@@ -301,6 +301,7 @@ def _sizes(text: str | None) -> list[int]:
 
 def show(comparison: Comparison, with_times: bool = True) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
+    from trtcal.evaluate.target_times import of_latency
     from trtcal.evaluate.variant_limits import judge_variants
 
     say(*comparison.task.lines)
@@ -312,7 +313,7 @@ def show(comparison: Comparison, with_times: bool = True) -> None:
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     if comparison.rows[0].latency.on:
-        title += f"; times of {comparison.rows[0].times[0].gpu}"
+        title += f"; times of {of_latency(comparison.rows[0].latency).gpu}"
     print_table(comparison.rows, columns, title, "-")
     _show_outputs(comparison)
     by_variant = judge_variants(comparison).values()
@@ -351,7 +352,7 @@ def _show_outputs(comparison: Comparison) -> None:
 
 
 def _say_warnings(result: Comparison, write: Callable[..., None], with_times: bool) -> None:
-    from trtcal.evaluate.comparison import AGREES, warnings
+    from trtcal.evaluate.comparison import agreements, warnings
 
-    for line in warnings(result, with_times):
-        write(line, head="note: " if AGREES in line else "warning: ")
+    write(*agreements(result), head="note: ")
+    write(*warnings(result, with_times), head="warning: ")

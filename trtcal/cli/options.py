@@ -78,6 +78,7 @@ KEYS |= {"time-limit": "time_limit_s", "workers": None}
 OWNERS = {
     "build": ("backend", "constraints", "layer-times", "route", "workspace"),
     "calibrate": ("max-memory",),
+    "device add": ("folder", "python"),
     "ranges import": ("format", "partial"),
     "run": ("test", "trust"),
 }

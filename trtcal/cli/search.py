@@ -348,7 +348,7 @@ def _settings(options: Search, prepared: Model) -> SearchOptions:
     target = options.target or (None if is_cpu else hardware)
     gpu = options.gpu or _gpu_of(target, options.config.build.targets)
     return SearchOptions(
-        Limits(parse_limits(options.limits)),
+        Limits(parse_limits(options.limits), device=device.target if device else ""),
         gpu,
         options.precision or ("fp32" if is_cpu else "fp16"),
         options.samples,

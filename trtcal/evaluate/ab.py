@@ -31,7 +31,14 @@ from trtcal.evaluate.collectors import (
     naming,
     read_task,
 )
-from trtcal.evaluate.latency import FIRST_ROUNDS, WIDTH, Blocks, rounds_on_device, time_rounds
+from trtcal.evaluate.latency import (
+    FIRST_ROUNDS,
+    WIDTH,
+    Blocks,
+    place,
+    rounds_on_device,
+    time_rounds,
+)
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.overflow import find_overflow, joined, judge_findings, low_risks, of_outputs
 from trtcal.evaluate.per_sample import Labels
@@ -166,7 +173,11 @@ def ab_test(
     everyone = [*filter(None, [reference]), baseline, candidate]
     first = everyone[0]
     check_variants(everyone)
-    check_places((baseline, candidate))
+    device = check_places((baseline, candidate))
+    for limit in question.limits:
+        if limit.device not in ("", device):
+            what = f"this test measures nothing on {limit.device}, which the limit {limit} is about"
+            raise InputError(what, f"`trtcal ab ... --on {limit.device[1:]}` measures it")
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
     asked = question.limits, question.metric
     rule = rule_for(*asked, task.labelled, question.alpha, task.kinds)
@@ -287,10 +298,9 @@ class InterimAnalyses:
 def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:
     feeds = next(dataset.batches(batch))
     sessions: list[Any] = [variant.timed or variant.session for variant in (baseline, candidate)]
-    device, samples = sessions[0].device, len(next(iter(feeds.values())))
-    if device:
-        where = device if sessions[0].is_gpu else f"CPU {device}"
+    first, samples = sessions[0], len(next(iter(feeds.values())))
+    if first.device:
         blocks = rounds_on_device(sessions, feeds, FIRST_ROUNDS, WIDTH)[1]
-        return Timing(blocks[1], samples, where)
+        return Timing(blocks[1], samples, place(first.device, first.is_gpu))
     runs = [partial(run_session, session, None, feeds) for session in sessions]
     return Timing(time_rounds(runs)[1], samples)

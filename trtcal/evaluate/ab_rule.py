@@ -90,9 +90,13 @@ class Rule:
         return any(limit.about.of == TIMES for limit in self.limits)
 
 
-def is_tested(limit: Limit) -> bool:
-    """Tell whether a limit is about what an A/B test measures, figures of own metrics included."""
-    return limit.about.of in (OUTPUTS, TIMES) and limit.about.is_tested and not limit.device
+def is_tested(limit: Limit, device: str = "") -> bool:
+    """Tell whether a limit is about what an A/B test measures, figures of own metrics included.
+
+    Times are those of this machine, or of the device that the test is timed on.
+    """
+    is_here = limit.device in ("", device)
+    return limit.about.of in (OUTPUTS, TIMES) and limit.about.is_tested and is_here
 
 
 def rule_for(

@@ -46,14 +46,10 @@ def doubted(
     the figure halfway between the reference's outputs and those for other samples, or the best that are
     the same for all; `base_of` gives the reference's own.
     """
-    error, about, is_broken = (
-        DataIssue.error_of(issues),
-        judgement.limit.about,
-        judgement.state == BROKEN,
-    )
+    error, about = DataIssue.error_of(issues), judgement.limit.about
     if error is None or about.of != OUTPUTS:
         return _contrasted(judgement, contrast, base_of)
-    if error.subject == "labels" and is_broken and not about.needs_labels:
+    if error.subject == "labels" and judgement.state == BROKEN and not about.needs_labels:
         return judgement
     return replace(judgement, reason=str(error))
 

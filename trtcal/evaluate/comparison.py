@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -205,6 +205,11 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         crashes = tuple(crash for crash in self.crashes if crash["variant"] in names)
         return replace(self, rows=rows, crashes=crashes)
 
+    def with_times(self, times: Mapping[str, tuple[TargetTime, ...]]) -> Comparison:
+        """Return the comparison with further times of models, by their fingerprints."""
+        rows = (replace(row, times=row.times + times.get(row.model, ())) for row in self.rows)
+        return replace(self, rows=tuple(rows))
+
     def columns(self) -> dict[str, Callable[[Row], str]]:
         """Return by heading what gives a figure of the outputs as text, of those that any row has."""
         kinds = {*self.task.outputs.values()}
@@ -334,14 +339,13 @@ def _measure(
     count: int | None,
     width: float | None = None,
 ) -> list[Latency]:
-    """Time all where they run: on their device, else here; there a few runs are never enough."""
+    """Time all where they run: on their device, else here."""
     feeds = next(dataset.batches(batch))
     sessions: list[Any] = [variant.timed or variant.session for variant in everyone]
-    samples = len(next(iter(feeds.values())))
     if sessions[0].device:
-        return measure_on_device(sessions, feeds, samples, count or ROUNDS, width)
+        return measure_on_device(sessions, feeds, count, width)
     runs = [partial(run_session, session, None, feeds) for session in sessions]
-    return measure(runs, samples, count, width)
+    return measure(runs, len(next(iter(feeds.values()))), count, width)
 
 
 def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> None:
@@ -383,7 +387,6 @@ def with_layers(
 
 
 NAMED = 3
-AGREES = "INT8 kernels and simulated INT8 agree within noise"
 ROUNDED = "rounded after every operator, added up in float32"
 
 
@@ -414,8 +417,9 @@ def _of_row(row: Row) -> Iterator[str]:
     if row.cut is not None:
         yield row.cut
     yield from map(as_text, row.findings)
-    if row.simulation is not None and row.simulation.differs:
-        yield _simulated(row.simulation, row.accuracy.samples)
+    if row.simulation is not None and row.simulation.differs and not row.simulation.may_be_chance:
+        gap = _gap(row.simulation, row.accuracy.samples)
+        yield f"the INT8 kernels of this CPU do not agree with simulated INT8 {gap}"
     for breakdown in row.breakdowns:
         yield from _dropped(breakdown)
 
@@ -433,16 +437,21 @@ def _of_latency(comparison: Comparison) -> Iterator[str]:
         yield f"latency of {names} was disturbed: {disturbed[0][1][0]}"
 
 
-def _simulated(simulation: Simulation, samples: int) -> str:
+def agreements(comparison: Comparison) -> Iterator[str]:
+    """Yield a sentence for each variant that differs from its simulation by what may be chance."""
+    for row in comparison.rows:
+        if row.simulation is not None and row.simulation.differs and row.simulation.may_be_chance:
+            gap = _gap(row.simulation, row.accuracy.samples)
+            yield f"{row.name}: INT8 kernels and simulated INT8 agree within noise {gap}"
+
+
+def _gap(simulation: Simulation, samples: int) -> str:
     unit = "dB" if simulation.measure == "SQNR" else "points"
     interval = ""
     if simulation.gap_interval is not None:
         low, high = simulation.gap_interval
         interval = f", 95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples"
-    gap = f"({simulation.gap:+.2f} {unit} of {simulation.measure}{interval})"
-    if simulation.may_be_chance:
-        return f"{AGREES} {gap}"
-    return f"the INT8 kernels of this CPU do not agree with simulated INT8 {gap}"
+    return f"({simulation.gap:+.2f} {unit} of {simulation.measure}{interval})"
 
 
 def _dropped(breakdown: Breakdown) -> Iterator[str]:

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -168,17 +168,6 @@ class Timing:
     warnings: tuple[str, ...]
 
 
-class DeviceSession(Protocol):
-    """What is timed where it runs: `device` is "@NAME", `hardware` what it is, with its runtime."""
-
-    device: str
-    hardware: str
-    is_gpu: bool
-
-    def time(self, sessions: Sequence[Any], feeds: Any, rounds: int) -> Timing:
-        """Time sessions of this device, on one batch, in so many rounds."""
-
-
 @dataclass(frozen=True)
 class Throughput:
     """Median time of one batch of a size, samples a second, and times as fast as the reference."""
@@ -256,15 +245,14 @@ def measure(
 
 
 def measure_on_device(
-    sessions: Sequence[DeviceSession],
-    feeds: Any,
-    batch: int,
-    count: int = ROUNDS,
-    width: float | None = None,
+    sessions: Sequence[Any], feeds: Any, count: int | None = None, width: float | None = None
 ) -> list[Latency]:
-    """Time sessions of one device there, as `measure` does here; the first is the reference."""
-    timing, blocks = rounds_on_device(sessions, feeds, (count + 1) // 2, width)
-    device, compute = sessions[0], timing.compute_ms
+    """Time sessions of one device there, as `measure` does here; the first is the reference.
+
+    There a few runs are never enough: without a count there are `ROUNDS`.
+    """
+    timing, blocks = rounds_on_device(sessions, feeds, ((count or ROUNDS) + 1) // 2, width)
+    device, compute, batch = sessions[0], timing.compute_ms, len(next(iter(feeds.values())))
     return [
         replace(
             _summary(block, batch),
@@ -280,7 +268,7 @@ def measure_on_device(
 
 
 def rounds_on_device(
-    sessions: Sequence[DeviceSession], feeds: Any, rounds: int, width: float | None = None
+    sessions: Sequence[Any], feeds: Any, rounds: int, width: float | None = None
 ) -> tuple[Timing, list[Blocks]]:
     """Time sessions of one device there, as `time_rounds` does here; more rounds are new ones."""
     while True:

@@ -35,16 +35,16 @@ def backend_on(name: str) -> tuple[Backend, str]:
 
 
 def open_on(
-    name: str, sources: Sequence[Source], first: Model, data: Dataset, trust: bool = False
+    name: str | None, sources: Sequence[Source], first: Model, data: Dataset, trust: bool = False
 ) -> Iterator[Variant]:
     """Build models on a device, for samples of these data, and open their engines.
 
-    A build folder is opened as it is, if it fits the first model. What the device has built before is
-    found there by its digest.
+    Without a device, and a build folder that fits the first model, all is opened as it is. What the
+    device has built before is found there by its digest.
     """
-    backend, target = backend_on(name)
+    backend, target = backend_on(name) if name else (None, "")
     for path, known_as in sources:
-        if not is_model(path):
+        if backend is None or not is_model(path):
             yield open_variant(path, known_as, trust, first)
             continue
         model = load_model(path)

@@ -141,10 +141,6 @@ def estimate_model(
     )
 
 
-def _layers(model: Model, gpu: Target, shapes: Mapping[str, Shape]) -> tuple[Layer, ...]:
-    return predict_layers(model, tf32=gpu.tf32_tflops is not None, shapes=shapes)
-
-
 def _batch(model: Model, shapes: Mapping[str, Shape]) -> int:
     first = next(iter(model.inputs), None)
     shape = shapes.get(first.name, first.shape) if first else ()
@@ -163,7 +159,8 @@ def sized(
         ranges = sizes_of(model, user_shapes)
         shapes = [{name: of[size] for name, of in ranges.items()} for size in range(len(SIZES))]
         batches = [_batch(model, each) for each in shapes]
-        every = [_layers(model, gpu, each) for each in shapes]
+        tf32 = gpu.tf32_tflops is not None
+        every = [predict_layers(model, tf32=tf32, shapes=each) for each in shapes]
     else:
         batches = [
             of[0] for of in next(iter(user_shapes.values()), [(n,) for n in DEFAULT_BATCHES])

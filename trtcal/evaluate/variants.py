@@ -230,14 +230,15 @@ def check_variants(everyone: Sequence[Variant]) -> None:
                 )
 
 
-def check_places(timed: Sequence[Variant]) -> None:
-    """`InputError` if variants would be timed on different machines."""
+def check_places(timed: Sequence[Variant]) -> str:
+    """Return the device that variants are timed on; `InputError` if on different machines."""
     places = {(variant.timed or variant.session).device: variant.name for variant in timed}
     if len(places) > 1:
         where = "; ".join(f"{name} on {place or 'this machine'}" for place, name in places.items())
         name = next(filter(None, places)).removeprefix("@")
         hint = f"give `--on {name}`, with a build of each for @{name}"
         raise InputError(f"the variants would be timed on different machines: {where}", hint)
+    return next(iter(places))
 
 
 def _signature(variant: Variant, side: str) -> list[tuple[str, int]]:

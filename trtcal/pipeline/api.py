@@ -182,13 +182,8 @@ def quantize(
     loaded = _model(model)
     prepared = prepare(loaded)
     chosen = asked or Plan()
-    is_known = ranges is not None and ranges.peaks
-    if (
-        data is not None
-        and "fp16" in chosen.asked
-        and not is_known
-        and (ranges or not chosen.ranged)
-    ):
+    needs_peaks = "fp16" in chosen.asked and not (ranges and ranges.peaks)
+    if data is not None and needs_peaks and (ranges or not chosen.ranged):
         peaks = tensor_peaks(prepared, open_data(data, loaded))
         ranges = replace(ranges or without_ranges(prepared), peaks=peaks)
     quantized = write_qdq(prepared, ranges, asked)

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from trtcal.config import Config, is_device
 from trtcal.data import Dataset
 from trtcal.evaluate.comparison import Comparison
-from trtcal.evaluate.latency import ROUNDS, measure_on_device
+from trtcal.evaluate.latency import measure_on_device
 from trtcal.evaluate.target_times import of_latency
 from trtcal.evaluate.variants import (
     Crashes,
@@ -67,16 +66,12 @@ class Engines:
         """Return the comparison with times on the devices after the first one."""
         paths = {path.stem: path for path in (self.model, *variants)}
         for device in [*self.references][1:]:
-            opened = {row.name: self.open(paths[row.name], device) for row in comparison.rows}
-            sessions: dict[str, Any] = {name: it.session for name, it in opened.items() if it}
-            feeds, rounds = next(data.batches(comparison.batch)), self.config.evaluation.rounds
-            samples = len(next(iter(feeds.values())))
-            latencies = measure_on_device([*sessions.values()], feeds, samples, rounds or ROUNDS)
-            known = dict(zip(sessions, zip(map(of_latency, latencies)), strict=True))
-            rows = (
-                replace(row, times=row.times + known.get(row.name, ())) for row in comparison.rows
-            )
-            comparison = replace(comparison, rows=tuple(rows))
+            opened = (self.open(paths[row.name], device) for row in comparison.rows)
+            engines, feeds = [*filter(None, opened)], next(data.batches(comparison.batch))
+            sessions = [engine.session for engine in engines]
+            latencies = measure_on_device(sessions, feeds, self.config.evaluation.rounds)
+            timed = zip(engines, map(of_latency, latencies), strict=True)
+            comparison = comparison.with_times({engine.model: (time,) for engine, time in timed})
         return comparison
 
 

@@ -341,8 +341,7 @@ def with_times(
             times[model.fingerprint] = estimate_model(model, build.run_targets, ranges)
         except TrtcalError as error:
             say(f"no time of {model.name} is estimated: {error.message}")
-    rows = (replace(row, times=row.times + times.get(row.model, ())) for row in comparison.rows)
-    return replace(comparison, rows=tuple(rows))
+    return comparison.with_times(times)
 
 
 def record_comparison(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.config import FILE
+from trtcal.config import FILE, is_device
 from trtcal.documents import Document
 from trtcal.documents.streams import command_line
 from trtcal.evaluate.search.limits import is_searched
@@ -60,14 +60,14 @@ def next_step(document: Document) -> NextStep | None:
         judged = [Judgement.from_document(limit) for limit in verdict["limits"]]
         rounds = ("compare", files["model"], variant, *config_of(files), "--rounds")
         step = _after_a_loss(document, files) or _more(judged, document, rounds)
-        if step or not any(limit.limit.about.of == TIMES for limit in judged):
+        if step or not any(map(_is_time, judged)):
             return step
     other = next((pays["file"] for pays in verdict.get("pays", ()) if pays["file"]), None)
     variant = f"{files['folder']}/{other}" if other else variant
     gpus = (build["target"] for build in document["builds"] if not is_cpu(build))
-    targets = [target for target in gpus if not target.startswith("@")]
+    targets = [target for target in gpus if not is_device(target)]
     if not targets:
-        words = ("ab", files["model"], variant, *config_of(files))
+        words = ("ab", files["model"], variant, *config_of(files), *_on(device_of(document)))
         return NextStep("Check the limits in CI at each change", words)
     engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
     words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
@@ -83,20 +83,32 @@ def _more(
     if any(judgement.samples_needed for judgement in judged):
         return NextStep(f"Add samples to the test data: {more_samples(judged)}")
     variants = document["measured"]["variants"].values()
-    missing = (
-        limit.limit.device for limit in judged if f"--on {limit.limit.device[1:]}" in limit.reason
-    )
-    if device := next(missing, ""):
-        return NextStep(f"Measure the variants on {device}", (*rounds[:-1], "--on", device[1:]))
-    on = next((variant["latency"].get("on", "") for variant in variants), "")
-    is_timed = on or not any(variant.get("times") for variant in variants)  # no estimate
-    times = (limit for limit in judged if limit.limit.about.of == TIMES and limit.figure)
-    if is_timed and any(limit.state == UNDECIDED for limit in times):
-        rounds = (*rounds[:-1], *(("--on", on[1:]) if on else ()), rounds[-1])
+    times = [time for variant in variants for time in variant.get("times", ())]
+    known, on = {time["target"].removeprefix("@") for time in times}, device_of(document)
+    missing = (limit.limit.device for limit in judged if limit.figure is None)
+    if device := next((device for device in missing if device and device[1:] not in known), ""):
+        return NextStep(f"Measure the variants on {device}", (*rounds[:-1], *_on(device)))
+    is_open = (limit.state == UNDECIDED and limit.figure for limit in judged if _is_time(limit))
+    if (on or not times) and any(is_open):  # else they are estimates
+        rounds = (*rounds[:-1], *_on(on), rounds[-1])
         runs = NARROWER**2 * max(variant["latency"]["runs"] for variant in variants)
         why = f"Measure {runs} rounds on an idle machine: intervals about {NARROWER} times narrower"
         return NextStep(why, (*rounds, str(runs)))
     return None
+
+
+def device_of(document: Document) -> str:
+    """Return the device that the variants of a report were timed on, empty for this machine."""
+    variants = document["measured"]["variants"].values()
+    return next((variant["latency"].get("on", "") for variant in variants), "")
+
+
+def _on(device: str) -> tuple[str, ...]:
+    return ("--on", device[1:]) if device else ()
+
+
+def _is_time(judgement: Judgement) -> bool:
+    return judgement.limit.about.of == TIMES
 
 
 def more_samples(judged: Sequence[Judgement]) -> str:

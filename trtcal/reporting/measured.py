@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from trtcal.documents import Document
 from trtcal.evaluate.comparison import Comparison, Row
@@ -32,21 +31,16 @@ class Measured:
     facts: Document
 
 
-class Reader(Protocol):
-    """The interface of an entry point of `trtcal.measurements`."""
-
-    def __call__(
-        self, files: Sequence[str], rows: Sequence[Row], models: Mapping[str, Model]
-    ) -> Sequence[Measured]:
-        """Read files, each `[VARIANT[@DEVICE]=]FILE`; `models` are those known, by fingerprint."""
-
-
 def read_measured(
     files: Sequence[str], comparison: Comparison, models: Mapping[str, Model]
 ) -> Sequence[Measured]:
-    """Read what other tools measured of the variants of a comparison, the reference among them."""
-    reader: Reader = load(MEASUREMENTS, "files", "files of other tools")
-    return reader(files, comparison.rows, models)
+    """Read what other tools measured of the variants of a comparison, the reference among them.
+
+    Each file is `[VARIANT[@DEVICE]=]FILE`; `models` are those known, by fingerprint.
+    """
+    reader = load(MEASUREMENTS, "files", "files of other tools")
+    measured: Sequence[Measured] = reader(files, comparison.rows, models)
+    return measured
 
 
 def with_measured(comparison: Comparison, measured: Sequence[Measured]) -> Comparison:
@@ -54,20 +48,14 @@ def with_measured(comparison: Comparison, measured: Sequence[Measured]) -> Compa
     times = {each.variant: each.time for each in measured if each.time}
     targets = {time.target for time in times.values()}
     is_whole = len(targets) == 1 and all(row.name in times for row in comparison.rows)
-    rows = (
-        replace(row, times=_joined(row.times, times[row.name], is_whole))
-        if row.name in times
-        else row
-        for row in comparison.rows
-    )
-    return replace(comparison, rows=tuple(rows))
 
+    def joined(row: Row) -> tuple[TargetTime, ...]:
+        own = [times[row.name]] if row.name in times else []
+        others = [time for time in row.times if time.target not in {new.target for new in own}]
+        return (*own, *others) if is_whole else (*others, *own)
 
-def _joined(
-    times: Sequence[TargetTime], measured: TargetTime, is_first: bool
-) -> tuple[TargetTime, ...]:
-    others = [time for time in times if time.target != measured.target]
-    return (measured, *others) if is_first else (*others, measured)
+    rows = tuple(replace(row, times=joined(row)) for row in comparison.rows)
+    return replace(comparison, rows=rows)
 
 
 def warned(verdict: Verdict, measured: Sequence[Measured]) -> Verdict:

@@ -99,7 +99,6 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         between=text.between,
         interval=views.interval_of,
         margin=views.margin_of,
-        where=views.where_of,
         any=any,
         pattern=glob.escape,
         toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),

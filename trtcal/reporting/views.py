@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from trtcal.config import CostConfig
+from trtcal.config import CostConfig, is_device
 from trtcal.documents import Document, from_fields
 from trtcal.documents.streams import command_line
 from trtcal.errors import some
@@ -128,12 +128,12 @@ def variants(document: Document) -> list[View]:
         size = text.size(measured["builds"][build["digest"]].get("engine_bytes"))
         sizes.setdefault(build["model"], []).append(f"{size} {build['target']}")
     rows = (document["comparison"] or {"rows": []})["rows"]
+    timed = {name: _timed(own) for name, own in measured["variants"].items()}
     return [
         {
             **row,
-            **measured["variants"][row["name"]],
+            **timed[row["name"]],
             "number": index,
-            "where": _place(measured["variants"][row["name"]]["latency"]),
             "is_reference": index == 0,
             "is_chosen": row["name"] == measured["verdict"]["variant"],
             "engines": sizes.get(row["model"], []),
@@ -141,6 +141,24 @@ def variants(document: Document) -> list[View]:
         }
         for index, row in enumerate(rows)
     ]
+
+
+def _timed(measured: View) -> View:
+    """Return what was measured of a variant, each time with its place as people read it."""
+    latency, times = measured["latency"], measured.get("times", ())  # an older run has none
+    return {
+        **measured,
+        "where": _place(latency),
+        "times": [
+            {**time, "latency": known, "where": _place(known) if known else time["target"]}
+            for time in times
+            for known in [time.get("latency")]
+        ],
+    }
+
+
+def _place(latency: View) -> str:
+    return place(latency.get("on", ""), latency.get("is_gpu", False))
 
 
 def agreement_name(document: Document) -> str:
@@ -285,10 +303,10 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bo
     measure, unit, key = _chart_measure(rows, agreement)
     target = target_of(rows)
     is_here = here and not target and not any(row["latency"].get("on") for row in rows)
-    known = [(row, time) for row in rows if (time := _time_on(row, target)) or is_here]
+    own = [{time["target"]: time for time in row["times"]}.get(target) for row in rows]
+    known = [(row, time) for row, time in zip(rows, own, strict=True) if time or is_here]
     points = [_point(row, rows[0], key, time) for row, time in known]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    named = {point.name for point in points}
     shown = (points, measure, unit)
     across = _across([time for _, time in known if time])
     return {
@@ -298,10 +316,10 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bo
         ],
         "measure": measure,
         "missing": missing,
-        "untimed": [row["name"] for row in rows if row["name"] not in named],
+        "untimed": [row["name"] for row in rows if row["name"] not in {p.name for p in points}],
         "measured": [row["name"] for row, time in known if time and time["is_measured"]],
         "estimated": [row["name"] for row, time in known if time and not time["is_measured"]],
-        "source": next((time["gpu"] for _, time in known if time), ""),
+        "source": next((time["gpu"] for _, time in known if time and time["is_measured"]), ""),
         "numbered": len(rows) > 12,
     }
 
@@ -311,45 +329,24 @@ def _across(times: Sequence[View]) -> str:
     if not times:
         return P50
     measured = [time["is_measured"] for time in times]
-    what = "p50" if all(time.get("latency") for time in times) else "latency"
+    what = "p50" if all(time["latency"] for time in times) else "latency"
     estimated = "" if any(measured) else "estimated "
     part = ", in part estimated" if any(measured) and not all(measured) else ""
-    return (
-        f"{estimated}{what} on {text.visible(text.shorten(where_of(times[0]), PLACE_SHOWN))}{part}"
-    )
-
-
-def where_of(time: View) -> str:
-    """Return a target as people read it."""
-    latency = time.get("latency")
-    return _place(latency) if latency else str(time["target"])
-
-
-def _place(latency: View) -> str:
-    return place(latency.get("on", ""), latency.get("is_gpu", False))
-
-
-def times_of(row: View) -> Sequence[View]:
-    """Return a variant's times on the targets, none of an older report."""
-    times: Sequence[View] = row.get("times", ())
-    return times
+    where = text.visible(text.shorten(times[0]["where"], PLACE_SHOWN))
+    return f"{estimated}{what} on {where}{part}"
 
 
 def _targets(rows: Sequence[View]) -> list[View]:
     """Return the targets that times are known of, as people read them, and what was measured there."""
-    every = (time for row in rows for time in times_of(row))
+    every = [time for row in rows for time in row["times"]]
     return [
         {
             "name": several[0]["target"],
-            "where": where_of(next((t for t in several if t.get("latency")), several[0])),
-            "latencies": [time["latency"] for time in several if time.get("latency")],
+            "where": max(several, key=lambda time: bool(time["latency"]))["where"],
+            "latencies": [time["latency"] for time in several if time["latency"]],
         }
-        for several in grouped([*every], "target")
+        for several in grouped(every, "target")
     ]
-
-
-def _time_on(row: View, target: str | None) -> View | None:
-    return next((time for time in times_of(row) if time["target"] == target), None)
 
 
 def _chart_measure(rows: Sequence[View], agreement: str) -> tuple[str, str, str]:
@@ -364,7 +361,7 @@ def _chart_measure(rows: Sequence[View], agreement: str) -> tuple[str, str, str]
 
 def target_of(rows: Sequence[View]) -> str | None:
     """Return the first target that times of two variants are known of, unless launches decide there."""
-    times = [time for row in rows for time in times_of(row)]
+    times = [time for row in rows for time in row["times"]]
     for target in dict.fromkeys(str(time["target"]) for time in times):
         own = [time for time in times if time["target"] == target]
         if len(own) > 1 and not all(time["too_small"] for time in own):
@@ -378,7 +375,7 @@ def _point(row: View, reference: View, key: str, time: View | None) -> Point:
     if time:
         ms, low, high = (time[name] for name in ("ms", "low_ms", "high_ms"))
         sums = "takes" if time["is_measured"] else "about"
-        evidence = "p50" if time.get("latency") else sums
+        evidence = "p50" if time["latency"] else sums
     return Point(
         row["number"],
         row["name"],
@@ -552,9 +549,10 @@ def commands(document: Document) -> Iterator[str]:
     targets = {(build["backend"], build["target"]) for build in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         place = f"builds/{target}"
-        yield command_line("build", output, backend=backend, target=target, o=place)
+        own = None if is_device(target) else backend
+        yield command_line("build", output, backend=own, target=target, o=place)
         yield command_line("log", f"{place}/build.log")
-    yield command_line("compare", model, output, *test)
+    yield command_line("compare", model, output, *test, on=advice.device_of(document)[1:])
     yield command_line("report", folder, o="report.html")
 
 

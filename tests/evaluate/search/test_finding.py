@@ -111,6 +111,18 @@ def ms(int8, floats):
     return {"int8": int8, "float": floats}
 
 
+def test_times_that_were_given_are_not_called_measured_on_the_device_of_the_search(residual):
+    class Device:
+        target, timed = "@orin", {}
+
+        def settle(self, found, *_):
+            return found
+
+    every = dict.fromkeys(residual.units, ms(1.0, 2.0))
+    result = find(residual, times=every, precision="fp32", device=Device())
+    assert result.costs.source == "layer times as given"
+
+
 def timed(one, **times):
     """Search where every layer takes the same, in INT8 and in float, unless its times are given."""
     every = dict.fromkeys(one.units, ms(1.0, 1.0))

@@ -18,7 +18,7 @@ from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
 from trtcal.evidence.layers.roofline import Target
-from trtcal.limits import BROKEN, HOLDS, UNDECIDED
+from trtcal.limits import BROKEN, HOLDS, UNDECIDED, parse_limits
 
 SLOW = Target("slow memory", 0.01, 130, 65, 8.1)
 """A GPU on which the bytes of a small network take longer than its launches."""
@@ -166,6 +166,18 @@ def test_reliefs_are_of_single_limits_only():
 def test_limits_that_no_plan_can_be_searched_for_are_refused(limit):
     with pytest.raises(InputError, match="a search cannot use the limit"):
         Limits.of(limit)
+
+
+def test_a_limit_on_a_device_is_searched_for_there_alone_and_open_until_it_was_measured():
+    asked = parse_limits(["speedup@orin >= 2"])
+    with pytest.raises(InputError, match="a search cannot use the limit"):
+        Limits(asked, device="@nano")
+    limits = Limits(asked, device="@orin")
+    assert limits.bound("speedup") == 2
+    fast = Point(frozenset(), None, 1.0, 2.5)
+    assert [each.state for each in limits.judge(fast)] == [HOLDS]
+    (judged,) = limits.judge(fast, is_measured=False)
+    assert (judged.state, judged.reason) == (UNDECIDED, "the plan was not measured on @orin")
 
 
 @each(

@@ -88,7 +88,7 @@ LIMIT_FORMS = (
 
 
 def _form(limit: Limit) -> str:
-    return f"{limit.name} {limit.relation}{' -' if limit.is_change else ''}"
+    return f"{limit.metric} {limit.relation}{' -' if limit.is_change else ''}"
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,18 @@ class Limits:
 
     With `tested`, the number of samples that the plan is tested on afterwards, a figure of the loss
     has to hold with a margin: so that a plan that loses as much passes that test in nine of ten cases.
+    Limits on `device` are those on times, where the search measures on it.
     """
 
     asked: tuple[Limit, ...] = ()
     tested: int | None = None
+    device: str = ""
 
     def __post_init__(self) -> None:
         check_known(limit.metric for limit in self.asked)
         for limit in self.asked:
-            if not is_searched(limit) or limit.is_relative or limit.variant is not None:
+            is_plain = not limit.is_relative and limit.variant is None
+            if not is_searched(limit, self.device) or not is_plain:
                 raise InputError(f"a search cannot use the limit {limit}", LIMIT_FORMS)
 
     @classmethod
@@ -134,9 +137,17 @@ class Limits:
         by_speed = float_ms / speedup if speedup else math.inf
         return min(by_speed, math.inf if budget is None else budget)
 
-    def judge(self, point: Point) -> tuple[Judgement, ...]:
-        """Hold a plan to the limits; one on an estimated time is open where its interval has it."""
-        return tuple(Judgement(each, "", self._figure(each, point)) for each in self.asked)
+    def judge(self, point: Point, is_measured: bool = True) -> tuple[Judgement, ...]:
+        """Hold a plan to the limits; one on an estimated time is open where its interval has it.
+
+        One on a device is open unless the times of the point were measured there.
+        """
+        return tuple(
+            Judgement(each, "", self._figure(each, point))
+            if is_measured or not each.device
+            else Judgement(each, "", None, f"the plan was not measured on {each.device}")
+            for each in self.asked
+        )
 
     def _figure(self, limit: Limit, point: Point) -> Figure:
         figure = FIGURES[_form(limit)](point) - self.margin(limit.metric, point.loss)
@@ -173,9 +184,9 @@ POWERED = 1.645 + 1.282
 COSTS = ("speedup", "latency_p50", INT8_MACS)
 
 
-def is_searched(limit: Limit) -> bool:
-    """Tell whether a limit is about what a search measures of a plan."""
-    return _form(limit) in FIGURES
+def is_searched(limit: Limit, device: str = "") -> bool:
+    """Tell whether a limit is about what a search measures of a plan, here or on a device."""
+    return limit.at in ("", device) and _form(limit) in FIGURES
 
 
 @dataclass(frozen=True)

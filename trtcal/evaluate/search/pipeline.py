@@ -251,7 +251,7 @@ def _costs(
     times = settings.times or (device.layer_times(plans, layers, feeds) if device else {})
     work, gpu = work_of(plans.model, layers, feeds), find_target(settings.gpu)
     costs = Costs(work, gpu, settings.precision, times, precisions=precisions)
-    where = f"measured on {device.target}" if device else "as given"
+    where = "as given" if settings.times or not device else f"measured on {device.target}"
     return replace(costs, source=f"layer times {where}") if times else costs
 
 
@@ -330,7 +330,8 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
         return settings.limits
     for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
         if lost is not None:
-            return Limits((*settings.limits.asked, *Limits.of(f"{metric} >= -0.5").asked))
+            asked = (*settings.limits.asked, *Limits.of(f"{metric} >= -0.5").asked)
+            return replace(settings.limits, asked=asked)
     raise InputError(
         f"the goal {settings.goal!r} needs a limit on what is lost",
         'give one, such as --limit "sqnr_db >= 30"',

@@ -202,7 +202,7 @@ class DeviceTrials:
         if key not in self.known:
             opened = [self._opened(plans, *pair, feeds) for pair in digests.items()]
             sessions = [session for session in opened if session is not None]
-            latencies = iter(measure_on_device(sessions, feeds, len(next(iter(feeds.values())))))
+            latencies = iter(measure_on_device(sessions, feeds))
             self.known[key] = [None if each is None else next(latencies) for each in opened]
             if None not in opened:  # else it is tried again: the device may have been away
                 line = {"key": key, "latencies": [*map(to_fields, self.known[key])]}
