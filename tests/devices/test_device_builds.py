@@ -122,7 +122,7 @@ def test_sessions_are_timed_there_in_turns(scene):
     assert (timing.compute_ms, timing.energy_mj) == (None, (None, None))
     assert timing.warm_up > 0
     other = sessions[0].time(sessions, feeds, 3)
-    assert not np.array_equal(timing.times_ms, other.times_ms)  # measured anew, not looked up
+    assert not np.array_equal(timing.times_ms, other.times_ms)  # measured again, not looked up
 
 
 def test_the_log_comes_while_the_builder_runs(scene, tmp_path):

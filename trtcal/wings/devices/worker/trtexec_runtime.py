@@ -1,7 +1,7 @@
 """TensorRT 8.5 to 11 by its program `trtexec` alone. Not yet run on a GPU.
 
 Its JSON files are handed on as they are; times and outputs are read here. Every call loads the engine
-anew, so engines take turns by blocks of runs, and each batch costs seconds.
+again, so engines take turns by blocks of runs, and each batch costs seconds.
 Source: `samples/trtexec` and `samples/common` in NVIDIA's repository, releases 8.5 to 11.1.
 """
 
@@ -308,7 +308,7 @@ def time(
 def running_words(with_graph: bool) -> list[str]:
     """Return the options with which each run has its transfers, and nothing overlaps them.
 
-    From 11 on trtexec leaves transfers out and takes a CUDA graph unless it is told otherwise.
+    From 11 on trtexec leaves transfers out and takes a CUDA graph by default.
     """
     if _numbers() >= (11, 0):
         return ["--exposeDMA", "--includeDataTransfers", *([] if with_graph else ["--noCudaGraph"])]
