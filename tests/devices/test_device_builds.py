@@ -358,6 +358,8 @@ def test_a_device_with_a_gpu_builds_runs_and_times_by_trtexec(gpu, tmp_path):
     timing = session.time([session, session], feeds, 4)
     assert timing.times_ms.shape == timing.compute_ms.shape == (4, 2, 2)
     assert (timing.times_ms > timing.compute_ms).all()
+    calls = [json.loads(line) for line in gpu["gpu"].read_text().splitlines()]
+    assert "--useCudaGraph" in calls[-1]
 
 
 @SLOW

@@ -6,17 +6,15 @@ It is `trtcal/backends/tensorrt_network.py` for a device that has no trtcal.
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib
 import json
-import operator
 import os
 from array import array
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from .cuda_driver import Resources, Stream
 from .frames import Fault
-from .runtimes import Tensor, width_of
+from .runtimes import Tensor, nbytes_of
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -30,8 +28,6 @@ CALIBRATORS = {
 MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
 PARTS = {"GATHER", "SLICE", "TOPK"}
 FLOOR, LEAST, LARGEST = 2.0**-20, 127 * 2.0**-126, 127 * 2.0**120
-
-
 PRECISIONS = {"int8": "INT8", "fp16": "HALF", "fp32": "FLOAT"}
 
 
@@ -88,17 +84,16 @@ def set_layer_precisions(
     trt: Any, network: Any, precisions: Mapping[str, str], is_obeyed: bool
 ) -> list[str]:
     """Set the precision of layers by name; return the names that are of no layer."""
-    absent = dict(precisions)
     layers = [layer for layer in layers_of(network) if layer.name in precisions]
-    for layer in layers:
-        absent.pop(layer.name, None)
+    names = {layer.name for layer in layers}
+    absent = [name for name in precisions if name not in names]
     if absent and is_obeyed:
         what = "%d layers of the plan are not in TensorRT's network: %s"
         hint = "remove them from the plan, or use --constraints prefer"
         raise Fault("input", what % (len(absent), some(absent)), hint)
     for layer in layers:
         layer.precision = getattr(trt.DataType, PRECISIONS[precisions[layer.name]])
-    return list(absent)
+    return absent
 
 
 def some(names: Iterable[str]) -> str:
@@ -152,9 +147,11 @@ def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> 
     before: list[tuple[str, str]] = []
     known, products, floats = dict(ranges), set(), float_tensors(trt, network)
     for layer in layers_of(network):
-        kind, tensor, source = str(layer.type).rpartition(".")[2], layer.get_output(0), None
-        if layer.get_input(0) is not None:
-            source = str(layer.get_input(0).name)
+        kind, tensor, source = (
+            str(layer.type).rpartition(".")[2],
+            layer.get_output(0),
+            _source(layer),
+        )
         if kind == "CONSTANT" and tensor.name in floats:
             constant = layer
             constant.__class__ = trt.IConstantLayer  # the bindings' own way
@@ -169,6 +166,11 @@ def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> 
         if source in known and target in floats:
             known.setdefault(target, known[source])
     return known
+
+
+def _source(layer: Any) -> str:
+    tensor = layer.get_input(0)
+    return "" if tensor is None else str(tensor.name)
 
 
 def _peak(weights: Any) -> float:
@@ -193,57 +195,42 @@ class Routed:
         if request["route"] == "calibrator":
             self._feeder = Feeder(job.path("data"), request["feeds"], resources)
             return self._calibrator(request["kind"])
-        ranges = with_parser_tensors(trt, network, self._checked(request["ranges"]))
-        self._report(ranges, request)
+        tensors = float_tensors(trt, network)
+        _check_ranges(request["ranges"], tensors)
+        ranges = with_parser_tensors(trt, network, request["ranges"])
+        self._report(ranges, tensors, request)
         if request["route"] == "dynamic-ranges":
-            return self._set_ranges(ranges)
+            return _set_ranges(ranges, tensors)
         self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
         return self._calibrator(request["kind"])
 
-    def _checked(self, ranges: Mapping[str, Any]) -> Mapping[str, float]:
-        wrong = [name for name, amax in ranges.items() if not name or not LEAST <= amax <= LARGEST]
-        if wrong:
-            what = f"{len(wrong)} ranges are not valid: {some(wrong)}"
-            raise Fault("input", what, "calibrate again")
-        if not set(ranges) & set(float_tensors(self._trt, self._network)):
-            what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
-            raise Fault("input", what, "give the calibration of this model")
-        return ranges
-
-    def _report(self, ranges: Mapping[str, float], request: Mapping[str, Any]) -> None:
+    def _report(
+        self, ranges: Mapping[str, float], tensors: Mapping[str, Any], request: Mapping[str, Any]
+    ) -> None:
         """Say what has no range, in the words of a build where trtcal runs."""
-        tensors, absent = float_tensors(self._trt, self._network), []
+        warn, ranged = self._said.warn, [name for name in tensors if name in ranges]
         missing = [name for name in tensors if name not in ranges]
-        self._said.add("I", f"{len(tensors) - len(missing)} tensors have the given range")
-        self._said.warn(missing, "float tensors have no range")
+        self._said.add("I", f"{len(ranged)} tensors have the given range")
+        warn(missing, "float tensors have no range")
         foreign = [name for name in ranges if name not in tensors]
-        self._said.warn(foreign, "ranges belong to no tensor of TensorRT's network")
+        warn(foreign, "ranges belong to no tensor of TensorRT's network")
         if request["route"] == "dynamic-ranges":
-            rounded = [name for name in tensors if name in ranges and _is_rounded(ranges[name])]
-            self._said.warn(rounded, "ranges are not float32 values: their scales are rounded")
-        asked = request.get("precisions") or {}
-        for layer in layers_of(self._network):
-            tensor = layer.get_input(0)
-            if asked.get(layer.name) == "int8" and tensor is not None and tensor.name in missing:
-                absent.append(layer.name)
-        self._said.warn(absent, "layers requested in INT8 have an input without range")
+            rounded = [name for name in ranged if _is_rounded(ranges[name])]
+            warn(rounded, "ranges are not float32 values: their scales are rounded")
+        precisions = request.get("precisions") or {}
+        narrow = [n for n in layers_of(self._network) if precisions.get(n.name) == "int8"]
+        absent = [layer.name for layer in narrow if _source(layer) in missing]
+        warn(absent, "layers requested in INT8 have an input without range")
         if absent and request.get("constraints") == "obey":
             what = "%d layers that must run in INT8 have an input without range: %s"
             hint = "calibrate those inputs, or use --constraints prefer"
             raise Fault("input", what % (len(absent), some(absent)), hint)
 
-    def _set_ranges(self, ranges: Mapping[str, float]) -> None:
-        for name, tensor in float_tensors(self._trt, self._network).items():
-            amax = single(ranges.get(name, 0.0))
-            if amax and not tensor.set_dynamic_range(-amax, amax):
-                raise Fault("backend", f"TensorRT refuses the range of {name!r}, {amax:g}")
-
     def _calibrator(self, kind: str) -> Any:
-        trt, routed, feeder = self._trt, self, self._feeder
+        trt, routed, feeder, own = self._trt, self, self._feeder, self.cache or None
         if not hasattr(trt, CALIBRATORS[kind]):
             raise lacks_option(trt, "only the route qdq")
         base = getattr(trt, CALIBRATORS[kind])
-        cache = self.cache or None
 
         class Calibrator(base):  # type: ignore[misc,valid-type]  # trt is imported at run time
             def __init__(self) -> None:
@@ -259,7 +246,7 @@ class Routed:
                 return None
 
             def read_calibration_cache(self) -> bytes | None:
-                return cache
+                return own
 
             def write_calibration_cache(self, cache: Any) -> None:
                 routed.cache = bytes(cache)
@@ -275,8 +262,25 @@ class Routed:
         if why:
             raise Fault("backend", f"calibration inside TensorRT failed: {why}")
         if feeder:
-            text = f"TensorRT read {feeder.given * feeder.size} calibration samples"
-            self._said.add("I", text)
+            samples = feeder.given * feeder.size
+            self._said.add("I", f"TensorRT read {samples} calibration samples")
+
+
+def _check_ranges(ranges: Mapping[str, float], tensors: Mapping[str, Any]) -> None:
+    wrong = [name for name, amax in ranges.items() if not name or not LEAST <= amax <= LARGEST]
+    if wrong:
+        what = f"{len(wrong)} ranges are not valid: {some(wrong)}"
+        raise Fault("input", what, "calibrate again")
+    if not ranges.keys() & tensors.keys():
+        what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
+        raise Fault("input", what, "give the calibration of this model")
+
+
+def _set_ranges(ranges: Mapping[str, float], tensors: Mapping[str, Any]) -> None:
+    for name, tensor in tensors.items():
+        amax = single(ranges.get(name, 0.0))
+        if amax and not tensor.set_dynamic_range(-amax, amax):
+            raise Fault("backend", f"TensorRT refuses the range of {name!r}, {amax:g}")
 
 
 class Feeder:
@@ -295,24 +299,22 @@ class Feeder:
         """Return the addresses of the next batch's arrays, None at the end or after an error."""
         try:
             tensors = self._read()
+            self.ended = not tensors
+            self.given += bool(tensors)
             return [self._put(name, tensors[name]) for name in names] if tensors else None
         except Exception as error:  # TensorRT would swallow it
             self.error = f"{type(error).__name__}: {error}"
             return None
 
     def _read(self) -> dict[str, bytes]:
+        tensors = {}
         with open(self._path, "rb") as file:
             file.seek(self._offset)
-            line = file.readline()
-            described = json.loads(line) if line else []
-            tensors = {}
-            for item in described:
+            for item in json.loads(file.readline() or b"[]"):
                 if list(item["shape"]) != list(self._shapes[item["name"]]):
                     raise ValueError(f"a batch has the shape {item['shape']}")
                 tensors[item["name"]] = file.read(nbytes_of(item["dtype"], item["shape"]))
             self._offset = file.tell()
-        self.ended = not line
-        self.given += bool(line)
         return tensors
 
     def _put(self, name: str, content: bytes) -> int:
@@ -330,11 +332,6 @@ def write_file(folder: str, name: str, content: Any) -> str:
     with open(path, "wb") as file:
         file.write(content)
     return path
-
-
-def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the bytes of an array."""
-    return functools.reduce(operator.mul, shape, width_of(dtype))
 
 
 def converted(fed: Tensor, name: str, dtype: str | None) -> bytes:
