@@ -1,16 +1,25 @@
 """What TensorRT up to 10 takes beside Q/DQ: ranges, precisions, calibrators. Not yet run on a GPU.
 
-It is `trtcal/backends/tensorrt_network.py` for a device that has no trtcal.
+It is `trtcal/backends/tensorrt_network.py` without PyCUDA and, but for constants, NumPy.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import os
 from array import array
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+
+from trtcal.backends.tensorrt_objects import (
+    LARGEST_AMAX,
+    logger_of,
+    matched,
+    report,
+    set_ranges,
+    shown,
+    with_parser_tensors,
+)
 
 from .cuda_driver import Resources, Stream
 from .frames import Fault
@@ -25,10 +34,7 @@ CALIBRATORS = {
     "entropy2": "IInt8EntropyCalibrator2",
     "minmax": "IInt8MinMaxCalibrator",
 }
-MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
-PARTS = {"GATHER", "SLICE", "TOPK"}
-FLOOR, LEAST, LARGEST = 2.0**-20, 127 * 2.0**-126, 127 * 2.0**120
-PRECISIONS = {"int8": "INT8", "fp16": "HALF", "fp32": "FLOAT"}
+LEAST_AMAX = 127 * 2.0**-126  # of `calibrators.range`
 
 
 def version_of(trt: Any) -> tuple[int, ...]:
@@ -41,28 +47,13 @@ class Said:
 
     def __init__(self, trt: Any, log: Callable[[str], None]) -> None:
         self.errors: list[str] = []
-        said = self
-
-        class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)
-
-            def log(self, level: Any, message: str) -> None:
-                name = str(level).rpartition(".")[2]  # VERBOSE, INFO, ..., INTERNAL_ERROR
-                said.add("E" if "ERROR" in name else name[:1], message)
-
-        self.logger, self._log = Logger(), log
+        self.logger, self._log = logger_of(trt, self.add), log
 
     def add(self, letter: str, message: str) -> None:
         """Write one message to the log, with its severity."""
         if letter == "E":
             self.errors.append(message)
         self._log(f"[{letter}] {message}")
-
-    def warn(self, names: Sequence[str], what: str) -> None:
-        """Say of how many names something is true, and of which, if there are any."""
-        if names:
-            self.add("W", f"{len(names)} {what}: {some(names)}")
 
     def fault(self, otherwise: str) -> Fault:
         """Return the last error of TensorRT, or what is said without one."""
@@ -75,49 +66,6 @@ def lacks_option(trt: Any, what: str) -> Fault:
     return Fault("input", f"TensorRT {trt.__version__} on the device has {what}", hint)
 
 
-def layers_of(network: Any) -> Iterable[Any]:
-    """Yield a network's layers."""
-    return (network.get_layer(number) for number in range(network.num_layers))
-
-
-def set_layer_precisions(
-    trt: Any, network: Any, precisions: Mapping[str, str], is_obeyed: bool
-) -> list[str]:
-    """Set the precision of layers by name; return the names that are of no layer."""
-    layers = [layer for layer in layers_of(network) if layer.name in precisions]
-    names = {layer.name for layer in layers}
-    absent = [name for name in precisions if name not in names]
-    if absent and is_obeyed:
-        what = "%d layers of the plan are not in TensorRT's network: %s"
-        hint = "remove them from the plan, or use --constraints prefer"
-        raise Fault("input", what % (len(absent), some(absent)), hint)
-    for layer in layers:
-        layer.precision = getattr(trt.DataType, PRECISIONS[precisions[layer.name]])
-    return absent
-
-
-def some(names: Iterable[str]) -> str:
-    """Return the first few names, on one line, and how many more there are."""
-    shown = [name if name.isprintable() else ascii(name) for name in names]
-    rest = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
-    return ", ".join(shown[:5]) + rest
-
-
-def float32(value: float) -> float:
-    """Return the nearest number that float32 has."""
-    return ctypes.c_float(value).value
-
-
-def single(amax: float) -> float:
-    """Return the float32 amax with the scale of this one: `calibrators.range.single`."""
-    scale, near = float32(amax / 127.0), float32(amax)
-    return near if float32(near / 127.0) == scale else float32(scale * 127.0)
-
-
-def _is_rounded(amax: float) -> bool:
-    return float32(single(amax) / 127.0) != float32(amax / 127.0)
-
-
 def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> bytes:
     """Return the calibration cache with these amaxes: `calibrators.tensorrt_cache`."""
     major, minor, patch = [int(part) for part in version.split(".")[:3]]
@@ -126,59 +74,6 @@ def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> byt
     lines = [f"{name}: {ctypes.c_uint32.from_buffer(b).value:x}" for name, b in bits.items()]
     text = "\n".join([f"TRT-{digits}-{CALIBRATORS[kind][5:].replace('or', 'ion')}", *lines, ""])
     return text.encode("utf-8", "surrogateescape")
-
-
-def float_tensors(trt: Any, network: Any) -> dict[str, Any]:
-    """Return the tensors that INT8 can need a range for, by name."""
-    tensors = [network.get_input(number) for number in range(network.num_inputs)]
-    for layer in layers_of(network):
-        tensors += [layer.get_output(number) for number in range(layer.num_outputs)]
-    floats = (trt.DataType.FLOAT, trt.DataType.HALF)
-    return {
-        tensor.name: tensor
-        for tensor in tensors
-        if tensor is not None and tensor.dtype in floats and not tensor.is_shape_tensor
-    }
-
-
-def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> dict[str, float]:
-    """Return ranges with those of the tensors that TensorRT's parser made, where they follow."""
-    after: list[tuple[str, str]] = []
-    before: list[tuple[str, str]] = []
-    known, products, floats = dict(ranges), set(), float_tensors(trt, network)
-    for layer in layers_of(network):
-        kind, tensor, source = (
-            str(layer.type).rpartition(".")[2],
-            layer.get_output(0),
-            _source(layer),
-        )
-        if kind == "CONSTANT" and tensor.name in floats:
-            constant = layer
-            constant.__class__ = trt.IConstantLayer  # the bindings' own way
-            known.setdefault(tensor.name, _peak(constant.weights))
-        elif kind == "MATRIX_MULTIPLY":
-            products.add(tensor.name)
-        elif source:
-            after += [(source, tensor.name)] if kind in MOVING | PARTS else []
-            is_sum = kind == "ELEMENTWISE" and source in products
-            before += [(tensor.name, source)] if kind in MOVING or is_sum else []
-    for source, target in after + before[::-1]:
-        if source in known and target in floats:
-            known.setdefault(target, known[source])
-    return known
-
-
-def _source(layer: Any) -> str:
-    tensor = layer.get_input(0)
-    return "" if tensor is None else str(tensor.name)
-
-
-def _peak(weights: Any) -> float:
-    """Return the largest finite magnitude of weights, which TensorRT gives as a NumPy array."""
-    numpy = importlib.import_module("numpy")
-    peaks = numpy.abs(numpy.asarray(weights, "float64"))
-    peak = numpy.max(peaks, initial=FLOOR, where=numpy.isfinite(peaks))
-    return min(float(peak), LARGEST)
 
 
 class Routed:
@@ -195,36 +90,18 @@ class Routed:
         if request["route"] == "calibrator":
             self._feeder = Feeder(job.path("data"), request["feeds"], resources)
             return self._calibrator(request["kind"])
-        tensors = float_tensors(trt, network)
-        _check_ranges(request["ranges"], tensors)
-        ranges = with_parser_tensors(trt, network, request["ranges"])
-        self._report(ranges, tensors, request)
+        ranges = request["ranges"]
+        wrong = [n for n, amax in ranges.items() if not n or not LEAST_AMAX <= amax <= LARGEST_AMAX]
+        if wrong:
+            what = f"{len(wrong)} ranges are not valid: {shown(wrong)}"
+            raise Fault("input", what, "calibrate again")
+        matched(trt, network, ranges)  # refuses those of another network
+        ranges = with_parser_tensors(trt, network, ranges)
+        report(matched(trt, network, ranges), network, request, self._said.add)
         if request["route"] == "dynamic-ranges":
-            return _set_ranges(ranges, tensors)
+            return set_ranges(trt, network, ranges)
         self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
         return self._calibrator(request["kind"])
-
-    def _report(
-        self, ranges: Mapping[str, float], tensors: Mapping[str, Any], request: Mapping[str, Any]
-    ) -> None:
-        """Say what has no range, in the words of a build where trtcal runs."""
-        warn, ranged = self._said.warn, [name for name in tensors if name in ranges]
-        missing = [name for name in tensors if name not in ranges]
-        self._said.add("I", f"{len(ranged)} tensors have the given range")
-        warn(missing, "float tensors have no range")
-        foreign = [name for name in ranges if name not in tensors]
-        warn(foreign, "ranges belong to no tensor of TensorRT's network")
-        if request["route"] == "dynamic-ranges":
-            rounded = [name for name in ranged if _is_rounded(ranges[name])]
-            warn(rounded, "ranges are not float32 values: their scales are rounded")
-        precisions = request.get("precisions") or {}
-        narrow = [n for n in layers_of(self._network) if precisions.get(n.name) == "int8"]
-        absent = [layer.name for layer in narrow if _source(layer) in missing]
-        warn(absent, "layers requested in INT8 have an input without range")
-        if absent and request.get("constraints") == "obey":
-            what = "%d layers that must run in INT8 have an input without range: %s"
-            hint = "calibrate those inputs, or use --constraints prefer"
-            raise Fault("input", what % (len(absent), some(absent)), hint)
 
     def _calibrator(self, kind: str) -> Any:
         trt, routed, feeder, own = self._trt, self, self._feeder, self.cache or None
@@ -264,23 +141,6 @@ class Routed:
         if feeder:
             samples = feeder.given * feeder.size
             self._said.add("I", f"TensorRT read {samples} calibration samples")
-
-
-def _check_ranges(ranges: Mapping[str, float], tensors: Mapping[str, Any]) -> None:
-    wrong = [name for name, amax in ranges.items() if not name or not LEAST <= amax <= LARGEST]
-    if wrong:
-        what = f"{len(wrong)} ranges are not valid: {some(wrong)}"
-        raise Fault("input", what, "calibrate again")
-    if not ranges.keys() & tensors.keys():
-        what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
-        raise Fault("input", what, "give the calibration of this model")
-
-
-def _set_ranges(ranges: Mapping[str, float], tensors: Mapping[str, Any]) -> None:
-    for name, tensor in tensors.items():
-        amax = single(ranges.get(name, 0.0))
-        if amax and not tensor.set_dynamic_range(-amax, amax):
-            raise Fault("backend", f"TensorRT refuses the range of {name!r}, {amax:g}")
 
 
 class Feeder:
