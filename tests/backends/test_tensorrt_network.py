@@ -14,7 +14,16 @@ from tests.fixtures.commands import shows
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.tables import each
-from tests.tensorrt.stand_in import Layer, LayerOfWeights, Network, Tensor, chain, module, ranges_of
+from tests.tensorrt.stand_in import (
+    Layer,
+    LayerOfWeights,
+    Network,
+    Tensor,
+    chain,
+    module,
+    parsed,
+    ranges_of,
+)
 from trtcal.backends.options import ROUTES, Route
 from trtcal.backends.tensorrt_network import (
     api,
@@ -164,31 +173,6 @@ def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(
     assert calls(made["calibrator"]).read_calibration_cache() == text.encode()
     assert (tmp_path / "calibration.cache").read_text() == text  # for trtexec
     assert made["int8"]
-
-
-WEIGHTS = np.float32([0.5, -2.0, -np.inf])
-
-
-def parsed():
-    """Return a network as TensorRT's parser makes it of a Gemm and a Softmax: two named tensors."""
-    names = ("x", "w", "product", "b", "b rows", "y", "softmax", "p", "best", "loop")
-    x, w, product, b, rows, y, softmax, p, best, loop = (Tensor(name) for name in names)
-    ids = Tensor("ids", "DataType.INT64")
-    layers = [
-        LayerOfWeights("w", [], [w], type="LayerType.CONSTANT", weights=WEIGHTS),
-        Layer("gemm", [x, w], [product], type="LayerType.MATRIX_MULTIPLY"),
-        LayerOfWeights("b", [], [b], type="LayerType.CONSTANT", weights=np.zeros(3, np.float32)),
-        LayerOfWeights("ids", [], [ids], type="LayerType.CONSTANT", weights=np.ones(3)),
-        Layer("b rows", [b], [rows], type="LayerType.SHUFFLE"),
-        Layer("sum", [product, rows], [y], type="LayerType.ELEMENTWISE"),
-        Layer("softmax", [y], [softmax], type="LayerType.SOFTMAX"),
-        Layer("back", [softmax], [p], type="LayerType.SHUFFLE"),
-        Layer("best", [p], [best, ids], type="LayerType.TOPK"),
-        Layer("loop", [p], [loop], type="LayerType.RECURRENCE"),
-        Layer("row", [loop], [Tensor("row")], type="LayerType.SLICE"),
-        Layer("cast", [p], [Tensor("whole", "DataType.INT32")], type="LayerType.CAST"),
-    ]
-    return Network([x], layers)
 
 
 def test_what_the_parser_made_has_the_range_that_follows(tmp_path, monkeypatch):

@@ -14,12 +14,20 @@ from hypothesis import strategies as st
 
 from calibrators.range import LARGEST_AMAX, LEAST_AMAX, single
 from calibrators.tensorrt_cache import cache_of_ranges
-from tests.backends.test_tensorrt_network import parsed
 from tests.calibrators import bindings
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from tests.tensorrt import stand_in_engine
-from tests.tensorrt.stand_in import Layer, LayerOfWeights, Network, Tensor, chain, module, ranges_of
+from tests.tensorrt.stand_in import (
+    Layer,
+    LayerOfWeights,
+    Network,
+    Tensor,
+    chain,
+    module,
+    parsed,
+    ranges_of,
+)
 from tests.tensorrt.stand_in_engine import Builder, tensorrt
 from trtcal.backends import tensorrt_network, tensorrt_objects
 from trtcal.errors import TrtcalError

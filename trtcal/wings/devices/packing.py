@@ -12,10 +12,8 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-import trtcal
-
 SOURCES = Path(__file__).parent / "worker"
-CORE = Path(trtcal.__file__).parent
+CORE = Path(__file__).parents[2]
 SHARED = ("__init__.py", "errors.py", "backends/__init__.py", "backends/tensorrt_objects.py")
 """What the worker takes along of the package `trtcal`, of which `__init__.py` is empty there."""
 PACKAGE = "trtcal_worker"

@@ -194,10 +194,10 @@ def _inspected(said: Said, path: str, folder: str, request: Mapping[str, Any]) -
     """Return the files with the layers and their times; the log says what cannot be had."""
     files = {}
     try:
-        with closing(Engine(path, {}, said)) as engine:
-            files["layers"] = write_file(folder, "layers.json", engine.layers().encode())
+        with closing(Engine(path, {}, said)) as opened:
+            files["layers"] = write_file(folder, "layers.json", opened.layers().encode())
             if request.get("layer_times"):
-                times = json.dumps(engine.layer_times(usual_shapes(request)), indent=1)
+                times = json.dumps(opened.layer_times(usual_shapes(request)), indent=1)
                 files["layer_times"] = write_file(folder, "layer-times.json", times.encode())
     except Exception as error:  # the engine is good
         said.add("W", f"the engine could not be inspected: {error}")
@@ -217,7 +217,7 @@ class Binding:
 
     def __init__(self, name: str, dtype: str, shape: Sequence[int], on_host: bool) -> None:
         self.name, self.dtype, self.on_host = name, dtype, on_host
-        self.described = {"name": name, "dtype": dtype, "shape": list(shape)}
+        self.described: dict[str, Any] = {"name": name, "dtype": dtype, "shape": list(shape)}
         self.nbytes = self.moved = self.host = self.device = 0
 
     def allocate(self, resources: Resources, shape: Sequence[int]) -> None:
