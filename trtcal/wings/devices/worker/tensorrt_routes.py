@@ -66,6 +66,16 @@ def lacks_option(trt: Any, what: str) -> Fault:
     return Fault("input", f"TensorRT {trt.__version__} on the device has {what}", hint)
 
 
+def typing_of(request: Mapping[str, Any]) -> tuple[Any, Any, Mapping[str, str], str | None]:
+    """Return whether INT8 and FP16 are allowed, the precisions of layers, and the constraints."""
+    if request.get("route", "qdq") == "qdq":
+        precisions = request.get("float32") or {}
+        constraints = "prefer" if precisions else None
+        return request.get("quantized"), request.get("fp16"), precisions, constraints
+    precisions, constraints = request.get("precisions") or {}, request.get("constraints")
+    return True, constraints and "fp16" in precisions.values(), precisions, constraints
+
+
 def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> bytes:
     """Return the calibration cache with these amaxes: `calibrators.tensorrt_cache`."""
     major, minor, patch = [int(part) for part in version.split(".")[:3]]

@@ -33,7 +33,15 @@ from trtcal.backends.tensorrt_objects import (
 from .cuda_driver import CudaError, Device, Driver, NoCudaError, Resources, Stream
 from .frames import Fault
 from .runtimes import Tensor, nbytes_of
-from .tensorrt_routes import Routed, Said, converted, lacks_option, version_of, write_file
+from .tensorrt_routes import (
+    Routed,
+    Said,
+    converted,
+    lacks_option,
+    typing_of,
+    version_of,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -88,12 +96,11 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     trt = _package()
     said = Said(trt, log)
     said.add("I", f"tensorrt {trt.__version__}")
-    driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
-    try:
+    with closing(
+        Driver()
+    ) as driver:  # before TensorRT, whose runtime crashes where there is no GPU
         files, plugins = _build(trt, driver, job, folder, said)
         files.update(_inspected(said, files["engine"], folder, job.options))
-    finally:
-        driver.close()
     return {"files": files, "plugins": plugins}
 
 
@@ -115,14 +122,12 @@ def _build(
     if not typed:
         set_flags(trt, network, config, request, said)
     add_profiles(builder, network, config, request)
-    routed, resources = Routed(trt, network, said), Resources(driver)
-    try:
+    routed = Routed(trt, network, said)
+    with closing(Resources(driver)) as resources:
         calibrator = None if is_qdq else routed.take(job, resources)
         if calibrator is not None:
             config.int8_calibrator = calibrator
         plan = builder.build_serialized_network(network, config)
-    finally:
-        resources.close()
     routed.check(plan is not None)
     if plan is None:
         raise said.fault("TensorRT built no engine")
@@ -155,11 +160,8 @@ def set_options(trt: Any, config: Any, request: Mapping[str, Any]) -> None:
 
 def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any], said: Said) -> None:
     """Allow INT8 and FP16 where types are free, and hold layers to what they need."""
-    is_qdq = request.get("route", "qdq") == "qdq"
-    precisions = request.get("float32" if is_qdq else "precisions") or {}
-    constraints = ("prefer" if precisions else None) if is_qdq else request.get("constraints")
-    fp16 = request.get("fp16") if is_qdq else constraints and "fp16" in precisions.values()
-    if request.get("quantized") or not is_qdq:
+    int8, fp16, precisions, constraints = typing_of(request)
+    if int8:
         if not hasattr(trt.BuilderFlag, "INT8"):
             raise lacks_option(trt, "only the route qdq")
         config.set_flag(trt.BuilderFlag.INT8)

@@ -24,7 +24,7 @@ from . import jobs
 from .frames import Fault
 from .power import open_meter
 from .runtimes import Tensor
-from .tensorrt_routes import cache_of_ranges, converted, write_file
+from .tensorrt_routes import cache_of_ranges, converted, typing_of, write_file
 from .timing import order_of, timing_result
 
 if TYPE_CHECKING:
@@ -124,20 +124,15 @@ def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
 
     Of the routes beside Q/DQ only `cache` of the class that trtexec has is left, up to 10.
     """
-    route, constraints = request.get("route", "qdq"), request.get("constraints")
+    route, kind = request.get("route", "qdq"), request.get("kind")
     if route == "qdq" and numbers >= (9, 0):
         return ["--stronglyTyped"] if numbers < (11, 0) else []
-    precisions = request.get("precisions") or {}
-    if route == "qdq":
-        precisions = request.get("float32") or {}
-        constraints = "prefer" if precisions else None
-        words = ["--int8"] if request.get("quantized") else []
-        words += ["--fp16"] if request.get("fp16") else []
-    elif route == "cache" and request["kind"] == "entropy2" and numbers < (11, 0):
-        words = ["--int8", "--calib=" + FILES["cache"]]
-        words += ["--fp16"] if constraints and "fp16" in precisions.values() else []
-    else:
-        raise _cannot("the route {} of {}".format(route, request.get("kind")))
+    if route != "qdq" and ((route, kind) != ("cache", "entropy2") or numbers >= (11, 0)):
+        raise _cannot(f"the route {route} of {kind}")
+    int8, fp16, precisions, constraints = typing_of(request)
+    words = ["--int8"] if int8 else []
+    words += ["--calib=" + FILES["cache"]] if route == "cache" else []
+    words += ["--fp16"] if fp16 else []
     if constraints:
         pairs = [f"{quoted(name)}:{precision}" for name, precision in precisions.items()]
         words += ["--precisionConstraints=" + constraints, "--layerPrecisions=" + ",".join(pairs)]
