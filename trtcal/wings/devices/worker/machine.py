@@ -28,7 +28,7 @@ def hello(folder: str) -> dict[str, Any]:
         "memory_bytes": _memory(),
         "hardware": hardware(),
         "runtimes": runtimes.versions(),
-        "lacks": runtimes.runtime("tensorrt").lacks(),
+        "lacks": runtimes.lacks(),
     }
 
 

@@ -32,6 +32,11 @@ def version() -> str | None:
         return None
 
 
+def lacks() -> list[dict[str, str]]:
+    """Return nothing: a device does without it."""
+    return []
+
+
 def build(job: Any, folder: str, log: Any) -> dict[str, Any]:
     """Have the model optimized, which shows what will run; the model is the engine."""
     engine, optimized = os.path.join(folder, "engine.onnx"), os.path.join(folder, OPTIMIZED)

@@ -5,6 +5,8 @@ and never fails; what it needs besides it imports inside its functions. It has:
 
     version() -> str | None
         Its version, None where it is not installed. Never raises and never ends the process.
+    lacks() -> list[dict]                                                           (optional)
+        [{"what": "...", "command": "..."}]: what is missing, and the command that brings it.
     build(job, folder, log) -> dict
         Builds `job.path("model")` with `job.options` inside `folder` (empty, removed afterwards).
         `log(text)` adds lines to the job's log, as do file descriptors 1 and 2.
@@ -65,6 +67,11 @@ def versions() -> dict[str, str]:
     """Return the version of each runtime that is installed."""
     every = {name: runtime(name).version() for name in RUNTIMES}
     return {name: version for name, version in every.items() if version}
+
+
+def lacks() -> list[dict[str, str]]:
+    """Return what each runtime lacks."""
+    return [item for name in RUNTIMES for item in getattr(runtime(name), "lacks", list)()]
 
 
 def nbytes_of(dtype: Any, shape: Sequence[int]) -> int:
