@@ -152,7 +152,7 @@ def energy(kernels: Kernels, array: Any) -> str:
     meter = worker.module("power").open_meter()
     mj = meter.energy_per_run(once)
     meter.close()
-    return "not known: NVML does not tell" if mj is None else f"{mj:.3f} mJ ({meter.source})"
+    return "not known: NVML does not tell" if mj is None else f"{mj:.3f} mJ"
 
 
 def show(elements: int, check: bool, image: Path | None) -> bool:

@@ -166,7 +166,7 @@ def test_names_that_tensorrts_parser_makes_are_not_of_another_model(place):
 PARSE = """
 import json, sys
 import tensorrt_rtx as trt
-from trtcal.backends.tensorrt_network import float_tensors, with_parser_tensors
+from trtcal.backends.tensorrt_objects import float_tensors, with_parser_tensors
 log = trt.Logger(trt.Logger.INTERNAL_ERROR)
 for path, ours in json.load(sys.stdin).items():
     builder = trt.Builder(log)

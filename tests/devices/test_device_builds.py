@@ -122,7 +122,7 @@ def test_sessions_are_timed_there_in_turns(scene):
     assert (timing.compute_ms, timing.energy_mj) == (None, (None, None))
     assert timing.warm_up > 0
     other = sessions[0].time(sessions, feeds, 3)
-    assert not np.array_equal(timing.times_ms, other.times_ms)  # measured anew, not looked up
+    assert not np.array_equal(timing.times_ms, other.times_ms)  # measured again, not looked up
 
 
 def test_the_log_comes_while_the_builder_runs(scene, tmp_path):
@@ -358,6 +358,8 @@ def test_a_device_with_a_gpu_builds_runs_and_times_by_trtexec(gpu, tmp_path):
     timing = session.time([session, session], feeds, 4)
     assert timing.times_ms.shape == timing.compute_ms.shape == (4, 2, 2)
     assert (timing.times_ms > timing.compute_ms).all()
+    calls = [json.loads(line) for line in gpu["gpu"].read_text().splitlines()]
+    assert "--useCudaGraph" in calls[-1]
 
 
 @SLOW

@@ -134,6 +134,10 @@ def test_it_measures_and_the_report_names_the_faulty_tensor(run, archive, tmp_pa
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stdout
     assert not [*folder.glob("engine-*")]
+    for times in json.loads(members(tmp_path / "result.tar")["./1/times-2.json"]):
+        assert times["latencyMs"] > times["computeMs"]  # with transfers, which 11 leaves out
+    timed = [line for line in done.stdout.splitlines() if "--exportTimes" in line]
+    assert all(("--noCudaGraph" in line) == version.startswith("11") for line in timed)
     reference, own = report(run, tmp_path / "result.tar")["measured"]["imports"]
     assert (reference["variant"], own["variant"]) == ("digits", "int8")
     assert own["hardware"] == f"NVIDIA RTX A4000, TensorRT {version}"

@@ -5,6 +5,7 @@ They prove that functions are called and lines are read as documented: no GPU ha
 
 import ctypes
 import itertools
+import json
 import shutil
 import subprocess
 import threading
@@ -16,8 +17,10 @@ import pytest
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from trtcal.wings.devices.worker import power
+from trtcal.wings.devices.worker.frames import LINE_BYTES
+from trtcal.wings.devices.worker.jobs import MAX_ROUNDS
 from trtcal.wings.devices.worker.power import Integral, Meter, NvmlMeter, TegraMeter, rails
-from trtcal.wings.devices.worker.timing import time_engines
+from trtcal.wings.devices.worker.timing import time_engines, timing_result
 
 SOURCE = Path(__file__).parent.parent / "cuda" / "nvml.c"
 BUS = b"0000:01:00.0"
@@ -199,6 +202,13 @@ def test_a_job_that_times_says_energy_and_clocks(monkeypatch):
     clock, throttled = result["warnings"]
     assert "from 1500 to 1200 MHz" in clock
     assert "the temperature" in throttled
+
+
+def test_the_most_times_that_a_job_takes_fit_the_line_of_an_answer():
+    run = ctypes.c_float(123.4567).value, ctypes.c_float(111.2345).value
+    result = timing_result([[[run, run]]] * MAX_ROUNDS, (None, None), [])
+    assert result["compute_ms"][0] == [[111.2345] * 2]
+    assert len(json.dumps(result)) < LINE_BYTES
 
 
 def test_a_cpu_s_job_does_not_count_the_gpu_s_energy(monkeypatch):

@@ -295,6 +295,15 @@ def test_a_cuda_graph_is_taken_only_where_it_was_asked_for(device, digits):
         assert "--useCudaGraph" not in without
 
 
+@each("digits", VERSIONS)
+def test_an_engine_without_a_graph_is_timed_with_a_warning(device, digits):
+    device.install(digits)
+    names = ["", "loop"]
+    assert timed(device, 1, names)["warnings"] == []
+    [warning] = timed(device, 1, names, cuda_graph=True)["warnings"]
+    assert "without using CUDA graph" in warning
+
+
 def test_clocks_that_move_are_a_warning(device, monkeypatch):
     device.install("100300")
     seen = iter([[300.0, 1500.0], [1000.0, 900.0]])  # in the two calls, of which each begins idle

@@ -30,12 +30,14 @@ from tests.fixtures.slow import SLOW
 from trtcal.documents.digests import digest_bytes
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.wings.devices import worker
+from trtcal.wings.devices.packing import CORE, SHARED
 from trtcal.wings.devices.worker import jobs, lock
 from trtcal.wings.devices.worker.frames import Fault
 
 __all__ = ["here"]
 
 SOURCES = sorted(Path(worker.__file__).parent.glob("*.py"))
+SOURCES += [CORE / name for name in SHARED if not name.endswith("__init__.py")]
 KEY = digest_bytes(b"a job")
 LATER = {"removeprefix", "removesuffix", "is_relative_to", "pairwise", "bit_count"}
 """What Python's library has had since 3.9 or later, and one writes without thinking."""
@@ -47,7 +49,10 @@ def test_the_worker_is_python_3_8_and_its_standard_library(path):
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
     sources = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = {alias.name.split(".")[0] for node in imports for alias in node.names}
-    names |= {str(node.module).split(".")[0] for node in sources if not node.level}
+    modules = {str(node.module) for node in sources if not node.level}
+    own = {name for name in modules if name.startswith("trtcal.")}
+    assert own <= {f"trtcal.{name[:-3].replace('/', '.')}" for name in SHARED}
+    names |= {name.split(".")[0] for name in modules - own}
     assert names <= sys.stdlib_module_names
     assert {node.level for node in sources} <= {0, 1}
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

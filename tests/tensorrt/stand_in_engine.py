@@ -39,7 +39,7 @@ class Driver:
 def tensorrt(version, driver, **faults):
     """Return TensorRT's module; `faults` name what goes wrong: parse, build, load or run."""
     trt = module(version)
-    trt.ILogger = type("ILogger", (Said,), {"Severity": trt.ILogger.Severity})
+    trt.ILogger = type("ILogger", (Said,), {"Severity": SimpleNamespace(ERROR="Severity.ERROR")})
     trt.IProfiler = type("IProfiler", (Said,), {})
     trt.NetworkDefinitionCreationFlag = SimpleNamespace(
         **({"EXPLICIT_BATCH": 0} if version in ("8.6", "10.16") else {}),

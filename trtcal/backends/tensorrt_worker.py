@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from trtcal.backends.tensorrt_objects import (
+    VERBOSITIES,
+    layer_information,
+    logger_of,
+    plugins_of,
+    profiler_of,
+    set_layer_precisions,
+    times_document,
+    usual_shapes,
+)
 from trtcal.backends.worker import fail, raise_in_parent, read_request
 from trtcal.errors import InputError, TrtcalError
 
@@ -40,18 +49,6 @@ def inspect_engine(engine: bytes, trt: Any, timed: bool, shapes: Mapping[str, An
         sys.stderr.write(f"[W] the engine could not be inspected: {error}\n")
 
 
-def layer_information(engine: Any, trt: Any) -> str:
-    """Return the inspector's JSON; `AttributeError` if this TensorRT has no inspector."""
-    inspector = engine.create_engine_inspector()
-    return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-
-
-def usual_shapes(request: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the optimum of each dynamic input in the first profile."""
-    first = request["profiles"][:1]
-    return {name: shapes[1] for profile in first for name, shapes in profile.items()}
-
-
 def _time(engine: Any, trt: Any, shapes: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
     """Run the engine on Polygraphy's made-up data; return each run's layers and milliseconds."""
     from polygraphy.backend.trt import TrtRunner
@@ -59,54 +56,21 @@ def _time(engine: Any, trt: Any, shapes: Mapping[str, Any]) -> list[list[tuple[s
 
     runs: list[list[tuple[str, float]]] = []
 
-    class Profiler(trt.IProfiler):  # type: ignore[misc]  # trt is imported at run time
-        def __init__(self) -> None:
-            trt.IProfiler.__init__(self)
-
-        def report_layer_time(self, name: str, ms: float) -> None:
-            runs[-1].append((name, ms))
-
     with TrtRunner(engine) as runner:
         loader = DataLoader(seed=0)
         loader.input_metadata = runner.get_input_metadata()
         for name, shape in shapes.items():
             loader.input_metadata.add(name, loader.input_metadata[name].dtype, shape)
-        runner.context.profiler = Profiler()
+        runner.context.profiler = profiler_of(trt, runs)
         for _ in range(RUNS):
             runs.append([])
             runner.infer(loader[0])
     return runs
 
 
-def times_document(runs: Sequence[Sequence[tuple[str, float]]]) -> list[dict[str, Any]]:
-    """Return the times of layers in the form of `trtexec --exportProfile`, in milliseconds.
-
-    Each run lists the layers in the engine's order, in which a name may come twice.
-    """
-    columns = list(zip(*runs, strict=True))
-    total = sum(ms for run in runs for _, ms in run) or 1.0
-    entries = [_entry([ms for _, ms in column], column[0][0], total) for column in columns]
-    return [{"count": len(runs)}, *entries]
-
-
-def _entry(times: list[float], name: str, total: float) -> dict[str, Any]:
-    return {
-        "name": name,
-        "timeMs": sum(times),
-        "averageMs": statistics.mean(times),
-        "medianMs": statistics.median(times),
-        "percentage": 100 * sum(times) / total,
-    }
-
-
 # Polygraphy reads these when it is imported.
 REQUEST = read_request() if __name__ == "__main__" else {"module": "tensorrt_rtx"}
 os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1" if REQUEST["module"] == "tensorrt_rtx" else "0"
-
-
-# Written out, so that the check of what TensorRT's versions have can read it.
-VERBOSITIES = {"detailed": "DETAILED", "layer_names_only": "LAYER_NAMES_ONLY", "none": "NONE"}
-PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
 
 
 def say(letter: str, message: str) -> None:
@@ -119,28 +83,14 @@ def install_logger(trt: Any) -> list[str]:
     import polygraphy.backend.trt.util as polygraphy_trt
     from polygraphy.logger import G_LOGGER
 
-    severity = trt.ILogger.Severity
-    letters = {
-        severity.INTERNAL_ERROR: "E",
-        severity.ERROR: "E",
-        severity.WARNING: "W",
-        severity.INFO: "I",
-        severity.VERBOSE: "V",
-    }
     errors: list[str] = []
 
-    class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, level: Any, message: str) -> None:
-            letter = letters.get(level, "V")
-            if letter == "E":
-                errors.append(message)
-            say(letter, message)
+    def add(letter: str, message: str) -> None:
+        errors.extend([message] if letter == "E" else [])
+        say(letter, message)
 
     G_LOGGER.colors = False
-    polygraphy_trt.TRT_LOGGER = Logger()
+    polygraphy_trt.TRT_LOGGER = logger_of(trt, add)
     return errors
 
 
@@ -208,25 +158,6 @@ def _profile(shapes: dict[str, Any]) -> Any:
     return profile
 
 
-def plugins_of(network: Any, trt: Any) -> list[str]:
-    """Return name and version of every plug-in in the network. Not run yet with a plug-in."""
-    plugins = set()
-    for layer in network:
-        kind = str(layer.type).rpartition(".")[2]
-        if kind in PLUGIN_LAYERS:
-            plugin_layer = layer
-            plugin_layer.__class__ = getattr(trt, PLUGIN_LAYERS[kind])  # the bindings' own way
-            plugins.add(_plugin(plugin_layer.plugin, trt))
-    return sorted(plugins)
-
-
-def _plugin(plugin: Any, trt: Any) -> str:
-    if hasattr(plugin, "get_capability_interface"):
-        core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
-        return f"{core.plugin_name} {core.plugin_version}"
-    return f"{plugin.plugin_type} {plugin.plugin_version}"
-
-
 def _rtx_config(capabilities: Sequence[Sequence[int]], common: dict[str, Any]) -> Any:
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
@@ -240,8 +171,6 @@ def _flags(request: dict[str, Any], network: Any, trt: Any, strongly_typed: bool
     flags = {"int8": request["quantized"], "fp16": request["fp16"]}
     if not request["float32"]:
         return flags
-    from trtcal.backends.tensorrt_network import set_layer_precisions
-
     set_layer_precisions(trt, network, request["float32"], "prefer")
     return {**flags, "precision_constraints": "prefer"}
 

@@ -68,8 +68,8 @@ build() {
 
 time_it() { # ROUND
     # shellcheck disable=SC2086
-    run "results/$number/times-$1.log" --loadEngine="engine-$number" $BATCH --warmUp=500 \
-        --iterations=100 --duration=5 --exportTimes="results/$number/times-$1.json"
+    run "results/$number/times-$1.log" --loadEngine="engine-$number" $BATCH $TRANSFERS \
+        --warmUp=500 --iterations=100 --duration=5 --exportTimes="results/$number/times-$1.json"
 }
 
 look_inside() {
@@ -79,8 +79,8 @@ look_inside() {
         --exportProfile="results/$number/profile.json" \
         --exportLayerInfo="results/$number/layers.json"
     # shellcheck disable=SC2086
-    run "results/$number/outputs.log" --loadEngine="engine-$number" $FEW $INPUTS --warmUp=0 \
-        --iterations=1 --duration=0 --exportOutput="results/$number/output.json"
+    run "results/$number/outputs.log" --loadEngine="engine-$number" $FEW $INPUTS $TRANSFERS \
+        --warmUp=0 --iterations=1 --duration=0 --exportOutput="results/$number/output.json"
 }
 
 debug() { # tensors inside: TensorRT 10.12 and later
@@ -119,6 +119,10 @@ digests() {
 
 by_trtexec() {
     help=$("$trtexec" --help 2>&1)
+    TRANSFERS= # which 11 and later leave out by default, and take a CUDA graph
+    for option in --includeDataTransfers --noCudaGraph; do
+        has $option && TRANSFERS="$TRANSFERS $option"
+    done
     backwards=
     for engine in $ENGINES; do backwards="$engine $backwards"; done
     # shellcheck disable=SC2086

@@ -13,6 +13,9 @@ from functools import cache
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "worker"
+CORE = Path(__file__).parents[2]
+SHARED = ("__init__.py", "errors.py", "backends/__init__.py", "backends/tensorrt_objects.py")
+"""What the worker takes along of the package `trtcal`, of which `__init__.py` is empty there."""
 PACKAGE = "trtcal_worker"
 START = f"import sys\nfrom {PACKAGE}.main import main\nmain(sys.argv[1:])\n"
 
@@ -65,6 +68,9 @@ def pack() -> bytes:
         _add(archive, "__main__.py", START)
         for path in sorted(SOURCES.glob("*.py")):
             _add(archive, f"{PACKAGE}/{path.name}", path.read_text(encoding="utf-8"))
+        for name in SHARED:
+            text = "" if name.endswith("__init__.py") else (CORE / name).read_text(encoding="utf-8")
+            _add(archive, f"{CORE.name}/{name}", text)
     return buffer.getvalue()
 
 

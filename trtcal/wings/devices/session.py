@@ -115,7 +115,7 @@ class DeviceSession(Session):
             "engines": [session.engine["engine"] for session in sessions],
             "feeds": self.connection.upload(as_blob(runs[0])),
             "rounds": rounds,
-            "cuda_graph": False,
+            "cuda_graph": self.is_gpu,
             "nonce": secrets.token_hex(8),
         }
         return timing_of(self.connection.job(job), rounds, len(sessions))

@@ -7,6 +7,8 @@ jobs        detached work with its state in a folder, one at a time on a device
 timing      the job that times engines in turns
 runtimes    the interface of runtimes, and which there are
 machine     what the device is, and what it lacks
+
+`trtcal/errors.py` and `trtcal/backends/tensorrt_objects.py` go along, under their names (`packing.py`).
 """
 
 PROTOCOL = 1

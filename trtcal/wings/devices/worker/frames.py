@@ -7,10 +7,13 @@ import json
 import shutil
 from typing import Any, BinaryIO, Sequence
 
+from trtcal.errors import TrtcalError
+
 LINE_BYTES = 1 << 20
 DATA_BYTES = 1 << 31
 BLOCK_BYTES = 1 << 20
 FULL_BYTES = 1 << 20
+KINDS = {2: "input", 3: "backend", 4: "resource"}  # by exit status
 
 
 class Fault(Exception):  # noqa: N818  # an error of the device, as an answer carries it
@@ -29,6 +32,8 @@ def fault_of(error: BaseException, folder: str) -> Fault:
     """Return what an answer says of any error; a full disk and no memory are resources."""
     if isinstance(error, Fault):
         return error
+    if isinstance(error, TrtcalError):
+        return Fault(KINDS[error.exit_status], error.message, error.hint or "")
     if isinstance(error, MemoryError):
         return Fault("resource", "the device has no memory left", "end other programs there")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import sys
-from functools import reduce
-from operator import mul
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +21,11 @@ from typing import Any
 from .frames import Fault
 from .machine import hardware
 from .runtimes import Tensor, runtime
+from .tensorrt_routes import write_file
 from .timing import time_engines
+from .trtexec_runtime import FORMATS
 
 ROUNDS = 100
-CODES = {"float32": "f", "float64": "d", "float16": "e", "int64": "q", "int32": "i", "int8": "b"}
 LOG = """=== Device Information ===
 [I] Selected Device: {name}
 [I] Compute Capability: {capability}
@@ -46,17 +46,13 @@ def measure(name: str, place: Path) -> None:
     for engine in engines:
         engine.prepare(many)
     timing = time_engines(engines, SimpleNamespace(fields={"rounds": ROUNDS}), print)
-    about = _about(module, archive, many) + "".join(f"[W] {text}\n" for text in timing["warnings"])
+    about = _about(module, many) + "".join(f"[W] {text}\n" for text in timing["warnings"])
     for number, (engine, folder) in enumerate(zip(engines, folders)):
-        _write(folder / "times-1.log", about)
-        _write(folder / "times-1.json", json.dumps(_times(timing, number), indent=1))
-        _write(folder / "output.json", _outputs(engine.run(few, None)))
+        times, outputs = json.dumps(_times(timing, number)), _outputs(engine.run(few, None))
+        files = {"times-1.log": about, "times-1.json": times, "output.json": outputs}
+        for file, text in files.items():
+            write_file(str(folder), file, text.encode())
         engine.close()
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
 
 
 def _build(module: Any, archive: dict[str, Any], place: Path, folder: Path) -> str:
@@ -72,7 +68,7 @@ def _build(module: Any, archive: dict[str, Any], place: Path, folder: Path) -> s
     work = place / f"engine-{folder.name}"
     for each in (folder, work):
         each.mkdir(parents=True)
-    with (folder / "build.log").open("w") as log:
+    with (folder / "build.log").open("w", encoding="utf-8") as log:
         job = SimpleNamespace(options=request, path=lambda _: model)
         files = module.build(job, str(work), lambda text: print(text, file=log))["files"]
     for kind, file in (("layers", "layers.json"), ("layer_times", "profile.json")):
@@ -90,21 +86,22 @@ def _tensor(described: dict[str, Any], place: Path, batch: int | None) -> Tensor
     return Tensor(described["type"], tuple(shape), data)
 
 
-def _about(module: Any, archive: dict[str, Any], feeds: dict[str, Tensor]) -> str:
-    known, first = hardware(), archive["inputs"][0]["name"]
-    capability = known["capability"] or "unknown"
+def _about(module: Any, feeds: dict[str, Tensor]) -> str:
+    known, (name, tensor) = hardware(), next(iter(feeds.items()))
     return LOG.format(
         name="{}{name}".format("CPU " if known["kind"] == "CPU" else "", **known),
-        capability=capability.replace("sm", "")[:-1] + "." + capability[-1],
+        capability=re.sub(r"sm(\d+)(\d)$", r"\1.\2", known["capability"] or "unknown"),
         version=module.version(),
-        input=first,
-        shape="x".join(map(str, feeds[first].shape)),
+        input=name,
+        shape="x".join(map(str, tensor.shape)),
     )
 
 
 def _times(timing: dict[str, Any], number: int) -> list[dict[str, float]]:
-    whole = [ms for block in timing["times_ms"] for ms in block[number]]
-    compute = [ms for block in timing["compute_ms"] or timing["times_ms"] for ms in block[number]]
+    whole, compute = [
+        [ms for row in table for ms in row[number]]
+        for table in (timing["times_ms"], timing["compute_ms"] or timing["times_ms"])
+    ]
     return [
         {"latencyMs": ms, "computeMs": part, "h2dMs": max(ms - part, 0.0), "d2hMs": 0.0}
         for ms, part in zip(whole, compute)
@@ -114,14 +111,14 @@ def _times(timing: dict[str, Any], number: int) -> list[dict[str, float]]:
 def _outputs(tensors: dict[str, Tensor]) -> str:
     rows = []
     for name, tensor in tensors.items():
-        if tensor.dtype in CODES:
-            count = reduce(mul, tensor.shape, 1)
-            values = struct.unpack(f"<{count}{CODES[tensor.dtype]}", bytes(tensor.data))
-            sizes, text = "x".join(map(str, tensor.shape)), ", ".join(map(repr, values))
-            row = (
-                f'{{ "name" : "{name}"\n  , "dimensions" : "{sizes}"\n  , "values" : [ {text} ] }}'
+        if tensor.dtype in FORMATS:
+            values = struct.iter_unpack("<" + FORMATS[tensor.dtype], bytes(tensor.data))
+            text, shape = (
+                ", ".join(repr(value) for (value,) in values),
+                "x".join(map(str, tensor.shape)),
             )
-            rows.append(row)
+            row = f'"name" : "{name}", "dimensions" : "{shape}", "values" : [ {text} ]'
+            rows.append("{ " + row + " }")
     return "[\n  " + "\n, ".join(rows) + "\n]\n"
 
 

@@ -44,10 +44,11 @@ class Meter:
 
     def __init__(self) -> None:
         self._seen: dict[str, None] = {}
+        self._integral = Integral()
 
     def energy_mj(self) -> float | None:
         """Return the energy used so far in millijoules, from any zero; None if it is not known."""
-        return None
+        return self._integral.mj
 
     def clock_mhz(self) -> float | None:
         """Return the present clock of the multiprocessors."""
@@ -67,14 +68,13 @@ class Meter:
 
     def watch(self) -> None:
         """Remember what disturbs the measurement now."""
-        for reason in self.throttling():
-            self._seen[f"{reason} lowered the GPU's clock during the measurement"] = None
-        if self.others():
-            self._seen["other programs used the GPU during the measurement"] = None
+        causes = [f"{reason} lowered the GPU's clock" for reason in self.throttling()]
+        causes += ["other programs used the GPU"] if self.others() else []
+        self._seen.update(dict.fromkeys(causes))
 
     def warnings(self) -> list[str]:
         """Return what `watch` saw."""
-        return list(self._seen)
+        return [f"{cause} during the measurement" for cause in self._seen]
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[list[float]]:
@@ -126,23 +126,17 @@ class Meter:
 
 
 class Integral:
-    """Energy from samples of power, by the trapezoidal rule."""
+    """Energy in millijoules from samples of power, by the trapezoidal rule; None before the first."""
 
     def __init__(self) -> None:
-        self._mj = 0.0
-        self._last: tuple[float, float] | None = None
+        self.mj: float | None = None
+        self._last = 0.0, 0.0
 
     def add(self, power_mw: float, at_s: float) -> None:
         """Take one sample."""
-        if self._last is not None:
-            before_mw, before_s = self._last
-            self._mj += (before_mw + power_mw) / 2 * (at_s - before_s)
+        before_mw, before_s = (power_mw, at_s) if self.mj is None else self._last
+        self.mj = (self.mj or 0.0) + (before_mw + power_mw) / 2 * (at_s - before_s)
         self._last = power_mw, at_s
-
-    @property
-    def mj(self) -> float | None:
-        """Energy up to the last sample, None before the first."""
-        return None if self._last is None else self._mj
 
 
 class NvmlMeter(Meter):
@@ -152,12 +146,11 @@ class NvmlMeter(Meter):
         super().__init__()
         self._nvml = ctypes.CDLL("libnvidia-ml.so.1") if library is None else library
         self._device = ctypes.c_void_p()
-        found = self._nvml.nvmlInit_v2() or self._nvml.nvmlDeviceGetHandleByPciBusId_v2(
+        failed = self._nvml.nvmlInit_v2() or self._nvml.nvmlDeviceGetHandleByPciBusId_v2(
             pci_bus_id, ctypes.byref(self._device)
         )
-        if found:
-            raise OSError(f"NVML does not know the GPU ({found})")
-        self._integral = Integral()
+        if failed:
+            raise OSError(f"NVML does not know the GPU ({failed})")
 
     def _ask(self, name: str, kind: Any, *arguments: Any) -> int | None:
         """Return what one query answers, None if this GPU or driver has no answer."""
@@ -239,7 +232,6 @@ class TegraMeter(Meter):
         self._process = subprocess.Popen(  # noqa: S603  # the system's own program
             command, stdout=subprocess.PIPE, text=True
         )
-        self._integral = Integral()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -248,10 +240,6 @@ class TegraMeter(Meter):
             power = module_power(rails(line))
             if power is not None:
                 self._integral.add(power, time.monotonic())
-
-    def energy_mj(self) -> float | None:
-        """Return the integral of the module's power since the start."""
-        return self._integral.mj
 
     def clock_mhz(self) -> float | None:
         """Return the GPU's clock that the kernel shows."""
@@ -266,10 +254,8 @@ class TegraMeter(Meter):
     def close(self) -> None:
         """End `tegrastats`."""
         self._process.terminate()
-        self._process.wait()
         self._reader.join()
-        if self._process.stdout:
-            self._process.stdout.close()
+        self._process.communicate()
 
 
 def nvpmodel() -> str | None:

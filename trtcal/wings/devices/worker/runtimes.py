@@ -5,7 +5,7 @@ and never fails; what it needs besides it imports inside its functions. It has:
 
     version() -> str | None
         Its version, None where it is not installed. Never raises and never ends the process.
-    lacks() -> list[dict]
+    lacks() -> list[dict]                                                           (optional)
         [{"what": "...", "command": "..."}]: what is missing, and the command that brings it.
     build(job, folder, log) -> dict
         Builds `job.path("model")` with `job.options` inside `folder` (empty, removed afterwards).
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 from typing import Any, NamedTuple, Sequence
 
 from .frames import DATA_BYTES, Fault
@@ -70,15 +71,15 @@ def versions() -> dict[str, str]:
 
 def lacks() -> list[dict[str, str]]:
     """Return what each runtime lacks."""
-    return [item for name in RUNTIMES for item in runtime(name).lacks()]
+    return [item for name in RUNTIMES for item in getattr(runtime(name), "lacks", list)()]
 
 
-def width_of(dtype: Any) -> int:
-    """Return the bytes of one value of a type."""
+def nbytes_of(dtype: Any, shape: Sequence[int]) -> int:
+    """Return the bytes of an array."""
     bits = str(dtype).lstrip("uintfloa")
     if dtype not in SIZES and bits not in ("8", "16", "32", "64"):
         raise Fault("input", f"the worker does not know the type {dtype!r}")
-    return SIZES.get(dtype) or int(bits) // 8
+    return functools.reduce(operator.mul, shape, SIZES.get(dtype) or int(bits) // 8)
 
 
 def unpack(described: Sequence[dict[str, Any]], data: bytes) -> dict[str, Tensor]:
@@ -88,7 +89,7 @@ def unpack(described: Sequence[dict[str, Any]], data: bytes) -> dict[str, Tensor
         shape = tuple(item["shape"])
         if any(type(size) is not int or not 0 <= size <= DATA_BYTES for size in shape):
             raise Fault("input", f"the shape {shape!r} has sizes that are not whole numbers")
-        size = functools.reduce(lambda a, b: a * b, shape, width_of(item["dtype"]))
+        size = nbytes_of(item["dtype"], shape)
         tensors[item["name"]] = Tensor(item["dtype"], shape, view[:size])
         if len(view) < size:
             raise Fault("input", "the array {!r} is cut off".format(item["name"]))

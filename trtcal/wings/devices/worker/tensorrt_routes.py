@@ -1,22 +1,29 @@
 """What TensorRT up to 10 takes beside Q/DQ: ranges, precisions, calibrators. Not yet run on a GPU.
 
-It is `trtcal/backends/tensorrt_network.py` for a device that has no trtcal.
+It is `trtcal/backends/tensorrt_network.py` without PyCUDA and, but for constants, NumPy.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import importlib
 import json
-import operator
 import os
 from array import array
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+
+from trtcal.backends.tensorrt_objects import (
+    LARGEST_AMAX,
+    logger_of,
+    matched,
+    report,
+    set_ranges,
+    shown,
+    with_parser_tensors,
+)
 
 from .cuda_driver import Resources, Stream
 from .frames import Fault
-from .runtimes import Tensor, width_of
+from .runtimes import Tensor, nbytes_of
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -27,12 +34,7 @@ CALIBRATORS = {
     "entropy2": "IInt8EntropyCalibrator2",
     "minmax": "IInt8MinMaxCalibrator",
 }
-MOVING = {"CAST", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"}
-PARTS = {"GATHER", "SLICE", "TOPK"}
-FLOOR, LEAST, LARGEST = 2.0**-20, 127 * 2.0**-126, 127 * 2.0**120
-
-
-PRECISIONS = {"int8": "INT8", "fp16": "HALF", "fp32": "FLOAT"}
+LEAST_AMAX = 127 * 2.0**-126  # of `calibrators.range`
 
 
 def version_of(trt: Any) -> tuple[int, ...]:
@@ -45,28 +47,13 @@ class Said:
 
     def __init__(self, trt: Any, log: Callable[[str], None]) -> None:
         self.errors: list[str] = []
-        said = self
-
-        class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)
-
-            def log(self, level: Any, message: str) -> None:
-                name = str(level).rpartition(".")[2]  # VERBOSE, INFO, ..., INTERNAL_ERROR
-                said.add("E" if "ERROR" in name else name[:1], message)
-
-        self.logger, self._log = Logger(), log
+        self.logger, self._log = logger_of(trt, self.add), log
 
     def add(self, letter: str, message: str) -> None:
         """Write one message to the log, with its severity."""
         if letter == "E":
             self.errors.append(message)
         self._log(f"[{letter}] {message}")
-
-    def warn(self, names: Sequence[str], what: str) -> None:
-        """Say of how many names something is true, and of which, if there are any."""
-        if names:
-            self.add("W", f"{len(names)} {what}: {some(names)}")
 
     def fault(self, otherwise: str) -> Fault:
         """Return the last error of TensorRT, or what is said without one."""
@@ -79,48 +66,14 @@ def lacks_option(trt: Any, what: str) -> Fault:
     return Fault("input", f"TensorRT {trt.__version__} on the device has {what}", hint)
 
 
-def layers_of(network: Any) -> Iterable[Any]:
-    """Yield a network's layers."""
-    return (network.get_layer(number) for number in range(network.num_layers))
-
-
-def set_layer_precisions(
-    trt: Any, network: Any, precisions: Mapping[str, str], is_obeyed: bool
-) -> list[str]:
-    """Set the precision of layers by name; return the names that are of no layer."""
-    absent = dict(precisions)
-    layers = [layer for layer in layers_of(network) if layer.name in precisions]
-    for layer in layers:
-        absent.pop(layer.name, None)
-    if absent and is_obeyed:
-        what = "%d layers of the plan are not in TensorRT's network: %s"
-        hint = "remove them from the plan, or use --constraints prefer"
-        raise Fault("input", what % (len(absent), some(absent)), hint)
-    for layer in layers:
-        layer.precision = getattr(trt.DataType, PRECISIONS[precisions[layer.name]])
-    return list(absent)
-
-
-def some(names: Iterable[str]) -> str:
-    """Return the first few names, on one line, and how many more there are."""
-    shown = [name if name.isprintable() else ascii(name) for name in names]
-    rest = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
-    return ", ".join(shown[:5]) + rest
-
-
-def float32(value: float) -> float:
-    """Return the nearest number that float32 has."""
-    return ctypes.c_float(value).value
-
-
-def single(amax: float) -> float:
-    """Return the float32 amax with the scale of this one: `calibrators.range.single`."""
-    scale, near = float32(amax / 127.0), float32(amax)
-    return near if float32(near / 127.0) == scale else float32(scale * 127.0)
-
-
-def _is_rounded(amax: float) -> bool:
-    return float32(single(amax) / 127.0) != float32(amax / 127.0)
+def typing_of(request: Mapping[str, Any]) -> tuple[Any, Any, Mapping[str, str], str | None]:
+    """Return whether INT8 and FP16 are allowed, the precisions of layers, and the constraints."""
+    if request.get("route", "qdq") == "qdq":
+        precisions = request.get("float32") or {}
+        constraints = "prefer" if precisions else None
+        return request.get("quantized"), request.get("fp16"), precisions, constraints
+    precisions, constraints = request.get("precisions") or {}, request.get("constraints")
+    return True, constraints and "fp16" in precisions.values(), precisions, constraints
 
 
 def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> bytes:
@@ -131,52 +84,6 @@ def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> byt
     lines = [f"{name}: {ctypes.c_uint32.from_buffer(b).value:x}" for name, b in bits.items()]
     text = "\n".join([f"TRT-{digits}-{CALIBRATORS[kind][5:].replace('or', 'ion')}", *lines, ""])
     return text.encode("utf-8", "surrogateescape")
-
-
-def float_tensors(trt: Any, network: Any) -> dict[str, Any]:
-    """Return the tensors that INT8 can need a range for, by name."""
-    tensors = [network.get_input(number) for number in range(network.num_inputs)]
-    for layer in layers_of(network):
-        tensors += [layer.get_output(number) for number in range(layer.num_outputs)]
-    floats = (trt.DataType.FLOAT, trt.DataType.HALF)
-    return {
-        tensor.name: tensor
-        for tensor in tensors
-        if tensor is not None and tensor.dtype in floats and not tensor.is_shape_tensor
-    }
-
-
-def with_parser_tensors(trt: Any, network: Any, ranges: Mapping[str, float]) -> dict[str, float]:
-    """Return ranges with those of the tensors that TensorRT's parser made, where they follow."""
-    after: list[tuple[str, str]] = []
-    before: list[tuple[str, str]] = []
-    known, products, floats = dict(ranges), set(), float_tensors(trt, network)
-    for layer in layers_of(network):
-        kind, tensor, source = str(layer.type).rpartition(".")[2], layer.get_output(0), None
-        if layer.get_input(0) is not None:
-            source = str(layer.get_input(0).name)
-        if kind == "CONSTANT" and tensor.name in floats:
-            constant = layer
-            constant.__class__ = trt.IConstantLayer  # the bindings' own way
-            known.setdefault(tensor.name, _peak(constant.weights))
-        elif kind == "MATRIX_MULTIPLY":
-            products.add(tensor.name)
-        elif source:
-            after += [(source, tensor.name)] if kind in MOVING | PARTS else []
-            is_sum = kind == "ELEMENTWISE" and source in products
-            before += [(tensor.name, source)] if kind in MOVING or is_sum else []
-    for source, target in after + before[::-1]:
-        if source in known and target in floats:
-            known.setdefault(target, known[source])
-    return known
-
-
-def _peak(weights: Any) -> float:
-    """Return the largest finite magnitude of weights, which TensorRT gives as a NumPy array."""
-    numpy = importlib.import_module("numpy")
-    peaks = numpy.abs(numpy.asarray(weights, "float64"))
-    peak = numpy.max(peaks, initial=FLOOR, where=numpy.isfinite(peaks))
-    return min(float(peak), LARGEST)
 
 
 class Routed:
@@ -193,57 +100,24 @@ class Routed:
         if request["route"] == "calibrator":
             self._feeder = Feeder(job.path("data"), request["feeds"], resources)
             return self._calibrator(request["kind"])
-        ranges = with_parser_tensors(trt, network, self._checked(request["ranges"]))
-        self._report(ranges, request)
+        ranges = request["ranges"]
+        wrong = [n for n, amax in ranges.items() if not n or not LEAST_AMAX <= amax <= LARGEST_AMAX]
+        if wrong:
+            what = f"{len(wrong)} ranges are not valid: {shown(wrong)}"
+            raise Fault("input", what, "calibrate again")
+        matched(trt, network, ranges)  # refuses those of another network
+        ranges = with_parser_tensors(trt, network, ranges)
+        report(matched(trt, network, ranges), network, request, self._said.add)
         if request["route"] == "dynamic-ranges":
-            return self._set_ranges(ranges)
+            return set_ranges(trt, network, ranges)
         self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
         return self._calibrator(request["kind"])
 
-    def _checked(self, ranges: Mapping[str, Any]) -> Mapping[str, float]:
-        wrong = [name for name, amax in ranges.items() if not name or not LEAST <= amax <= LARGEST]
-        if wrong:
-            what = f"{len(wrong)} ranges are not valid: {some(wrong)}"
-            raise Fault("input", what, "calibrate again")
-        if not set(ranges) & set(float_tensors(self._trt, self._network)):
-            what = f"none of the {len(ranges)} ranges belongs to a tensor of the network"
-            raise Fault("input", what, "give the calibration of this model")
-        return ranges
-
-    def _report(self, ranges: Mapping[str, float], request: Mapping[str, Any]) -> None:
-        """Say what has no range, in the words of a build where trtcal runs."""
-        tensors, absent = float_tensors(self._trt, self._network), []
-        missing = [name for name in tensors if name not in ranges]
-        self._said.add("I", f"{len(tensors) - len(missing)} tensors have the given range")
-        self._said.warn(missing, "float tensors have no range")
-        foreign = [name for name in ranges if name not in tensors]
-        self._said.warn(foreign, "ranges belong to no tensor of TensorRT's network")
-        if request["route"] == "dynamic-ranges":
-            rounded = [name for name in tensors if name in ranges and _is_rounded(ranges[name])]
-            self._said.warn(rounded, "ranges are not float32 values: their scales are rounded")
-        asked = request.get("precisions") or {}
-        for layer in layers_of(self._network):
-            tensor = layer.get_input(0)
-            if asked.get(layer.name) == "int8" and tensor is not None and tensor.name in missing:
-                absent.append(layer.name)
-        self._said.warn(absent, "layers requested in INT8 have an input without range")
-        if absent and request.get("constraints") == "obey":
-            what = "%d layers that must run in INT8 have an input without range: %s"
-            hint = "calibrate those inputs, or use --constraints prefer"
-            raise Fault("input", what % (len(absent), some(absent)), hint)
-
-    def _set_ranges(self, ranges: Mapping[str, float]) -> None:
-        for name, tensor in float_tensors(self._trt, self._network).items():
-            amax = single(ranges.get(name, 0.0))
-            if amax and not tensor.set_dynamic_range(-amax, amax):
-                raise Fault("backend", f"TensorRT refuses the range of {name!r}, {amax:g}")
-
     def _calibrator(self, kind: str) -> Any:
-        trt, routed, feeder = self._trt, self, self._feeder
+        trt, routed, feeder, own = self._trt, self, self._feeder, self.cache or None
         if not hasattr(trt, CALIBRATORS[kind]):
             raise lacks_option(trt, "only the route qdq")
         base = getattr(trt, CALIBRATORS[kind])
-        cache = self.cache or None
 
         class Calibrator(base):  # type: ignore[misc,valid-type]  # trt is imported at run time
             def __init__(self) -> None:
@@ -259,7 +133,7 @@ class Routed:
                 return None
 
             def read_calibration_cache(self) -> bytes | None:
-                return cache
+                return own
 
             def write_calibration_cache(self, cache: Any) -> None:
                 routed.cache = bytes(cache)
@@ -275,8 +149,8 @@ class Routed:
         if why:
             raise Fault("backend", f"calibration inside TensorRT failed: {why}")
         if feeder:
-            text = f"TensorRT read {feeder.given * feeder.size} calibration samples"
-            self._said.add("I", text)
+            samples = feeder.given * feeder.size
+            self._said.add("I", f"TensorRT read {samples} calibration samples")
 
 
 class Feeder:
@@ -295,24 +169,22 @@ class Feeder:
         """Return the addresses of the next batch's arrays, None at the end or after an error."""
         try:
             tensors = self._read()
+            self.ended = not tensors
+            self.given += bool(tensors)
             return [self._put(name, tensors[name]) for name in names] if tensors else None
         except Exception as error:  # TensorRT would swallow it
             self.error = f"{type(error).__name__}: {error}"
             return None
 
     def _read(self) -> dict[str, bytes]:
+        tensors = {}
         with open(self._path, "rb") as file:
             file.seek(self._offset)
-            line = file.readline()
-            described = json.loads(line) if line else []
-            tensors = {}
-            for item in described:
+            for item in json.loads(file.readline() or b"[]"):
                 if list(item["shape"]) != list(self._shapes[item["name"]]):
                     raise ValueError(f"a batch has the shape {item['shape']}")
                 tensors[item["name"]] = file.read(nbytes_of(item["dtype"], item["shape"]))
             self._offset = file.tell()
-        self.ended = not line
-        self.given += bool(line)
         return tensors
 
     def _put(self, name: str, content: bytes) -> int:
@@ -330,11 +202,6 @@ def write_file(folder: str, name: str, content: Any) -> str:
     with open(path, "wb") as file:
         file.write(content)
     return path
-
-
-def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the bytes of an array."""
-    return functools.reduce(operator.mul, shape, width_of(dtype))
 
 
 def converted(fed: Tensor, name: str, dtype: str | None) -> bytes:

@@ -11,25 +11,34 @@ import importlib
 import json
 import os
 import random
-import statistics
 import time
 from array import array
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
+from trtcal.backends.tensorrt_objects import (
+    VERBOSITIES,
+    layer_information,
+    layers_of,
+    plugins_of,
+    profiler_of,
+    set_layer_precisions,
+    shown,
+    times_document,
+    usual_shapes,
+    warn,
+)
+
 from .cuda_driver import CudaError, Device, Driver, NoCudaError, Resources, Stream
 from .frames import Fault
-from .runtimes import Tensor
+from .runtimes import Tensor, nbytes_of
 from .tensorrt_routes import (
     Routed,
     Said,
     converted,
     lacks_option,
-    layers_of,
-    nbytes_of,
-    set_layer_precisions,
-    some,
+    typing_of,
     version_of,
     write_file,
 )
@@ -40,7 +49,6 @@ if TYPE_CHECKING:
 OLDEST = (8, 5)
 RUNS = 100  # for the times of layers
 WARM_UP_S = 0.2  # that of trtexec
-VERBOSITIES = {"detailed": "DETAILED", "layer_names_only": "LAYER_NAMES_ONLY", "none": "NONE"}
 TYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "FP8": "float8_e4m3fn"}
 """NumPy's names of TensorRT's types, where they are others than in small letters."""
 
@@ -88,12 +96,11 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     trt = _package()
     said = Said(trt, log)
     said.add("I", f"tensorrt {trt.__version__}")
-    driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
-    try:
+    with closing(
+        Driver()
+    ) as driver:  # before TensorRT, whose runtime crashes where there is no GPU
         files, plugins = _build(trt, driver, job, folder, said)
         files.update(_inspected(said, files["engine"], folder, job.options))
-    finally:
-        driver.close()
     return {"files": files, "plugins": plugins}
 
 
@@ -110,19 +117,17 @@ def _build(
     parser = trt.OnnxParser(network, said.logger)
     if not parser.parse_from_file(job.path("model")):
         raise said.fault("TensorRT cannot read the model")
-    config, plugins = builder.create_builder_config(), plugins_of(trt, network)
+    config, plugins = builder.create_builder_config(), plugins_of(layers_of(network), trt)
     set_options(trt, config, request)
     if not typed:
         set_flags(trt, network, config, request, said)
     add_profiles(builder, network, config, request)
-    routed, resources = Routed(trt, network, said), Resources(driver)
-    try:
+    routed = Routed(trt, network, said)
+    with closing(Resources(driver)) as resources:
         calibrator = None if is_qdq else routed.take(job, resources)
         if calibrator is not None:
             config.int8_calibrator = calibrator
         plan = builder.build_serialized_network(network, config)
-    finally:
-        resources.close()
     routed.check(plan is not None)
     if plan is None:
         raise said.fault("TensorRT built no engine")
@@ -155,11 +160,8 @@ def set_options(trt: Any, config: Any, request: Mapping[str, Any]) -> None:
 
 def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any], said: Said) -> None:
     """Allow INT8 and FP16 where types are free, and hold layers to what they need."""
-    is_qdq = request.get("route", "qdq") == "qdq"
-    precisions = request.get("float32" if is_qdq else "precisions") or {}
-    constraints = ("prefer" if precisions else None) if is_qdq else request.get("constraints")
-    fp16 = request.get("fp16") if is_qdq else constraints and "fp16" in precisions.values()
-    if request.get("quantized") or not is_qdq:
+    int8, fp16, precisions, constraints = typing_of(request)
+    if int8:
         if not hasattr(trt.BuilderFlag, "INT8"):
             raise lacks_option(trt, "only the route qdq")
         config.set_flag(trt.BuilderFlag.INT8)
@@ -167,12 +169,13 @@ def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any], s
         config.set_flag(trt.BuilderFlag.FP16)
     if constraints:
         flags = trt.BuilderFlag
-        is_obeyed = constraints == "obey"
         config.set_flag(
-            flags.OBEY_PRECISION_CONSTRAINTS if is_obeyed else flags.PREFER_PRECISION_CONSTRAINTS
+            flags.OBEY_PRECISION_CONSTRAINTS
+            if constraints == "obey"
+            else flags.PREFER_PRECISION_CONSTRAINTS
         )
-        absent = set_layer_precisions(trt, network, precisions, is_obeyed)
-        said.warn(absent, "layers of the plan are not in TensorRT's network")
+        absent = set_layer_precisions(trt, network, precisions, constraints)
+        warn(said.add, absent, "layers of the plan are not in TensorRT's network")
 
 
 def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, Any]) -> None:
@@ -186,28 +189,6 @@ def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, 
             config.set_calibration_profile(shape_profile)
 
 
-PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
-
-
-def plugins_of(trt: Any, network: Any) -> list[str]:
-    """Return name and version of every plug-in in the network."""
-    plugins = set()
-    for layer in layers_of(network):
-        kind = str(layer.type).rpartition(".")[2]
-        if kind in PLUGIN_LAYERS:
-            plugin_layer = layer
-            plugin_layer.__class__ = getattr(trt, PLUGIN_LAYERS[kind])  # the bindings' own way
-            plugins.add(_plugin(trt, plugin_layer.plugin))
-    return sorted(plugins)
-
-
-def _plugin(trt: Any, plugin: Any) -> str:
-    if hasattr(plugin, "get_capability_interface"):
-        core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
-        return f"{core.plugin_name} {core.plugin_version}"
-    return f"{plugin.plugin_type} {plugin.plugin_version}"
-
-
 # Layers.
 
 
@@ -215,29 +196,14 @@ def _inspected(said: Said, path: str, folder: str, request: Mapping[str, Any]) -
     """Return the files with the layers and their times; the log says what cannot be had."""
     files = {}
     try:
-        opened = Engine(path, {}, said)
-        try:
+        with closing(Engine(path, {}, said)) as opened:
             files["layers"] = write_file(folder, "layers.json", opened.layers().encode())
             if request.get("layer_times"):
-                times = json.dumps(opened.layer_times(request.get("profiles") or ()), indent=1)
+                times = json.dumps(opened.layer_times(usual_shapes(request)), indent=1)
                 files["layer_times"] = write_file(folder, "layer-times.json", times.encode())
-        finally:
-            opened.close()
     except Exception as error:  # the engine is good
         said.add("W", f"the engine could not be inspected: {error}")
     return files
-
-
-def times_document(runs: Sequence[Sequence[tuple[str, float]]]) -> list[dict[str, Any]]:
-    """Return the times of layers in the form of `trtexec --exportProfile`, in milliseconds."""
-    total = sum(ms for run in runs for _, ms in run) or 1.0
-    document: list[dict[str, Any]] = [{"count": len(runs)}]
-    for column in zip(*runs):
-        times = [ms for _, ms in column]
-        shares = {"timeMs": sum(times), "averageMs": statistics.mean(times)}
-        shares.update(medianMs=statistics.median(times), percentage=100 * sum(times) / total)
-        document.append(dict(shares, name=column[0][0]))
-    return document
 
 
 # Running.
@@ -252,16 +218,14 @@ class Binding:
     """An input or output: its memory on both sides, for the shape that it has now."""
 
     def __init__(self, name: str, dtype: str, shape: Sequence[int], on_host: bool) -> None:
-        self.name, self.dtype, self.shape, self.on_host = name, dtype, list(shape), on_host
-        self.nbytes = self.host = self.device = 0
-
-    def described(self) -> dict[str, Any]:
-        """Return it as an answer shows it."""
-        return {"name": self.name, "dtype": self.dtype, "shape": self.shape}
+        self.name, self.dtype, self.on_host = name, dtype, on_host
+        self.described: dict[str, Any] = {"name": name, "dtype": dtype, "shape": list(shape)}
+        self.nbytes = self.moved = self.host = self.device = 0
 
     def allocate(self, resources: Resources, shape: Sequence[int]) -> None:
         """Take memory for a shape."""
         self.nbytes = nbytes_of(self.dtype, shape)
+        self.moved = 0 if self.on_host else self.nbytes
         self.host = resources.allocate_host(self.nbytes)
         self.device = self.host if self.on_host else resources.allocate(self.nbytes)
 
@@ -301,49 +265,38 @@ class Engine:
         self._closing.callback(lambda: self._buffers.close())
         self._stream = Stream(self._fixed)
         self._events = [self._fixed.event() for _ in range(4)]
-        self._describe(engine)
+        bindings = [self._binding(engine.get_tensor_name(n)) for n in range(engine.num_io_tensors)]
+        modes = [engine.get_tensor_mode(binding.name) for binding in bindings]
+        is_input = [mode == trt.TensorIOMode.INPUT for mode in modes]
+        self._inputs = [binding for binding, first in zip(bindings, is_input) if first]
+        self._outputs = [binding for binding, first in zip(bindings, is_input) if not first]
+        self.inputs = [binding.described for binding in self._inputs]
+        self.outputs = [binding.described for binding in self._outputs]
 
     def _forget(self) -> None:
         while self._objects:
             self._objects.pop()  # the context before its engine, this before its runtime
 
-    def _describe(self, engine: Any) -> None:
-        trt = self._trt
-        self._inputs: list[Binding] = []
-        self._outputs: list[Binding] = []
-        for number in range(engine.num_io_tensors):
-            name = engine.get_tensor_name(number)
-            dtype = str(engine.get_tensor_dtype(name)).rpartition(".")[2]
-            on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
-            shape = list(engine.get_tensor_shape(name))
-            binding = Binding(name, TYPES.get(dtype, dtype.lower()), shape, on_host)
-            is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
-            (self._inputs if is_input else self._outputs).append(binding)
-        self.inputs = [binding.described() for binding in self._inputs]
-        self.outputs = [binding.described() for binding in self._outputs]
+    def _binding(self, name: str) -> Binding:
+        trt, engine = self._trt, self._objects[1]
+        dtype = str(engine.get_tensor_dtype(name)).rpartition(".")[2]
+        on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
+        shape = engine.get_tensor_shape(name)
+        return Binding(name, TYPES.get(dtype, dtype.lower()), shape, on_host)
 
     def layers(self) -> str:
         """Return the inspector's JSON."""
-        trt, engine = self._trt, self._objects[1]
-        inspector = engine.create_engine_inspector()
-        return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+        return layer_information(self._objects[1], self._trt)
 
-    def layer_times(self, profiles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Run made-up data at the optimum of the first profile; return the times of layers."""
-        trt, context = self._trt, self._objects[2]
+    def layer_times(self, shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+        """Run made-up data, dynamic inputs in these shapes; return the times of layers."""
+        context = self._objects[2]
         runs: list[list[tuple[str, float]]] = []
-
-        class Profiler(trt.IProfiler):  # type: ignore[misc,name-defined]  # trt is imported at run time
-            def __init__(self) -> None:
-                trt.IProfiler.__init__(self)
-
-            def report_layer_time(self, name: str, ms: float) -> None:
-                runs[-1].append((name, ms))
-
-        usual = {name: shapes[1] for name, shapes in (profiles[0] if profiles else {}).items()}
-        feeds = {b.name: made_up(b.dtype, usual.get(b.name, b.shape)) for b in self._inputs}
-        self._bind(feeds)
-        context.profiler = Profiler()
+        inputs = [binding.described for binding in self._inputs]
+        self._bind(
+            {x["name"]: made_up(x["dtype"], shapes.get(x["name"], x["shape"])) for x in inputs}
+        )
+        context.profiler = profiler_of(self._trt, runs)
         for _ in range(RUNS):
             runs.append([])
             self._enqueue()
@@ -358,7 +311,7 @@ class Engine:
         chosen = list(outputs) if names is None else names
         lacking = [name for name in chosen if name not in outputs]
         if lacking:
-            raise Fault("input", f"the engine has no output {some(lacking)}")
+            raise Fault("input", f"the engine has no output {shown(lacking)}")
         return {name: self._result(outputs[name]) for name in chosen}
 
     def _result(self, binding: Binding) -> Tensor:
@@ -387,7 +340,7 @@ class Engine:
     def _bind(self, feeds: Mapping[str, Tensor]) -> None:
         lacking = [binding.name for binding in self._inputs if binding.name not in feeds]
         if lacking:
-            raise Fault("input", f"the engine's inputs {some(lacking)} are not fed")
+            raise Fault("input", f"the engine's inputs {shown(lacking)} are not fed")
         shapes = {binding.name: tuple(feeds[binding.name].shape) for binding in self._inputs}
         if shapes != self._shapes:
             self._shapes = None
@@ -443,12 +396,12 @@ class Engine:
         stream, events = self._stream, self._events
         stream.record(events[0])
         for binding in self._inputs:
-            stream.upload(binding.device, binding.host, 0 if binding.on_host else binding.nbytes)
+            stream.upload(binding.device, binding.host, binding.moved)
         stream.record(events[1])
         stream.launch(self._graph) if self._graph else self._enqueue()
         stream.record(events[2])
         for binding in self._outputs:
-            stream.download(binding.host, binding.device, 0 if binding.on_host else binding.nbytes)
+            stream.download(binding.host, binding.device, binding.moved)
         stream.record(events[3])
         stream.wait()
         return stream.elapsed_ms(events[0], events[3]), stream.elapsed_ms(events[1], events[2])

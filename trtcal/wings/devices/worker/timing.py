@@ -7,42 +7,54 @@ place of all is the same (`trtcal/evaluate/latency.py`). Rounds begin once times
 from __future__ import annotations
 
 import statistics
-from typing import Any, Callable
+from contextlib import closing
+from typing import Any, Callable, Sequence
 
 from .power import Meter, open_meter
 
 MAX_WARM_UP = 50
 WINDOW = 5
 STEADY = 0.02
-MOVED = 0.02
-"""Relative change of the clock that is a warning."""
-
-Times = "tuple[float, float | None]"
+MAX_CLOCK_CHANGE = 0.02
+DIGITS = 5  # of milliseconds: all times are one line of an answer
 
 
 def time_engines(engines: list[Any], job: Any, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return times_ms and compute_ms (rounds, engines, 2), energy, clocks, warm_up, warnings."""
+    """Time engines that are prepared; see `timing_result`."""
     rounds = int(job.fields["rounds"])
     is_cpu = job.fields.get("runtime") == "onnxruntime"  # a meter is of the GPU
-    meter = Meter() if is_cpu else open_meter()
-    warm = warm_up(engines, min(max(rounds, 2 * WINDOW), MAX_WARM_UP))
-    log(f"{warm} warm-up runs of each engine")
-    before = meter.clock_mhz()
-    pairs = _rounds(engines, rounds, meter)
-    after = meter.clock_mhz()
-    energy = [meter.energy_per_run(engine.launch) for engine in engines]
-    meter.close()
+    with closing(Meter() if is_cpu else open_meter()) as meter:
+        warm = warm_up(engines, min(max(rounds, 2 * WINDOW), MAX_WARM_UP))
+        log(f"{warm} warm-up runs of each engine")
+        before = meter.clock_mhz()
+        runs = _rounds(engines, rounds, meter)
+        clocks = before, meter.clock_mhz()
+        energy = [meter.energy_per_run(engine.launch) for engine in engines]
     warnings = [text for engine in engines for text in getattr(engine, "warnings", ())]
-    times = [[[round(pair[0], 6) for pair in cell] for cell in row] for row in pairs]
-    compute = [[[pair[1] for pair in cell] for cell in row] for row in pairs]
-    has_compute = all(ms is not None for row in compute for cell in row for ms in cell)
+    result = timing_result(runs, clocks, warnings + meter.warnings())
+    return dict(result, energy_mj=energy, warm_up=warm)
+
+
+def timing_result(
+    runs: Sequence[Any], clocks: tuple[float | None, float | None], warnings: list[str]
+) -> dict[str, Any]:
+    """Return a job's result without energy; `runs` are (ms, compute_ms), (rounds, engines, 2)."""
+    has_compute = runs[0][0][0][1] is not None
+    times, *compute = [
+        [[[round(run[part], DIGITS) for run in cell] for cell in row] for row in runs]
+        for part in range(1 + has_compute)
+    ]
+    before, after = clocks
+    if before and after and abs(after / before - 1.0) > MAX_CLOCK_CHANGE:
+        moved = f"the clock moved from {before:.0f} to {after:.0f} MHz during the measurement"
+        warnings = [moved, *warnings]
     return {
         "times_ms": times,
-        "compute_ms": compute if has_compute else None,
-        "energy_mj": energy,
+        "compute_ms": compute[0] if compute else None,
+        "energy_mj": [None] * len(times[0]),
         "clocks_mhz": [before, after] if before and after else None,
-        "warm_up": warm,
-        "warnings": warnings + moved(before, after) + meter.warnings(),
+        "warm_up": 0,
+        "warnings": warnings,
     }
 
 
@@ -67,16 +79,9 @@ def order_of(number: int, count: int) -> list[int]:
 
 
 def _rounds(engines: list[Any], rounds: int, meter: Meter) -> list[Any]:
-    pairs: list[Any] = [[[] for _ in engines] for _ in range(rounds)]
-    for number in range(rounds):
-        for index in order_of(number, len(engines)):
-            pairs[number][index].append(engines[index].launch())
+    runs: list[Any] = [[[] for _ in engines] for _ in range(rounds)]
+    for row_number, row in enumerate(runs):
+        for index in order_of(row_number, len(engines)):
+            row[index].append(engines[index].launch())
         meter.watch()
-    return pairs
-
-
-def moved(before: float | None, after: float | None) -> list[str]:
-    """Return the warning about a clock in MHz that moved, if it did."""
-    if not before or not after or abs(after / before - 1.0) <= MOVED:
-        return []
-    return [f"the clock moved from {before:.0f} to {after:.0f} MHz during the measurement"]
+    return runs

@@ -1,7 +1,7 @@
 """TensorRT 8.5 to 11 by its program `trtexec` alone. Not yet run on a GPU.
 
 Its JSON files are handed on as they are; times and outputs are read here. Every call loads the engine
-anew, so engines take turns by blocks of runs, and each batch costs seconds.
+again, so engines take turns by blocks of runs, and each batch costs seconds.
 Source: `samples/trtexec` and `samples/common` in NVIDIA's repository, releases 8.5 to 11.1.
 """
 
@@ -16,6 +16,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
@@ -23,23 +24,25 @@ from . import jobs
 from .frames import Fault
 from .power import open_meter
 from .runtimes import Tensor
-from .tensorrt_routes import cache_of_ranges, converted, write_file
-from .timing import moved, order_of
+from .tensorrt_routes import cache_of_ranges, converted, typing_of, write_file
+from .timing import order_of, timing_result
 
 if TYPE_CHECKING:
     from .jobs import Job
 
 FOLDERS = ("/usr/src/tensorrt/bin", "/opt/tensorrt/bin")
-BANNER = re.compile(r"\[TensorRT v(\d+)\]")
+BANNER = re.compile(r"\[TensorRT v(\d+?)(\d\d?)(\d\d)\]")  # v8601, v101601
 ERROR = re.compile(r"\[E\] (.*)")
-MIB = 1 << 20
-ENGINE, LAYERS, LAYER_TIMES = "engine.plan", "layers.json", "layer-times.json"
-CACHE, OUTPUTS, TIMES = "calibration.cache", "outputs.json", "times.json"
-FILES = {"engine": ENGINE, "layers": LAYERS, "layer_times": LAYER_TIMES, "cache": CACHE}
-ONE_RUN = ("--iterations=1", "--duration=0", "--warmUp=0")
-WARM_UP_MS = 200
+NO_GRAPH = re.compile(r"\[W\] (.* without using CUDA graph .*)")
+FILES = {
+    "engine": "engine.plan",
+    "layers": "layers.json",
+    "layer_times": "layer-times.json",
+    "cache": "calibration.cache",
+}
+LOAD_BUILT = "--loadEngine=" + FILES["engine"]
+OUTPUTS, TIMES = "outputs.json", "times.json"
 BLOCKS = 4  # calls for an engine in each direction
-LAYER_RUNS = 100
 FORMATS = {"float32": "f", "float16": "e", "int8": "b", "int32": "i", "int64": "q", "bool": "?"}
 
 
@@ -51,59 +54,41 @@ def program() -> str | None:
 @functools.lru_cache(maxsize=None)
 def version() -> str | None:
     """Return the version that `trtexec` prints first, if it is installed and starts."""
-    path = program()
-    if path is None:
-        return None
+    command = [program() or "trtexec", "--help"]
     try:
         done = subprocess.run(  # noqa: S603  # TensorRT's own program
-            [path, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = BANNER.search(done.stdout.decode("utf-8", "replace"))
-    return version_of(int(found.group(1))) if found else None
-
-
-def version_of(digits: int) -> str:
-    """Return the version of the digits that `trtexec` prints.
-
-    >>> version_of(8601), version_of(101601)
-    ('8.6.1', '10.16.1')
-    """
-    unit = 1_000 if digits < 10_000 else 10_000
-    return f"{digits // unit}.{digits % unit // 100}.{digits % 100}"
-
-
-def lacks() -> list[dict[str, str]]:
-    """Return nothing: TensorRT's Python package does the same and more."""
-    return []
+    banner = BANNER.search(done.stdout.decode("utf-8", "replace"))
+    return ".".join(str(int(digits)) for digits in banner.groups()) if banner else None
 
 
 def _numbers() -> tuple[int, int]:
     """Return the first two numbers of the version; a fault if there is no trtexec, or an old one."""
-    found = version()
-    numbers = [int(part) for part in found.split(".")] if found else [0, 0]
-    if numbers < [8, 5]:
-        what = "trtexec of TensorRT 8.5 or later is needed on the device, there is %s"
-        raise Fault("backend", what % (found or "none"), "sudo apt-get install libnvinfer-bin")
-    return numbers[0], numbers[1]
+    major, minor = [int(part) for part in (version() or "0.0").split(".")[:2]]
+    if (major, minor) < (8, 5):
+        what = f"trtexec of TensorRT 8.5 or later is needed on the device, there is {version()}"
+        raise Fault("backend", what.replace("None", "none"), "sudo apt-get install libnvinfer-bin")
+    return major, minor
 
 
 def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     """Build an engine, and list its layers; see `runtimes.py`."""
     request, numbers = job.options, _numbers()
-    words = ["--onnx=" + job.path("model"), f"--saveEngine={ENGINE}", "--verbose", "--noTF32"]
-    words += ["--skipInference" if numbers >= (8, 6) else "--buildOnly"]
-    words += [f"--exportLayerInfo={LAYERS}", *option_words(request, numbers)]
+    words = ["--onnx=" + job.path("model"), "--saveEngine=" + FILES["engine"], "--verbose"]
+    words += ["--noTF32", "--skipInference" if numbers >= (8, 6) else "--buildOnly"]
+    words += ["--exportLayerInfo=" + FILES["layers"], *option_words(request, numbers)]
     if request.get("route", "qdq") != "qdq":
         cache = cache_of_ranges(str(version()), request["kind"], request.get("ranges") or {})
-        write_file(folder, CACHE, cache)
+        write_file(folder, FILES["cache"], cache)
     run(words, folder, log)
     if request.get("layer_times"):
         profiles = request.get("profiles") or [{}]
         usual = {name: shapes[1] for name, shapes in profiles[0].items()}
-        words = [f"--loadEngine={ENGINE}", f"--exportProfile={LAYER_TIMES}", "--duration=0"]
-        run([*words, f"--iterations={LAYER_RUNS}", *shape_words("shapes", usual)], folder, log)
+        words = [LOAD_BUILT, "--exportProfile=" + FILES["layer_times"], "--duration=0"]
+        run([*words, "--iterations=100", *shape_words("shapes", usual)], folder, log)
     paths = {name: os.path.join(folder, file) for name, file in FILES.items()}
     return {"files": {name: path for name, path in paths.items() if os.path.exists(path)}}
 
@@ -120,7 +105,7 @@ def option_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
             shapes = {name: limits[place] for name, limits in profile.items()}
             words += shape_words(kind + "Shapes", shapes)
     if request.get("workspace_bytes") is not None:
-        mebibytes = "%.20f" % (request["workspace_bytes"] / MIB)
+        mebibytes = "%.20f" % (request["workspace_bytes"] / (1 << 20))
         words.append("--memPoolSize=workspace:" + mebibytes.rstrip("0").rstrip("."))
     if request.get("optimization_level") is not None:
         if numbers < (8, 6):
@@ -131,7 +116,7 @@ def option_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
 
 def _cannot(what: str) -> Fault:
     hint = "install TensorRT's Python package there, or leave the option out"
-    return Fault("input", f"trtexec {version()} on the device has no way to {what}", hint)
+    return Fault("input", f"trtexec {version()} on the device has no option for {what}", hint)
 
 
 def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[str]:
@@ -139,20 +124,15 @@ def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
 
     Of the routes beside Q/DQ only `cache` of the class that trtexec has is left, up to 10.
     """
-    route, constraints = request.get("route", "qdq"), request.get("constraints")
+    route, kind = request.get("route", "qdq"), request.get("kind")
     if route == "qdq" and numbers >= (9, 0):
         return ["--stronglyTyped"] if numbers < (11, 0) else []
-    precisions = request.get("precisions") or {}
-    if route == "qdq":
-        precisions = request.get("float32") or {}
-        constraints = "prefer" if precisions else None
-        words = ["--int8"] if request.get("quantized") else []
-        words += ["--fp16"] if request.get("fp16") else []
-    elif route == "cache" and request["kind"] == "entropy2" and numbers < (11, 0):
-        words = ["--int8", f"--calib={CACHE}"]
-        words += ["--fp16"] if constraints and "fp16" in precisions.values() else []
-    else:
-        raise _cannot("take the route {} of {}".format(route, request.get("kind")))
+    if route != "qdq" and ((route, kind) != ("cache", "entropy2") or numbers >= (11, 0)):
+        raise _cannot(f"the route {route} of {kind}")
+    int8, fp16, precisions, constraints = typing_of(request)
+    words = ["--int8"] if int8 else []
+    words += ["--calib=" + FILES["cache"]] if route == "cache" else []
+    words += ["--fp16"] if fp16 else []
     if constraints:
         pairs = [f"{quoted(name)}:{precision}" for name, precision in precisions.items()]
         words += ["--precisionConstraints=" + constraints, "--layerPrecisions=" + ",".join(pairs)]
@@ -161,15 +141,16 @@ def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
 
 def shape_words(option: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
     """Return one option with a shape for each input but scalars, none if there are none."""
-    sizes = {quoted(name): "x".join(map(str, shape)) for name, shape in shapes.items() if shape}
-    pairs = ",".join(f"{name}:{text}" for name, text in sizes.items())
-    return [f"--{option}={pairs}"] if pairs else []
+    pairs = [
+        f"{quoted(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items() if shape
+    ]
+    return [f"--{option}={','.join(pairs)}"] if pairs else []
 
 
 def quoted(name: str) -> str:
     """Return a name as trtexec's lists need it; a fault if it cannot be in one."""
     if not name or set(name) & {",", "'"}:
-        raise _cannot(f"name {name!r}")
+        raise _cannot(f"the name {name!r}")
     return f"'{name}'" if ":" in name else name
 
 
@@ -189,36 +170,35 @@ def run(words: Iterable[str], folder: str, log: Callable[[str], None]) -> None:
 
 def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
     """Take an engine; `inputs` and `outputs` in the options are the model's, with their types."""
-    return Engine(path, [_described(options, name) for name in ("inputs", "outputs")])
+    return Engine(path, *[_described(options, name) for name in ("inputs", "outputs")])
 
 
 def _described(options: Mapping[str, Any], which: str) -> list[dict[str, Any]]:
     """Return inputs or outputs in the engine's types: before TensorRT 10 there is no int64."""
     is_narrow = _numbers() < (10, 0)
     try:
-        described = [dict(item, dtype=str(item["dtype"])) for item in options[which]]
+        types = [str(item["dtype"]) for item in options[which]]
     except (KeyError, TypeError) as error:
         what = f"trtexec does not tell what the engine's {which} are"
         raise Fault("input", what, "install TensorRT's Python package there") from error
-    for item in described:
-        item["dtype"] = "int32" if is_narrow and item["dtype"] == "int64" else item["dtype"]
-    return described
+    types = [dtype.replace("int64", "int32") if is_narrow else dtype for dtype in types]
+    return [dict(item, dtype=dtype) for item, dtype in zip(options[which], types)]
 
 
 class Engine:
     """An engine that is loaded for each batch."""
 
-    def __init__(self, path: str, described: Sequence[list[dict[str, Any]]]) -> None:
+    def __init__(self, path: str, inputs: list[Any], outputs: list[Any]) -> None:
         self.metadata: dict[str, str] = {}
-        self._path, (self.inputs, self.outputs) = path, described
+        self._path, self.inputs, self.outputs = path, inputs, outputs
 
     def run(self, feeds: dict[str, Tensor], names: list[str] | None) -> dict[str, Tensor]:
         """Run one batch."""
         types = {item["name"]: item["dtype"] for item in self.inputs + self.outputs}
         with tempfile.TemporaryDirectory(dir=os.path.dirname(self._path)) as folder:
-            words = [*ONE_RUN, *running_words(False), f"--loadEngine={self._path}"]
-            words += [f"--exportOutput={OUTPUTS}", *fed_words(feeds, types, folder)]
-            run(words, folder, lambda _: None)
+            words = ["--iterations=1", "--duration=0", "--warmUp=0", *running_words(False)]
+            words += [f"--loadEngine={self._path}", f"--exportOutput={OUTPUTS}"]
+            run([*words, *fed_words(feeds, types, folder)], folder, lambda _: None)
             outputs = read_outputs(Path(folder, OUTPUTS).read_text("utf-8"), types)
         chosen = list(outputs) if names is None else names
         if any(name not in outputs for name in chosen):
@@ -239,8 +219,7 @@ def fed_words(feeds: Mapping[str, Tensor], types: Mapping[str, str], folder: str
     return words + shape_words("shapes", {name: tensor.shape for name, tensor in feeds.items()})
 
 
-NOT_JSON = re.compile(r"(?<=[\[,\s])(-?)(nan|inf)(?:\(\w*\))?(?=[\],\s])")
-NUMBERS = {"nan": "NaN", "inf": "Infinity"}
+NOT_JSON = re.compile(r"(?<=[\[,\s])(?:-?(nan)(?:\(\w*\))?|(-?)inf)(?=[\],\s])")
 
 
 def read_outputs(text: str, types: Mapping[str, str]) -> dict[str, Tensor]:
@@ -248,12 +227,9 @@ def read_outputs(text: str, types: Mapping[str, str]) -> dict[str, Tensor]:
 
     `types` are those of the outputs. A fault for what is not such a file.
     """
-    spelled = NOT_JSON.sub(lambda found: found.group(1) + NUMBERS[found.group(2)], text)
+    spelled = NOT_JSON.sub(lambda number: "NaN" if number[1] else f"{number[2]}Infinity", text)
     try:
-        return {
-            item["name"]: _tensor(item, types[item["name"]])
-            for item in json.loads(spelled.replace("-NaN", "NaN"))
-        }
+        return {item["name"]: _tensor(item, types[item["name"]]) for item in json.loads(spelled)}
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise Fault("backend", f"trtexec's outputs cannot be read: {error!r}") from error
 
@@ -276,39 +252,35 @@ def time(
     folder: str,
     log: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Time engines in turns by blocks of runs; see `timing.time_engines` for the result."""
-    rounds, meter = int(job.fields["rounds"]), open_meter()
+    """Time engines in turns by blocks of runs; see `timing.timing_result`."""
+    rounds = int(job.fields["rounds"])
     size = -(-rounds // BLOCKS)
-    shared = [f"--warmUp={WARM_UP_MS}", "--duration=0", f"--iterations={size}"]
-    shared += [f"--exportTimes={TIMES}", *running_words(bool(job.fields.get("cuda_graph")))]
+    words = ["--warmUp=200", "--duration=0", f"--iterations={size}", f"--exportTimes={TIMES}"]
     types = {item["name"]: item["dtype"] for item in _described(job.options, "inputs")}
-    shared += fed_words(feeds, types, folder)
+    words += [*running_words(bool(job.fields.get("cuda_graph"))), *fed_words(feeds, types, folder)]
     clocks = []  # the highest of each call: the GPU is idle while an engine is loaded
+    warnings: dict[str, None] = {}
+
+    def say(line: str) -> None:
+        warnings.update(dict.fromkeys(NO_GRAPH.findall(line)))
+        log(line)
+
     blocks: list[list[list[Any]]] = [[[] for _ in paths] for _ in range(-(-rounds // size))]
-    for number, row in enumerate(blocks):
-        for index in order_of(number, len(paths)):
-            with meter.sampling() as seen:
-                run([f"--loadEngine={paths[index]}", *shared], folder, log)
-            clocks.append(max(seen, default=0.0))
-            row[index].append(read_times(Path(folder, TIMES).read_text("utf-8"), size))
-    meter.close()
-    before, after = clocks[0], clocks[-1]
-    pairs = [list(zip(*[zip(*turns) for turns in row])) for row in blocks]
-    flat = [cells for row in pairs for cells in row][:rounds]
-    return {
-        "times_ms": [[[run[0] for run in cell] for cell in cells] for cells in flat],
-        "compute_ms": [[[run[1] for run in cell] for cell in cells] for cells in flat],
-        "energy_mj": [None] * len(paths),
-        "clocks_mhz": [before, after] if before and after else None,
-        "warm_up": 0,
-        "warnings": moved(before, after) + meter.warnings(),
-    }
+    with closing(open_meter()) as meter:
+        for number, row in enumerate(blocks):
+            for index in order_of(number, len(paths)):
+                with meter.sampling() as seen:
+                    run([f"--loadEngine={paths[index]}", *words], folder, say)
+                clocks.append(max(seen, default=0.0))
+                row[index].append(read_times(Path(folder, TIMES).read_text("utf-8"), size))
+    runs = [cells for row in blocks for cells in zip(*[list(zip(*turns)) for turns in row])]
+    return timing_result(runs[:rounds], (clocks[0], clocks[-1]), [*warnings, *meter.warnings()])
 
 
 def running_words(with_graph: bool) -> list[str]:
     """Return the options with which each run has its transfers, and nothing overlaps them.
 
-    From 11 on trtexec leaves transfers out and takes a CUDA graph unless it is told otherwise.
+    From 11 on trtexec leaves transfers out and takes a CUDA graph by default.
     """
     if _numbers() >= (11, 0):
         return ["--exposeDMA", "--includeDataTransfers", *([] if with_graph else ["--noCudaGraph"])]
