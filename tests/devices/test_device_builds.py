@@ -44,15 +44,12 @@ VERSION = onnxruntime.__version__
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """A device of this machine, in a folder and with a lock of its own."""
+    """A device of this machine, in a folder of its own."""
     folder = tmp_path_factory.mktemp("device")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TRTCAL_DEVICE_LOCK", str(folder / "lock"))
     devices = {"here": DeviceConfig("local:", sys.executable, folder=str(folder / "files"))}
     Config(devices=devices).in_use()
     yield devices["here"]
     Config().in_use()
-    patch.undo()
 
 
 @pytest.fixture(scope="module")

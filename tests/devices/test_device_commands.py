@@ -29,9 +29,8 @@ VERSION = onnxruntime.__version__
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty folder, with the user's own files and the device's lock in others."""
+    """An empty folder, with the user's own files in another."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(tmp_path / "lock"))
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -9,6 +9,7 @@ import pytest
 import trtcal
 from tests.conftest import SAMPLES
 from tests.fixtures.commands import answer, refused, succeed
+from tests.fixtures.commands import run as run_words
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW
 from trtcal.cli.main import run_command
@@ -95,6 +96,15 @@ def test_a_run_on_a_device_is_measured_and_judged_there(place):
     page = (place / "run" / "report.html").read_text()
     assert "CPU @here" in page
     assert "GPU @here" not in page
+
+
+@SLOW
+def test_a_run_of_a_model_knows_the_devices_of_trtcal_toml(here, capsys):
+    words = ("net.onnx", "--data", "data.npz", "--target", "@here", "-o", "model")
+    status, _, err = run_words(capsys, "run", *words, "--improve", "off", "--no-history")
+    assert status in (0, 1), err
+    rows = Comparison.read(here / "model" / "comparison.json").rows
+    assert {row.latency.on for row in rows} == {"@here"}
 
 
 def configured(folder, targets, methods):
