@@ -117,16 +117,16 @@ def test_a_container_sees_the_folder_and_the_lock_of_the_device(
 def test_the_worker_is_sent_once_and_the_same_sources_make_the_same_file(here):
     name = "worker-*.pyz"
     with here.connect() as connection:
-        connection.call("has", {"digests": []})
+        connection.upload(b"")
     (path,) = Path(here.folder).glob(name)
     before = path.stat().st_mtime_ns
     assert path.read_bytes() == pack() == pack.__wrapped__()
     with here.connect() as connection:
-        connection.call("has", {"digests": []})
+        connection.upload(b"")
     assert path.stat().st_mtime_ns == before
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with here.connect() as connection:
-        connection.call("has", {"digests": []})
+        connection.upload(b"")
     assert path.read_bytes() == pack()
 
 
@@ -159,11 +159,11 @@ def test_a_device_that_is_away_for_a_while_is_tried_again_once_it_was_reached(he
     with here.connect() as connection:
         away.write_text("1\n")
         with pytest.raises(BackendError, match="cannot be reached: refused"):
-            connection.call("has", {"digests": []})
-        connection.call("has", {"digests": []})
+            connection.upload(b"")
+        connection.upload(b"")
         away.write_text("1\n2\n3\n")
         here.kill(".pyz")
-        assert connection.call("has", {"digests": []})[0]["missing"] == []
+        connection.upload(b"")
     assert away.read_text() == ""
 
 
@@ -211,8 +211,8 @@ def test_an_interrupted_job_goes_on_if_it_can_be_joined(here, nonce):
 def test_a_worker_that_ends_each_time_is_an_error_after_a_bounded_number_of_tries(here, tmp_path):
     runs = liar(here, tmp_path)
     with here.connect() as connection:
-        with pytest.raises(ResourceError, match="ended again and again during 'has'") as caught:
-            connection.call("has")
+        with pytest.raises(ResourceError, match="ended again and again during 'hello'") as caught:
+            connection.call("hello")
         assert runs() == 8
         with pytest.raises(ResourceError, match="during 'run'"):
             connection.call("run")
@@ -226,7 +226,7 @@ def test_a_device_that_does_not_answer_is_given_up(here, tmp_path, monkeypatch):
     liar(here, tmp_path)
     Path(here.python).write_text(Path(here.python).read_text() + "\nexec sleep 1000\n")
     with here.connect() as connection, pytest.raises(ResourceError, match="it does not answer"):
-        connection.call("has")
+        connection.call("hello")
 
 
 def test_a_busy_device_is_asked_again(here, tmp_path):
@@ -254,21 +254,21 @@ def test_a_python_that_is_not_there_is_named(here):
         here.connect() as connection,
         pytest.raises(BackendError, match="no-such-python") as caught,
     ):
-        connection.call("has")
+        connection.call("hello")
     assert "--python" in caught.value.hint
 
 
 def test_an_old_python_is_an_error_that_says_its_version(here, tmp_path):
     liar(here, tmp_path, "MARK python 3.6")
     with here.connect() as connection, pytest.raises(BackendError, match=r"has Python 3\.6"):
-        connection.call("has")
+        connection.call("hello")
 
 
 def test_a_folder_that_cannot_be_used_is_an_error(here, tmp_path):
     (tmp_path / "file").write_text("")
     here.folder = str(tmp_path / "file" / "folder")
     with here.connect() as connection, pytest.raises(ResourceError, match="Not a directory"):
-        connection.call("has")
+        connection.call("hello")
 
 
 @SLOW
@@ -278,7 +278,7 @@ def test_what_a_shell_prints_first_is_skipped(here, tmp_path):
     program.chmod(0o755)
     here.python = str(program)
     with here.connect() as connection:
-        assert connection.call("has", {"digests": []})[0]["missing"] == []
+        connection.upload(b"")
 
 
 # What a device sends.
@@ -304,7 +304,7 @@ def test_what_a_shell_prints_first_is_skipped(here, tmp_path):
 def test_an_answer_that_is_none_is_an_error(here, tmp_path, answer, what):
     runs = liar(here, tmp_path, "MARK ready", answer)
     with here.connect() as connection, pytest.raises(BackendError, match=re.escape(what)):
-        connection.call("has", limit=10)
+        connection.call("hello", limit=10)
     assert runs() == 1
 
 
@@ -312,7 +312,7 @@ def test_text_of_a_device_cannot_move_the_cursor(here, tmp_path):
     error = '"error": {"kind": "input", "message": "\\u001b[31mred\\u0007", "hint": "\\u009b2J"}'
     liar(here, tmp_path, "MARK ready", ANSWER.replace("true", f"false, {error}"))
     with here.connect() as connection, pytest.raises(InputError) as caught:
-        connection.call("has")
+        connection.call("hello")
     assert (caught.value.message + caught.value.hint).isprintable()
     assert "red" in caught.value.message
 
@@ -320,7 +320,7 @@ def test_text_of_a_device_cannot_move_the_cursor(here, tmp_path):
 def test_more_lines_than_a_shell_prints_are_an_error(here, tmp_path):
     liar(here, tmp_path, "\n".join(["welcome"] * 2000))
     with here.connect() as connection, pytest.raises(BackendError, match="lines that are no"):
-        connection.call("has")
+        connection.call("hello")
 
 
 def test_a_file_that_is_another_is_an_error(here, tmp_path):

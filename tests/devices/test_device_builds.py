@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -105,6 +106,16 @@ def test_float16_is_rounded_there_as_here(scene, tmp_path):
     folders = [made(narrow, target, tmp_path / target).folder for target in ("cpu", "@here")]
     local, remote = (check_engine(folder).open() for folder in folders)
     assert (local.rounds, remote.rounds) == (True, True)
+    optimizers = len(remote.engine["options"]["disabled_optimizers"])
+    (device,) = configured_devices().values()
+    (other := check_engine(scene[3].folder).open()).time([other, remote], feeds, 1)
+    jobs = map(json.loads, (p.read_text() for p in Path(device.folder).glob("jobs/*/job.json")))
+    timed = [
+        job["job"]["engine_options"] for job in jobs if len(job["job"].get("engines", ())) == 2
+    ]
+    sizes = [[len(options["disabled_optimizers"]) for options in each] for each in timed]
+    assert [1, optimizers] in sizes
+    assert optimizers > 1
     outputs = (run_session(session, None, feeds) for session in (local, remote))
     for a, b in zip(*outputs, strict=True):
         np.testing.assert_array_equal(a, b)

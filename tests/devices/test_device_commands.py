@@ -57,7 +57,10 @@ def test_a_device_is_added_listed_checked_cleaned_and_removed(place, capsys):
     assert list((place / "device").iterdir())
     assert answer(capsys, "device", "clean", "board")["removed_bytes"] > 0
     assert not list(place.glob("device/*"))
+    assert list((place / "device").glob("worker*")) == []
+    added(capsys, place)
     assert succeed(capsys, "device", "remove", "board") == "removed @board\n"
+    assert not (place / "device").exists()
     assert answer(capsys, "device", "list") == []
     shows(refused(capsys, "device", "check", "board"), "@board", "device add")
     assert not list(place.glob("state/trtcal/devices/*"))
@@ -111,6 +114,9 @@ def test_a_device_is_added_though_it_does_not_answer(place, capsys):
     shows(err, "it does not answer")
     shows(refused(capsys, "device", "check", "gone", status=3), "@gone")
     shows(succeed(capsys, "device", "list"), "@gone", "not known yet")
+    status, _, err = run(capsys, "device", "remove", "gone")
+    assert (status, answer(capsys, "device", "list")) == (0, [])
+    shows(err, "the files on the device stay there")
 
 
 def test_a_damaged_file_of_devices_is_one_error(place, capsys):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import BackendError
 from trtcal.evaluate.comparison import Comparison, warnings
+from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.on_device import backend_on
 from trtcal.evaluate.search.pipeline import SearchOptions
 from trtcal.evidence.manifest import read_build
@@ -235,3 +237,15 @@ def test_a_search_keeps_what_is_surely_faster_on_the_device_and_resumes(searched
     edit(0, {1: 1.027})
     _, device = search()
     assert device.kept.plan not in (whole, frozenset())
+
+
+def test_plans_are_kept_where_all_in_int8_is_not_built_there(tmp_path, monkeypatch):
+    def latency(speed):
+        return Latency(1, 1, 1.0, 1.0, 1.0, (1.0, 1.0), speed, (speed, speed))
+
+    device = DeviceTrials(None, "@here", tmp_path)
+    device.kept, fast, whole = (SimpleNamespace(plan=frozenset(name)) for name in "kfw")
+    timed = {(device.kept.plan, None): latency(1.0), (fast.plan, None): latency(1.5)}
+    monkeypatch.setattr(device, "_time", lambda *_: timed)
+    device._try([fast], whole, None, None)
+    assert (device.kept, device.timed) == (fast, {})

@@ -14,7 +14,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-import matplotlib
+import matplotlib as mpl
 import pytest
 import yaml
 
@@ -58,7 +58,7 @@ class Session:
             "COLUMNS": "100",
             "NO_COLOR": "1",
             "HOME": str(folder),  # in which the device `local:` has its files
-            "MPLCONFIGDIR": matplotlib.get_cachedir(),  # where a list of fonts is
+            "MPLCONFIGDIR": mpl.get_cachedir(),  # where a list of fonts is
             "XDG_DATA_HOME": str(folder / ".data"),
             "XDG_STATE_HOME": str(folder / ".data"),
         }

@@ -63,14 +63,19 @@ def add_device(name: str, table: Mapping[str, Any]) -> DeviceConfig:
     return device
 
 
+def own_device(name: str) -> DeviceConfig:
+    """Return a device of the user's own file; `InputError` if it is not in it."""
+    device = own_devices().get(name)
+    if device is None and name in configured_devices():
+        what = f"the device @{name} is in trtcal.toml"
+        raise InputError(what, f"delete [devices.{name}] there")
+    return device or find_device(name)
+
+
 def remove_device(name: str) -> None:
-    """Take a device out of the user's own file; `InputError` if it is not in it."""
+    """Take a device out of the user's own file."""
     with _changing() as devices:
-        if devices.pop(name, None) is None:
-            if name in configured_devices():
-                what = f"the device @{name} is in trtcal.toml"
-                raise InputError(what, f"delete [devices.{name}] there")
-            raise InputError(f"the device @{name} is not known", ADD)
+        devices.pop(name, None)
         removing(_memory(name))
 
 

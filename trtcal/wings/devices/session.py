@@ -113,6 +113,7 @@ class DeviceSession(Session):
             "runtime": self.engine["runtime"],
             "options": self.engine["options"],
             "engines": [session.engine["engine"] for session in sessions],
+            "engine_options": [session.engine["options"] for session in sessions],
             "feeds": self.connection.upload(as_blob(runs[0])),
             "rounds": rounds,
             "cuda_graph": False,

@@ -159,8 +159,8 @@ class DeviceTrials:
         """Keep the fastest of a group if it is surely faster than the plan kept so far."""
         forms: list[Form] = [(point.plan, None) for point in (self.kept, whole, *group)]
         latencies = self._time(forms, plans, feeds)
-        for (plan, _), latency in latencies.items():
-            self.timed[plan] = latency, _over(latency, latencies[whole.plan, None])
+        if slow := latencies.get((whole.plan, None)):
+            self.timed |= {plan: (each, _over(each, slow)) for (plan, _), each in latencies.items()}
         known = [point for point in group if (point.plan, None) in latencies]
         best = max(known, key=lambda each: latencies[each.plan, None].speedup, default=self.kept)
         speed = latencies[best.plan, None]

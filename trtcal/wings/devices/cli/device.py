@@ -153,25 +153,50 @@ def _show(name: str, facts: Facts, stale: list[Stale]) -> None:
         print_table(stale, columns)
 
 
-class Clean(NamedOptions, example="trtcal device clean orin"):
-    """Delete all files of trtcal on the device NAME; they are sent again where they are needed."""
+class CleanOptions(NamedOptions):
+    """The options of a command that deletes what is on a device."""
+
+    end_jobs: bool = option("End the jobs that run there first.")
+
+    def clean(self, device: Device) -> int:
+        """Delete the files on a device; return their bytes. `ResourceError` if a job runs."""
+        answer, _ = device.connection.call("clean", {"end_jobs": self.end_jobs}, limit=0)
+        return int(answer.get("removed_bytes") or 0)
+
+
+class Clean(CleanOptions, example="trtcal device clean orin"):
+    """Delete all files of trtcal on the device NAME; they are sent again where they are needed.
+
+    While a job runs there it deletes nothing, and says whose job that is.
+    """
 
     def _run(self) -> None:
         device = self.connect()
-        removed = device.connection.call("clean", limit=0)[0].get("removed_bytes")
-        text = f"deleted {size(int(removed or 0))} in {device.facts.folder} on @{self.name}"
+        removed = self.clean(device)
+        text = f"deleted {size(removed)} in {device.facts.folder} on @{self.name}"
         self.present({"name": self.name, "removed_bytes": removed}, lambda: say(text))
 
 
-class Remove(NamedOptions, example="trtcal device remove orin"):
-    """Forget the device NAME that was added; `trtcal device clean` deletes its files before."""
+class Remove(CleanOptions, example="trtcal device remove orin"):
+    """Delete all files of trtcal on the device NAME that was added, and forget the device.
+
+    While a job runs there it does neither. A device that does not answer is forgotten; its files stay.
+    """
 
     def _run(self) -> None:
-        from trtcal.wings.devices.registry import remove_device
+        from trtcal.wings.devices.registry import own_device, remove_device
 
         self.config.in_use()
+        device, removed = own_device(self.name), None
+        try:
+            connected = _connect(self.name, device)
+        except TrtcalError as error:
+            warning(f"the files on the device stay there: {error.message}", error.hint or "")
+        else:
+            removed = self.clean(connected)
         remove_device(self.name)
-        self.present({"name": self.name}, lambda: say(f"removed @{self.name}"))
+        document = {"name": self.name, "removed_bytes": removed}
+        self.present(document, lambda: say(f"removed @{self.name}"))
 
 
 def _connect(name: str, device: DeviceConfig) -> Device:
