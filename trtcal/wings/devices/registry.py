@@ -88,13 +88,13 @@ def _changing() -> Iterator[dict[str, DeviceConfig]]:
         with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S):
             devices = own_devices()
             yield devices
-            tables = {name: to_fields(device).items() for name, device in devices.items()}
-            given = {
-                name: {k: v for k, v in table if v is not None} for name, table in tables.items()
-            }
-            write_json(path, given)
+            write_json(path, {name: _table(device) for name, device in devices.items()})
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def _table(device: DeviceConfig) -> dict[str, Any]:
+    return {key: value for key, value in to_fields(device).items() if value is not None}
 
 
 @dataclass(frozen=True)

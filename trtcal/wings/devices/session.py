@@ -38,12 +38,10 @@ class DeviceSession(Session):
     `engine` has its `runtime`, its digest as `engine`, and the runtime's `options`.
     """
 
-    def __init__(
-        self, build: Build, connection: Connection, facts: Facts, engine: dict[str, Any]
-    ) -> None:
+    def __init__(self, build: Build, connection: Connection, engine: dict[str, Any]) -> None:
         # Not that of ONNX Runtime: there is no session here.
-        self.device, self.is_gpu = build.target, facts.is_gpu
-        self.hardware = computing(facts)
+        self.device, self.is_gpu = build.target, connection.facts.is_gpu
+        self.hardware = computing(connection.facts)
         self.connection, self.engine = connection, engine
         answer, _ = connection.call("open", engine, limit=0)
         self._inputs, self._outputs = (_values(answer.get(side)) for side in ("inputs", "outputs"))

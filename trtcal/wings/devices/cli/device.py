@@ -17,7 +17,7 @@ from trtcal.reporting.text import size
 
 if TYPE_CHECKING:
     from trtcal.config import DeviceConfig
-    from trtcal.wings.devices.backend import Device
+    from trtcal.wings.devices.connection import Connection
     from trtcal.wings.devices.registry import Facts
     from trtcal.wings.devices.stale import Stale
 
@@ -103,7 +103,7 @@ class NamedOptions(ConfigOptions):
         """Its name, which may be given as a target too."""
         return self.device.removeprefix("@")
 
-    def connect(self) -> Device:
+    def connect(self) -> Connection:
         """Return the device, of this configuration or the user's own, connected."""
         from trtcal.wings.devices.registry import find_device
 
@@ -158,9 +158,9 @@ class CleanOptions(NamedOptions):
 
     end_jobs: bool = option("End the jobs that run there first.")
 
-    def clean(self, device: Device) -> int:
+    def clean(self, device: Connection) -> int:
         """Delete the files on a device; return their bytes. `ResourceError` if a job runs."""
-        answer, _ = device.connection.call("clean", {"end_jobs": self.end_jobs}, limit=0)
+        answer, _ = device.call("clean", {"end_jobs": self.end_jobs}, limit=0)
         return int(answer.get("removed_bytes") or 0)
 
 
@@ -199,7 +199,7 @@ class Remove(CleanOptions, example="trtcal device remove orin"):
         self.present(document, lambda: say(f"removed @{self.name}"))
 
 
-def _connect(name: str, device: DeviceConfig) -> Device:
+def _connect(name: str, device: DeviceConfig) -> Connection:
     from trtcal.wings.devices.backend import connect
 
     return connect(name, device)
