@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.local_device import LocalDevice, endless, here, relu, time_of, until
 from tests.fixtures.slow import SLOW
-from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.wings.devices import connection as connections
 from trtcal.wings.devices.connection import Connection, command_of, key_of
 from trtcal.wings.devices.packing import pack
@@ -262,6 +262,20 @@ def test_an_old_python_is_an_error_that_says_its_version(here, tmp_path):
     liar(here, tmp_path, "MARK python 3.6")
     with here.connect() as connection, pytest.raises(BackendError, match=r"has Python 3\.6"):
         connection.call("hello")
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_what_a_device_says_before_it_ends_is_cut_short(here, tmp_path, stream):
+    program = tmp_path / "python"
+    words = "for mark; do :; done; printf '%s error ' $mark; " * (stream == 1)
+    program.write_text(
+        f"#!/bin/sh\n({words}yes x | head -c 99999 | tr '\\n' x; echo) >&{stream}; exit 9\n"
+    )
+    program.chmod(0o755)
+    here.python = str(program)
+    with here.connect() as connection, pytest.raises(TrtcalError, match="xxx") as caught:
+        connection.call("hello")
+    assert len(caught.value.message) < 3000
 
 
 def test_a_folder_that_cannot_be_used_is_an_error(here, tmp_path):

@@ -22,6 +22,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evidence.manifest import MANIFEST
 from trtcal.model import load_model
 from trtcal.runs.bundle.verifying import MANIFEST as BUNDLE
+from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import facts_of, find_device, recall
 
 VERSION = onnxruntime.__version__
@@ -88,6 +89,14 @@ def test_a_host_that_ssh_could_misread_is_refused(host, place, capsys):
     with fails(InputError, "devices.board.host"):
         parse_config(f"[devices.board]\nhost = {json.dumps(host)}\n", place / "trtcal.toml")
     assert not state_path("devices.json").exists()
+
+
+@each("size", ["many", -1, None, True, 1.5])
+def test_a_size_that_is_none_is_refused(size, place, capsys):
+    added(capsys, place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "call", lambda *_, **__: ({"removed_bytes": size}, b""))
+        shows(refused(capsys, "device", "clean", "board", status=3), "@board", repr(size))
 
 
 @each("name", ["slices", "a b", "", "x" * 33, "a/b", "..", "a.b", "@a", "ä"])

@@ -300,7 +300,7 @@ class Channel:
     def _drain(self, stream: Any) -> None:
         with stream:
             for line in iter(lambda: stream.readline(LINE_BYTES), b""):
-                self.complaints.append(visible(line.decode("utf-8", "replace").strip()))
+                self.complaints.append(_text(line))
 
     def _greet(self, mark: bytes) -> None:
         """Wait for the worker, and send it if the device does not have it."""
@@ -311,9 +311,7 @@ class Channel:
             if line == mark + b"send\n":
                 self._write(pack())
             elif line.startswith(mark):
-                raise _not_started(
-                    visible(line[len(mark) :].decode("utf-8", "replace").strip()), self.name
-                )
+                raise _not_started(_text(line[len(mark) :]), self.name)
         raise BackendError(f"{self.name} sent {GREETING_LINES} lines that are no worker's", CHECK)
 
     def exchange(
@@ -417,6 +415,10 @@ def _not_started(reason: str, name: str) -> TrtcalError:
         return BackendError(what, "give the path of a newer one with --python")
     what = f"{name} cannot start the worker: {reason.removeprefix('error ')}"
     return ResourceError(what, "free space there, or name another folder with --folder")
+
+
+def _text(line: bytes) -> str:
+    return visible(line.decode("utf-8", "replace").strip())[:TEXT]
 
 
 def _visible(value: Any) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "worker"
 PACKAGE = "trtcal_worker"
+DATE = (1980, 1, 1, 0, 0, 0)
 START = f"import sys\nfrom {PACKAGE}.main import main\nmain(sys.argv[1:])\n"
 
 BOOT = """\
@@ -60,15 +61,10 @@ except OSError as error:
 @cache
 def pack() -> bytes:
     """Return the worker as a zip file that Python runs."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        _add(archive, "__main__.py", START)
-        for path in sorted(SOURCES.glob("*.py")):
-            _add(archive, f"{PACKAGE}/{path.name}", path.read_text(encoding="utf-8"))
+    buffer, modules = io.BytesIO(), sorted(SOURCES.glob("*.py"))
+    texts = {f"{PACKAGE}/{path.name}": path.read_text(encoding="utf-8") for path in modules}
+    files = {"__main__.py": START, **texts}
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():  # with the same date each time
+            archive.writestr(zipfile.ZipInfo(name, DATE), text, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
-
-
-def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    info.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(info, text)

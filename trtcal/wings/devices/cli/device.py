@@ -12,7 +12,7 @@ from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import ConfigOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, print_table, say, warning
 from trtcal.documents import Document, to_fields
-from trtcal.errors import TrtcalError
+from trtcal.errors import BackendError, TrtcalError
 from trtcal.reporting.text import size
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = "not known yet"
+CHECK = "`trtcal device check` shows what the device has"
 
 
 @click.group(cls=ExtendedGroup, epilog="Example: trtcal device add orin ssh://user@orin.local")
@@ -161,7 +162,10 @@ class CleanOptions(NamedOptions):
     def clean(self, device: Connection) -> int:
         """Delete the files on a device; return their bytes. `ResourceError` if a job runs."""
         answer, _ = device.call("clean", {"end_jobs": self.end_jobs}, limit=0)
-        return int(answer.get("removed_bytes") or 0)
+        removed = answer.get("removed_bytes")
+        if type(removed) is not int or removed < 0:
+            raise BackendError(f"@{self.name} says that it deleted {removed!r} bytes", CHECK)
+        return removed
 
 
 class Clean(CleanOptions, example="trtcal device clean orin"):
