@@ -153,15 +153,12 @@ def test_a_digest_is_no_path(here, name):
         connection.call("put", {"digest": name, "total": 1, "offset": 0}, b"x")
 
 
-def limited(here, tmp_path, limit):
-    program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\nulimit {limit}\nexec {sys.executable} "$@"\n')
-    program.chmod(0o755)
-    here.python = str(program)
+def limited(here, limit):
+    here.start_by(f'ulimit {limit}; exec "$PYTHON" "$@"')
 
 
-def test_a_full_disk_is_an_error_that_says_so(here, tmp_path):
-    limited(here, tmp_path, "-f 1000")  # blocks of 512 or 1024 bytes
+def test_a_full_disk_is_an_error_that_says_so(here):
+    limited(here, "-f 1000")  # blocks of 512 or 1024 bytes
     with here.connect() as connection:
         with pytest.raises(ResourceError, match="disk of the device is full") as caught:
             connection.upload(os.urandom(2 << 20))
@@ -176,14 +173,14 @@ def test_a_file_larger_than_the_disk_is_refused_before_it_is_sent(here):
 
 
 @SLOW
-def test_no_memory_is_an_error_that_says_so(here, tmp_path):
-    limited(here, tmp_path, "-v 600000")  # KiB
+def test_no_memory_is_an_error_that_says_so(here):
+    limited(here, "-v 600000")  # KiB
     with here.connect() as connection:
         with pytest.raises(ResourceError, match="no memory left"):
             connection.call("hello", {}, bytes(800 << 20))
         connection.upload(b"")
         connection.close()
-        limited(here, tmp_path, "-v 4000000")
+        limited(here, "-v 4000000")
         about = {"runtime": "onnxruntime", "engine": connection.upload(outer())}
         feeds = [{"name": "x", "dtype": "float32", "shape": [40_000, 1]}]
         with pytest.raises(ResourceError, match="no memory left"):  # 6 GB of output

@@ -211,6 +211,13 @@ class Connection:
             raise BackendError(f"{self.name} sent a file that does not have its digest", CHECK)
         return bytes(data)
 
+    def clean(self, end_jobs: bool = False) -> int:
+        """Delete all files there; return their bytes. `ResourceError` if a job runs and may not end."""
+        removed = self.call("clean", {"end_jobs": end_jobs}, limit=0)[0].get("removed_bytes")
+        if type(removed) is not int or removed < 0:
+            raise BackendError(f"{self.name} says that it deleted {removed!r} bytes", CHECK)
+        return removed
+
     def job(
         self,
         job: Mapping[str, Any],

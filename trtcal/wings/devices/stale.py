@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.documents import Document, is_staging, read_json
+from trtcal.documents import is_staging, read_json
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import MANIFEST, Build, read_build
@@ -73,11 +73,6 @@ def _stale(folder: Path, build: Build, why: str) -> Stale:
         if (parent / BUNDLE).is_file() and (parent / "engines").is_dir():
             return Stale("bundle", str(parent), why, "run again, then `trtcal bundle` of that run")
         if (parent / RUN_FILE).is_file():
-            return Stale("run", str(parent), why, _command_of(parent))
+            command = read_json(parent / RUN_FILE).get("command") or command_line("run")
+            return Stale("run", str(parent), why, str(command))
     return Stale("engine", str(folder), why, build_command(build))
-
-
-def _command_of(run: Path) -> str:
-    """Return the command that made a run."""
-    document: Document = read_json(run / RUN_FILE)
-    return str(document.get("command") or command_line("run"))

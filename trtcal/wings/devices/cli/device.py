@@ -12,7 +12,7 @@ from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import ConfigOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, print_table, say, warning
 from trtcal.documents import Document, to_fields
-from trtcal.errors import BackendError, TrtcalError
+from trtcal.errors import TrtcalError
 from trtcal.reporting.text import size
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = "not known yet"
-CHECK = "`trtcal device check` shows what the device has"
 
 
 @click.group(cls=ExtendedGroup, epilog="Example: trtcal device add orin ssh://user@orin.local")
@@ -159,14 +158,6 @@ class CleanOptions(NamedOptions):
 
     end_jobs: bool = option("End the jobs that run there first.")
 
-    def clean(self, device: Connection) -> int:
-        """Delete the files on a device; return their bytes. `ResourceError` if a job runs."""
-        answer, _ = device.call("clean", {"end_jobs": self.end_jobs}, limit=0)
-        removed = answer.get("removed_bytes")
-        if type(removed) is not int or removed < 0:
-            raise BackendError(f"@{self.name} says that it deleted {removed!r} bytes", CHECK)
-        return removed
-
 
 class Clean(CleanOptions, example="trtcal device clean orin"):
     """Delete all files of trtcal on the device NAME; they are sent again where they are needed.
@@ -176,7 +167,7 @@ class Clean(CleanOptions, example="trtcal device clean orin"):
 
     def _run(self) -> None:
         device = self.connect()
-        removed = self.clean(device)
+        removed = device.clean(self.end_jobs)
         text = f"deleted {size(removed)} in {device.facts.folder} on @{self.name}"
         self.present({"name": self.name, "removed_bytes": removed}, lambda: say(text))
 
@@ -197,7 +188,7 @@ class Remove(CleanOptions, example="trtcal device remove orin"):
         except TrtcalError as error:
             warning(f"the files on the device stay there: {error.message}", error.hint or "")
         else:
-            removed = self.clean(connected)
+            removed = connected.clean(self.end_jobs)
         remove_device(self.name)
         document = {"name": self.name, "removed_bytes": removed}
         self.present(document, lambda: say(f"removed @{self.name}"))
