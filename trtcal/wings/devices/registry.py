@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,6 @@ def find_device(name: str) -> DeviceConfig:
     return device
 
 
-def add_device(name: str, table: Mapping[str, Any]) -> DeviceConfig:
-    """Write a device down in the user's own file, in place of one of that name."""
-    device = read_devices({name: dict(table)})[name]
-    with _changing() as devices:
-        devices[name] = device
-    return device
-
-
 def own_device(name: str) -> DeviceConfig:
     """Return a device of the user's own file; `InputError` if it is not in it."""
     device = own_devices().get(name)
@@ -72,23 +64,26 @@ def own_device(name: str) -> DeviceConfig:
     return device or find_device(name)
 
 
+def add_device(name: str, table: Mapping[str, Any]) -> DeviceConfig:
+    """Write a device down in the user's own file, in place of one of that name."""
+    device = read_devices({name: dict(table)})[name]
+    _change({name: device})
+    return device
+
+
 def remove_device(name: str) -> None:
     """Take a device out of the user's own file."""
-    with _changing() as devices:
-        devices.pop(name, None)
-        removing(_memory(name))
+    _change({name: None})
+    removing(_memory(name))
 
 
-@contextmanager
-def _changing() -> Iterator[dict[str, DeviceConfig]]:
-    """Yield the user's own devices, and write what the block makes of them."""
+def _change(changes: Mapping[str, DeviceConfig | None]) -> None:
     path = state_path(FILE)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S):
-            devices = own_devices()
-            yield devices
-            write_json(path, {name: _table(device) for name, device in devices.items()})
+            devices = {**own_devices(), **changes}
+            write_json(path, {name: _table(device) for name, device in devices.items() if device})
     except OSError as error:
         raise unwritable(path, error) from error
 
