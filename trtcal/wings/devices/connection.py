@@ -105,6 +105,7 @@ class Connection:
         self.device, self.name = device, name or visible(device.host.rstrip(":"))
         self._channel: Channel | None = None
         self._was_reached = False
+        self._lock = threading.Lock()  # sessions may run in several threads
         if not HOST.fits(device.host):  # such as an option of ssh
             what = f"the host {visible(device.host)!r} is no address that ssh takes"
             raise InputError(what, "write USER@HOST or ssh://USER@HOST:PORT")
@@ -160,14 +161,15 @@ class Connection:
     def _exchange(
         self, request: Answer, data: bytes | memoryview, limit: int
     ) -> tuple[Answer, bytes]:
-        if self._channel is None:
-            self._channel = Channel(self.device, self.name, self._was_reached)
-            self._was_reached = True
-        try:
-            return self._channel.exchange(request, data, limit)
-        except BaseException:  # what follows in the stream is unknown
-            self.close()
-            raise
+        with self._lock:
+            if self._channel is None:
+                self._channel = Channel(self.device, self.name, self._was_reached)
+                self._was_reached = True
+            try:
+                return self._channel.exchange(request, data, limit)
+            except BaseException:  # what follows in the stream is unknown
+                self.close()
+                raise
 
     def _pause(self, cut: Cut, pause_s: float | None, op: str) -> None:
         if pause_s is None:

@@ -45,10 +45,9 @@ def find_stale(root: Path, name: str, facts: Facts) -> list[Stale]:
 
 def _build_folders(root: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(root):
-        depth = len(Path(place).relative_to(root).parts)
-        hidden = (name for name in folders if name.startswith(".") or is_staging(name))
-        left = set(hidden) if depth < DEPTH else set(folders)
-        folders[:] = sorted(set(folders) - left)
+        is_deep = len(Path(place).relative_to(root).parts) == DEPTH
+        shown = (name for name in folders if not (name.startswith(".") or is_staging(name)))
+        folders[:] = [] if is_deep else sorted(shown)
         if MANIFEST in files:
             yield Path(place)
 

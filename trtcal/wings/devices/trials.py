@@ -122,8 +122,9 @@ class DeviceTrials:
         """
         timed = {name: self.timed[plan] for name, plan in plans.items() if plan in self.timed}
         latency = next(iter(self.final.values()), None)
-        facts = {"on": self.target, "hardware": latency.hardware if latency else None}
-        return facts | {
+        return {
+            "on": self.target,
+            "hardware": latency.hardware if latency else None,
             "warnings": list(latency.warnings) if latency else [],
             "complete": self.is_complete,
             "timed": len(self.timed),

@@ -55,10 +55,9 @@ class Add(
     def _run(self) -> None:
         from trtcal.wings.devices.registry import add_device
 
-        given = {key: getattr(self, key) for key in ("host", "python", "container", "folder")}
-        device = add_device(
-            self.name, {key: value for key, value in given.items() if value is not None}
-        )
+        keys = ("host", "python", "container", "folder")
+        table = {key: value for key in keys if (value := getattr(self, key)) is not None}
+        device = add_device(self.name, table)
         facts = None
         try:
             facts = _connect(self.name, device).facts
