@@ -249,3 +249,14 @@ def test_plans_are_kept_where_all_in_int8_is_not_built_there(tmp_path, monkeypat
     monkeypatch.setattr(device, "_time", lambda *_: timed)
     device._try([fast], whole, None, None)
     assert (device.kept, device.timed) == (fast, {})
+
+
+def test_plans_of_one_estimated_time_are_tried_in_one_order(tmp_path):
+    """Else another process would time other groups, and not find what was timed."""
+    device = DeviceTrials(None, "@here", tmp_path)
+    units = [f"layer{number}" for number in range(20)]
+    costs = SimpleNamespace(plan_ms=lambda plan: 1.0)
+    device.kept = SimpleNamespace(plan=frozenset(units))
+    plans = device._near(SimpleNamespace(units=units, costs=costs), set())
+    assert [*map(sorted, plans)] == sorted(map(sorted, plans))
+    assert len(plans) == 20

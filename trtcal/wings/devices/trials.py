@@ -154,7 +154,8 @@ class DeviceTrials:
     def _near(self, search: Search, seen: Collection[Plan]) -> list[Plan]:
         """Return the plans that differ from the one kept by a layer, the fastest by estimates first."""
         changed = {with_unit(self.kept.plan, unit) for unit in search.units}
-        return sorted(changed.difference(seen), key=search.costs.plan_ms)
+        times = ((search.costs.plan_ms(plan), sorted(plan)) for plan in changed.difference(seen))
+        return [frozenset(plan) for _, plan in sorted(times)]  # the same order in each process
 
     def _try(self, group: Sequence[Point], whole: Point, plans: Plans, feeds: Feeds) -> None:
         """Keep the fastest of a group if it is surely faster than the plan kept so far."""
