@@ -114,7 +114,6 @@ class DeviceSession(Session):
             "engine_options": [session.engine["options"] for session in sessions],
             "feeds": self.connection.upload(as_blob(runs[0])),
             "rounds": rounds,
-            "cuda_graph": False,
             "nonce": secrets.token_hex(8),
         }
         return timing_of(self.connection.job(job), rounds, len(sessions))
