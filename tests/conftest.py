@@ -19,6 +19,8 @@ settings.load_profile("trtcal")
 # What tests build and run is not to be written down among the user's own engines and runs.
 STATE = tempfile.TemporaryDirectory(prefix="trtcal-tests-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_DATA_HOME"] = STATE.name
+# Devices of the tests are this machine, and others on it wait for no test.
+os.environ["TRTCAL_DEVICE_LOCK"] = str(Path(STATE.name, "device.lock"))
 # pytest-xdist gives its workers a terminal of 80 columns, to which tables would be wrapped.
 os.environ.pop("COLUMNS", None)
 # On a busy machine any command may take long enough for a line of progress.

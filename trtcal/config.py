@@ -598,8 +598,8 @@ def _has_gpu(targets: Collection[str]) -> bool:
 
 
 DEVICE_NAME = re.compile(r"(?!slices$)[A-Za-z0-9][A-Za-z0-9_-]{,31}", re.ASCII)
-USER, DNS_NAME = r"(?:[A-Za-z0-9_][\w.+-]*@)?", r"[A-Za-z0-9_][\w.-]*"
-ADDRESS = rf"{USER}{DNS_NAME}|ssh://{USER}(?:{DNS_NAME}|\[[0-9A-Fa-f:.]+\])(?::\d{{1,5}})?|local:"
+USER, PLACE = r"(?:[A-Za-z0-9_][\w.+-]*@)?", r"(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.]+\])"
+ADDRESS = rf"{USER}{PLACE}|ssh://{USER}{PLACE}(?::\d{{1,5}})?/?|local:"
 HOST = Kind(
     "a host such as user@host or ssh://user@host:port",
     lambda value: isinstance(value, str) and bool(re.fullmatch(ADDRESS, value, re.ASCII)),

@@ -3,14 +3,13 @@
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.local_device import LocalDevice, endless, here, relu, time_of, until
 from tests.fixtures.slow import SLOW
-from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.wings.devices import connection as connections
 from trtcal.wings.devices.connection import Connection, command_of, key_of
 from trtcal.wings.devices.packing import pack
@@ -26,17 +25,13 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr(connections, "BUSY_S", 0.0)
 
 
-def liar(here, tmp_path, greeting="MARK ready", *answers):
+def liar(here, greeting="MARK ready", *answers, then=""):
     """Make a device's Python a program that says these things, whatever is asked."""
-    program, said = tmp_path / "python", tmp_path / "answers"
+    said, runs = Path(f"{here.folder}-answers"), Path(f"{here.folder}-runs")
     said.write_text("\n".join(answers) + "\n" * bool(answers))
-    lines = [f"echo {shlex.quote(greeting)} | sed s/MARK/$last/", "read -r request", f"cat {said}"]
-    program.write_text(
-        "\n".join(["#!/bin/sh", 'for last; do :; done; echo "$$" >> "$0.runs"', *lines])
-    )
-    program.chmod(0o755)
-    here.python = str(program)
-    return lambda: len(Path(f"{program}.runs").read_text().splitlines())
+    greet = f"for last; do :; done; echo {shlex.quote(greeting)} | sed s/MARK/$last/"
+    here.start_by(f"echo $$ >> {runs}\n{greet}\nread -r request\ncat {said}\n{then}")
+    return lambda: len(runs.read_text().splitlines())
 
 
 # What is run.
@@ -117,16 +112,16 @@ def test_a_container_sees_the_folder_and_the_lock_of_the_device(
 def test_the_worker_is_sent_once_and_the_same_sources_make_the_same_file(here):
     name = "worker-*.pyz"
     with here.connect() as connection:
-        connection.call("has", {"digests": []})
+        connection.upload(b"")
     (path,) = Path(here.folder).glob(name)
     before = path.stat().st_mtime_ns
     assert path.read_bytes() == pack() == pack.__wrapped__()
     with here.connect() as connection:
-        connection.call("has", {"digests": []})
+        connection.upload(b"")
     assert path.stat().st_mtime_ns == before
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with here.connect() as connection:
-        connection.call("has", {"digests": []})
+        connection.upload(b"")
     assert path.read_bytes() == pack()
 
 
@@ -151,19 +146,17 @@ def test_a_call_is_repeated_after_the_worker_was_killed(here):
 
 
 def test_a_device_that_is_away_for_a_while_is_tried_again_once_it_was_reached(here, tmp_path):
-    program, away = tmp_path / "python", tmp_path / "away"
+    away = tmp_path / "away"
     text = f"[ -s {away} ] && sed -i 1d {away} && echo refused >&2 && exit 255"
-    program.write_text(f'#!/bin/sh\n{text}\nexec {sys.executable} "$@"\n')
-    program.chmod(0o755)
-    here.python = str(program)
+    here.start_by(text + '\nexec "$PYTHON" "$@"')
     with here.connect() as connection:
         away.write_text("1\n")
         with pytest.raises(BackendError, match="cannot be reached: refused"):
-            connection.call("has", {"digests": []})
-        connection.call("has", {"digests": []})
+            connection.upload(b"")
+        connection.upload(b"")
         away.write_text("1\n2\n3\n")
         here.kill(".pyz")
-        assert connection.call("has", {"digests": []})[0]["missing"] == []
+        connection.upload(b"")
     assert away.read_text() == ""
 
 
@@ -208,11 +201,11 @@ def test_an_interrupted_job_goes_on_if_it_can_be_joined(here, nonce):
         assert bool(here.processes("/jobs/")) != nonce
 
 
-def test_a_worker_that_ends_each_time_is_an_error_after_a_bounded_number_of_tries(here, tmp_path):
-    runs = liar(here, tmp_path)
+def test_a_worker_that_ends_each_time_is_an_error_after_a_bounded_number_of_tries(here):
+    runs = liar(here)
     with here.connect() as connection:
-        with pytest.raises(ResourceError, match="ended again and again during 'has'") as caught:
-            connection.call("has")
+        with pytest.raises(ResourceError, match="ended again and again during 'hello'") as caught:
+            connection.call("hello")
         assert runs() == 8
         with pytest.raises(ResourceError, match="during 'run'"):
             connection.call("run")
@@ -220,27 +213,26 @@ def test_a_worker_that_ends_each_time_is_an_error_after_a_bounded_number_of_trie
     assert "same command again" in caught.value.hint
 
 
-def test_a_device_that_does_not_answer_is_given_up(here, tmp_path, monkeypatch):
+def test_a_device_that_does_not_answer_is_given_up(here, monkeypatch):
     monkeypatch.setattr(connections, "ANSWER_S", 0.1)
     monkeypatch.setattr(connections, "RETRIES_S", ())
-    liar(here, tmp_path)
-    Path(here.python).write_text(Path(here.python).read_text() + "\nexec sleep 1000\n")
+    liar(here, then="exec sleep 1000")
     with here.connect() as connection, pytest.raises(ResourceError, match="it does not answer"):
-        connection.call("has")
+        connection.call("hello")
 
 
-def test_a_busy_device_is_asked_again(here, tmp_path):
+def test_a_busy_device_is_asked_again(here):
     busy = ANSWER.replace("true", 'false, "error": {"kind": "busy"}')
-    runs = liar(here, tmp_path, "MARK ready", busy, ANSWER.replace("1", "2"))
+    runs = liar(here, "MARK ready", busy, ANSWER.replace("1", "2"))
     with here.connect() as connection:
         assert connection.call("run")[0]["id"] == 2
     assert runs() == 1
 
 
-def test_a_device_that_stays_busy_is_given_up(here, tmp_path, monkeypatch):
+def test_a_device_that_stays_busy_is_given_up(here, monkeypatch):
     monkeypatch.setattr(connections, "BUSY_LIMIT_S", 0.0)
     busy = 'false, "error": {"kind": "busy", "message": "the device is in use by eve"}'
-    liar(here, tmp_path, "MARK ready", ANSWER.replace("true", busy))
+    liar(here, "MARK ready", ANSWER.replace("true", busy))
     with here.connect() as connection, pytest.raises(ResourceError, match="in use by eve"):
         connection.call("run")
 
@@ -254,31 +246,38 @@ def test_a_python_that_is_not_there_is_named(here):
         here.connect() as connection,
         pytest.raises(BackendError, match="no-such-python") as caught,
     ):
-        connection.call("has")
+        connection.call("hello")
     assert "--python" in caught.value.hint
 
 
-def test_an_old_python_is_an_error_that_says_its_version(here, tmp_path):
-    liar(here, tmp_path, "MARK python 3.6")
+def test_an_old_python_is_an_error_that_says_its_version(here):
+    liar(here, "MARK python 3.6")
     with here.connect() as connection, pytest.raises(BackendError, match=r"has Python 3\.6"):
-        connection.call("has")
+        connection.call("hello")
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_what_a_device_says_before_it_ends_is_cut_short(here, stream):
+    words = "for mark; do :; done; printf '%s error ' $mark; " * (stream == 1)
+    text = "yes x | head -c 99999 | tr '\\n' x; echo"
+    here.start_by(f"({words}{text}) >&{stream}; exit 9")
+    with here.connect() as connection, pytest.raises(TrtcalError, match="xxx") as caught:
+        connection.call("hello")
+    assert len(caught.value.message) < 3000
 
 
 def test_a_folder_that_cannot_be_used_is_an_error(here, tmp_path):
     (tmp_path / "file").write_text("")
     here.folder = str(tmp_path / "file" / "folder")
     with here.connect() as connection, pytest.raises(ResourceError, match="Not a directory"):
-        connection.call("has")
+        connection.call("hello")
 
 
 @SLOW
-def test_what_a_shell_prints_first_is_skipped(here, tmp_path):
-    program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\necho welcome\necho ready\nexec {sys.executable} "$@"\n')
-    program.chmod(0o755)
-    here.python = str(program)
+def test_what_a_shell_prints_first_is_skipped(here):
+    here.start_by('echo welcome; echo ready; exec "$PYTHON" "$@"')
     with here.connect() as connection:
-        assert connection.call("has", {"digests": []})[0]["missing"] == []
+        connection.upload(b"")
 
 
 # What a device sends.
@@ -301,31 +300,31 @@ def test_what_a_shell_prints_first_is_skipped(here, tmp_path):
     ],
     ids=range(11),
 )
-def test_an_answer_that_is_none_is_an_error(here, tmp_path, answer, what):
-    runs = liar(here, tmp_path, "MARK ready", answer)
+def test_an_answer_that_is_none_is_an_error(here, answer, what):
+    runs = liar(here, "MARK ready", answer)
     with here.connect() as connection, pytest.raises(BackendError, match=re.escape(what)):
-        connection.call("has", limit=10)
+        connection.call("hello", limit=10)
     assert runs() == 1
 
 
-def test_text_of_a_device_cannot_move_the_cursor(here, tmp_path):
+def test_text_of_a_device_cannot_move_the_cursor(here):
     error = '"error": {"kind": "input", "message": "\\u001b[31mred\\u0007", "hint": "\\u009b2J"}'
-    liar(here, tmp_path, "MARK ready", ANSWER.replace("true", f"false, {error}"))
+    liar(here, "MARK ready", ANSWER.replace("true", f"false, {error}"))
     with here.connect() as connection, pytest.raises(InputError) as caught:
-        connection.call("has")
+        connection.call("hello")
     assert (caught.value.message + caught.value.hint).isprintable()
     assert "red" in caught.value.message
 
 
-def test_more_lines_than_a_shell_prints_are_an_error(here, tmp_path):
-    liar(here, tmp_path, "\n".join(["welcome"] * 2000))
+def test_more_lines_than_a_shell_prints_are_an_error(here):
+    liar(here, "\n".join(["welcome"] * 2000))
     with here.connect() as connection, pytest.raises(BackendError, match="lines that are no"):
-        connection.call("has")
+        connection.call("hello")
 
 
-def test_a_file_that_is_another_is_an_error(here, tmp_path):
+def test_a_file_that_is_another_is_an_error(here):
     line = ANSWER.replace('"size": 0', '"size": 5')
-    liar(here, tmp_path, "MARK ready", line + "\nhello")
+    liar(here, "MARK ready", line + "\nhello")
     with here.connect() as connection:
         with pytest.raises(BackendError, match="does not have its digest"):
             connection.download("sha256:" + "0" * 64, 5)
@@ -335,8 +334,8 @@ def test_a_file_that_is_another_is_an_error(here, tmp_path):
 
 
 @pytest.mark.parametrize("have", ["6", "-1", "true", '"5"', "null"])
-def test_a_size_that_is_none_ends_an_upload(here, tmp_path, have):
-    liar(here, tmp_path, "MARK ready", ANSWER.replace("}", f', "have": {have}}}'))
+def test_a_size_that_is_none_ends_an_upload(here, have):
+    liar(here, "MARK ready", ANSWER.replace("}", f', "have": {have}}}'))
     with here.connect() as connection, pytest.raises(BackendError, match="of 5 bytes"):
         connection.upload(b"hello")
 

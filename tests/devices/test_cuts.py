@@ -45,7 +45,7 @@ def test_cut_connections_resume(trial):
 @SLOW
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_of_each_kind_loses_nothing(trial, kind):
-    assert trial(1, [kind], 4) > 0
+    assert any(trial(seed, [kind], 4) for seed in range(9))  # a job may end before its fault
 
 
 @SLOW

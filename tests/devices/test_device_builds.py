@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -44,15 +45,12 @@ VERSION = onnxruntime.__version__
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """A device of this machine, in a folder and with a lock of its own."""
+    """A device of this machine, in a folder of its own."""
     folder = tmp_path_factory.mktemp("device")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TRTCAL_DEVICE_LOCK", str(folder / "lock"))
     devices = {"here": DeviceConfig("local:", sys.executable, folder=str(folder / "files"))}
     Config(devices=devices).in_use()
     yield devices["here"]
     Config().in_use()
-    patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +106,16 @@ def test_float16_is_rounded_there_as_here(scene, tmp_path):
     folders = [made(narrow, target, tmp_path / target).folder for target in ("cpu", "@here")]
     local, remote = (check_engine(folder).open() for folder in folders)
     assert (local.rounds, remote.rounds) == (True, True)
+    optimizers = len(remote.engine["options"]["disabled_optimizers"])
+    (device,) = configured_devices().values()
+    (other := check_engine(scene[3].folder).open()).time([other, remote], feeds, 1)
+    jobs = map(json.loads, (p.read_text() for p in Path(device.folder).glob("jobs/*/job.json")))
+    timed = [
+        job["job"]["engine_options"] for job in jobs if len(job["job"].get("engines", ())) == 2
+    ]
+    sizes = [[len(options["disabled_optimizers"]) for options in each] for each in timed]
+    assert [1, optimizers] in sizes
+    assert optimizers > 1
     outputs = (run_session(session, None, feeds) for session in (local, remote))
     for a, b in zip(*outputs, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -22,6 +22,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evidence.manifest import MANIFEST
 from trtcal.model import load_model
 from trtcal.runs.bundle.verifying import MANIFEST as BUNDLE
+from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.registry import facts_of, find_device, recall
 
 VERSION = onnxruntime.__version__
@@ -29,9 +30,8 @@ VERSION = onnxruntime.__version__
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty folder, with the user's own files and the device's lock in others."""
+    """An empty folder, with the user's own files in another."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(tmp_path / "lock"))
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -58,7 +58,10 @@ def test_a_device_is_added_listed_checked_cleaned_and_removed(place, capsys):
     assert list((place / "device").iterdir())
     assert answer(capsys, "device", "clean", "board")["removed_bytes"] > 0
     assert not list(place.glob("device/*"))
+    assert list((place / "device").glob("worker*")) == []
+    added(capsys, place)
     assert succeed(capsys, "device", "remove", "board") == "removed @board\n"
+    assert not (place / "device").exists()
     assert answer(capsys, "device", "list") == []
     shows(refused(capsys, "device", "check", "board"), "@board", "device add")
     assert not list(place.glob("state/trtcal/devices/*"))
@@ -88,6 +91,14 @@ def test_a_host_that_ssh_could_misread_is_refused(host, place, capsys):
     assert not state_path("devices.json").exists()
 
 
+@each("size", ["many", -1, None, True, 1.5])
+def test_a_size_that_is_none_is_refused(size, place, capsys):
+    added(capsys, place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "call", lambda *_, **__: ({"removed_bytes": size}, b""))
+        shows(refused(capsys, "device", "clean", "board", status=3), "@board", repr(size))
+
+
 @each("name", ["slices", "a b", "", "x" * 33, "a/b", "..", "a.b", "@a", "ä", "-a", "_a"])
 def test_a_name_that_is_no_target_is_refused(name, place, capsys):
     shows(refused(capsys, "device", "add", "--", name, "local:"), "1 to 32 letters")
@@ -112,6 +123,9 @@ def test_a_device_is_added_though_it_does_not_answer(place, capsys):
     shows(err, "it does not answer")
     shows(refused(capsys, "device", "check", "gone", status=3), "@gone")
     shows(succeed(capsys, "device", "list"), "@gone", "not known yet")
+    status, _, err = run(capsys, "device", "remove", "gone")
+    assert (status, answer(capsys, "device", "list")) == (0, [])
+    shows(err, "the files on the device stay there")
 
 
 def test_a_damaged_file_of_devices_is_one_error(place, capsys):

@@ -40,7 +40,6 @@ def honest(tmp_path_factory):
     samples(folder / "data.npz")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("TRTCAL_DEVICE_LOCK", str(folder / "lock"))
         for words in ("calibrate net.onnx --data data.npz", "quantize net.onnx -o int8.onnx"):
             assert run_command(words.split()) == 0
         configure(folder, sys.executable)
@@ -73,7 +72,6 @@ def printed_to(path, words):
 @pytest.fixture
 def lie(honest, tmp_path, monkeypatch):
     """Run a command on a device that lies; return its status and what it printed."""
-    monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(honest / "lock"))
     monkeypatch.setattr(connection, "RETRIES_S", (0.0,) * len(connection.RETRIES_S))
     monkeypatch.setattr(connection, "LOG_LIMIT_BYTES", 1 << 22)
     monkeypatch.chdir(honest)

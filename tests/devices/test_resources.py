@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import onnxruntime
 import pytest
@@ -16,6 +15,7 @@ from tests.fixtures.commands import run, shows, succeed
 from tests.fixtures.cuts import RUNTIME, network, use
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW
+from trtcal.config import DeviceConfig
 from trtcal.evidence.manifest import read_build
 from trtcal.wings.devices import connection
 from trtcal.wings.devices.connection import Connection
@@ -108,10 +108,8 @@ def test_too_little_memory_is_one_error(here, capsys):
 @SLOW
 def test_two_users_queue(tmp_path, monkeypatch):
     monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(tmp_path / "lock"))
-    devices = [
-        SimpleNamespace(host="local:", python=sys.executable, container=None, folder=str(folder))
-        for folder in (tmp_path / "a", tmp_path / "b")
-    ]
+    folders = [str(tmp_path / name) for name in "ab"]
+    devices = [DeviceConfig("local:", sys.executable, folder=folder) for folder in folders]
     with (tmp_path / "lock").open("w") as lock, Connection(devices[0]) as one:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with Connection(devices[1]) as two:

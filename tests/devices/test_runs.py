@@ -3,18 +3,21 @@
 import itertools
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import trtcal
 from tests.conftest import SAMPLES
 from tests.fixtures.commands import answer, refused, succeed
+from tests.fixtures.commands import run as run_words
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import BackendError
 from trtcal.evaluate.comparison import Comparison, warnings
+from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.on_device import backend_on
 from trtcal.evaluate.search.pipeline import SearchOptions
 from trtcal.evidence.manifest import read_build
@@ -95,6 +98,15 @@ def test_a_run_on_a_device_is_measured_and_judged_there(place):
     page = (place / "run" / "report.html").read_text()
     assert "CPU @here" in page
     assert "GPU @here" not in page
+
+
+@SLOW
+def test_a_run_of_a_model_knows_the_devices_of_trtcal_toml(here, capsys):
+    words = ("net.onnx", "--data", "data.npz", "--target", "@here", "-o", "model")
+    status, _, err = run_words(capsys, "run", *words, "--improve", "off", "--no-history")
+    assert status in (0, 1), err
+    rows = Comparison.read(here / "model" / "comparison.json").rows
+    assert {row.latency.on for row in rows} == {"@here"}
 
 
 def configured(folder, targets, methods):
@@ -225,3 +237,26 @@ def test_a_search_keeps_what_is_surely_faster_on_the_device_and_resumes(searched
     edit(0, {1: 1.027})
     _, device = search()
     assert device.kept.plan not in (whole, frozenset())
+
+
+def test_plans_are_kept_where_all_in_int8_is_not_built_there(tmp_path, monkeypatch):
+    def latency(speed):
+        return Latency(1, 1, 1.0, 1.0, 1.0, (1.0, 1.0), speed, (speed, speed))
+
+    device = DeviceTrials(None, "@here", tmp_path)
+    device.kept, fast, whole = (SimpleNamespace(plan=frozenset(name)) for name in "kfw")
+    timed = {(device.kept.plan, None): latency(1.0), (fast.plan, None): latency(1.5)}
+    monkeypatch.setattr(device, "_time", lambda *_: timed)
+    device._try([fast], whole, None, None)
+    assert (device.kept, device.timed) == (fast, {})
+
+
+def test_plans_of_one_estimated_time_are_tried_in_one_order(tmp_path):
+    """Else another process would time other groups, and not find what was timed."""
+    device = DeviceTrials(None, "@here", tmp_path)
+    units = [f"layer{number}" for number in range(20)]
+    costs = SimpleNamespace(plan_ms=lambda plan: 1.0)
+    device.kept = SimpleNamespace(plan=frozenset(units))
+    plans = device._near(SimpleNamespace(units=units, costs=costs), set())
+    assert [*map(sorted, plans)] == sorted(map(sorted, plans))
+    assert len(plans) == 20

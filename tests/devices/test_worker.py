@@ -116,7 +116,6 @@ def test_a_file_goes_on_where_it_was_cut_and_is_whole_only_then(here):
         assert put(connection, data, 0, data[:600]) == 600
         assert put(connection, data, 900, data[900:]) == 600  # nothing is there before it
         assert put(connection, data, 0, data[:600]) == 600  # repeated after a cut
-        assert connection.call("has", {"digests": [digest_bytes(data)]})[0]["missing"]
         with pytest.raises(InputError, match="does not have"):
             connection.download(digest_bytes(data), len(data))
     with here.connect() as connection:
@@ -159,15 +158,12 @@ def test_a_digest_is_no_path(here, name):
         connection.call("put", {"digest": name, "total": 1, "offset": 0}, b"x")
 
 
-def limited(here, tmp_path, limit):
-    program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\nulimit {limit}\nexec {sys.executable} "$@"\n')
-    program.chmod(0o755)
-    here.python = str(program)
+def limited(here, limit):
+    here.start_by(f'ulimit {limit}; exec "$PYTHON" "$@"')
 
 
-def test_a_full_disk_is_an_error_that_says_so(here, tmp_path):
-    limited(here, tmp_path, "-f 1000")  # blocks of 512 or 1024 bytes
+def test_a_full_disk_is_an_error_that_says_so(here):
+    limited(here, "-f 1000")  # blocks of 512 or 1024 bytes
     with here.connect() as connection:
         with pytest.raises(ResourceError, match="disk of the device is full") as caught:
             connection.upload(os.urandom(2 << 20))
@@ -182,14 +178,14 @@ def test_a_file_larger_than_the_disk_is_refused_before_it_is_sent(here):
 
 
 @SLOW
-def test_no_memory_is_an_error_that_says_so(here, tmp_path):
-    limited(here, tmp_path, "-v 600000")  # KiB
+def test_no_memory_is_an_error_that_says_so(here):
+    limited(here, "-v 600000")  # KiB
     with here.connect() as connection:
         with pytest.raises(ResourceError, match="no memory left"):
-            connection.call("has", {"digests": []}, bytes(800 << 20))
-        assert connection.call("has", {"digests": []})[0]["missing"] == []
+            connection.call("hello", {}, bytes(800 << 20))
+        connection.upload(b"")
         connection.close()
-        limited(here, tmp_path, "-v 4000000")
+        limited(here, "-v 4000000")
         about = {"runtime": "onnxruntime", "engine": connection.upload(outer())}
         feeds = [{"name": "x", "dtype": "float32", "shape": [40_000, 1]}]
         with pytest.raises(ResourceError, match="no memory left"):  # 6 GB of output
@@ -365,7 +361,7 @@ def test_a_run_waits_while_a_job_has_the_device(here):
             with open(lock.lock_path() + lock.GATE, "ab") as gate:
                 while is_free(gate):
                     assert not select.select([channel.answers], [], [], 0.01)[0]
-            assert other.call("jobs")[0]["jobs"] == []  # it does not wait
+            other.upload(b"")  # it does not wait
         assert channel._answer(1 << 20)["ok"]
 
 
@@ -397,16 +393,24 @@ def test_the_lock_is_a_file_and_one_that_any_user_can_open(tmp_path, monkeypatch
         pass
 
 
+def test_a_lock_that_another_removes_is_closed_and_taken_anew(tmp_path, monkeypatch):
+    def removing(handle, how):
+        (tmp_path / "lock").unlink()
+
+    opened = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(lock.fcntl, "flock", removing)
+    assert lock._take(str(tmp_path / "lock"), fcntl.LOCK_EX) is None
+    assert os.listdir("/proc/self/fd") == opened
+
+
 def test_clean_says_which_job_runs_and_leaves_nothing(here, tmp_path):
     with here.connect() as connection:
         start(here, connection)
         with pytest.raises(ResourceError, match=r"a job 'time' of \w+ is running on the device"):
             connection.call("clean")
-        assert [job["state"] for job in connection.call("jobs")[0]["jobs"]] == ["running"]
-        connection.call("cancel", {"key": KEY})
-        until(connection, KEY, "failed")
-        here.processes("/jobs/") and here.kill("/jobs/")
-        assert connection.call("clean")[0]["removed_bytes"] > 0
+        assert until(connection, KEY, "running", "failed")["state"] == "running"
+        assert connection.call("clean", {"end_jobs": True})[0]["removed_bytes"] > 0
+        assert here.processes("/jobs/") == []
     assert os.listdir(tmp_path) == []
 
 

@@ -14,6 +14,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 import yaml
 
@@ -56,6 +57,8 @@ class Session:
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "100",
             "NO_COLOR": "1",
+            "HOME": str(folder),  # in which the device `local:` has its files
+            "MPLCONFIGDIR": mpl.get_cachedir(),  # where a list of fonts is
             "XDG_DATA_HOME": str(folder / ".data"),
             "XDG_STATE_HOME": str(folder / ".data"),
         }

@@ -131,28 +131,3 @@ def ranges_of(network):
     return {
         tensor.name: tensor.range for tensor in filter(None, tensors) if tensor.range is not None
     }
-
-
-WEIGHTS = np.float32([0.5, -2.0, -np.inf])
-
-
-def parsed():
-    """Return a network as TensorRT's parser makes it of a Gemm and a Softmax: two named tensors."""
-    names = ("x", "w", "product", "b", "b rows", "y", "softmax", "p", "best", "loop")
-    x, w, product, b, rows, y, softmax, p, best, loop = (Tensor(name) for name in names)
-    ids = Tensor("ids", "DataType.INT64")
-    layers = [
-        LayerOfWeights("w", [], [w], type="LayerType.CONSTANT", weights=WEIGHTS),
-        Layer("gemm", [x, w], [product], type="LayerType.MATRIX_MULTIPLY"),
-        LayerOfWeights("b", [], [b], type="LayerType.CONSTANT", weights=np.zeros(3, np.float32)),
-        LayerOfWeights("ids", [], [ids], type="LayerType.CONSTANT", weights=np.ones(3)),
-        Layer("b rows", [b], [rows], type="LayerType.SHUFFLE"),
-        Layer("sum", [product, rows], [y], type="LayerType.ELEMENTWISE"),
-        Layer("softmax", [y], [softmax], type="LayerType.SOFTMAX"),
-        Layer("back", [softmax], [p], type="LayerType.SHUFFLE"),
-        Layer("best", [p], [best, ids], type="LayerType.TOPK"),
-        Layer("loop", [p], [loop], type="LayerType.RECURRENCE"),
-        Layer("row", [loop], [Tensor("row")], type="LayerType.SLICE"),
-        Layer("cast", [p], [Tensor("whole", "DataType.INT32")], type="LayerType.CAST"),
-    ]
-    return Network([x], layers)

@@ -10,7 +10,7 @@ from trtcal.cli import options
 from trtcal.cli.advice import advise
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.options import argument, option, tags_of
+from trtcal.cli.options import argument, config_here, option, tags_of
 from trtcal.cli.output import note, print_limits, progress, remark, say
 from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.documents.streams import command_line
@@ -69,7 +69,7 @@ class Run(
         if self._is_model:
             folder = self.output or Path(f"{self.source.stem}-run")
             config, draft = self.guess(self.source, folder, folder)
-            return config, draft.text
+            return replace(config, devices=config_here().devices), draft.text
         config = self.choices(read_config(self.source))
         config = config.trusting(self.trust, self.data, self.test, self.metric_file)
         calibration = replace(config.calibration, data=self.data or config.calibration.data)

@@ -50,7 +50,7 @@ def write_search(
     names = {row["plan"]: point.plan for row, point in zip(rows, findings.front, strict=True)}
     measured = device.measured(best) if device and best else best
     judged = settings.limits.judge(measured, measured is not best) if measured else ()
-    costs, is_timed = result.costs.source, device and best and best.plan in device.timed
+    costs, is_timed = result.costs.source, measured is not best
     costs += "" if result.costs.is_measured else f"; estimated for {result.costs.target.name}"
     source = f"measured on {device.target}" if is_timed else costs
     body: Document = {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,42 +26,32 @@ from trtcal.data import Dataset, open_dataset
 from trtcal.documents import write_bytes, write_json, write_text
 from trtcal.documents.bounds import ARRAYS_BYTES
 from trtcal.documents.streams import command_line
-from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
+from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import INSPECTED, LAYER_TIMES, LOG, Build
 from trtcal.model import Model, TensorSpec
 from trtcal.model.files import OnnxFile
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
 from trtcal.wings.devices.arrays import MALFORMED, REPORT, write_batches
-from trtcal.wings.devices.connection import Connection, key_of
-from trtcal.wings.devices.registry import Facts, facts_of, find_device, recall, remember
+from trtcal.wings.devices.connection import Connection
+from trtcal.wings.devices.registry import Facts, find_device, recall, remember
 from trtcal.wings.devices.session import DeviceSession
 
 NOT_THERE = ("--timing-cache",)
-CANCEL_S = 0.2
 MEASURED, BATCHES = "measured.json", "batches.bin"
 BROUGHT = {"layers": INSPECTED, "layer_times": LAYER_TIMES, "cache": CACHE}
 """The files of a job that become files of the build folder."""
 
 
-@dataclass(frozen=True)
-class Device:
-    """A device that answered: its connection, and what it says of itself."""
-
-    connection: Connection
-    facts: Facts
+_connected: dict[DeviceConfig, Connection] = {}
 
 
-_connected: dict[DeviceConfig, Device] = {}
-
-
-def connect(name: str, device: DeviceConfig) -> Device:
+def connect(name: str, device: DeviceConfig) -> Connection:
     """Return a device, connected once in a process; `BackendError` if it cannot be reached."""
     if device not in _connected:
         connection = Connection(device, f"@{name}")
-        facts = facts_of(connection.call("hello", limit=0)[0])
-        remember(name, device, facts)
-        _connected[device] = Device(connection, facts)
+        remember(name, device, connection.facts)
+        _connected[device] = connection
     return _connected[device]
 
 
@@ -96,7 +84,7 @@ class DeviceBackend(Backend):
                 return (facts.hardware.capability or self.target) if facts.is_gpu else "cpu"
         return self.target
 
-    def connect(self) -> Device:
+    def connect(self) -> Connection:
         """Return the device, connected."""
         return connect(self._name, self.device)
 
@@ -112,25 +100,14 @@ class DeviceBackend(Backend):
         facts = self.facts
         return facts.backend if facts else "device"
 
-    @property
-    def engine_file(self) -> str:  # type: ignore[override]
-        """The engine's name in a build folder."""
-        return self._twin.engine_file
-
-    @property
-    def parses_qdq(self) -> bool:  # type: ignore[override]
-        """Whether TensorRT's parser reads the model."""
-        return self._twin.parses_qdq
+    engine_file = property(lambda self: self._twin.engine_file)
+    parses_qdq = property(lambda self: self._twin.parses_qdq)
+    routes = property(lambda self: self._twin.routes)
 
     @property
     def takes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The options that it takes."""
         return tuple(name for name in self._twin.takes if name not in NOT_THERE)
-
-    @property
-    def routes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Its ways to INT8."""
-        return self._twin.routes
 
     def availability(self) -> Availability:
         """Return whether it answers, and has what builds."""
@@ -201,7 +178,7 @@ class DeviceBackend(Backend):
         job = self._job(device, model, options, folder)
         with transcribing(folder / LOG) as write:
             try:
-                result = _built(device.connection, job, write, options.time_limit_s)
+                result = _built(device, job, write, options.time_limit_s)
             except BackendError as error:
                 if "crashed" not in error.message:
                     write_text(folder / ERROR, error.message)
@@ -212,7 +189,7 @@ class DeviceBackend(Backend):
             raise BackendError(f"{self.target} sent a malformed build: {error}", REPORT) from error
 
     def _job(
-        self, device: Device, model: Model, options: BuildOptions, folder: Path
+        self, device: Connection, model: Model, options: BuildOptions, folder: Path
     ) -> dict[str, Any]:
         """Return a build as a job, its model sent."""
         facts = device.facts
@@ -223,7 +200,7 @@ class DeviceBackend(Backend):
                 data = open_dataset(options.route.data, model, options.route.images)
                 write_batches(folder / BATCHES, _batches(data, settings))
                 del settings["images"], settings["types"]
-                settings["data"] = device.connection.upload(folder / BATCHES)
+                settings["data"] = device.upload(folder / BATCHES)
         else:
             refuse_bfloat16(model)
             proto = lower(model.proto)
@@ -233,7 +210,7 @@ class DeviceBackend(Backend):
         if file.weights is not None:
             what = "the model is one ONNX file of more than 2 GB, which protobuf can't write"
             raise BackendError(what, "split the model: `trtcal prepare --outputs`")
-        digest = device.connection.upload(proto.SerializeToString())
+        digest = device.upload(proto.SerializeToString())
         about = {"kind": "build", "runtime": facts.runtime, "version": facts.version}
         return {**about, "on": described(facts), "model": digest, "options": settings}
 
@@ -244,9 +221,9 @@ class DeviceBackend(Backend):
         options = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
         proto = onnx.ModelProto.FromString(data) if build.is_for_cpu else None
         options = cpu_settings(proto) if proto else options
-        digest = device.connection.upload(data)
+        digest = device.upload(data)
         engine = {"runtime": runtime, "engine": digest, "options": options}
-        session = DeviceSession(build, device.connection, device.facts, engine)
+        session = DeviceSession(build, device, engine)
         session.rounds = proto is not None and is_narrow(proto)
         return session
 
@@ -302,41 +279,21 @@ def again(build: Build) -> str:
 
 
 def _built(
-    connection: Connection, job: dict[str, Any], write: Callable[[bytes], None], limit_s: float
+    device: Connection, job: dict[str, Any], write: Callable[[bytes], None], limit_s: float
 ) -> dict[str, Any]:
     """Return the result of a build; `ResourceError` if it takes longer than `limit_s`."""
     if not 0 < limit_s < MONTH_S:
         raise InputError(f"{limit_s} s is not a time limit", "give a number of seconds above 0")
-    key, late, ended = key_of(job), threading.Event(), threading.Event()
-
-    def cancel() -> None:
-        late.set()
-        while not ended.wait(CANCEL_S):
-            with suppress(TrtcalError):  # it is not started yet, or cannot be reached
-                connection.call("cancel", {"key": key}, limit=0)
-
-    timer = threading.Timer(limit_s, cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        return connection.job(
-            job,
-            key,
-            log=lambda text: write(text.encode("utf-8", "replace")),
-            waiting=lambda ahead: write(f"[I] the device is in use by {ahead}\n".encode()),
-        )
-    except ResourceError:
-        if not late.is_set():
-            raise
-        what = f"the build was stopped after the time limit of {limit_s:g} s"
-        raise ResourceError(what, "raise --time-limit") from None
-    finally:
-        ended.set()
-        timer.cancel()
+    return device.job(
+        job,
+        log=lambda text: write(text.encode("utf-8", "replace")),
+        waiting=lambda ahead: write(f"[I] the device is in use by {ahead}\n".encode()),
+        limit_s=limit_s,
+    )
 
 
 def _bring(
-    device: Device, model: Model, options: BuildOptions, folder: Path, result: dict[str, Any]
+    device: Connection, model: Model, options: BuildOptions, folder: Path, result: dict[str, Any]
 ) -> Made:
     """Write the files of a job's result, and return what they show."""
     facts, files = device.facts, result["files"]
@@ -359,7 +316,7 @@ def described(facts: Facts) -> dict[str, Any]:
     return {"system": facts.system, "hardware": str(hardware), **known}
 
 
-def _fetch(device: Device, file: dict[str, Any]) -> bytes:
+def _fetch(device: Connection, file: dict[str, Any]) -> bytes:
     if not 0 <= file["size"] <= ARRAYS_BYTES:
         raise ValueError(f"a file of {file['size']} bytes")
-    return device.connection.download(file["digest"], file["size"])
+    return device.download(file["digest"], file["size"])

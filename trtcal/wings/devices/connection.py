@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import io
+import math
 import os
 import re
 import secrets
@@ -21,15 +22,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtcal.config import HOST
 from trtcal.documents.bounds import parse_json
 from trtcal.documents.digests import canonical_json, digest_blocks, digest_bytes
 from trtcal.documents.streams import visible
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.wings.devices.packing import BOOT, pack
+from trtcal.wings.devices.registry import Facts, facts_of
 from trtcal.wings.devices.worker.blobs import DIGEST
 from trtcal.wings.devices.worker.frames import DATA_BYTES, LINE_BYTES, write_frame
 from trtcal.wings.devices.worker.job_folder import LOG_BYTES
@@ -45,8 +49,6 @@ LOCAL = "local:"
 FOLDER = "~/.cache/trtcal-device"
 PROGRAM = "TRTCAL_SSH"
 """Variable with the ssh program and options for it, where it is not `ssh`."""
-USER, PLACE = r"([A-Za-z0-9_.][\w.+-]*@)?", r"([A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.]+\])"
-HOST = re.compile(rf"{USER}{PLACE}|ssh://{USER}{PLACE}(:\d{{1,5}})?/?", re.ASCII)
 OPTIONS = (
     "BatchMode=yes",
     "ConnectTimeout=15",
@@ -103,8 +105,10 @@ class Connection:
         self.device, self.name = device, name or visible(device.host.rstrip(":"))
         self._channel: Channel | None = None
         self._was_reached = False
-        self._lock = threading.RLock()
-        _check(device)
+        self._lock = threading.Lock()  # sessions may run in several threads
+        if not HOST.fits(device.host):  # such as an option of ssh
+            what = f"the host {visible(device.host)!r} is no address that ssh takes"
+            raise InputError(what, "write USER@HOST or ssh://USER@HOST:PORT")
 
     def __enter__(self) -> Connection:
         return self
@@ -114,10 +118,14 @@ class Connection:
 
     def close(self) -> None:
         """End the worker, but not its jobs."""
-        with self._lock:
-            channel, self._channel = self._channel, None
-            if channel is not None:
-                channel.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the device said of itself when it was first reached."""
+        return facts_of(self.call("hello", limit=0)[0])
 
     def call(
         self,
@@ -134,34 +142,34 @@ class Connection:
         """
         request, retries, ends = {**(fields or {}), "op": op}, iter(RETRIES_S), 0
         until = time.monotonic() + BUSY_LIMIT_S
-        with self._lock:
-            while True:
-                try:
-                    answer, received = self._exchange(request, data, limit)
-                except Cut as cut:
-                    ends += cut.is_sent
-                    is_last = op in ENGINE_OPS and ends == ENGINE_ENDS
-                    self._pause(cut, None if is_last else next(retries, None), op)
-                    continue
-                if answer["ok"]:
-                    return answer, received
-                fault = answer.get("error")
-                is_busy = isinstance(fault, dict) and fault.get("kind") == "busy"
-                if not is_busy or time.monotonic() > until:
-                    raise error_of(fault, self.name)
-                time.sleep(BUSY_S)
+        while True:
+            try:
+                answer, received = self._exchange(request, data, limit)
+            except Cut as cut:
+                ends += cut.is_sent
+                is_last = op in ENGINE_OPS and ends == ENGINE_ENDS
+                self._pause(cut, None if is_last else next(retries, None), op)
+                continue
+            if answer["ok"]:
+                return answer, received
+            fault = answer.get("error")
+            is_busy = isinstance(fault, dict) and fault.get("kind") == "busy"
+            if not is_busy or time.monotonic() > until:
+                raise error_of(fault, self.name)
+            time.sleep(BUSY_S)
 
     def _exchange(
         self, request: Answer, data: bytes | memoryview, limit: int
     ) -> tuple[Answer, bytes]:
-        if self._channel is None:
-            self._channel = Channel(self.device, self.name, self._was_reached)
-            self._was_reached = True
-        try:
-            return self._channel.exchange(request, data, limit)
-        except BaseException:  # what follows in the stream is unknown
-            self.close()
-            raise
+        with self._lock:
+            if self._channel is None:
+                self._channel = Channel(self.device, self.name, self._was_reached)
+                self._was_reached = True
+            try:
+                return self._channel.exchange(request, data, limit)
+            except BaseException:  # what follows in the stream is unknown
+                self.close()
+                raise
 
     def _pause(self, cut: Cut, pause_s: float | None, op: str) -> None:
         if pause_s is None:
@@ -205,33 +213,50 @@ class Connection:
             raise BackendError(f"{self.name} sent a file that does not have its digest", CHECK)
         return bytes(data)
 
+    def clean(self, end_jobs: bool = False) -> int:
+        """Delete all files there; return their bytes. `ResourceError` if a job runs and may not end."""
+        removed = self.call("clean", {"end_jobs": end_jobs}, limit=0)[0].get("removed_bytes")
+        if type(removed) is not int or removed < 0:
+            raise BackendError(f"{self.name} says that it deleted {removed!r} bytes", CHECK)
+        return removed
+
     def job(
         self,
         job: Mapping[str, Any],
         key: str | None = None,
         log: Show | None = None,
         waiting: Show | None = None,
+        limit_s: float = math.inf,
     ) -> Answer:
         """Start a job, or join the one of this key (by default `key_of` it); return its result.
 
         `log` gets the job's log as it grows: text of the device, which may hold control characters.
         `waiting` gets who has the device while the job waits for it. An interrupted job goes on, and
-        the same one joins it; one with a `nonce`, which no other can join, is cancelled.
+        the same one joins it; one with a `nonce`, which no other can join, is cancelled. So is one
+        that takes longer than `limit_s` seconds: `ResourceError`.
         """
         key = key or key_of(job)
         self.call("start", {"key": key, "job": dict(job)}, limit=0)
+        until = time.monotonic() + limit_s
         try:
-            return self._follow(key, log, waiting)
+            return self._follow(key, log, waiting, until)
         except KeyboardInterrupt:
             if "nonce" in job:
                 with suppress(TrtcalError):
                     self.call("cancel", {"key": key}, limit=0)
             raise
+        except ResourceError as error:
+            if time.monotonic() <= until:
+                raise
+            what = f"the {job['kind']} was stopped after the time limit of {limit_s:g} s"
+            raise ResourceError(what, "raise --time-limit") from error
 
-    def _follow(self, key: str, log: Show | None, waiting: Show | None) -> Answer:
+    def _follow(self, key: str, log: Show | None, waiting: Show | None, until: float) -> Answer:
         decoder, offset, ahead = codecs.getincrementaldecoder("utf-8")("replace"), 0, None
         pauses = chain(POLLS_S, repeat(POLL_S))
         while True:
+            if time.monotonic() > until:
+                self.call("cancel", {"key": key}, limit=0)
             answer, data = self.call("poll", {"key": key, "offset": offset}, limit=LOG_BYTES)
             offset += len(data)
             if offset > LOG_LIMIT_BYTES:
@@ -284,7 +309,7 @@ class Channel:
     def _drain(self, stream: Any) -> None:
         with stream:
             for line in iter(lambda: stream.readline(LINE_BYTES), b""):
-                self.complaints.append(visible(line.decode("utf-8", "replace").strip()))
+                self.complaints.append(_text(line))
 
     def _greet(self, mark: bytes) -> None:
         """Wait for the worker, and send it if the device does not have it."""
@@ -295,9 +320,7 @@ class Channel:
             if line == mark + b"send\n":
                 self._write(pack())
             elif line.startswith(mark):
-                raise _not_started(
-                    visible(line[len(mark) :].decode("utf-8", "replace").strip()), self.name
-                )
+                raise _not_started(_text(line[len(mark) :]), self.name)
         raise BackendError(f"{self.name} sent {GREETING_LINES} lines that are no worker's", CHECK)
 
     def exchange(
@@ -403,6 +426,10 @@ def _not_started(reason: str, name: str) -> TrtcalError:
     return ResourceError(what, "free space there, or name another folder with --folder")
 
 
+def _text(line: bytes) -> str:
+    return visible(line.decode("utf-8", "replace").strip())[:TEXT]
+
+
 def _visible(value: Any) -> Any:
     """Return a JSON value whose texts have no control characters."""
     if isinstance(value, dict):
@@ -410,13 +437,6 @@ def _visible(value: Any) -> Any:
     if isinstance(value, list):
         return [_visible(item) for item in value]
     return visible(value) if isinstance(value, str) else value
-
-
-def _check(device: DeviceConfig) -> None:
-    """`InputError` if a host is none; an option of ssh is none."""
-    if device.host != LOCAL and not HOST.fullmatch(device.host):
-        what = f"the host {visible(device.host)!r} is no address that ssh takes"
-        raise InputError(what, "write USER@HOST or ssh://USER@HOST:PORT")
 
 
 def command_of(device: DeviceConfig, mark: str) -> list[str]:

@@ -17,6 +17,7 @@ CORE = Path(__file__).parents[2]
 SHARED = ("__init__.py", "errors.py", "backends/__init__.py", "backends/tensorrt_objects.py")
 """What the worker takes along of the package `trtcal`, of which `__init__.py` is empty there."""
 PACKAGE = "trtcal_worker"
+DATE = (1980, 1, 1, 0, 0, 0)
 START = f"import sys\nfrom {PACKAGE}.main import main\nmain(sys.argv[1:])\n"
 
 BOOT = """\
@@ -63,18 +64,17 @@ except OSError as error:
 @cache
 def pack() -> bytes:
     """Return the worker as a zip file that Python runs."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer, modules = io.BytesIO(), sorted(SOURCES.glob("*.py"))
+    files = {f"{PACKAGE}/{path.name}": path for path in modules}
+    files |= {f"{CORE.name}/{name}": CORE / name for name in SHARED}
+    with zipfile.ZipFile(buffer, "w") as archive:
         _add(archive, "__main__.py", START)
-        for path in sorted(SOURCES.glob("*.py")):
-            _add(archive, f"{PACKAGE}/{path.name}", path.read_text(encoding="utf-8"))
-        for name in SHARED:
-            text = "" if name.endswith("__init__.py") else (CORE / name).read_text(encoding="utf-8")
-            _add(archive, f"{CORE.name}/{name}", text)
+        for name, path in files.items():
+            is_empty = path in (CORE / "__init__.py", CORE / "backends" / "__init__.py")
+            _add(archive, name, "" if is_empty else path.read_text(encoding="utf-8"))
     return buffer.getvalue()
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    info.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(info, text)
+    """Add a file with the same date each time."""
+    archive.writestr(zipfile.ZipInfo(name, DATE), text, zipfile.ZIP_DEFLATED)

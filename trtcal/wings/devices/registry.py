@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,41 +55,41 @@ def find_device(name: str) -> DeviceConfig:
     return device
 
 
+def own_device(name: str) -> DeviceConfig:
+    """Return a device of the user's own file; `InputError` if it is not in it."""
+    device = own_devices().get(name)
+    if device is None and name in configured_devices():
+        what = f"the device @{name} is in trtcal.toml"
+        raise InputError(what, f"delete [devices.{name}] there")
+    return device or find_device(name)
+
+
 def add_device(name: str, table: Mapping[str, Any]) -> DeviceConfig:
     """Write a device down in the user's own file, in place of one of that name."""
     device = read_devices({name: dict(table)})[name]
-    with _changing() as devices:
-        devices[name] = device
+    _change({name: device})
     return device
 
 
 def remove_device(name: str) -> None:
-    """Take a device out of the user's own file; `InputError` if it is not in it."""
-    with _changing() as devices:
-        if devices.pop(name, None) is None:
-            if name in configured_devices():
-                what = f"the device @{name} is in trtcal.toml"
-                raise InputError(what, f"delete [devices.{name}] there")
-            raise InputError(f"the device @{name} is not known", ADD)
-        removing(_memory(name))
+    """Take a device out of the user's own file."""
+    _change({name: None})
+    removing(_memory(name))
 
 
-@contextmanager
-def _changing() -> Iterator[dict[str, DeviceConfig]]:
-    """Yield the user's own devices, and write what the block makes of them."""
+def _change(changes: Mapping[str, DeviceConfig | None]) -> None:
     path = state_path(FILE)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S):
-            devices = own_devices()
-            yield devices
-            tables = {name: to_fields(device).items() for name, device in devices.items()}
-            given = {
-                name: {k: v for k, v in table if v is not None} for name, table in tables.items()
-            }
-            write_json(path, given)
+            devices = {**own_devices(), **changes}
+            write_json(path, {name: _table(device) for name, device in devices.items() if device})
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def _table(device: DeviceConfig) -> dict[str, Any]:
+    return {key: value for key, value in to_fields(device).items() if value is not None}
 
 
 @dataclass(frozen=True)

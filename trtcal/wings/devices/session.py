@@ -38,12 +38,10 @@ class DeviceSession(Session):
     `engine` has its `runtime`, its digest as `engine`, and the runtime's `options`.
     """
 
-    def __init__(
-        self, build: Build, connection: Connection, facts: Facts, engine: dict[str, Any]
-    ) -> None:
+    def __init__(self, build: Build, connection: Connection, engine: dict[str, Any]) -> None:
         # Not that of ONNX Runtime: there is no session here.
-        self.device, self.is_gpu = build.target, facts.is_gpu
-        self.hardware = computing(facts)
+        self.device, self.is_gpu = build.target, connection.facts.is_gpu
+        self.hardware = computing(connection.facts)
         self.connection, self.engine = connection, engine
         answer, _ = connection.call("open", engine, limit=0)
         self._inputs, self._outputs = (_values(answer.get(side)) for side in ("inputs", "outputs"))
@@ -113,6 +111,7 @@ class DeviceSession(Session):
             "runtime": self.engine["runtime"],
             "options": self.engine["options"],
             "engines": [session.engine["engine"] for session in sessions],
+            "engine_options": [session.engine["options"] for session in sessions],
             "feeds": self.connection.upload(as_blob(runs[0])),
             "rounds": rounds,
             "cuda_graph": self.is_gpu,
@@ -129,12 +128,10 @@ def computing(facts: Facts) -> str:
 
 def _values(described: Any) -> list[Value]:
     try:
-        return [
-            Value(
-                str(item["name"]), f"tensor({type_of(item['dtype']).name})", _sizes(item["shape"])
-            )
-            for item in described
-        ]
+        types = [f"tensor({type_of(item['dtype']).name})" for item in described]
+        shapes = [_sizes(item["shape"]) for item in described]
+        names = [str(item["name"]) for item in described]
+        return [*map(Value, names, types, shapes)]
     except MALFORMED as error:
         raise BackendError(f"the device describes an engine wrongly: {error}", REPORT) from error
 
@@ -151,19 +148,15 @@ def _texts(table: Any) -> dict[str, str]:
 def timing_of(result: Any, rounds: int, count: int) -> Timing:
     """Return what a device measured; `BackendError` if it is not of so many rounds and engines."""
     try:
-        times = _times(result["times_ms"], rounds, count)
-        compute = result["compute_ms"]
+        compute, clocks = result["compute_ms"], result["clocks_mhz"]
         energy = tuple(None if mj is None else _positive(mj) for mj in result["energy_mj"])
-        clocks = (
-            None if result["clocks_mhz"] is None else tuple(map(_positive, result["clocks_mhz"]))
-        )
-        if len(energy) != count or (clocks is not None and len(clocks) != 2):
-            raise ValueError("energies or clocks are missing")
+        if len(energy) != count:
+            raise ValueError(f"they are not the energies of {count} engines")
         return Timing(
-            times,
+            _times(result["times_ms"], rounds, count),
             None if compute is None else _times(compute, rounds, count),
             energy,
-            clocks,
+            None if clocks is None else (_positive(clocks[0]), _positive(clocks[1])),
             int(result["warm_up"]),
             tuple(map(str, result["warnings"])),
         )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.documents import Document, is_staging, read_json
+from trtcal.documents import is_staging, read_json
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import MANIFEST, Build, read_build
@@ -45,10 +45,9 @@ def find_stale(root: Path, name: str, facts: Facts) -> list[Stale]:
 
 def _build_folders(root: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(root):
-        depth = len(Path(place).relative_to(root).parts)
-        hidden = (name for name in folders if name.startswith(".") or is_staging(name))
-        left = set(hidden) if depth < DEPTH else set(folders)
-        folders[:] = sorted(set(folders) - left)
+        is_deep = len(Path(place).relative_to(root).parts) == DEPTH
+        shown = (name for name in folders if not (name.startswith(".") or is_staging(name)))
+        folders[:] = [] if is_deep else sorted(shown)
         if MANIFEST in files:
             yield Path(place)
 
@@ -73,11 +72,6 @@ def _stale(folder: Path, build: Build, why: str) -> Stale:
         if (parent / BUNDLE).is_file() and (parent / "engines").is_dir():
             return Stale("bundle", str(parent), why, "run again, then `trtcal bundle` of that run")
         if (parent / RUN_FILE).is_file():
-            return Stale("run", str(parent), why, _command_of(parent))
+            command = read_json(parent / RUN_FILE).get("command") or command_line("run")
+            return Stale("run", str(parent), why, str(command))
     return Stale("engine", str(folder), why, build_command(build))
-
-
-def _command_of(run: Path) -> str:
-    """Return the command that made a run."""
-    document: Document = read_json(run / RUN_FILE)
-    return str(document.get("command") or command_line("run"))

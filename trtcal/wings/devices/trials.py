@@ -122,8 +122,9 @@ class DeviceTrials:
         """
         timed = {name: self.timed[plan] for name, plan in plans.items() if plan in self.timed}
         latency = next(iter(self.final.values()), None)
-        facts = {"on": self.target, "hardware": latency.hardware if latency else None}
-        return facts | {
+        return {
+            "on": self.target,
+            "hardware": latency.hardware if latency else None,
             "warnings": list(latency.warnings) if latency else [],
             "complete": self.is_complete,
             "timed": len(self.timed),
@@ -153,14 +154,15 @@ class DeviceTrials:
     def _near(self, search: Search, seen: Collection[Plan]) -> list[Plan]:
         """Return the plans that differ from the one kept by a layer, the fastest by estimates first."""
         changed = {with_unit(self.kept.plan, unit) for unit in search.units}
-        return sorted(changed.difference(seen), key=search.costs.plan_ms)
+        times = ((search.costs.plan_ms(plan), sorted(plan)) for plan in changed.difference(seen))
+        return [frozenset(plan) for _, plan in sorted(times)]  # the same order in each process
 
     def _try(self, group: Sequence[Point], whole: Point, plans: Plans, feeds: Feeds) -> None:
         """Keep the fastest of a group if it is surely faster than the plan kept so far."""
         forms: list[Form] = [(point.plan, None) for point in (self.kept, whole, *group)]
         latencies = self._time(forms, plans, feeds)
-        for (plan, _), latency in latencies.items():
-            self.timed[plan] = latency, _over(latency, latencies[whole.plan, None])
+        if slow := latencies.get((whole.plan, None)):
+            self.timed |= {plan: (each, _over(each, slow)) for (plan, _), each in latencies.items()}
         known = [point for point in group if (point.plan, None) in latencies]
         best = max(known, key=lambda each: latencies[each.plan, None].speedup, default=self.kept)
         speed = latencies[best.plan, None]

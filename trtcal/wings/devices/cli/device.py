@@ -17,7 +17,7 @@ from trtcal.reporting.text import size
 
 if TYPE_CHECKING:
     from trtcal.config import DeviceConfig
-    from trtcal.wings.devices.backend import Device
+    from trtcal.wings.devices.connection import Connection
     from trtcal.wings.devices.registry import Facts
     from trtcal.wings.devices.stale import Stale
 
@@ -55,10 +55,9 @@ class Add(
     def _run(self) -> None:
         from trtcal.wings.devices.registry import add_device
 
-        given = {key: getattr(self, key) for key in ("host", "python", "container", "folder")}
-        device = add_device(
-            self.name, {key: value for key, value in given.items() if value is not None}
-        )
+        keys = ("host", "python", "container", "folder")
+        table = {key: value for key in keys if (value := getattr(self, key)) is not None}
+        device = add_device(self.name, table)
         facts = None
         try:
             facts = _connect(self.name, device).facts
@@ -103,7 +102,7 @@ class NamedOptions(ConfigOptions):
         """Its name, which may be given as a target too."""
         return self.device.removeprefix("@")
 
-    def connect(self) -> Device:
+    def connect(self) -> Connection:
         """Return the device, of this configuration or the user's own, connected."""
         from trtcal.wings.devices.registry import find_device
 
@@ -153,28 +152,48 @@ def _show(name: str, facts: Facts, stale: list[Stale]) -> None:
         print_table(stale, columns)
 
 
-class Clean(NamedOptions, example="trtcal device clean orin"):
-    """Delete all files of trtcal on the device NAME; they are sent again where they are needed."""
+class CleanOptions(NamedOptions):
+    """The options of a command that deletes what is on a device."""
+
+    end_jobs: bool = option("End the jobs that run there first.")
+
+
+class Clean(CleanOptions, example="trtcal device clean orin"):
+    """Delete all files of trtcal on the device NAME; they are sent again where they are needed.
+
+    While a job runs there it deletes nothing, and says whose job that is.
+    """
 
     def _run(self) -> None:
         device = self.connect()
-        removed = device.connection.call("clean", limit=0)[0].get("removed_bytes")
-        text = f"deleted {size(int(removed or 0))} in {device.facts.folder} on @{self.name}"
+        removed = device.clean(self.end_jobs)
+        text = f"deleted {size(removed)} in {device.facts.folder} on @{self.name}"
         self.present({"name": self.name, "removed_bytes": removed}, lambda: say(text))
 
 
-class Remove(NamedOptions, example="trtcal device remove orin"):
-    """Forget the device NAME that was added; `trtcal device clean` deletes its files before."""
+class Remove(CleanOptions, example="trtcal device remove orin"):
+    """Delete all files of trtcal on the device NAME that was added, and forget the device.
+
+    While a job runs there it does neither. A device that does not answer is forgotten; its files stay.
+    """
 
     def _run(self) -> None:
-        from trtcal.wings.devices.registry import remove_device
+        from trtcal.wings.devices.registry import own_device, remove_device
 
         self.config.in_use()
+        device, removed = own_device(self.name), None
+        try:
+            connected = _connect(self.name, device)
+        except TrtcalError as error:
+            warning(f"the files on the device stay there: {error.message}", error.hint or "")
+        else:
+            removed = connected.clean(self.end_jobs)
         remove_device(self.name)
-        self.present({"name": self.name}, lambda: say(f"removed @{self.name}"))
+        document = {"name": self.name, "removed_bytes": removed}
+        self.present(document, lambda: say(f"removed @{self.name}"))
 
 
-def _connect(name: str, device: DeviceConfig) -> Device:
+def _connect(name: str, device: DeviceConfig) -> Connection:
     from trtcal.wings.devices.backend import connect
 
     return connect(name, device)

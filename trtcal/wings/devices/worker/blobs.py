@@ -35,11 +35,6 @@ class Blobs:
             raise Fault("input", f"the device does not have {digest}", "send it again")
         return path
 
-    def has(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return which of `digests` are missing."""
-        digests = request.get("digests", [])
-        return {"missing": [d for d in digests if not os.path.isfile(self.path(d))]}
-
     def put(self, request: dict[str, Any], data: bytes) -> dict[str, Any]:
         """Write bytes at an offset; return how many are there (all: the digest is right too).
 

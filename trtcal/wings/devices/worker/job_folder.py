@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import subprocess
@@ -20,9 +21,11 @@ from . import lock, machine
 from .blobs import Blobs
 from .frames import FULL_BYTES, Fault, full_disk, whole
 from .jobs import KINDS, read, write
+from .lock import pauses
 
 LOG_BYTES = 1 << 18
 RESERVE_BYTES = 1 << 14
+END_S = 10.0
 
 
 class Jobs:
@@ -92,7 +95,7 @@ class Jobs:
         about = read(path, "job.json")
         if not about:
             raise Fault("input", f"the device has no job {os.path.basename(path)}", "start it")
-        lives = _try_lock(os.path.join(path, "alive"), fcntl.LOCK_SH) is None
+        lives = _lives(path)
         if lives and not os.path.exists(os.path.join(path, "running")):
             return {"state": "queued", "ahead": lock.holder()}
         if lives:
@@ -121,31 +124,13 @@ class Jobs:
                 write(path, "cancel", {})
         return state
 
-    def all(self) -> list[dict[str, Any]]:
-        """Return key, kind, user, start and state of every job."""
+    def clean(self, request: dict[str, Any]) -> int:
+        """Remove all that workers left in the folder; return bytes.
+
+        A job that lives is an error, or is ended before if the request says `end_jobs`.
+        """
         with self._mutex():
-            return [self._about(path) for path in self._paths()]
-
-    def _about(self, path: str) -> dict[str, Any]:
-        about = read(path, "job.json") or {}
-        described = {"key": "sha256:" + os.path.basename(path), "user": about.get("user")}
-        kind, state = about.get("job", {}).get("kind"), self._state(path)["state"]
-        return dict(described, kind=kind, since=about.get("since"), state=state)
-
-    def _paths(self) -> list[str]:
-        folder = os.path.join(self.folder, "jobs")
-        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        paths = [os.path.join(folder, name) for name in names]
-        return [path for path in paths if os.path.exists(os.path.join(path, "job.json"))]
-
-    def clean(self) -> int:
-        """Remove all that workers left in the folder; return bytes. A job that lives is an error."""
-        with self._mutex():
-            for about in map(self._about, self._paths()):
-                if about["state"] in ("queued", "running"):
-                    since = time.strftime("%H:%M", time.localtime(about["since"]))
-                    what = f"a job {about['kind']!r} of {about['user']} is {about['state']}"
-                    raise Fault("resource", f"{what} on the device, since {since}", "wait for it")
+            self._check_idle(bool(request.get("end_jobs")))
             entries = [os.path.join(self.folder, name) for name in os.listdir(self.folder)]
             ours = [path for path in entries if _is_ours(os.path.basename(path))]
             size = sum(map(_size, ours))
@@ -155,6 +140,26 @@ class Jobs:
             os.rmdir(self.folder)
         lock.remove_lock()
         return size
+
+    def _check_idle(self, ends_jobs: bool) -> None:
+        paths = glob.glob(os.path.join(glob.escape(self.folder), "jobs", "*"))
+        living = [path for path in paths if _lives(path)]
+        for path in living:
+            if not ends_jobs:
+                raise self._in_use(path)
+            write(path, "cancel", {})
+        waits, ends = pauses(), time.monotonic() + END_S
+        while any(map(_lives, living)):
+            next(waits)
+            if time.monotonic() > ends:
+                raise Fault("resource", "a job on the device does not end", "end its process there")
+
+    def _in_use(self, path: str) -> Fault:
+        about, state = read(path, "job.json"), self._state(path)["state"]
+        since = time.strftime("%H:%M", time.localtime(about["since"]))
+        what = f"a job {about['job']['kind']!r} of {about['user']} is {state} on the device"
+        hint = "wait for it, or end it: `trtcal device clean NAME --end-jobs`"
+        return Fault("resource", f"{what}, since {since}", hint)
 
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
@@ -187,6 +192,10 @@ def _try_lock(path: str, how: int = fcntl.LOCK_EX) -> Any:
         file.close()
         return None
     return file
+
+
+def _lives(path: str) -> bool:
+    return _try_lock(os.path.join(path, "alive"), fcntl.LOCK_SH) is None
 
 
 def _empty(path: str) -> None:

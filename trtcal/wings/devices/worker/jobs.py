@@ -164,8 +164,9 @@ def _time(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
         feeds = runtimes.unpack(described, file.read())
     if callable(getattr(job.runtime, "time", None)):
         return dict(job.runtime.time(paths, feeds, job, folder, log))
-    options = dict(job.options, cuda_graph=bool(job.fields.get("cuda_graph")))
-    engines = [job.runtime.open(path, options) for path in paths]
+    graph = {"cuda_graph": bool(job.fields.get("cuda_graph"))}
+    options = job.fields.get("engine_options") or [job.options] * len(paths)
+    engines = [job.runtime.open(p, dict(each, **graph)) for p, each in zip(paths, options)]
     for engine in engines:
         engine.prepare(feeds)
     return time_engines(engines, job, log)

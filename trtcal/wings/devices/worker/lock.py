@@ -78,12 +78,10 @@ def _take(path: str, how: int) -> int | None:
     """Return a lock if it is free, None if others have it."""
     with contextlib.suppress(FileNotFoundError):  # removed since it was opened
         handle = _open(path)
-        try:
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(handle, how | fcntl.LOCK_NB)
             if os.fstat(handle).st_ino == os.stat(path).st_ino:
                 return handle
-        except BlockingIOError:
-            pass
         os.close(handle)
     return None
 

@@ -26,14 +26,12 @@ class Worker:
         self.engines: dict[str, Any] = {}
         self.operations: dict[Any, Callable[[dict[str, Any], bytes], Any]] = {
             "hello": lambda request, data: hello(folder),
-            "has": lambda request, data: self.blobs.has(request),
             "put": self.blobs.put,
             "get": lambda request, data: ({}, [self.blobs.get(request)]),
             "start": lambda request, data: self.start(request),
             "poll": lambda request, data: self.jobs.poll(request),
             "cancel": lambda request, data: self.jobs.cancel(request),
-            "jobs": lambda request, data: {"jobs": self.jobs.all()},
-            "clean": lambda request, data: {"removed_bytes": self.jobs.clean()},
+            "clean": lambda request, data: {"removed_bytes": self.jobs.clean(request)},
             "open": lambda request, data: self.open(request),
             "run": self.run,
         }
