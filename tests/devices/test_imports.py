@@ -310,6 +310,13 @@ HOSTILE = {
     "values that do not fit": OUTPUT % (b"9x9", b"1, 2"),
     "huge dimensions": OUTPUT % (b"99999999999999999999x9", b"1"),
     "values that are words": OUTPUT % (b"1", b"one"),
+    "a median of nothing": log_text("8.6.1", 1.0)
+    .replace("median = 1 ms", "median = 0 ms")
+    .encode(),
+    "an endless median": log_text("8.6.1", 1.0)
+    .replace("median = 1 ms", "median = 1e999 ms")
+    .encode(),
+    "times of almost nothing": TIMES % b"1e-320",
     "objects": pickled(),
     "half of an array": HEADER.ljust(118) + b"\n",
     "half of a database": b"SQLite format 3\0" + bytes(200),

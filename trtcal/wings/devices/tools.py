@@ -33,7 +33,7 @@ from trtcal.evidence.log.reader import parse_file
 TIMES, PROFILE, LAYERS, KERNELS = "times", "profile", "layers", "kernels"
 TENSORS, RAW, INPUTS, LOG = "tensors", "raw tensor", "inputs", "log"
 HEAD = 4096
-MOST_TIMES, MOST_MS = 1_000_000, 1e9
+MOST_TIMES, LEAST_MS, MOST_MS = 1_000_000, 1e-6, 1e9
 KINDS_HINT = (
     "give what trtexec's --exportTimes, --exportProfile, --exportLayerInfo, --exportOutput or "
     "--saveAllDebugTensors=numpy wrote, its log, Polygraphy's --save-outputs, or an export of Nsight"
@@ -119,13 +119,15 @@ def read_times(file: Path, data: bytes) -> Array:
         times = np.array([[float(item[name]) for name in names] for item in items])
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise InputError(f"{file} is not a list of times: {error}", KINDS_HINT) from error
-    if (
-        not len(times)
-        or not (times[:, :2] > 0).all()
-        or not ((times >= 0) & (times < MOST_MS)).all()
-    ):
+    if not len(times) or not ((times >= 0) & (times < MOST_MS)).all():
         raise InputError(f"{file} has no times, or negative ones", "measure again")
+    _check_times(file, times[:, :2])
     return times
+
+
+def _check_times(file: Path, times_ms: Array) -> None:
+    if not ((times_ms >= LEAST_MS) & (times_ms < MOST_MS)).all():
+        raise InputError(f"{file} has times that no inference takes", "measure again")
 
 
 OUTPUT = re.compile(r'\{\s{0,64}"name"\s{0,64}:\s{0,64}"')
@@ -219,7 +221,7 @@ def read_log(file: Path, data: bytes) -> Log:
         capability=f"sm{capability[1]}{capability[2]}" if capability else None,
         version=_version(text),
         batch=int(batch[1]) if batch else None,
-        latency=_quantiles(whole) if whole else None,
+        latency=_quantiles(file, whole) if whole else None,
         compute_ms=float(compute["median"]) if compute else None,
         runs=int(runs[1]) if runs else 0,
         in_turns=in_turns,
@@ -229,10 +231,12 @@ def read_log(file: Path, data: bytes) -> Log:
     )
 
 
-def _quantiles(summary: re.Match[str]) -> Quantiles:
+def _quantiles(file: Path, summary: re.Match[str]) -> Quantiles:
     known = {int(percent): float(ms) for percent, ms in PERCENTILE.findall(summary["rest"])}
     most = float(summary["most"])
-    return Quantiles(float(summary["median"]), known.get(90, most), known.get(99, most))
+    quantiles = Quantiles(float(summary["median"]), known.get(90, most), known.get(99, most))
+    _check_times(file, np.array(quantiles))
+    return quantiles
 
 
 def _version(text: str) -> str | None:
