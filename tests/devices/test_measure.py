@@ -231,6 +231,19 @@ def test_half_of_a_result_is_one_error(run, result, tmp_path):
         report(run, tmp_path / "half.tar")
 
 
+def test_headers_behind_headers_are_one_error(run, tmp_path):
+    header = tarfile.TarInfo.create_pax_global_header({"comment": "x"})
+    (tmp_path / "deep.tar").write_bytes(header * 2000)
+    with fails(InputError, "deep.tar", hint="measure.sh"):
+        report(run, tmp_path / "deep.tar")
+
+
+def test_an_archive_of_a_run_without_its_models_is_refused(run, tmp_path, capsys):
+    (tmp_path / "comparison.json").write_bytes((run / "comparison.json").read_bytes())
+    err = refused(capsys, "bundle", tmp_path, "--measure", "--data", run / "test.npz")
+    assert "model of digits is not there" in err
+
+
 def test_a_result_of_another_run_is_refused(run, result, tmp_path):
     document = json.loads((run / "comparison.json").read_text())
     document["rows"][1]["model"] = "sha256:" + 64 * "0"

@@ -68,13 +68,7 @@ class Archive:
 def make_archive(
     rows: Sequence[Row], models: Mapping[str, Model], data: Dataset, batch: int, path: Path
 ) -> Archive:
-    """Write the archive of a comparison's variants; `InputError` if a model of them is missing."""
-    missing = [row.name for row in rows if row.model not in models]
-    if missing:
-        raise InputError(
-            f"the model of {missing[0]} is not there, or has changed since the run",
-            "run it again: `trtcal run`",
-        )
+    """Write the archive of a comparison's variants, with the first inputs of the data."""
     files, reference = dict[str, bytes](), models[rows[0].model]
     few = min(SAMPLES, len(data), batch)
     feeds = next(data.batches(batch_for(reference, few)))
@@ -227,7 +221,7 @@ def _members(path: Path) -> dict[str, bytes]:
         with tarfile.open(path, mode="r:") as archive:
             for number, member in enumerate(archive):
                 name = member.name.removeprefix("./")
-                if member.isdir():
+                if member.isdir() and number < MOST_MEMBERS:
                     continue
                 is_known = (
                     name in (MANIFEST, DIGESTS) or MEMBER.fullmatch(name) or INPUT.match(name)
@@ -243,7 +237,7 @@ def _members(path: Path) -> dict[str, bytes]:
                         f"{path}: {name} is larger than the file, or than the bound", AGAIN
                     )
                 members[name] = content.read()
-    except (tarfile.TarError, OSError, ValueError, EOFError) as error:
+    except (tarfile.TarError, OSError, ValueError, EOFError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a tar: {error}", AGAIN) from error
     return members
 
