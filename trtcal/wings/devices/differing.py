@@ -41,14 +41,13 @@ NAMED = 20
 
 
 def first_difference(
-    model: Model, feeds: Mapping[str, Array], tensors: Mapping[str, Array], raw: Mapping[str, bytes]
+    model: Model, feeds: Mapping[str, Array], own: Mapping[str, Array | bytes]
 ) -> Document:
     """Compare an engine's tensors, by their names or those of their files, in the graph's order.
 
     `tensor` is the first that differs, None where none does; `compared` and `place` count tensors,
     `left_out` names those that the graph does not have, or has in another shape.
     """
-    own: dict[str, Array | bytes] = {**tensors, **raw}
     producers = producers_of(model.proto.graph)
     names = _named(own, list(producers))
     known = [name for name in producers if name in names.values()]

@@ -38,7 +38,7 @@ from trtcal.model.files import embedded, fits
 from trtcal.model.ops import QDQ
 from trtcal.quantization.qdq import fp16_tensors
 from trtcal.wings.devices.packing import pack
-from trtcal.wings.devices.tools import INPUTS, Piece, read_piece
+from trtcal.wings.devices.tools import INPUTS, Facts, read_piece
 
 PURPOSE = "measure"
 FOLDER, SCRIPT, SETTINGS = "measure", "measure.sh", "settings.sh"
@@ -192,8 +192,8 @@ def is_result(path: Path) -> bool:
         return file.read(262)[257:] == b"ustar"
 
 
-def read_result(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str | None, Piece]]:
-    """Yield what the files of a result hold, by variant, and first the inputs (None).
+def read_result(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, Facts]]:
+    """Yield what the files of a result hold, by variant, and first the inputs ("").
 
     `InputError` if it holds anything else, or was measured with other models than those of `rows`.
     """
@@ -202,16 +202,14 @@ def read_result(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str | None, P
     variants = parsing(path, lambda: _checked(path, manifest, members.get(DIGESTS, b""), rows))
     inputs = manifest["inputs"]
     feeds = parsing(path, lambda: {each["name"]: _input(path, each, members) for each in inputs})
-    yield None, Piece(path.name, manifest["digest"], INPUTS, feeds)
+    yield "", Facts(files=({"kind": INPUTS},), tensors=feeds)
     for name, content in members.items():
         match = MEMBER.fullmatch(name)
         if match is None or (match["log"] and not match["log"].startswith("times")) or not content:
             continue
         if (variant := variants.get(match[1])) is None:
             raise InputError(f"{path}: {name} belongs to none of its variants", AGAIN)
-        place = path / name  # which is no file: only its name counts
-        kind, value = read_piece(place, content)
-        yield variant, Piece(f"{path.name}/{name}", digest_bytes(content), kind, value)
+        yield variant, read_piece(path / name, content, f"{path.name}/{name}")
 
 
 def _members(path: Path) -> dict[str, bytes]:
