@@ -9,7 +9,11 @@ import json
 import subprocess
 import sys
 import tarfile
+from types import SimpleNamespace
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from tests.fixtures.commands import refused, succeed
@@ -20,10 +24,12 @@ from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
 from tests.fixtures.trtexec_program import install
 from trtcal.cli.main import run_command
-from trtcal.documents import write_document
+from trtcal.data import open_dataset
+from trtcal.documents import json_bytes, seal, write_document
 from trtcal.errors import InputError
+from trtcal.model import load_model
 from trtcal.reporting.document import assemble
-from trtcal.wings.devices.measure import SCRIPT
+from trtcal.wings.devices.measure import SCRIPT, make_archive
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +120,20 @@ def test_a_variant_alone_goes_with_fp32(run, tmp_path, capsys):
     assert "int8" in err
 
 
+def test_an_input_that_is_open_behind_its_first_axis_has_its_shapes(tmp_path):
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
+    text = head + "g (float[1, n] x) => (float[1, n] y) { y = Relu(x) }"
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((8, 5), np.float32))
+    model = load_model(tmp_path / "m.onnx")
+    rows = [SimpleNamespace(name="m", model=model.fingerprint)]
+    data = open_dataset(tmp_path / "data.npz", model)
+    make_archive(rows, {model.fingerprint: model}, data, 32, tmp_path / "measure.tar")
+    settings = members(tmp_path / "measure.tar")["measure/settings.sh"].decode()
+    shapes = "--minShapes=x:1x5 --optShapes=x:1x5 --maxShapes=x:1x5"
+    assert f'SPAN="{shapes}"\nBATCH="--shapes=x:1x5"\nFEW="--shapes=x:1x5"' in settings
+
+
 @pytest.mark.parametrize("shell", ["dash", "sh", "bash"])
 def test_the_script_is_posix_sh(archive, tmp_path, shell):
     script = unpack(archive, tmp_path) / SCRIPT
@@ -197,6 +217,13 @@ def link(name, target):
     return info
 
 
+def forged(manifest, **fields):
+    """Return a manifest, sealed anew, that says other things of its first input."""
+    document = json.loads(manifest)
+    document["inputs"][0].update(fields)
+    return json_bytes(seal(document))
+
+
 DIGESTS, MANIFEST, INPUT = "./digests.txt", "./measure.json", "./inputs/0.bin"
 HOSTILE = {
     "a path out": lambda own: {"../../evil.sh": b"echo"},
@@ -206,6 +233,9 @@ HOSTILE = {
     "a variant too many": lambda own: {"./7/times-1.json": own["./1/times-1.json"]},
     "a member twice": lambda own: {"0/times-1.json": own["./0/times-1.json"]},
     "another manifest": lambda own: {MANIFEST: own[MANIFEST].replace(b'"int8"', b'"int9"')},
+    "an unknown type": lambda own: {MANIFEST: forged(own[MANIFEST], type="(1,")},
+    "objects": lambda own: {MANIFEST: forged(own[MANIFEST], type="O")},
+    "another shape": lambda own: {MANIFEST: forged(own[MANIFEST], shape=[1 << 40])},
     "no manifest": lambda own: {MANIFEST: b"{}"},
     "another model": lambda own: {DIGESTS: changed(own[DIGESTS])},
     "no digests": lambda own: {DIGESTS: b""},

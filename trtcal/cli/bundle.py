@@ -104,6 +104,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
 
     def _write_archive(self) -> None:
         """Write the archive of --measure: of all variants, or the reference and the one named."""
+        from trtcal.documents import digest_file
         from trtcal.extensions import MEASUREMENTS, load
         from trtcal.reporting.collect import collect
         from trtcal.reporting.document import compared
@@ -121,9 +122,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         data = self.open_data(models[comparison.rows[0].model], self.config.evaluation)
         make = load(MEASUREMENTS, "archive", "archives that measure elsewhere")
         output = self.output or Path("measure.tar")
-        archive = make(comparison.rows, models, data, comparison.batch, output)
-        shown = {"output": str(archive.path), "digest": archive.digest, **archive.manifest}
-        self.present(shown, lambda: say_written(archive.path, archive.digest))
+        manifest = make(comparison.rows, models, data, comparison.batch, output)
+        digest = digest_file(output)
+        shown = {**manifest, "output": str(output), "digest": digest}
+        self.present(shown, lambda: say_written(output, digest))
 
     def _request(self) -> Request:
         from trtcal.model import load_model
