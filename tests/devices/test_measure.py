@@ -197,6 +197,8 @@ def test_each_engine_is_timed_twice_in_turns_with_its_layers(run, result):
     reference, own = document["measured"]["imports"]
     assert [file["kind"] for file in own["files"]].count("times") == 2
     assert own["difference"]["tensor"] is None
+    assert "none differs from the simulated Q/DQ" in own["notes"][0]
+    assert "none differs from the float model" in reference["notes"][0]
     low, high = own["interval_ms"]
     assert low <= own["ms"] <= high < reference["ms"]
     row = document["measured"]["variants"]["int8"]["times"][0]

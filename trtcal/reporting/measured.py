@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from trtcal.documents import Document
 from trtcal.evaluate.comparison import Comparison, Row
@@ -32,13 +31,8 @@ class Measured:
     facts: Document
 
 
-class Reader(Protocol):
-    """The interface of an entry point of `trtcal.measurements`."""
-
-    def __call__(
-        self, files: Sequence[str], rows: Sequence[Row], models: Mapping[str, Model]
-    ) -> Sequence[Measured]:
-        """Read files, each `[VARIANT[@DEVICE]=]FILE`; `models` are those known, by fingerprint."""
+Reader = Callable[[Sequence[str], Sequence[Row], Mapping[str, Model]], Sequence[Measured]]
+"""Reads files, each `[VARIANT[@DEVICE]=]FILE`; the models are those known, by fingerprint."""
 
 
 def read_measured(
@@ -54,20 +48,15 @@ def with_measured(comparison: Comparison, measured: Sequence[Measured]) -> Compa
     times = {each.variant: each.time for each in measured if each.time}
     targets = {time.target for time in times.values()}
     is_whole = len(targets) == 1 and all(row.name in times for row in comparison.rows)
-    rows = (
-        replace(row, times=_joined(row.times, times[row.name], is_whole))
-        if row.name in times
-        else row
-        for row in comparison.rows
-    )
-    return replace(comparison, rows=tuple(rows))
+    rows = tuple(_joined(row, times.get(row.name), is_whole) for row in comparison.rows)
+    return replace(comparison, rows=rows)
 
 
-def _joined(
-    times: Sequence[TargetTime], measured: TargetTime, is_first: bool
-) -> tuple[TargetTime, ...]:
-    others = [time for time in times if time.target != measured.target]
-    return (measured, *others) if is_first else (*others, measured)
+def _joined(row: Row, measured: TargetTime | None, is_first: bool) -> Row:
+    if measured is None:
+        return row
+    others = [time for time in row.times if time.target != measured.target]
+    return replace(row, times=tuple([measured, *others] if is_first else [*others, measured]))
 
 
 def warned(verdict: Verdict, measured: Sequence[Measured]) -> Verdict:

@@ -236,7 +236,7 @@ def _measured(
         warnings.append(UNKNOWN_INPUTS)
     elif engine.tensors and model:
         difference = first_difference(model, feeds, engine.tensors)
-        (warnings if difference["tensor"] else known).append(sentence_of(difference))
+        (warnings if difference["tensor"] else known).append(sentence_of(difference, model))
     warnings = [*dict.fromkeys(warnings)]
     facts = {
         "variant": row.name,
