@@ -18,7 +18,7 @@ from tests.fixtures.measured import FAULT, FAULTY, NAMES, run_once
 from tests.fixtures.nsight import LAYERS, write_nsight
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.tables import each
-from tests.fixtures.trtexec_program import (
+from tests.fixtures.trtexec import (
     GPU,
     debug_name,
     layer_info,

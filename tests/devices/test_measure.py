@@ -22,7 +22,7 @@ from tests.fixtures.measured import FAULT, FAULTY, run_once
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
-from tests.fixtures.trtexec_program import install
+from tests.fixtures.trtexec import install
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.documents import json_bytes, seal, write_document
@@ -78,7 +78,8 @@ def repack(contents, path):
 def result(archive, tmp_path_factory):
     """What the script brings back of a run with the stand-in of 8.6."""
     place = tmp_path_factory.mktemp("far away")
-    done = measure(unpack(archive, place), install(place, "8.6.1"), place / "result.tar", "sh")
+    install(place, "8.6.1")
+    done = measure(unpack(archive, place), place / "trtexec", place / "result.tar", "sh")
     assert done.returncode == 0, done.stderr
     return place / "result.tar"
 
@@ -150,7 +151,8 @@ def test_without_trtexec_it_says_so(archive, tmp_path):
 @pytest.mark.parametrize("version", ["10.8.0", "11.1.0"])
 def test_it_measures_and_the_report_names_the_faulty_tensor(run, archive, tmp_path, version):
     folder = unpack(archive, tmp_path)
-    done = measure(folder, install(tmp_path, version), tmp_path / "result.tar", FAULT=FAULT)
+    install(tmp_path, version)
+    done = measure(folder, tmp_path / "trtexec", tmp_path / "result.tar", FAULT=FAULT)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stdout
     assert not [*folder.glob("engine-*")]

@@ -218,8 +218,8 @@ def _checked(
     path: Path, members: Mapping[str, bytes], rows: Sequence[Row]
 ) -> tuple[dict[str, str], dict[str, Array]]:
     """Return number -> variant, and the inputs; `InputError` if one is not as packed, or of the run."""
-    manifest: Document = parse_json(members[MANIFEST])
-    if manifest["kind"] != PURPOSE or manifest["digest"] != digest_document(manifest):
+    manifest: Document = parse_json(members.get(MANIFEST, b"{}"))
+    if manifest.get("kind") != PURPOSE or manifest["digest"] != digest_document(manifest):
         raise InputError(f"{path} is not a result of measure.sh, or was changed", AGAIN)
     variants, inputs = manifest["variants"], manifest["inputs"]
     lines = (line.split() for line in members[DIGESTS].decode("ascii", "replace").splitlines())
