@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -38,7 +38,7 @@ from trtcal.reporting.measured import Measured
 from trtcal.stats import median_interval
 from trtcal.wings.devices import nsight
 from trtcal.wings.devices.differing import first_difference, sentence_of, shaped
-from trtcal.wings.devices.measure import is_result, read_result
+from trtcal.wings.devices.measure import read_result
 from trtcal.wings.devices.tools import INPUTS, LOG, Facts, Quantiles, read_piece
 
 MOST_FILES = 10_000
@@ -62,16 +62,12 @@ def read_measured(
         gathered.read(text)
     if not gathered.pieces:
         raise InputError("these files measure no variant", f"{HINT}{gathered.shown}")
-    engines = [(row, gathered.engine(row.name)) for row in rows if row.name in gathered.pieces]
-    reference = models.get(rows[0].model)
-    first = (
-        _latency_of(gathered.engine(rows[0].name), reference)[0]
-        if rows[0].name in gathered.pieces
-        else None
-    )
+    engines = {name: gathered.engine(name) for name in gathered.pieces}
+    first, _ = _latency_of(engines.get(rows[0].name, Facts()), models.get(rows[0].model))
     return [
-        _measured(row, engine, first, models.get(row.model), gathered.feeds)
-        for row, engine in engines
+        _measured(row, engines[row.name], first, models.get(row.model), gathered.feeds)
+        for row in rows
+        if row.name in engines
     ]
 
 
@@ -92,14 +88,14 @@ class _Gathered:
     def read(self, text: str) -> None:
         """Read a file, a folder of files, or the result of measure.sh."""
         name, device, path = self._split(text)
-        if path.is_file() and is_result(path):
+        if _head(path)[257:] == b"ustar":
             for variant, piece in read_result(path, self.rows):
                 self._add(variant, device, piece)
-            return
-        for file in _files_at(path):
-            self._read(
-                name, device, file, f"{path.name}/{file.name}" if path.is_dir() else file.name
-            )
+        elif name in self.inputs and name not in self.names:
+            self.feeds[name] = shaped(read_bytes(path), self.inputs[name], path)
+        else:
+            for file in _files_at(path):
+                self._add(name, device, _piece_of(file), str(file.relative_to(path.parent)))
 
     def _split(self, text: str) -> tuple[str, str, Path]:
         head, sign, tail = text.partition("=")
@@ -111,23 +107,11 @@ class _Gathered:
             raise InputError(what, HINT + self.shown)
         return name, f"@{device}" if device else "", Path(tail)
 
-    def _read(self, name: str, device: str, file: Path, shown: str) -> None:
-        if name in self.inputs and name not in self.names:
-            self.feeds[name] = shaped(read_bytes(file), self.inputs[name], file)
-            return
-        is_export = _start(file, len(nsight.MAGIC)) == nsight.MAGIC
-        piece = (
-            nsight.read_kernels(file)
-            if is_export
-            else read_piece(file, read_bytes(file), file.name)
-        )
-        self._add(name or (piece.kind != INPUTS and self._owner(shown)), device, piece)
-
-    def _add(self, variant: str, device: str, piece: Facts) -> None:
+    def _add(self, variant: str, device: str, piece: Facts, file: str = "") -> None:
         if piece.kind == INPUTS:
             self.feeds.update(piece.tensors)
         else:
-            self.pieces[variant].append(replace(piece, device=device))
+            self.pieces[variant or self._owner(file)].append(replace(piece, device=device))
 
     def _owner(self, file: str) -> str:
         """Return the variant that a file's name bears, the longest of several within one another."""
@@ -139,21 +123,26 @@ class _Gathered:
         raise InputError(f"{file} {what}", f"{HINT}{self.shown}")
 
 
-def _files_at(path: Path) -> Iterator[Path]:
+def _files_at(path: Path) -> list[Path]:
     if not path.is_dir():
-        yield path
-        return
-    files = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+        return [path]
+    files = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] != ".")
     if len(files) > MOST_FILES:
         raise InputError(f"{path} has {len(files)} files", f"give a folder of {MOST_FILES} at most")
-    yield from (file for file in files if file.is_file())
+    return files
 
 
-def _start(file: Path, size: int) -> bytes:
+def _piece_of(file: Path) -> Facts:
+    if _head(file).startswith(nsight.MAGIC):
+        return nsight.read_kernels(file)
+    return read_piece(file, read_bytes(file), file.name)
+
+
+def _head(file: Path) -> bytes:
     if not file.is_file():
         return b""
     with file.open("rb") as stream:
-        return stream.read(size)
+        return stream.read(262)
 
 
 def _latency_of(engine: Facts, model: Model | None) -> tuple[Latency | None, list[str]]:

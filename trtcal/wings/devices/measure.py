@@ -163,12 +163,6 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def is_result(path: Path) -> bool:
-    """Whether a file is a tar, as measure.sh writes one."""
-    with path.open("rb") as file:
-        return file.read(262)[257:] == b"ustar"
-
-
 def read_result(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, Facts]]:
     """Yield what the files of a result hold, by variant, and first the inputs ("").
 
