@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,7 +75,7 @@ class Facts:
     times: tuple[Array, ...] = ()
     layers: tuple[Layer, ...] = ()
     profile: Profile | None = None
-    tensors: Mapping[str, Array | bytes] = field(default_factory=dict)
+    tensors: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -115,47 +115,45 @@ class Facts:
 
 def read_piece(file: Path, data: bytes, shown: str) -> Facts:
     """Return what a file says; `InputError` if it is of no known kind. `shown` is its name."""
-    kind, facts = _recognized(file, data)
+    kind, reader = _reader_of(file, data)
+    try:
+        facts = reader(file, data)
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise InputError(f"{file} cannot be read as {kind}: {error}", KINDS_HINT) from error
     return replace(facts, files=({"file": shown, "kind": kind, "digest": digest_bytes(data)},))
 
 
-def _recognized(file: Path, data: bytes) -> tuple[str, Facts]:
+def _reader_of(file: Path, data: bytes) -> tuple[str, Reader]:
     head = data[:HEAD].decode("latin-1")
     for mark, kind, reader in MARKS:
         if re.search(mark, head):
-            return kind, reader(file, data)
+            return kind, reader
     if "\0" not in head and re.search(rb"\[TRT\]|trtexec|=== [A-Z]", data):
-        return LOG, read_log(file, data)
+        return LOG, _log
     if file.suffix in (".raw", ".bin", ".dat"):
-        return "raw tensor", Facts(tensors={file.name: data})
+        return "raw tensor", lambda file, data: Facts(tensors={file.name: data})
     raise InputError(f"{file} is not a file that trtcal recognizes", KINDS_HINT)
 
 
-def read_array(file: Path, data: bytes) -> Facts:
-    """Return a debug tensor; `InputError` if it is none, cut short, or holds objects."""
-    try:
-        return Facts(tensors={file.name: parse_array(data)})
-    except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise InputError(f"{file} cannot be read: {error}", "export it again") from error
-
-
-def read_times(file: Path, data: bytes) -> Facts:
-    """Return the times of `--exportTimes`; `InputError` if there are none, or impossible ones."""
+def _times(_: Path, data: bytes) -> Facts:
     names = ("latencyMs", "computeMs", "h2dMs", "d2hMs")
-    try:
-        items = parse_json(data, strict=False)[:MOST_TIMES]
-        times = np.array([[float(item[name]) for name in names] for item in items])
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise InputError(f"{file} is not a list of times: {error}", KINDS_HINT) from error
-    if not len(times) or not ((times >= 0) & (times < MOST_MS)).all():
-        raise InputError(f"{file} has no times, or negative ones", "measure again")
-    _check_times(file, times[:, :2])
+    items = parse_json(data, strict=False)[:MOST_TIMES]
+    times = np.array([[float(item[name]) for name in names] for item in items])
+    _check_times(times[:, :2], LEAST_MS)
+    _check_times(times[:, 2:], 0.0)
     return Facts(times=(times,))
 
 
-def _check_times(file: Path, times_ms: Array) -> None:
-    if not ((times_ms >= LEAST_MS) & (times_ms < MOST_MS)).all():
-        raise InputError(f"{file} has times that no inference takes", "measure again")
+def _check_times(times_ms: Array, least: float) -> None:
+    if not ((times_ms >= least) & (times_ms < MOST_MS)).all():
+        raise ValueError("it has times that no inference takes")
 
 
 OUTPUT = re.compile(r'\{\s{0,64}"name"\s{0,64}:\s{0,64}"')
@@ -165,41 +163,31 @@ VALUES = re.compile(
 )
 
 
-def read_outputs(file: Path, data: bytes) -> Facts:
-    """Return the tensors of `--exportOutput`; numbers have six digits there."""
+def _outputs(_: Path, data: bytes) -> Facts:
+    """Cut the text behind every name; numbers have six digits."""
     text, start = data.decode("utf-8", "backslashreplace"), 0
     tensors = {}
     for values in VALUES.finditer(text):
         if opening := OUTPUT.search(text, start, values.start() + 1):
             shape = [int(size) for size in re.findall(r"\d+", values[1])]
-            tensors[text[opening.end() : values.start()]] = _array(file, values[2], shape)
+            numbers = values[2].split(",") if values[2].strip() else []
+            array = np.array(numbers, np.float64).reshape(shape)
+            tensors[text[opening.end() : values.start()]] = array
         start = values.end()
     if not tensors:
-        raise InputError(f"{file} has no output with its values", KINDS_HINT)
+        raise ValueError("it has no output with its values")
     return Facts(tensors=tensors)
 
 
-def _array(file: Path, text: str, shape: Sequence[int]) -> Array:
-    try:
-        return np.array(text.split(",") if text.strip() else [], np.float64).reshape(shape)
-    except (ValueError, OverflowError) as error:
-        what = f"{file}: values do not fit their dimensions: {error}"
-        raise InputError(what, KINDS_HINT) from error
-
-
-def read_results(file: Path, data: bytes) -> Facts:
+def _results(file: Path, data: bytes) -> Facts:
     """Return the outputs of the first iteration of TensorRT's runner in Polygraphy's RunResults."""
-    try:
-        runs = parse_json(data)["lst"]
-        own = [items for name, items in runs if len(runs) == 1 or "trt" in str(name).lower()]
-        if len(own) != 1:
-            names = ", ".join(str(name) for name, _ in runs)
-            what = f"{file} has several runners: {names}"
-            raise InputError(what, "save the outputs of one runner")
-        outputs = own[0][0]["outputs"].items()
-        return Facts(tensors={name: _decoded(file, name, value) for name, value in outputs})
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise InputError(f"{file} is not RunResults of Polygraphy: {error}", KINDS_HINT) from error
+    runs = parse_json(data)["lst"]
+    own = [items for name, items in runs if len(runs) == 1 or "trt" in str(name).lower()]
+    if len(own) != 1:
+        what = f"{file} has several runners: {', '.join(str(name) for name, _ in runs)}"
+        raise InputError(what, "save the outputs of one runner")
+    outputs = own[0][0]["outputs"].items()
+    return Facts(tensors={name: _decoded(file, name, value) for name, value in outputs})
 
 
 def _decoded(file: Path, name: str, value: dict[str, Any]) -> Array:
@@ -207,8 +195,7 @@ def _decoded(file: Path, name: str, value: dict[str, Any]) -> Array:
     return array_of(str(file), name, inner, KINDS_HINT)
 
 
-def read_layers(file: Path, data: bytes) -> Facts:
-    """Return the layers of `--exportLayerInfo`; `InputError` if there are none."""
+def _layers(file: Path, data: bytes) -> Facts:
     layers = read_inspector(data)
     if not layers:
         raise InputError(f"{file} lists no layers", "build with --profilingVerbosity=detailed")
@@ -221,7 +208,7 @@ BINDING = re.compile(r"Input binding for [^\r\n]{1,300} with dimensions \(?(\d{1
 DISTURBED = "GPU compute time is unstable", "Throughput may be"
 
 
-def read_log(file: Path, data: bytes) -> Facts:
+def _log(file: Path, data: bytes) -> Facts:
     """Return what a log of trtexec says, or one of the worker's, which says which engines it timed."""
     with in_time(file, len(data)):
         parsed = parse(portions_of_input(io.BytesIO(data), str(file)))
@@ -236,7 +223,7 @@ def read_log(file: Path, data: bytes) -> Facts:
         capability=f"sm{capability[1]}{capability[2]}" if capability else None,
         version=known["version"],
         batch=int(batch[1]) if batch else None,
-        latency=_quantiles(file, whole) if whole else None,
+        latency=_quantiles(whole) if whole else None,
         compute_ms=float(compute.fields["median_ms"]) if compute else None,
         runs=int(queries.fields["queries_count"]) if queries else 0,
         in_turns=in_turns,
@@ -246,21 +233,22 @@ def read_log(file: Path, data: bytes) -> Facts:
     )
 
 
-def _quantiles(file: Path, summary: Event) -> Quantiles:
+def _quantiles(summary: Event) -> Quantiles:
     median, most = (float(summary.fields[name]) for name in ("median_ms", "max_ms"))
     known = {percent: float(ms) for percent, ms in PERCENTILE.findall(summary.message)}
     quantiles = Quantiles(median, median, median, known.get("90", most), known.get("99", most))
-    _check_times(file, np.array(quantiles))
+    _check_times(np.array(quantiles), LEAST_MS)
     return quantiles
 
 
-MARKS: tuple[tuple[str, str, Callable[[Path, bytes], Facts]], ...] = (
-    (r"^\x93NUMPY", "tensors", read_array),
-    (r'"latencyMs"', "times", read_times),
+Reader = Callable[[Path, bytes], Facts]
+MARKS: tuple[tuple[str, str, Reader], ...] = (
+    (r"^\x93NUMPY", "tensors", lambda file, data: Facts(tensors={file.name: parse_array(data)})),
+    (r'"latencyMs"', "times", _times),
     (r'"(averageMs|timeMs)"', "profile", lambda _, data: Facts(profile=read_profile(data))),
-    (r'"dimensions"\s{0,64}:\s{0,64}"', "tensors", read_outputs),
-    (r'^\s{0,64}\{\s{0,64}"(Layers|Bindings|I/O Tensors)"', "layers", read_layers),
-    (r'^\s{0,64}\{\s{0,64}"lst"', "tensors", read_results),
+    (r'"dimensions"\s{0,64}:\s{0,64}"', "tensors", _outputs),
+    (r'^\s{0,64}\{\s{0,64}"(Layers|Bindings|I/O Tensors)"', "layers", _layers),
+    (r'^\s{0,64}\{\s{0,64}"lst"', "tensors", _results),
     (
         r"^\s{0,64}[\[{][^\0]{0,3000}\"array\"",
         INPUTS,
