@@ -101,22 +101,10 @@ def test_the_same_run_gives_the_same_archive(run, archive, tmp_path, capsys):
 
 def test_a_variant_alone_goes_with_fp32(run, tmp_path, capsys):
     path = tmp_path / "one.tar"
-    words = (
-        "bundle",
-        run,
-        "--measure",
-        "--variant",
-        "int8",
-        "--data",
-        run / "test.npz",
-        "-o",
-        path,
-    )
-    succeed(capsys, *words)
+    words = ("bundle", run, "--measure", "--data", run / "test.npz", "-o", path, "--variant")
+    succeed(capsys, *words, "int8")
     assert {"measure/models/0.onnx", "measure/models/1.onnx"} <= {*members(path)}
-    err = refused(
-        capsys, "bundle", run, "--measure", "--variant", "int4", "--data", run / "test.npz"
-    )
+    err = refused(capsys, *words, "int4")
     assert "int4" in err
     assert "int8" in err
 
