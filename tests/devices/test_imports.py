@@ -10,6 +10,7 @@ import sqlite3
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.fixtures.commands import refused, succeed
@@ -32,9 +33,11 @@ from tests.fixtures.trtexec import (
 from trtcal.errors import InputError
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.target_times import TargetTime
+from trtcal.model import load_model
 from trtcal.reporting.document import assemble
 from trtcal.reporting.measured import Measured, with_measured
 from trtcal.reporting.render import render
+from trtcal.wings.devices.differing import first_difference
 
 VERSIONS = ("8.6.1", "10.8.0", "11.1.0")
 NODES = [("stem/conv", "int8"), ("widen/conv", "int8"), ("head/gemm", "fp32")]
@@ -146,6 +149,22 @@ def test_an_engine_that_only_rounds_elsewhere_does_not_differ(run, place, feeds)
     own = imported(report(run, place / "int8.output.json", f"image={place / 'image.bin'}"))
     assert (own["difference"]["tensor"], own["difference"]["compared"]) == (None, 3)
     assert not any("differs" in warning for warning in own["warnings"])
+
+
+def test_scales_in_constant_nodes_count_as_those_in_initializers(run, feeds):
+    model = load_model(run / "models" / "int8.onnx")
+    proto = onnx.ModelProto.FromString(model_of(run))
+    names = {node.input[1] for node in proto.graph.node if node.op_type == "QuantizeLinear"}
+    scales = [tensor for tensor in proto.graph.initializer if tensor.name in names]
+    nodes = [onnx.helper.make_node("Constant", [], [each.name], value=each) for each in scales]
+    for position, (scale, node) in enumerate(zip(scales, nodes, strict=True)):
+        proto.graph.initializer.remove(scale)
+        proto.graph.node.insert(position, node)
+    zeros = {"logits": np.zeros((4, 10), np.float32)}
+    both = (model, replace(model, proto=proto))
+    assert nodes
+    first, other = (first_difference(each, {"image": feeds}, zeros) for each in both)
+    assert first == other
 
 
 def test_a_value_that_is_no_number_differs(run, place, feeds):
