@@ -9,7 +9,11 @@ import json
 import subprocess
 import sys
 import tarfile
+from types import SimpleNamespace
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from tests.fixtures.commands import refused, succeed
@@ -18,12 +22,14 @@ from tests.fixtures.measured import FAULT, FAULTY, run_once
 from tests.fixtures.schema import schema_errors
 from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
-from tests.fixtures.trtexec_program import install
+from tests.fixtures.trtexec import install
 from trtcal.cli.main import run_command
-from trtcal.documents import write_document
+from trtcal.data import open_dataset
+from trtcal.documents import json_bytes, seal, write_document
 from trtcal.errors import InputError
+from trtcal.model import load_model
 from trtcal.reporting.document import assemble
-from trtcal.wings.devices.measure import SCRIPT
+from trtcal.wings.devices.measure import SCRIPT, make_archive
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +78,8 @@ def repack(contents, path):
 def result(archive, tmp_path_factory):
     """What the script brings back of a run with the stand-in of 8.6."""
     place = tmp_path_factory.mktemp("far away")
-    done = measure(unpack(archive, place), install(place, "8.6.1"), place / "result.tar", "sh")
+    install(place, "8.6.1")
+    done = measure(unpack(archive, place), place / "trtexec", place / "result.tar", "sh")
     assert done.returncode == 0, done.stderr
     return place / "result.tar"
 
@@ -94,24 +101,26 @@ def test_the_same_run_gives_the_same_archive(run, archive, tmp_path, capsys):
 
 def test_a_variant_alone_goes_with_fp32(run, tmp_path, capsys):
     path = tmp_path / "one.tar"
-    words = (
-        "bundle",
-        run,
-        "--measure",
-        "--variant",
-        "int8",
-        "--data",
-        run / "test.npz",
-        "-o",
-        path,
-    )
-    succeed(capsys, *words)
+    words = ("bundle", run, "--measure", "--data", run / "test.npz", "-o", path, "--variant")
+    succeed(capsys, *words, "int8")
     assert {"measure/models/0.onnx", "measure/models/1.onnx"} <= {*members(path)}
-    err = refused(
-        capsys, "bundle", run, "--measure", "--variant", "int4", "--data", run / "test.npz"
-    )
+    err = refused(capsys, *words, "int4")
     assert "int4" in err
     assert "int8" in err
+
+
+def test_an_input_that_is_open_behind_its_first_axis_has_its_shapes(tmp_path):
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
+    text = head + "g (float[1, n] x) => (float[1, n] y) { y = Relu(x) }"
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((8, 5), np.float32))
+    model = load_model(tmp_path / "m.onnx")
+    rows = [SimpleNamespace(name="m", model=model.fingerprint)]
+    data = open_dataset(tmp_path / "data.npz", model)
+    make_archive(rows, {model.fingerprint: model}, data, 32, tmp_path / "measure.tar")
+    settings = members(tmp_path / "measure.tar")["measure/settings.sh"].decode()
+    shapes = "--minShapes=x:1x5 --optShapes=x:1x5 --maxShapes=x:1x5"
+    assert f'SPAN="{shapes}"\nBATCH="--shapes=x:1x5"\nFEW="--shapes=x:1x5"' in settings
 
 
 @pytest.mark.parametrize("shell", ["dash", "sh", "bash"])
@@ -130,7 +139,8 @@ def test_without_trtexec_it_says_so(archive, tmp_path):
 @pytest.mark.parametrize("version", ["10.8.0", "11.1.0"])
 def test_it_measures_and_the_report_names_the_faulty_tensor(run, archive, tmp_path, version):
     folder = unpack(archive, tmp_path)
-    done = measure(folder, install(tmp_path, version), tmp_path / "result.tar", FAULT=FAULT)
+    install(tmp_path, version)
+    done = measure(folder, tmp_path / "trtexec", tmp_path / "result.tar", FAULT=FAULT)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stdout
     assert not [*folder.glob("engine-*")]
@@ -181,6 +191,8 @@ def test_each_engine_is_timed_twice_in_turns_with_its_layers(run, result):
     reference, own = document["measured"]["imports"]
     assert [file["kind"] for file in own["files"]].count("times") == 2
     assert own["difference"]["tensor"] is None
+    assert "none differs from the simulated Q/DQ" in own["notes"][0]
+    assert "none differs from the float model" in reference["notes"][0]
     low, high = own["interval_ms"]
     assert low <= own["ms"] <= high < reference["ms"]
     row = document["measured"]["variants"]["int8"]["times"][0]
@@ -201,6 +213,13 @@ def link(name, target):
     return info
 
 
+def forged(manifest, **fields):
+    """Return a manifest, sealed anew, that says other things of its first input."""
+    document = json.loads(manifest)
+    document["inputs"][0].update(fields)
+    return json_bytes(seal(document))
+
+
 DIGESTS, MANIFEST, INPUT = "./digests.txt", "./measure.json", "./inputs/0.bin"
 HOSTILE = {
     "a path out": lambda own: {"../../evil.sh": b"echo"},
@@ -210,6 +229,9 @@ HOSTILE = {
     "a variant too many": lambda own: {"./7/times-1.json": own["./1/times-1.json"]},
     "a member twice": lambda own: {"0/times-1.json": own["./0/times-1.json"]},
     "another manifest": lambda own: {MANIFEST: own[MANIFEST].replace(b'"int8"', b'"int9"')},
+    "an unknown type": lambda own: {MANIFEST: forged(own[MANIFEST], type="(1,")},
+    "objects": lambda own: {MANIFEST: forged(own[MANIFEST], type="O")},
+    "another shape": lambda own: {MANIFEST: forged(own[MANIFEST], shape=[1 << 40])},
     "no manifest": lambda own: {MANIFEST: b"{}"},
     "another model": lambda own: {DIGESTS: changed(own[DIGESTS])},
     "no digests": lambda own: {DIGESTS: b""},
@@ -233,6 +255,19 @@ def test_half_of_a_result_is_one_error(run, result, tmp_path):
     (tmp_path / "half.tar").write_bytes(data[: len(data) // 2 + 100])
     with fails(InputError, "half.tar", hint="measure.sh"):
         report(run, tmp_path / "half.tar")
+
+
+def test_headers_behind_headers_are_one_error(run, tmp_path):
+    header = tarfile.TarInfo.create_pax_global_header({"comment": "x"})
+    (tmp_path / "deep.tar").write_bytes(header * 2000)
+    with fails(InputError, "deep.tar", hint="measure.sh"):
+        report(run, tmp_path / "deep.tar")
+
+
+def test_an_archive_of_a_run_without_its_models_is_refused(run, tmp_path, capsys):
+    (tmp_path / "comparison.json").write_bytes((run / "comparison.json").read_bytes())
+    err = refused(capsys, "bundle", tmp_path, "--measure", "--data", run / "test.npz")
+    assert "model of digits is not there" in err
 
 
 def test_a_result_of_another_run_is_refused(run, result, tmp_path):

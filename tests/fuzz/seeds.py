@@ -23,7 +23,7 @@ from PIL import Image
 from tests.evidence.layers.engines import inspected, int8_residual, profiled
 from tests.fixtures.networks import rng, weight
 from tests.fixtures.nsight import write_nsight
-from tests.fixtures.trtexec_program import log_text, output_json, times_json
+from tests.fixtures.trtexec import log_text, output_json, times_json
 from tests.reporting.samples import build, comparison, improvement, write_improvement, write_run
 from tests.runs.runs import report
 from trtcal.calibration.accumulator import Checkpoint

@@ -104,6 +104,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
 
     def _write_archive(self) -> None:
         """Write the archive of --measure: of all variants, or the reference and the one named."""
+        from trtcal.documents import digest_file
         from trtcal.extensions import MEASUREMENTS, load
         from trtcal.reporting.collect import collect
         from trtcal.reporting.document import compared
@@ -114,13 +115,17 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
             what = f"{self.run} has no variant {self.variant!r}"
             raise InputError(what, f"its variants: {', '.join(names)}")
         comparison = comparison.of([self.variant] if self.variant else names)
-        reference = models.get(comparison.rows[0].model, next(iter(models.values())))
-        data = self.open_data(reference, self.config.evaluation)
+        for row in comparison.rows:
+            if row.model not in models:
+                what = f"the model of {row.name} is not there, or has changed since the run"
+                raise InputError(what, "run it again: `trtcal run`")
+        data = self.open_data(models[comparison.rows[0].model], self.config.evaluation)
         make = load(MEASUREMENTS, "archive", "archives that measure elsewhere")
         output = self.output or Path("measure.tar")
-        archive = make(comparison.rows, models, data, comparison.batch, output)
-        shown = {"output": str(archive.path), "digest": archive.digest, **archive.manifest}
-        self.present(shown, lambda: say_written(archive.path, archive.digest))
+        manifest = make(comparison.rows, models, data, comparison.batch, output)
+        digest = digest_file(output)
+        shown = {**manifest, "output": str(output), "digest": digest}
+        self.present(shown, lambda: say_written(output, digest))
 
     def _request(self) -> Request:
         from trtcal.model import load_model

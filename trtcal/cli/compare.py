@@ -264,8 +264,7 @@ class Compare(
         models = {model.fingerprint: model for model in (reference, *map(load_model, files))}
         measured = read_measured(self.measured, result, models)
         for each in measured:
-            for sentence in each.facts["notes"]:
-                note(f"note: {each.variant} on {each.facts['on']}: {sentence}")
+            note(*each.facts["notes"], head=f"note: {each.variant} on {each.facts['on']}: ")
         return with_measured(result, measured)
 
 

@@ -107,6 +107,13 @@ def read_header(file: IO[bytes], size: int) -> Header:
     return Header(start.tell(), dtype, shape[::-1] if fortran else shape, fortran)
 
 
+def parse_array(data: bytes) -> Array:
+    """Return the array in the bytes of a `.npy`; `ValueError` if it is none, or holds objects."""
+    read_header(io.BytesIO(data), len(data))
+    array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    return array
+
+
 def _parsed(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         return READERS[np.lib.format.read_magic(file)](file)

@@ -7,15 +7,12 @@ random numbers that are seeded at its top then come out the same, and no pass is
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from trtcal.config import script_in
-from trtcal.data.arrays import read_header
+from trtcal.data.arrays import parse_array
 from trtcal.data.dataset import Array, Feeds
 from trtcal.documents import read_json
 from trtcal.errors import InputError
@@ -37,7 +34,7 @@ def read_feeds(path: Path) -> Iterator[Feeds]:
             raise InputError(
                 f"data {where}: the feed is a {what}, not a dictionary of arrays", SAVED_INPUTS
             )
-        yield {name: _array(where, name, item) for name, item in feed.items()}
+        yield {name: array_of(f"data {where}", name, item) for name, item in feed.items()}
 
 
 def class_of(value: dict[str, object]) -> str | None:
@@ -47,19 +44,15 @@ def class_of(value: dict[str, object]) -> str | None:
     return None if name is None else str(name)
 
 
-def _array(where: str, name: str, value: object) -> Array:
+def array_of(where: str, name: str, value: object, hint: str = SAVED_INPUTS) -> Array:
+    """Return an array that Polygraphy encoded; `InputError` if it is none."""
     kind = class_of(value) if isinstance(value, dict) else type(value).__name__
     if not isinstance(value, dict) or kind != "ndarray" or not isinstance(value.get("array"), str):
-        raise InputError(
-            f"data {where}: {name!r} is a {kind or 'dict'}, not a numpy array", SAVED_INPUTS
-        )
+        raise InputError(f"{where}: {name!r} is a {kind or 'dict'}, not a numpy array", hint)
     try:
-        data = base64.b64decode(value["array"], validate=True)
-        read_header(io.BytesIO(data), len(data))
-        array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        return parse_array(base64.b64decode(value["array"], validate=True))
     except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise InputError(f"data {where}: {name!r} cannot be read: {error}", SAVED_INPUTS) from error
-    return array
+        raise InputError(f"{where}: {name!r} cannot be read: {error}", hint) from error
 
 
 FUNCTION = "load_data"

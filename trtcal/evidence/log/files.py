@@ -222,9 +222,9 @@ def portions_of_growing_file(path: Path) -> Iterator[bytes]:
         raise _unreadable(path, error) from error
 
 
-def portions_of_input(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of standard input in portions; `InputError` if it is no log."""
-    return portions(text_blocks(blocks_of(file), "standard input"))
+def portions_of_input(file: BinaryIO, source: str = "standard input") -> Iterator[bytes]:
+    """Yield the lines of an open file in portions; `InputError` if it is no log."""
+    return portions(text_blocks(blocks_of(file), source))
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:

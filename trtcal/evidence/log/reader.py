@@ -236,8 +236,13 @@ def events_of_file(path: Path) -> Iterator[Event]:
 
 def parse_file(path: Path) -> ParsedLog:
     """Read a log file; `InputError` if it cannot be opened or read."""
+    return parse(portions_of_file(path))
+
+
+def parse(portions: Iterable[bytes]) -> ParsedLog:
+    """Read the whole lines of a log."""
     reader = Reader(Listing())
-    events = tuple(_events(reader, portions_of_file(path)))
+    events = tuple(_events(reader, portions))
     return ParsedLog(reader.number, events, tuple(reader.listing.layers()))
 
 

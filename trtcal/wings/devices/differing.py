@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from trtcal.documents import Document
 from trtcal.errors import BackendError, InputError, some
 from trtcal.evaluate.layerwise import find_sites
 from trtcal.model import Model, TensorSpec
-from trtcal.model.tensors import producers_of
+from trtcal.model.tensors import constants_of, producers_of
 from trtcal.reporting.text import count
 
 LEVELS = 127
@@ -41,29 +42,25 @@ NAMED = 20
 
 
 def first_difference(
-    model: Model, feeds: Mapping[str, Array], tensors: Mapping[str, Array], raw: Mapping[str, bytes]
+    model: Model, feeds: Mapping[str, Array], own: Mapping[str, Array | bytes]
 ) -> Document:
     """Compare an engine's tensors, by their names or those of their files, in the graph's order.
 
     `tensor` is the first that differs, None where none does; `compared` and `place` count tensors,
     `left_out` names those that the graph does not have, or has in another shape.
     """
-    own: dict[str, Array | bytes] = {**tensors, **raw}
     producers = producers_of(model.proto.graph)
     names = _named(own, list(producers))
-    known = [name for name in producers if name in names.values()]
+    files = {name: file for file, name in reversed(names.items())}  # the first of several
+    known = [name for name in producers if name in files]
     if not known:
         hint = "give the outputs or debug tensors of an engine of this variant"
         raise InputError(f"{model.name} has no tensor of those measured: {some(list(own))}", hint)
     simulated, moved = (
         _run(proto, known, feeds, model) for proto in (model.proto, _moved(model.proto))
     )
-    steps = {
-        site.tensor: float(site.scale.max())
-        for site in find_sites(model.proto)[0]
-        if not site.is_weight
-    }
-    files = {name: file for file, name in reversed(names.items())}  # the first of several
+    sites = (site for site in find_sites(model.proto)[0] if not site.is_weight)
+    steps = {site.tensor: float(site.scale.max()) for site in sites}
     rows = [
         (name, *_held(values, simulated[name], moved[name], steps.get(name)))
         for name in known
@@ -84,15 +81,16 @@ def first_difference(
     }
 
 
-def sentence_of(difference: Document) -> str:
+def sentence_of(difference: Document, model: Model) -> str:
     """Return what a comparison of tensors shows."""
+    simulation = "the simulated Q/DQ" if find_sites(model.proto)[0] else "the float model"
     compared = f"{count(difference['compared'], 'tensor')} compared"
     if difference["tensor"] is None:
-        return f"of {compared} none differs from the simulated Q/DQ by more than rounding allows"
+        return f"of {compared} none differs from {simulation} by more than rounding allows"
     by = difference["difference"]
-    size = "is not a number" if by is None else f"differs by {by:.3g}"
+    size = "is not finite" if by is None else f"differs by {by:.3g}"
     return (
-        f"the engine differs from the simulated Q/DQ: of {compared} the first in the graph's order is "
+        f"the engine differs from {simulation}: of {compared} the first in the graph's order is "
         f"{difference['tensor']!r} of {difference['node']}, which {size}, where rounding allows "
         f"{difference['allowed']:.3g}"
     )
@@ -103,24 +101,20 @@ def _run(
 ) -> dict[str, Array]:
     missing = [spec.name for spec in model.inputs if spec.name not in feeds]
     if missing:
-        raise InputError(
-            f"the values of input {missing[0]!r} of {model.name} are not known",
-            f"give them: --measured {missing[0]}=FILE",
-        )
+        what = f"the values of input {missing[0]!r} of {model.name} are not known"
+        raise InputError(what, f"give them: --measured {missing[0]}=FILE")
     try:
         return Inside(proto, names).read({spec.name: feeds[spec.name] for spec in model.inputs})
     except BackendError as error:
-        raise InputError(
-            f"{model.name} does not run on the inputs of the measurement: {error.message}",
-            "give the inputs that its engine was run on",
-        ) from error
+        what = f"{model.name} does not run on the inputs of the measurement: {error.message}"
+        raise InputError(what, "give the inputs that its engine was run on") from error
 
 
 def _moved(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which the scales of activations are larger and smaller in turns."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    constants = {tensor.name: tensor for tensor in copy.graph.initializer}
+    constants = constants_of(copy.graph)
     nodes = (node for node in copy.graph.node if node.op_type == "QuantizeLinear")
     scales = dict.fromkeys(node.input[1] for node in nodes if node.input[0] not in constants)
     for number, name in enumerate(name for name in scales if name in constants):
@@ -157,16 +151,12 @@ def _values(stored: Array | bytes, simulated: Array) -> Array | None:
 
 def _named(own: Mapping[str, object], tensors: list[str]) -> dict[str, str]:
     """Return the tensor of each name or file's name; trtexec writes `0007_NAME_to_float.npy`."""
-    safe: dict[str, list[str]] = {}
+    by_file = defaultdict[str, list[str]](list)
     for tensor in tensors:
-        safe.setdefault(_safe(tensor), []).append(tensor)
-    exact = set(tensors)
-    named: dict[str, str] = {}
-    for name in own:
-        fits = [name] if name in exact else next((safe[s] for s in _stems(name) if s in safe), [])
-        if len(fits) == 1:
-            named[name] = fits[0]
-    return named
+        by_file[_safe(tensor)].append(tensor)
+    fits = {name: next(filter(None, map(by_file.get, _stems(name))), []) for name in own}
+    fits |= {name: [name] for name in tensors if name in own}
+    return {name: tensors[0] for name, tensors in fits.items() if len(tensors) == 1}
 
 
 def _stems(file: str) -> Iterator[str]:

@@ -13,33 +13,33 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 
 from trtcal.backends.sessions import Array
 from trtcal.data.dataset import fixed_batch
-from trtcal.documents import Document, digest_bytes, digest_file
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError, some
 from trtcal.evaluate.comparison import Row
 from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.target_times import TargetTime, of_latency
-from trtcal.evidence.layers.inspector import Profile, join_times
+from trtcal.evidence.layers.inspector import join_times
 from trtcal.evidence.layers.layer import UNKNOWN, Layer
 from trtcal.evidence.layers.outcomes import built_coverage, find_outcomes
-from trtcal.evidence.layers.roofline import capability_of
 from trtcal.evidence.manifest import Build
 from trtcal.model import Model
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.reporting.measured import Measured
 from trtcal.stats import median_interval
-from trtcal.wings.devices import nsight, tools
+from trtcal.wings.devices import nsight
 from trtcal.wings.devices.differing import first_difference, sentence_of, shaped
-from trtcal.wings.devices.measure import is_result, read_result
-from trtcal.wings.devices.tools import Quantiles
+from trtcal.wings.devices.measure import read_result
+from trtcal.wings.devices.tools import INPUTS, LOG, Facts, Quantiles, read_piece
 
 MOST_FILES = 10_000
 NOWHERE = Path(os.devnull) / "imported"
@@ -53,76 +53,6 @@ UNKNOWN_INPUTS = (
 HINT = "name the variant: --measured VARIANT=FILE; the variants are "
 
 
-@dataclass
-class Engine:
-    """What all files of one variant say of its engine."""
-
-    device: str = ""
-    files: list[Document] = field(default_factory=list)
-    times: list[Array] = field(default_factory=list)
-    layers: tuple[Layer, ...] = ()
-    profile: Profile | None = None
-    log: tools.Log = field(default_factory=tools.Log)
-    tensors: dict[str, Array] = field(default_factory=dict)
-    raw: dict[str, bytes] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-    def add(self, piece: tools.Piece) -> None:
-        """Add what one file holds; `InputError` if two files say the same thing differently."""
-        self.files.append({"file": piece.name, "kind": piece.kind, "digest": piece.digest})
-        value = piece.value
-        if piece.kind == tools.TIMES:
-            self.times.append(value)
-        elif piece.kind == tools.LOG:
-            self.log = self.log.joined(value)
-            self.layers, self.profile = self.layers or value.layers, self.profile or value.profile
-        elif piece.kind == tools.TENSORS:
-            self.tensors.update(value)
-        elif piece.kind == tools.RAW:
-            self.raw.update(value)
-        else:
-            self._describe(piece)
-
-    def _describe(self, piece: tools.Piece) -> None:
-        name = "layers" if piece.kind == tools.LAYERS else "profile"
-        value = piece.value
-        if isinstance(value, nsight.Kernels):
-            self.log = self.log.joined(tools.Log(gpu=value.gpu))
-            if value.outside_ms:
-                self.warnings.append(f"kernels of no layer took {value.outside_ms:.3g} ms")
-            value = value.profile
-        if len([file for file in self.files if file["kind"] == piece.kind]) > 1:
-            raise InputError(f"{piece.name} is a second file of {name}", "give one of them")
-        setattr(self, name, value)
-
-    @property
-    def on(self) -> str:
-        """The device: as it was given, else as files name it, else "a device"."""
-        gpu, capability = self.log.gpu, self.log.capability
-        return self.device or capability_of(gpu or "") or capability or gpu or "a device"
-
-    @property
-    def hardware(self) -> str:
-        """The GPU and the version of TensorRT, as far as files name them."""
-        version = f"TensorRT {self.log.version or ''}".rstrip()
-        return f"{self.log.gpu or 'a GPU that no file names'}, {version}"
-
-    def timed_layers(self) -> tuple[Layer, ...]:
-        """Return the layers with their times; those of a profile alone have only names."""
-        if self.profile is None:
-            return self.layers
-        named = (Layer(time.names[-1], UNKNOWN) for time in self.profile.times)
-        timed = join_times(self.layers or tuple(named), self.profile)
-        if all(layer.time_ms is None for layer in timed.layers):
-            hint = "give the profile of the same engine"
-            raise InputError("a profile and the layers given with it have no name in common", hint)
-        if timed.without_layer:
-            lost = math.fsum(time.average_ms or 0.0 for time in timed.without_layer)
-            count = len(timed.without_layer)
-            self.warnings.append(f"{count} times ({lost:.3g} ms) belong to no layer of its list")
-        return timed.layers
-
-
 def read_measured(
     files: Sequence[str], rows: Sequence[Row], models: Mapping[str, Model]
 ) -> list[Measured]:
@@ -130,66 +60,58 @@ def read_measured(
     gathered = _Gathered(rows, models)
     for text in files:
         gathered.read(text)
-    known = [(row, gathered.engines[row.name]) for row in rows if row.name in gathered.engines]
-    if not known:
+    if not gathered.pieces:
         raise InputError("these files measure no variant", f"{HINT}{gathered.shown}")
-    latencies = {row.name: _latency_of(engine, models.get(row.model)) for row, engine in known}
-    times = dict(_in_relation(latencies, rows[0].name))
+    engines = {name: gathered.engine(name) for name in gathered.pieces}
+    first, _ = _latency_of(engines.get(rows[0].name, Facts()), models.get(rows[0].model))
     return [
-        _measured(row, engine, times.get(row.name), models.get(row.model), gathered.feeds)
-        for row, engine in known
+        _measured(row, engines[row.name], first, models.get(row.model), gathered.feeds)
+        for row in rows
+        if row.name in engines
     ]
 
 
 class _Gathered:
-    """The engines by variant, and the inputs that all of them were run on."""
+    """What files say by variant, and the inputs that all of them were run on."""
 
     def __init__(self, rows: Sequence[Row], models: Mapping[str, Model]) -> None:
-        self.rows, self.engines, self.feeds = rows, dict[str, Engine](), dict[str, Array]()
+        self.rows, self.pieces = rows, defaultdict[str, list[Facts]](list)
+        self.feeds = dict[str, Array]()
         self.names = [row.name for row in rows]
         self.inputs = {spec.name: spec for model in models.values() for spec in model.inputs}
         self.shown = some(self.names, len(self.names))
 
+    def engine(self, name: str) -> Facts:
+        """Return what all files of a variant say; `InputError` if two say the same thing."""
+        return reduce(Facts.joined, sorted(self.pieces[name], key=lambda piece: piece.kind == LOG))
+
     def read(self, text: str) -> None:
+        """Read a file, a folder of files, or the result of measure.sh."""
         name, device, path = self._split(text)
-        if path.is_file() and is_result(path):
+        if _head(path)[257:] == b"ustar":
             for variant, piece in read_result(path, self.rows):
                 self._add(variant, device, piece)
-            return
-        for file in _files_at(path):
-            self._read(name, device, file, f"{path.name}/{file.name}" if path.is_dir() else "")
+        elif name in self.inputs and name not in self.names:
+            self.feeds[name] = shaped(read_bytes(path), self.inputs[name], path)
+        else:
+            for file in _files_at(path):
+                self._add(name, device, _piece_of(file), str(file.relative_to(path.parent)))
 
-    def _split(self, text: str) -> tuple[str | None, str, Path]:
+    def _split(self, text: str) -> tuple[str, str, Path]:
         head, sign, tail = text.partition("=")
         if Path(text).exists() or not sign:
-            return None, "", Path(text)
+            return "", "", Path(text)
         name, at, device = head.partition("@")
         if name not in (*self.names, *self.inputs, *([""] if at else [])):
-            raise InputError(
-                f"--measured {text}: {name!r} is neither a variant nor an input", HINT + self.shown
-            )
-        return name or None, f"@{device}" if device else "", Path(tail)
+            what = f"--measured {text}: {name!r} is neither a variant nor an input"
+            raise InputError(what, HINT + self.shown)
+        return name, f"@{device}" if device else "", Path(tail)
 
-    def _read(self, name: str | None, device: str, file: Path, shown: str) -> None:
-        if name in self.inputs and name not in self.names:
-            self.feeds[str(name)] = shaped(read_bytes(file), self.inputs[str(name)], file)
-            return
-        if _start(file, len(nsight.MAGIC)) == nsight.MAGIC:
-            kernels = nsight.read_kernels(file)
-            piece = tools.Piece(file.name, digest_file(file), tools.KERNELS, kernels)
+    def _add(self, variant: str, device: str, piece: Facts, file: str = "") -> None:
+        if piece.kind == INPUTS:
+            self.feeds.update(piece.tensors)
         else:
-            data = read_bytes(file)
-            piece = tools.Piece(file.name, digest_bytes(data), *tools.read_piece(file, data))
-        owner = None if piece.kind == tools.INPUTS else name or self._owner(shown or file.name)
-        self._add(owner, device, piece)
-
-    def _add(self, variant: str | None, device: str, piece: tools.Piece) -> None:
-        if variant is None:
-            self.feeds.update(piece.value)
-            return
-        engine = self.engines.setdefault(variant, Engine())
-        engine.device = device or engine.device
-        engine.add(piece)
+            self.pieces[variant or self._owner(file)].append(replace(piece, device=device))
 
     def _owner(self, file: str) -> str:
         """Return the variant that a file's name bears, the longest of several within one another."""
@@ -201,56 +123,59 @@ class _Gathered:
         raise InputError(f"{file} {what}", f"{HINT}{self.shown}")
 
 
-def _files_at(path: Path) -> Iterator[Path]:
+def _files_at(path: Path) -> list[Path]:
     if not path.is_dir():
-        yield path
-        return
-    files = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+        return [path]
+    files = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] != ".")
     if len(files) > MOST_FILES:
         raise InputError(f"{path} has {len(files)} files", f"give a folder of {MOST_FILES} at most")
-    yield from (file for file in files if file.is_file())
+    return files
 
 
-def _start(file: Path, size: int) -> bytes:
+def _piece_of(file: Path) -> Facts:
+    if _head(file).startswith(nsight.MAGIC):
+        return nsight.read_kernels(file)
+    return read_piece(file, read_bytes(file), file.name)
+
+
+def _head(file: Path) -> bytes:
     if not file.is_file():
         return b""
     with file.open("rb") as stream:
-        return stream.read(size)
+        return stream.read(262)
 
 
-def _latency_of(engine: Engine, model: Model | None) -> Latency | None:
-    """Return the latency of an engine, its speed-up not yet known; None if no file has times."""
-    quantiles, log = engine.log.latency, engine.log
-    runs, compute = log.runs, log.compute_ms
-    ends = (quantiles.median, quantiles.median) if quantiles else (0.0, 0.0)
+def _latency_of(engine: Facts, model: Model | None) -> tuple[Latency | None, list[str]]:
+    """Return the latency of an engine, its speed-up not yet known, and warnings about it."""
+    known, runs, compute, warnings = engine.latency, engine.runs, engine.compute_ms, list[str]()
     if engine.times:
         times = np.concatenate(engine.times)
-        median, runs, compute = (
-            median_interval(times[:, 0]),
-            len(times),
-            float(np.median(times[:, 1])),
-        )
-        p90, p99 = np.quantile(times[:, 0], [0.9, 0.99])
-        quantiles, ends = Quantiles(median.value, float(p90), float(p99)), (median.low, median.high)
-        engine.warnings += [NO_TRANSFERS] * (not times[:, 2:].any())
-    if quantiles is None:
-        return None
-    engine.warnings += [ALONE.format(max(len(engine.times), 1))] * (not log.in_turns)
-    engine.warnings += [NO_INTERVAL] * (not engine.times)
-    return Latency(
-        batch=log.batch or _batch(engine.layers) or (model and fixed_batch(model)) or 0,
+        known, runs, compute = _quantiles(times[:, 0]), len(times), float(np.median(times[:, 1]))
+        warnings += [NO_TRANSFERS] * (not times[:, 2:].any())
+    if known is None:
+        return None, warnings
+    warnings += [ALONE.format(max(len(engine.times), 1))] * (not engine.in_turns)
+    warnings += [NO_INTERVAL] * (not engine.times)
+    latency = Latency(
+        batch=engine.batch or _batch(engine.layers) or (model and fixed_batch(model)) or 0,
         runs=runs,
-        p50_ms=quantiles.median,
-        p90_ms=quantiles.p90,
-        p99_ms=quantiles.p99,
-        p50_interval_ms=ends,
+        p50_ms=known.median,
+        p90_ms=known.p90,
+        p99_ms=known.p99,
+        p50_interval_ms=(known.low, known.high),
         speedup=1.0,
         speedup_interval=(1.0, 1.0),
         on=engine.on,
         hardware=engine.hardware,
-        is_gpu=not (log.gpu or "").startswith("CPU"),
+        is_gpu=not (engine.gpu or "").startswith("CPU"),
         compute_p50_ms=compute,
     )
+    return latency, warnings
+
+
+def _quantiles(times_ms: Array) -> Quantiles:
+    median, (p90, p99) = median_interval(times_ms), np.quantile(times_ms, [0.9, 0.99]).tolist()
+    return Quantiles(median.value, median.low, median.high, p90, p99)
 
 
 def _batch(layers: Sequence[Layer]) -> int | None:
@@ -258,48 +183,57 @@ def _batch(layers: Sequence[Layer]) -> int | None:
     return next((shape[0] for shape in shapes if shape and shape[0] > 0), None)
 
 
-def _in_relation(
-    latencies: Mapping[str, Latency | None], reference: str
-) -> Iterator[tuple[str, TargetTime]]:
-    """Yield each variant's time with its speed-up over the reference, where that was measured there."""
-    first = latencies.get(reference)
-    for name, latency in latencies.items():
-        if latency is None:
-            continue
-        if first is None or first.on != latency.on:
-            yield name, replace(of_latency(latency), latency=None)
-            continue
-        (low, high), (least, most) = first.p50_interval_ms, latency.p50_interval_ms
-        ends = (1.0, 1.0) if name == reference else (low / most, high / least)
-        ratio = first.p50_ms / latency.p50_ms
-        yield name, of_latency(replace(latency, speedup=ratio, speedup_interval=ends))
+def _time_of(latency: Latency, first: Latency | None) -> TargetTime:
+    """Return a time, with its speed-up over the reference if that was measured there."""
+    if first is None or first.on != latency.on:
+        return replace(of_latency(latency), latency=None)
+    if first == latency:
+        return of_latency(latency)
+    (low, high), (least, most) = first.p50_interval_ms, latency.p50_interval_ms
+    ratio, ends = first.p50_ms / latency.p50_ms, (low / most, high / least)
+    return of_latency(replace(latency, speedup=ratio, speedup_interval=ends))
+
+
+def _timed_layers(engine: Facts) -> tuple[tuple[Layer, ...], list[str]]:
+    """Return the layers with their times, those of a profile alone have only names; and warnings."""
+    if engine.profile is None:
+        return engine.layers, []
+    named = (Layer(time.names[-1], UNKNOWN) for time in engine.profile.times)
+    timed = join_times(engine.layers or tuple(named), engine.profile)
+    if all(layer.time_ms is None for layer in timed.layers):
+        hint = "give the profile of the same engine"
+        raise InputError("a profile and the layers given with it have no name in common", hint)
+    lost = math.fsum(time.average_ms or 0.0 for time in timed.without_layer)
+    count = len(timed.without_layer)
+    lost_times = f"{count} times ({lost:.3g} ms) belong to no layer of its list"
+    return timed.layers, [lost_times] * bool(count)
 
 
 def _measured(
     row: Row,
-    engine: Engine,
-    time: TargetTime | None,
+    engine: Facts,
+    first: Latency | None,
     model: Model | None,
     feeds: Mapping[str, Array],
 ) -> Measured:
-    layers = engine.timed_layers()
-    warnings = [*dict.fromkeys((*engine.log.warnings, *engine.warnings))]
-    has_tensors = bool(engine.tensors or engine.raw)
-    if has_tensors and not feeds:
-        warnings.append(UNKNOWN_INPUTS)
+    layers, of_layers = _timed_layers(engine)
+    latency, of_times = _latency_of(engine, model)
+    time = _time_of(latency, first) if latency else None
+    warnings, known = [*engine.warnings, *of_layers, *of_times], list[str]()
     difference = None
-    if has_tensors and feeds and model:
-        difference = first_difference(model, feeds, engine.tensors, engine.raw)
-    known = [sentence_of(difference)] if difference else []
-    if difference and difference["tensor"]:
-        warnings.append(known.pop())
+    if engine.tensors and not feeds:
+        warnings.append(UNKNOWN_INPUTS)
+    elif engine.tensors and model:
+        difference = first_difference(model, feeds, engine.tensors)
+        (warnings if difference["tensor"] else known).append(sentence_of(difference, model))
+    warnings = [*dict.fromkeys(warnings)]
     facts = {
         "variant": row.name,
         "on": engine.on,
         "hardware": engine.hardware,
         "ms": time and time.ms,
         "interval_ms": time and [time.low_ms, time.high_ms],
-        "files": engine.files,
+        "files": list(engine.files),
         "notes": [*known, *warnings],
         "warnings": warnings,
         "difference": difference,
@@ -307,14 +241,14 @@ def _measured(
     return Measured(row.name, _build(row, engine, layers, model) if layers else None, time, facts)
 
 
-def _build(row: Row, engine: Engine, layers: tuple[Layer, ...], model: Model | None) -> Build:
+def _build(row: Row, engine: Facts, layers: tuple[Layer, ...], model: Model | None) -> Build:
     """Return the engine as a build of trtcal's describes it, without its file."""
     outcomes = find_outcomes(asked_precisions(model.proto), layers, 1) if model else ()
     record = quantization_record(model.proto) if model else {}
     return Build(
         folder=NOWHERE,
         backend="tensorrt",
-        backend_version=engine.log.version or "unknown",
+        backend_version=engine.version or "unknown",
         target=engine.on,
         model=row.model,
         model_name=row.name,
@@ -324,6 +258,6 @@ def _build(row: Row, engine: Engine, layers: tuple[Layer, ...], model: Model | N
         quantization=row.quantization,
         engine_file="",
         measured={"engine_bytes": None},
-        gpu=engine.log.gpu,
+        gpu=engine.gpu,
         coverage=built_coverage(model, outcomes) if model else None,
     )

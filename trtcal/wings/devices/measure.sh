@@ -107,9 +107,6 @@ each() { # COMMAND ENGINES...
     done
 }
 
-first() { time_it 1; }
-second() { time_it 2; }
-
 digests() {
     for tool in sha256sum 'shasum -a 256'; do
         $tool models/* inputs/* 2>/dev/null && return
@@ -128,8 +125,8 @@ by_trtexec() {
     # shellcheck disable=SC2086
     {
         each build $ENGINES
-        each first $ENGINES # in turns and back again, so that a drift hits all alike
-        each second $backwards
+        each "time_it 1" $ENGINES # in turns and back again, so that a drift hits all alike
+        each "time_it 2" $backwards
         each look_inside $ENGINES
         each debug $ENGINES
     }

@@ -14,14 +14,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from trtcal.documents import digest_file
 from trtcal.documents.bounds import check_file, seconds_for
 from trtcal.errors import InputError
 from trtcal.evidence.layers.inspector import LayerTime, Profile
+from trtcal.wings.devices.tools import Facts
 
 MAGIC = b"SQLite format 3\0"
 MOST_BYTES, MOST_ROWS = 1 << 32, 5_000_000
@@ -49,21 +50,11 @@ TABLES = (
 READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_PRAGMA)
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The mean time of each layer's kernels, in the order of their first launch.
+def read_kernels(path: Path) -> Facts:
+    """Return the mean time of each layer's kernels, in the order of their first launch.
 
-    `outside_ms` is what kernels of no layer took of one inference. `gpu` is the name of the GPU, None
-    where the file does not tell.
+    `InputError` if it is no export, or has no kernel inside a layer of TensorRT.
     """
-
-    profile: Profile
-    outside_ms: float
-    gpu: str | None
-
-
-def read_kernels(path: Path) -> Kernels:
-    """Read an export; `InputError` if it is none, or has no kernel inside a layer of TensorRT."""
     size = check_file(path, MOST_BYTES)
     end = time.process_time() + seconds_for(size)
     try:
@@ -75,9 +66,8 @@ def read_kernels(path: Path) -> Kernels:
             _check_tables(base, path)
             return _kernels(base, path)
     except (sqlite3.Error, OverflowError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} cannot be read as an export of Nsight Systems: {error}", HINT
-        ) from (error)
+        what = f"{path} cannot be read as an export of Nsight Systems: {error}"
+        raise InputError(what, HINT) from error
 
 
 def _check_tables(base: sqlite3.Connection, path: Path) -> None:
@@ -97,22 +87,22 @@ def _rows(
             yield row
 
 
-def _kernels(base: sqlite3.Connection, path: Path) -> Kernels:
-    totals, inferences, outside = defaultdict[str, int](int), set[int](), 0
+def _kernels(base: sqlite3.Connection, path: Path) -> Facts:
+    totals, inferences = defaultdict[str, int](int), set[int]()
     ranges = _rows(base, RANGES, (int, int, int, str))
-    for names, started, duration in _placed(ranges, _rows(base, LAUNCHES, (int, int, int))):
-        if started is None or not duration >= 0:
-            continue
-        inferences.add(started)
-        if names:
-            totals[names] += duration
-        else:
-            outside += duration
+    for layer, started, duration in _placed(ranges, _rows(base, LAUNCHES, (int, int, int))):
+        if started is not None and duration >= 0:
+            inferences.add(started)
+            totals[layer] += duration
+    outside = totals.pop("", 0)
     if not totals:
         raise InputError(f"{path} has no kernel inside a layer of TensorRT", HINT)
     share = 1e-6 / len(inferences)  # of a nanosecond, in milliseconds of one inference
     times = tuple(LayerTime(name, share * total) for name, total in totals.items())
-    return Kernels(Profile(times), share * outside, _gpu(base))
+    warning = f"kernels of no layer took {share * outside:.3g} ms"
+    file = {"file": path.name, "kind": "kernels", "digest": digest_file(path)}
+    warnings = (warning,) if outside else ()
+    return Facts(files=(file,), gpu=_gpu(base), profile=Profile(times), warnings=warnings)
 
 
 def _placed(
