@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trtcal.limits import Judgement
 
 MADE = "made.jsonl"
-CARRIED = ("config_path", "optimizations", "task", "outputs", "metric_file", "limits")
+CARRIED = ("config_path", "optimizations", "task", "outputs", "metric_file", "limits", "on")
 """Options without which the next command would be about something else."""
 _next: list[str] = []  # the command worth running next, if there is one
 
@@ -96,7 +96,16 @@ def _carried(options: Options, words: Sequence[str | Path | None]) -> Iterator[s
         if value in (None, (), parameter.default) or word in words or is_limit_of_search:
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            yield from (word, str(each))
+            if (words[0], name) != ("ab", "limits") or _is_tested(each):
+                yield from (word, str(each))
+
+
+def _is_tested(limit: str) -> bool:
+    """Whether an A/B test takes a limit."""
+    from trtcal.evaluate.ab_rule import is_tested
+    from trtcal.limits import parse_limits
+
+    return all(map(is_tested, parse_limits([limit])))
 
 
 def say_next(*, is_done: bool = True) -> None:
