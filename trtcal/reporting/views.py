@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from trtcal.config import CostConfig
+from trtcal.config import CostConfig, is_device
 from trtcal.documents import Document, from_fields
 from trtcal.documents.streams import command_line
 from trtcal.errors import some
@@ -551,10 +551,12 @@ def commands(document: Document) -> Iterator[str]:
     yield line if files else f"{line} [--plan PLAN.json]"
     targets = {(build["backend"], build["target"]) for build in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
-        place = f"builds/{target}"
-        yield command_line("build", output, backend=backend, target=target, o=place)
+        place, own = f"builds/{target}", None if is_device(target) else backend
+        yield command_line("build", output, backend=own, target=target, o=place)
         yield command_line("log", f"{place}/build.log")
-    yield command_line("compare", model, output, *test)
+    timed_on = document["measured"]["machine"].get("timed_on", "")
+    on = timed_on[1:] if is_device(timed_on) else None
+    yield command_line("compare", model, output, *test, on=on)
     yield command_line("report", folder, o="report.html")
 
 
