@@ -78,7 +78,20 @@ def test_devices_of_trtcal_toml_come_first_and_stay_there(place, capsys):
 
 @each(
     "host",
-    ["-oProxyCommand=x", "user@-x", "ssh://-x", "a b", "a\nb", "a\x1b[2J", "", "a:22", "a;b", "ü"],
+    [
+        "-oProxyCommand=x",
+        "user@-x",
+        "ssh://-x",
+        "a b",
+        "a\nb",
+        "a\x1b[2J",
+        "",
+        "a:22",
+        "a;b",
+        "ü",
+        "ssh://a:0",
+        "ssh://a:65536",
+    ],
 )
 def test_a_host_that_ssh_could_misread_is_refused(host, place, capsys):
     status, _, err = run(capsys, "device", "add", "board", "--", host)
@@ -112,6 +125,28 @@ def test_a_device_is_added_though_it_does_not_answer(place, capsys):
     shows(err, "it does not answer")
     shows(refused(capsys, "device", "check", "gone", status=3), "@gone")
     shows(succeed(capsys, "device", "list"), "@gone", "not known yet")
+
+
+def test_a_device_that_builds_nothing_says_what_it_lacks(place, capsys):
+    """A Python without packages, on a machine without a GPU."""
+    python, without = place / "python", place / "without"
+    without.mkdir()
+    (without / "onnxruntime.py").write_text("raise ImportError")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={without} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    words = ("device", "add", "bare", "local:", "--python", python, "--folder", place / "device")
+    status, _, err = run(capsys, *words)
+    assert (status, "`trtcal device check bare`" in err) == (0, True)
+    (lack,) = answer(capsys, "device", "check", "bare")["lacks"]
+    assert lack["command"].endswith("-m pip install onnxruntime")
+    conv_net("net.onnx")
+    err = refused(capsys, "build", "net.onnx", "--target", "@bare", status=3)
+    assert err.startswith("error: the device @bare has nothing that builds")
+
+
+def test_without_devices_the_list_says_how_to_add_one(place, capsys):
+    status, _, err = run(capsys, "device", "list")
+    assert (status, "trtcal device add NAME" in err) == (0, True)
 
 
 def test_a_damaged_file_of_devices_is_one_error(place, capsys):
