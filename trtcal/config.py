@@ -599,17 +599,10 @@ def _has_gpu(targets: Collection[str]) -> bool:
 
 DEVICE_NAME = re.compile(r"(?!slices$)[A-Za-z0-9_-]{1,32}", re.ASCII)
 USER, DNS_NAME = r"(?:[A-Za-z0-9_][\w.+-]*@)?", r"[A-Za-z0-9_][\w.-]*"
-ADDRESS = rf"{USER}{DNS_NAME}|ssh://{USER}(?:{DNS_NAME}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{{1,5}}))?|local:"
-
-
-def _is_address(text: str) -> bool:
-    match = re.fullmatch(ADDRESS, text, re.ASCII)
-    return match is not None and 0 < int(match["port"] or 22) < 1 << 16
-
-
+ADDRESS = rf"{USER}{DNS_NAME}|ssh://{USER}(?:{DNS_NAME}|\[[0-9A-Fa-f:.]+\])(?::\d{{1,5}})?|local:"
 HOST = Kind(
     "a host such as user@host or ssh://user@host:port",
-    lambda value: isinstance(value, str) and _is_address(value),
+    lambda value: isinstance(value, str) and bool(re.fullmatch(ADDRESS, value, re.ASCII)),
     example='"user@orin.local"',
 )
 WORD = Kind(

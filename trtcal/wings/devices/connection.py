@@ -429,7 +429,9 @@ def _not_started(reason: str, name: str) -> TrtcalError:
         what = f"{name} has {reason.title()}; the worker needs Python 3.8"
         return BackendError(what, OTHER_PYTHON)
     what = f"{name} cannot start the worker: {reason.removeprefix('error ')}"
-    return ResourceError(what, "free space there, or name another folder with --folder")
+    return ResourceError(
+        what, "free space there, or name a folder: `trtcal device add ... --folder PATH`"
+    )
 
 
 def _visible(value: Any) -> Any:
