@@ -52,7 +52,7 @@ CEILINGS = {
     "ranges": 190,
     "quantization": 2_590,
     "evidence": 8_520,
-    "backends": 4_450,
+    "backends": 4_530,
     "calibration": 2_560,
     "evaluate": 9_950,
     "check": 1_780,

@@ -250,6 +250,42 @@ def test_a_python_that_is_not_there_is_named(here):
     assert "--python" in caught.value.hint
 
 
+def test_a_program_that_is_no_python_is_not_started_again(here, tmp_path):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho >> {tmp_path}/starts\n")
+    program.chmod(0o755)
+    here.python = str(program)
+    with here.connect() as connection, pytest.raises(BackendError) as caught:
+        connection.call("hello")
+    assert "--python" in caught.value.hint
+    assert (tmp_path / "starts").read_text() == "\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("Host key verification failed.", "accept the host's key"),
+        ("ssh: connect to host a port 22: Connection refused", "check host and port"),
+        ("ssh: connect to host a port 22: Connection timed out", "check host and port"),
+        ("ssh: Could not resolve hostname a: Name or service not known", "check host and port"),
+        ("a: Permission denied (publickey).", "without a password"),
+    ],
+)
+def test_a_host_that_ssh_does_not_reach_has_a_hint_with_its_command(
+    monkeypatch, tmp_path, reason, hint
+):
+    program = tmp_path / "ssh"
+    program.write_text(f'#!/bin/sh\necho "{reason}" >&2\nexit 255\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("TRTCAL_SSH", str(program))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    host = "ssh://me@a:2222"
+    with pytest.raises(BackendError, match="cannot be reached: ") as caught:
+        Connection(LocalDevice("~/x", host=host), "@a").call("hello")
+    assert hint in caught.value.hint
+    assert f"`{program} {host}`" in caught.value.hint
+
+
 def test_an_old_python_is_an_error_that_says_its_version(here):
     liar(here, "MARK python 3.6")
     with here.connect() as connection, pytest.raises(BackendError, match=r"has Python 3\.6"):

@@ -128,6 +128,28 @@ def test_a_device_is_added_though_it_does_not_answer(place, capsys):
     shows(err, "the files on the device stay there")
 
 
+def test_a_device_that_builds_nothing_says_what_it_lacks(place, capsys):
+    """A Python without packages, on a machine without a GPU."""
+    python, without = place / "python", place / "without"
+    without.mkdir()
+    (without / "onnxruntime.py").write_text("raise ImportError")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={without} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    words = ("device", "add", "bare", "local:", "--python", python, "--folder", place / "device")
+    status, _, err = run(capsys, *words)
+    assert (status, "`trtcal device check bare`" in err) == (0, True)
+    (lack,) = answer(capsys, "device", "check", "bare")["lacks"]
+    assert lack["command"].endswith("-m pip install onnxruntime")
+    conv_net("net.onnx")
+    err = refused(capsys, "build", "net.onnx", "--target", "@bare", status=3)
+    assert err.startswith("error: the device @bare has nothing that builds")
+
+
+def test_without_devices_the_list_says_how_to_add_one(place, capsys):
+    status, _, err = run(capsys, "device", "list")
+    assert (status, "trtcal device add NAME" in err) == (0, True)
+
+
 def test_a_damaged_file_of_devices_is_one_error(place, capsys):
     added(capsys, place)
     path = state_path("devices.json")

@@ -2,20 +2,25 @@
 
 import itertools
 import json
+import re
+import shlex
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import trtcal
 from tests.conftest import SAMPLES
 from tests.fixtures.commands import answer, refused, succeed
 from tests.fixtures.commands import run as run_words
+from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, samples
 from tests.fixtures.slow import SLOW
+from trtcal.backends.sessions import Session, run_once
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
-from trtcal.errors import BackendError
+from trtcal.errors import BackendError, ResourceError
 from trtcal.evaluate.comparison import Comparison, warnings
 from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.on_device import backend_on
@@ -166,6 +171,32 @@ def test_an_interrupted_run_builds_nothing_again(here, monkeypatch):
 
 def interrupted(*_, **__):
     raise KeyboardInterrupt
+
+
+def test_a_device_that_is_lost_while_it_runs_is_no_failure_of_the_model():
+    class Lost(Session):
+        def __init__(self):
+            pass
+
+        def run(self, *_):
+            raise ResourceError("the connection to @here ended", "start the same command again")
+
+    with fails(ResourceError, "the connection", hint="same command again"):
+        run_once(Lost(), None, {})
+
+
+def test_the_test_that_follows_a_comparison_is_of_the_same_device(here, capsys):
+    """Without the limits on times of the device, which an A/B test does not take."""
+    inputs = {name: array for name, array in np.load("data.npz").items() if name != "labels"}
+    np.savez("inputs.npz", **inputs)
+    words = ["net.onnx", "int8.onnx", "--data", "inputs.npz", "--rounds", "6", "--on", "here"]
+    limits = ["--limit", "sqnr_db >= 30", "--limit", "latency_p50@here <= 60000 ms"]
+    assert run_command(["compare", *words, *limits, "-o", "next.json"]) == 0
+    err = capsys.readouterr().err
+    (line,) = re.findall("^next: trtcal (ab .*)", err, re.MULTILINE)
+    words = shlex.split(line)
+    assert [words[k + 1] for k, word in enumerate(words) if word == "--limit"] == limits[1:2]
+    assert "--on here" in line
 
 
 def test_models_are_compared_on_a_device(here, capsys):

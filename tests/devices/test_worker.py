@@ -330,7 +330,7 @@ def is_free(file):
 
 
 @SLOW
-def test_two_users_queue_and_a_killed_holder_frees_the_device(here, tmp_path):
+def test_two_users_queue_and_a_killed_holder_frees_the_device(here, tmp_path, capsys):
     second = LocalDevice(str(tmp_path / "second"))
     ahead = []
     with here.connect() as one, second.connect() as two:
@@ -343,6 +343,8 @@ def test_two_users_queue_and_a_killed_holder_frees_the_device(here, tmp_path):
         result = two.job(time_of(two, relu()), waiting=release)
     assert re.fullmatch(r"\w+ \(time, since \d\d:\d\d\)", ahead[0])
     assert len(result["times_ms"]) == 2
+    notes = capsys.readouterr().err
+    assert (notes.count("this command waits"), f"in use by {ahead[0]}" in notes) == (1, True)
 
 
 @SLOW

@@ -20,7 +20,7 @@ from tests.reporting.samples import (
 from tests.reporting.samples import measured as layers_timed
 from trtcal.cli.compare import show
 from trtcal.evaluate.target_times import best_known, of_latency
-from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE
+from trtcal.limits import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE, parse_limits
 from trtcal.reporting.advice import next_step
 from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import to_markdown
@@ -109,6 +109,32 @@ def test_a_gpu_that_was_throttled_is_a_warning():
     assert (
         "The times on @orin were disturbed: the clock moved from 900 to 600 MHz." in verdict.reasons
     )
+
+
+@each("device, where", [(GPU, "@orin"), (HERE, "CPU @here")])
+def test_a_variant_that_the_device_measured_slower_than_fp32_is_a_warning(device, where):
+    slow = measured(device=device)
+    rows = (slow.rows[0], with_speedup(slow.rows[1], 0.44, (0.4, 0.47)))
+    slow = replace(slow, rows=rows)
+    warning = f"On {where}, int8 is slower than FP32: 0.44 times its speed (0.4 to 0.47)."
+    verdict = judge(slow)
+    assert (verdict.word, warning in verdict.reasons) == (WITH_CARE, True)
+    unsure = replace(slow, rows=(rows[0], with_speedup(rows[1], 0.9, (0.8, 1.1))))
+    accepted = replace(slow, limits=parse_limits([f"speedup{device['on']} >= 0.1"]))
+    for other in (unsure, accepted):
+        assert not any("slower than FP32" in reason for reason in judge(other).reasons)
+
+
+def with_speedup(found, speedup, interval):
+    own = replace(found.latency, speedup=speedup, speedup_interval=interval)
+    return replace(found, latency=own, times=(of_latency(own), *found.times[1:]))
+
+
+def test_the_commands_of_a_run_build_and_compare_on_the_device(tmp_path):
+    engines = [build("int8", {}, target="@here", backend="onnxruntime")]
+    made = list(commands(document_of(tmp_path, measured(device=HERE), *engines)))
+    assert "trtcal build int8.onnx --target @here -o builds/@here" in made
+    assert any(line.startswith("trtcal compare") and line.endswith("--on here") for line in made)
 
 
 def test_what_was_measured_leaves_what_was_not(tmp_path):

@@ -19,6 +19,7 @@ from trtcal.backends.sessions import Session
 from trtcal.backends.targets import Gpu, find_gpu, runs_on, version_of
 from trtcal.backends.unsupported import explain_refusal
 from trtcal.backends.worker import ERROR
+from trtcal.config import is_device
 from trtcal.documents import (
     Workplace,
     append_line,
@@ -219,7 +220,8 @@ def build(
     """
     available = backend.availability()
     if not available.works:
-        raise BackendError(f"backend {backend.name!r}: {available.missing}", available.hint)
+        where = "" if is_device(options.target) else f"backend {backend.name!r}: "
+        raise BackendError(f"{where}{available.missing}", available.hint)
     backend.check_target(options.target)
     for name in options.named():
         if name not in backend.takes:

@@ -20,7 +20,7 @@ from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, is_rounded,
 from trtcal.backends.trial import crash_of, parts_of
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.documents import Workplace
-from trtcal.errors import MODEL, BackendError, InputError, NativeCrash, some
+from trtcal.errors import MODEL, BackendError, InputError, NativeCrash, TrtcalError, some
 from trtcal.model import first_line
 from trtcal.model.files import fits, write_beside
 from trtcal.model.isolated import signal_name
@@ -268,6 +268,8 @@ def run_once(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -> l
         return []
     try:
         results = session.run(outputs, {n: np.asarray(x, order="C") for n, x in feeds.items()})
+    except TrtcalError:  # of a device
+        raise
     except Exception as error:  # see open_session
         raise _failed(error) from error
     return [np.asarray(result) for result in results]

@@ -43,7 +43,7 @@ def canonical(target: str) -> str:
     """
     if is_device(target):
         if not DEVICE_NAME.fullmatch(target[1:]):
-            hint = "use `@NAME`, one device for each --target: `trtcal device list` has the names"
+            hint = "name one device: `trtcal device list` has the names"
             raise InputError(f"target {target!r} is not a device", hint)
         return target
     return ",".join(map(_canonical, target.split(",")))

@@ -96,7 +96,16 @@ def _carried(options: Options, words: Sequence[str | Path | None]) -> Iterator[s
         if value in (None, (), parameter.default) or word in words or is_limit_of_search:
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            yield from (word, str(each))
+            if (words[0], name) != ("ab", "limits") or _is_tested(each):
+                yield from (word, str(each))
+
+
+def _is_tested(limit: str) -> bool:
+    """Whether an A/B test takes a limit."""
+    from trtcal.evaluate.ab_rule import is_tested
+    from trtcal.limits import parse_limits
+
+    return all(map(is_tested, parse_limits([limit])))
 
 
 def say_next(*, is_done: bool = True) -> None:

@@ -492,9 +492,10 @@ class JudgingOptions(ConfigOptions, LimitOptions):
         check_known(metrics, None if has_own else ())
         for limit in own:
             if not known(limit):
+                measures = f"`trtcal compare ... --on {limit.device[1:]}` measures it"
                 raise InputError(
                     f"this command does not measure the metric of the limit {limit}",
-                    "see --help for the metrics of this command",
+                    measures if limit.device else "see --help for the metrics of this command",
                 )
         return joined([limit for limit in self.config.limits if known(limit)], own)
 

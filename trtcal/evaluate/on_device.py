@@ -30,7 +30,7 @@ def backend_on(name: str) -> tuple[Backend, str]:
     """Return the backend and target of a device, `NAME` or `@NAME`; `BackendError` if it lacks all."""
     backend, target = find_backend(None, f"@{name.removeprefix('@')}")
     if not (available := backend.availability()).works:
-        raise BackendError(f"device {target}: {available.missing}", available.hint)
+        raise BackendError(available.missing or "", available.hint)
     return backend, target
 
 

@@ -159,6 +159,8 @@ def judge(
     timed = {speed.time.target for speed in speeds if speed.time.is_measured}
     timed |= {""} if best.judges_speed and not best.row.times else set()
     reasons = warnings(best.row, timed, builds, failed_builds or {}, comparison.rows[0].model)
+    if not best.judges_speed:
+        reasons = (*_slower(best.row), *reasons)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += (*(each.sentence for each in answers if each.answer != INT8), *crashes)
@@ -437,6 +439,15 @@ def _speed_warning(row: Row, targets: Sequence[str]) -> str:
     if not targets and row.latency.speedup_interval[1] < 1.0:
         return f"{sentence}. On this machine {row.name} is slower than FP32."
     return f"{sentence}."
+
+
+def _slower(row: Row) -> Iterator[str]:
+    """Yield where a variant was measured to be slower than FP32 on a device."""
+    for latency in (time.latency for time in row.times):
+        if latency and latency.speedup_interval[1] < 1.0:
+            ratio, (low, high) = latency.speedup, latency.speedup_interval
+            speed = f"{ratio:.3g} times its speed ({low:.3g} to {high:.3g})"
+            yield f"On {latency.where}, {row.name} is slower than FP32: {speed}."
 
 
 def _build_warnings(build: Build) -> Iterator[str]:

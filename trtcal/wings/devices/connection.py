@@ -83,6 +83,11 @@ ERRORS: dict[object, type[TrtcalError]] = {
     "resource": ResourceError,
     "busy": ResourceError,
 }
+UNREACHED = re.compile("refused|resolve|route|timed out")
+NO_PYTHON = (0, 126, 127)  # it ran something else, which ended; the shell cannot run it, or find it
+OTHER_PYTHON = (
+    "name a Python there: `trtcal device add ... --python PATH`, or `python` in trtcal.toml"
+)
 CHECK = "`trtcal device check` shows what the device has"
 
 
@@ -141,7 +146,7 @@ class Connection:
         is no answer, `ResourceError` if the connection ends again and again.
         """
         request, retries, ends = {**(fields or {}), "op": op}, iter(RETRIES_S), 0
-        until = time.monotonic() + BUSY_LIMIT_S
+        until, was_busy = time.monotonic() + BUSY_LIMIT_S, False
         while True:
             try:
                 answer, received = self._exchange(request, data, limit)
@@ -154,8 +159,12 @@ class Connection:
                 return answer, received
             fault = answer.get("error")
             is_busy = isinstance(fault, dict) and fault.get("kind") == "busy"
+            error = error_of(fault, self.name)
             if not is_busy or time.monotonic() > until:
-                raise error_of(fault, self.name)
+                raise error
+            if not was_busy:
+                say_waiting(error.message)
+            was_busy = True
             time.sleep(BUSY_S)
 
     def _exchange(
@@ -231,9 +240,9 @@ class Connection:
         """Start a job, or join the one of this key (by default `key_of` it); return its result.
 
         `log` gets the job's log as it grows: text of the device, which may hold control characters.
-        `waiting` gets who has the device while the job waits for it. An interrupted job goes on, and
-        the same one joins it; one with a `nonce`, which no other can join, is cancelled. So is one
-        that takes longer than `limit_s` seconds: `ResourceError`.
+        `waiting` gets who has the device while the job waits for it, which is printed too. An
+        interrupted job goes on, and the same one joins it; one with a `nonce`, which no other can
+        join, is cancelled. So is one that takes longer than `limit_s` seconds: `ResourceError`.
         """
         key = key or key_of(job)
         self.call("start", {"key": key, "job": dict(job)}, limit=0)
@@ -252,25 +261,34 @@ class Connection:
             raise ResourceError(what, "raise --time-limit") from error
 
     def _follow(self, key: str, log: Show | None, waiting: Show | None, until: float) -> Answer:
-        decoder, offset, ahead = codecs.getincrementaldecoder("utf-8")("replace"), 0, None
+        decoder, offset = codecs.getincrementaldecoder("utf-8")("replace"), 0
+        ahead = reported = ""
         pauses = chain(POLLS_S, repeat(POLL_S))
         while True:
             if time.monotonic() > until:
                 self.call("cancel", {"key": key}, limit=0)
-            answer, data = self.call("poll", {"key": key, "offset": offset}, limit=LOG_BYTES)
+            answer, data = self._poll(key, offset)
             offset += len(data)
-            if offset > LOG_LIMIT_BYTES:
-                raise BackendError(f"{self.name} sent a log of over {offset >> 20} MiB", CHECK)
             if data and log:
                 log(decoder.decode(data))
             if len(data) == LOG_BYTES:
                 continue
             if answer.get("state") not in ("queued", "running"):
                 return self._result(answer)
-            if waiting and ahead != answer.get("ahead", ahead):
-                ahead = answer["ahead"]
-                waiting(str(ahead))
+            before, ahead = ahead, str(answer.get("ahead") or "")
+            if ahead == before and ahead not in ("", reported):  # one alone may be the job itself
+                reported = ahead
+                say_waiting(f"{self.name}: the device is in use by {ahead}")
+                if waiting:
+                    waiting(ahead)
             time.sleep(next(pauses))
+
+    def _poll(self, key: str, offset: int) -> tuple[Answer, bytes]:
+        answer, data = self.call("poll", {"key": key, "offset": offset}, limit=LOG_BYTES)
+        if offset + len(data) > LOG_LIMIT_BYTES:
+            size = (offset + len(data)) >> 20
+            raise BackendError(f"{self.name} sent a log of over {size} MiB", CHECK)
+        return answer, data
 
     def _result(self, answer: Answer) -> Answer:
         if answer.get("state") == "failed":
@@ -287,6 +305,7 @@ class Channel:
     def __init__(self, device: DeviceConfig, name: str, was_reached: bool) -> None:
         self.name, self.number, self.was_reached, self.is_late = name, 0, was_reached, False
         self.complaints: deque[str] = deque(maxlen=20)
+        self.host = device.host
         mark = secrets.token_hex(8)
         self.process = subprocess.Popen(  # noqa: S603  # ssh, or the user's Python
             command_of(device, mark),
@@ -385,12 +404,19 @@ class Channel:
         status, reason = self.process.returncode, next(reversed(self.complaints), "")
         reason = "it does not answer" if self.is_late else reason or f"exit status {status}"
         is_known = self.was_reached or self.number > 0
-        if self.is_late or is_known or status <= 0 or PASSING.search(reason):
+        if self.is_late or is_known or status < 0 or PASSING.search(reason):
             return Cut(reason, self.number > 0)
-        hint = "log in once with ssh itself, and accept the host's key"
-        if status in (126, 127):
-            hint = "give the path of Python with --python"
-        return BackendError(f"{self.name} cannot be reached: {reason}", hint)
+        return BackendError(f"{self.name} cannot be reached: {reason}", self._hint(status, reason))
+
+    def _hint(self, status: int, reason: str) -> str:
+        if status in NO_PYTHON:
+            return OTHER_PYTHON
+        login = f"`{os.environ.get(PROGRAM, 'ssh')} {shlex.quote(self.host)}`"
+        if "host key" in reason.lower():
+            return f"log in once with {login}, and compare and accept the host's key"
+        if UNREACHED.search(reason):
+            return f"check host and port, and that sshd runs there: {login}"
+        return f"{login} must log in without a password, and start a shell"
 
     def close(self) -> None:
         """End the process."""
@@ -403,6 +429,13 @@ class Channel:
             self.process.kill()
             self.process.wait()
         self.drain.join(CLOSE_S)
+
+
+def say_waiting(why: str) -> None:
+    """Print that the command waits for the device."""
+    from trtcal.cli.output import remark  # only there is -q known
+
+    remark(f"{why}; this command waits")
 
 
 def key_of(job: Mapping[str, Any]) -> str:
@@ -421,9 +454,11 @@ def error_of(fault: object, name: str) -> TrtcalError:
 def _not_started(reason: str, name: str) -> TrtcalError:
     if reason.startswith("python "):
         what = f"{name} has {reason.title()}; the worker needs Python 3.8"
-        return BackendError(what, "give the path of a newer one with --python")
+        return BackendError(what, OTHER_PYTHON)
     what = f"{name} cannot start the worker: {reason.removeprefix('error ')}"
-    return ResourceError(what, "free space there, or name another folder with --folder")
+    return ResourceError(
+        what, "free space there, or name a folder: `trtcal device add ... --folder PATH`"
+    )
 
 
 def _text(line: bytes) -> str:

@@ -178,7 +178,8 @@ class DeviceTrials:
         is_float = not self.kept.plan or pays(speed) != INT8
         best = plain if is_float else self.kept
         ends = f"{speed.ratio:.3g} times ({speed.low:.3g} to {speed.high:.3g})"
-        reason = f"measured on {self.target}: {ends} as fast as without quantized layers"
+        plan = "the fastest quantized plan is " * (is_float and bool(self.kept.plan))
+        reason = f"measured on {self.target}: {plan}{ends} as fast as without quantized layers"
         reason += ", which is not worth it" * is_float
         front = findings.front if best in findings.front else (best, *findings.front)
         return replace(

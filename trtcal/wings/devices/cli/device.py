@@ -10,7 +10,7 @@ import click
 
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import ConfigOptions, add_commands, argument, option
-from trtcal.cli.output import Columns, print_table, say, warning
+from trtcal.cli.output import Columns, note, print_table, say, warning
 from trtcal.documents import Document, to_fields
 from trtcal.errors import TrtcalError
 from trtcal.reporting.text import size
@@ -64,6 +64,11 @@ class Add(
         except TrtcalError as error:
             warning(f"added, but it does not answer: {error.message}", error.hint or "")
         document = _document(self.name, device, facts)
+        if facts and facts.runtime is None:
+            warning(
+                "nothing there builds engines",
+                f"`trtcal device check {self.name}` says what it lacks",
+            )
         self.present(document, lambda: say(f"added @{self.name}, {facts or UNKNOWN}"))
 
 
@@ -86,6 +91,8 @@ class List(ConfigOptions, example="trtcal device list"):
         }
         documents = [{**_document(n, d, facts), "from": where} for n, d, where, facts in rows]
         self.present(documents, lambda: print_table(rows, columns))
+        if not rows:
+            note("note: no device is known: `trtcal device add NAME ssh://user@host:port` adds one")
 
 
 def _document(name: str, device: DeviceConfig, facts: Facts | None) -> Document:

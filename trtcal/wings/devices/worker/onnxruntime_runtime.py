@@ -6,10 +6,12 @@ import importlib
 import os
 import re
 import shutil
+import sys
 from time import perf_counter
 from typing import Any
 
 from .frames import Fault
+from .power import describe
 from .runtimes import Tensor
 
 TYPES = {"float": "float32", "double": "float64"}
@@ -33,8 +35,11 @@ def version() -> str | None:
 
 
 def lacks() -> list[dict[str, str]]:
-    """Return nothing: a device does without it."""
-    return []
+    """Return its package, where a device without a GPU does not have it."""
+    if version() or describe():
+        return []
+    command = f"{sys.executable or 'python3'} -m pip install onnxruntime"
+    return [{"what": "ONNX Runtime, which builds where there is no GPU", "command": command}]
 
 
 def build(job: Any, folder: str, log: Any) -> dict[str, Any]:
@@ -64,10 +69,10 @@ def _session(path: str, options: dict[str, Any], optimized: str | None = None) -
         raise _failed(f"ONNX Runtime {version()} cannot load the model", error) from error
 
 
-def _failed(what: str, error: Exception) -> Exception:
+def _failed(what: str, error: Exception, hint: str = "") -> Exception:
     """Return the error of ONNX Runtime, or that of a device without memory."""
     is_memory = re.search(r"bad_alloc|allocate memory|out of memory", str(error), re.IGNORECASE)
-    return MemoryError() if is_memory else Fault("backend", f"{what}: {str(error).strip()}")
+    return MemoryError() if is_memory else Fault("backend", f"{what}: {str(error).strip()}", hint)
 
 
 def open(path: str, options: dict[str, Any]) -> Engine:  # noqa: A001  # the interface's name
@@ -97,7 +102,8 @@ class Engine:
         try:
             return self.session.run(names, feeds)
         except Exception as error:
-            raise _failed("ONNX Runtime failed while running the model", error) from error
+            hint = "check that the data fit the model"
+            raise _failed("ONNX Runtime failed while running the model", error, hint) from error
 
     def prepare(self, feeds: dict[str, Tensor]) -> None:
         """Keep a batch for `launch`."""
