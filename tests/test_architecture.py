@@ -35,7 +35,7 @@ HOUSE = [
 RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
 CEILINGS = {
     "core path": 51_200,
-    "core": 62_000,
+    "core": 62_100,
     "calibrators": 2_040,
     "__init__": 190,
     "errors": 130,
@@ -61,13 +61,15 @@ CEILINGS = {
     "runs": 3_090,
     "pipeline": 2_100,
     "cli": 6_260,
-    "wings": 14_600,
+    "wings": 14_300,
 }
 """Lines of Python, at most 2 % above what stands. Who raises one says why, and lowers another.
 
 Part 19 took 2,900 lines and gave back 1,700: float16 as float16 (`backends`, `evaluate`), layers
 and times that are expected of TensorRT (`evidence`), data that do not work (`check`, `evaluate`), the
 record of a run's files (`documents`). What its review found took 100 lines of the core path more.
+Part 20 took 950 in the core for what a device measures (`evaluate`, `reporting`, `cli`, `pipeline`, `config`),
+and 5,650 in the wings: the worker of a device, the way there, and files of other tools.
 """
 CORE_PATH = ("calibrate", "quantize", "build", "log", "compare", "report")
 
