@@ -270,6 +270,12 @@ def test_an_archive_of_a_run_without_its_models_is_refused(run, tmp_path, capsys
     assert "model of digits is not there" in err
 
 
+@each("words", [("--target", "cpu"), ("--triton",), ("--class-names", "names.txt")])
+def test_what_is_of_a_bundle_is_not_for_an_archive(words, run, capsys):
+    err = refused(capsys, "bundle", run, "--measure", "--data", run / "test.npz", *words)
+    assert f"{words[0]} is not for it" in err
+
+
 def test_a_result_of_another_run_is_refused(run, result, tmp_path):
     document = json.loads((run / "comparison.json").read_text())
     document["rows"][1]["model"] = "sha256:" + 64 * "0"

@@ -109,6 +109,10 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         from trtcal.reporting.collect import collect
         from trtcal.reporting.document import compared
 
+        others = ("targets", "key", "class_names", "triton", "deepstream", "docker")
+        if ignored := [name for name in others if getattr(self, name)]:
+            option = f"--{ignored[0].replace('targets', 'target').replace('_', '-')}"
+            raise InputError(f"--measure writes no bundle: {option} is not for it", "leave it out")
         comparison, models = compared(collect(self.run))
         names = [row.name for row in comparison.rows[1:]]
         if self.variant is not None and self.variant not in names:
