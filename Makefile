@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Processes of tests: many of them wait for others, so there may be more than cores.
+JOBS ?= 2
 READY := $(VENV)/.ready
 # Images of Python set it: each command would then compile all its modules again, for 3 seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,11 +18,11 @@ demo: $(READY)
 # Browser tests need a Chromium (Debian: chromium), tests of devices an sshd (openssh-server); without it they
 # are skipped, and listed as such.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -rs -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -rs -m "not slow"
 
 # What `make test` leaves out: all kinds of networks, graphs, pages, browsers, servers, clusters.
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 2 -rs -m slow
+	$(BIN)/python -m pytest -n $(JOBS) -rs -m slow
 
 # Full counts: every small graph on three targets and with three mixed plans, a model of over 2 GiB, ten
 # times as many examples, and mutated inputs of every format, MINUTES of each. Takes hours.
