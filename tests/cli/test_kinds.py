@@ -28,7 +28,10 @@ CUT = {"unknown operator": "model-body.onnx"}
 
 
 WHOLE = os.environ.get("WHOLE_ZOO")  # as `make soak` sets it
-LIKE_OTHERS = {"batch of one", "GRU", "two inputs", "dynamic size", "multi-label", "Loop", "mask"}
+LIKE_OTHERS = {
+    *("batch of one", "GRU", "two inputs", "dynamic size", "multi-label", "Loop", "mask"),
+    *("weights as inputs", "segmentation", "embedding", "audio", "bytes"),
+}
 """Kinds that take most of the way of another one: `make soak` has them."""
 CASES = [(name, None) for name in KINDS if WHOLE or name not in LIKE_OTHERS]
 FIXED = [(name, batch) for name in KINDS for batch in (1, 4)]
