@@ -54,7 +54,6 @@ def document_of(folder, found, *builds):
 
 def test_the_headline_chart_and_table_are_of_the_device_and_the_estimate_stands_beside(tmp_path):
     document = document_of(tmp_path, measured())
-    del document["measured"]["run"]
     document["measured"]["run"] = None
     assert schema_errors(document) == []
     page = render(document)
@@ -128,13 +127,6 @@ def test_a_variant_that_the_device_measured_slower_than_fp32_is_a_warning(device
 def with_speedup(found, speedup, interval):
     own = replace(found.latency, speedup=speedup, speedup_interval=interval)
     return replace(found, latency=own, times=(of_latency(own), *found.times[1:]))
-
-
-def test_the_commands_of_a_run_build_and_compare_on_the_device(tmp_path):
-    engines = [build("int8", {}, target="@here", backend="onnxruntime")]
-    made = list(commands(document_of(tmp_path, measured(device=HERE), *engines)))
-    assert "trtcal build int8.onnx --target @here -o builds/@here" in made
-    assert any(line.startswith("trtcal compare") and line.endswith("--on here") for line in made)
 
 
 def test_what_was_measured_leaves_what_was_not(tmp_path):

@@ -67,8 +67,7 @@ class Ab(
         sources = [(path, f"{letter} {path.stem}") for letter, path in pair]
         baseline, candidate = open_on(self.on, sources, model, dataset, self.trust)
         slices, against = self.slices, self.reference
-        is_build = against is None or not is_model(against)  # of a model that is not there
-        reference_model = model if against is None or is_build else load_model(against)
+        reference_model = load_model(against) if against and is_model(against) else model
         with progress("testing", len(dataset), "samples") as advance:
             settings = ABOptions(
                 self.test_batch,

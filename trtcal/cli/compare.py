@@ -228,7 +228,7 @@ class Compare(
             samples = min(self.layer_samples or len(dataset), len(dataset))
             with progress("layer by layer", samples * len(others), "samples") as advance:
                 result = with_layers(result, model, others, dataset, advance, samples)
-        result = self._with_measured(result, model)
+        result = self._with_measured(result, model, paths[1:])
         document = result.write(self.output)
 
         def show_all() -> None:
@@ -253,16 +253,17 @@ class Compare(
         if crashes:
             raise crashes[0][1]
 
-    def _with_measured(self, result: Comparison, reference: Model) -> Comparison:
+    def _with_measured(
+        self, result: Comparison, reference: Model, variants: Sequence[Path]
+    ) -> Comparison:
         """Return the comparison with times of other tools' files, and print what is to be known."""
         from trtcal.model import load_model
         from trtcal.reporting.measured import read_measured, with_measured
 
         if not self.measured:
             return result
-        files = (path for path in self.variants if path.is_file())
-        models = {model.fingerprint: model for model in (reference, *map(load_model, files))}
-        measured = read_measured(self.measured, result, models)
+        models = [reference, *map(load_model, filter(Path.is_file, variants))]
+        measured = read_measured(self.measured, result, {each.fingerprint: each for each in models})
         for each in measured:
             note(*each.facts["notes"], head=f"note: {each.variant} on {each.facts['on']}: ")
         return with_measured(result, measured)

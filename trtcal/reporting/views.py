@@ -15,7 +15,7 @@ from trtcal.evaluate.layerwise import Layerwise
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.formats import spelled
 from trtcal.limits import BROKEN
-from trtcal.metrics import COST, METRICS, PERCENT, TIMES, labelled, metric_of
+from trtcal.metrics import COSTS, METRICS, PERCENT, TIMES, labelled, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
@@ -32,9 +32,8 @@ GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
 PLACE_SHOWN = 20  # characters of a target at an axis
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
-RAW_TIMES = {COST, *(metric.name for metric in METRICS.values() if metric.of == TIMES)} - {
-    "speedup"
-}  # the machine may have been slower
+RAW_TIMES = {name for name, metric in METRICS.items() if metric.of in (TIMES, COSTS)} - {"speedup"}
+"""What a slower machine changes."""
 FIRST = ("top1", "agreement", "speedup")
 RESTS = {Plan(rest=rest).to_document()["digest"]: rest or "" for rest in (None, "fp16", "fp32")}
 """By the digest of a plan of all in INT8, which needs no file: the precision of its rest."""
