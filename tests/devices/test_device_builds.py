@@ -61,11 +61,11 @@ def scene(here, tmp_path_factory):
     write_quantized(folder / "int8.onnx", quantize(model, calibration))
     loaded = load_model(folder / "int8.onnx")
     targets = "cpu", "@here"
-    builds = (made(loaded, target, folder / target) for target in targets)
+    builds = (build_for(loaded, target, folder / target) for target in targets)
     return loaded, next(data.batches(8)), *builds
 
 
-def made(model, target, folder, **options):
+def build_for(model, target, folder, **options):
     backend, target = find_backend(None, target)
     return build(model, backend, BuildOptions(target, **options), folder)
 
@@ -103,7 +103,7 @@ def test_float16_is_rounded_there_as_here(scene, tmp_path):
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
     write_quantized(tmp_path / "fp16.onnx", quantize(model, calibration, Plan("fp16")))
     narrow = load_model(tmp_path / "fp16.onnx")
-    folders = [made(narrow, target, tmp_path / target).folder for target in ("cpu", "@here")]
+    folders = [build_for(narrow, target, tmp_path / target).folder for target in ("cpu", "@here")]
     local, remote = (check_engine(folder).open() for folder in folders)
     assert (local.rounds, remote.rounds) == (True, True)
     optimizers = len(remote.engine["options"]["disabled_optimizers"])
@@ -137,7 +137,7 @@ def test_the_log_comes_while_the_builder_runs(scene, tmp_path):
     model, *_ = scene
     pieces = []
     with watching(pieces.append):
-        result = made(model, "@here", tmp_path / "build")
+        result = build_for(model, "@here", tmp_path / "build")
     assert b"".join(pieces) == result.log.read_bytes()
     records = (result.folder / "build.jsonl").read_text().splitlines()
     assert all({"seconds", "severity", "message"} == json.loads(line).keys() for line in records)
@@ -153,7 +153,7 @@ def test_what_the_device_refuses_leaves_its_log_and_no_engine(here, tmp_path):
     opsets = [make_opsetid("", 17), make_opsetid("custom", 1)]
     model = load_model(make_model(graph, opset_imports=opsets, ir_version=8))
     with fails(BackendError, "Unknown"):
-        made(model, "@here", tmp_path / "build")
+        build_for(model, "@here", tmp_path / "build")
     assert not (tmp_path / "build" / "engine.onnx").exists()
 
 
@@ -162,8 +162,8 @@ def test_a_build_ends_at_its_time_limit_while_others_have_the_device(here, tmp_p
     with open(os.environ["TRTCAL_DEVICE_LOCK"], "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with fails(ResourceError, "0.01 s", hint="--time-limit"):
-            made(model, "@here", tmp_path / "build", time_limit_s=0.01)
-    assert made(model, "@here", tmp_path / "build").engine.exists()
+            build_for(model, "@here", tmp_path / "build", time_limit_s=0.01)
+    assert build_for(model, "@here", tmp_path / "build").engine.exists()
 
 
 @each(
@@ -194,7 +194,7 @@ def test_a_device_that_does_not_answer_is_one_error(scene, tmp_path, monkeypatch
         with fails(BackendError, "@here"):
             check_engine(remote.folder)
         with fails(BackendError, "@here"):
-            made(model, "@here", tmp_path / "build")
+            build_for(model, "@here", tmp_path / "build")
     finally:
         assert hardware_of("@here") == "@here"  # another machine under its name said nothing yet
 
@@ -220,7 +220,7 @@ def test_a_device_has_its_own_backend(scene, tmp_path):
         with fails(InputError, f"target {target!r} is not a device"):
             find_backend(None, target)
     with fails(InputError, "no option --workspace"):
-        made(model, "@here", tmp_path / "build", workspace_bytes=1 << 20)
+        build_for(model, "@here", tmp_path / "build", workspace_bytes=1 << 20)
 
 
 def test_build_takes_a_device_of_trtcal_toml(scene, here, tmp_path, monkeypatch, capsys):
@@ -349,7 +349,7 @@ def doubled(path):
 def test_a_device_with_a_gpu_builds_runs_and_times_by_trtexec(gpu, tmp_path):
     """Not TensorRT: a program that takes trtexec's options and writes its files."""
     model = doubled(tmp_path / "double.onnx")
-    result = made(model, "@gpu", tmp_path / "build", layer_times=True)
+    result = build_for(model, "@gpu", tmp_path / "build", layer_times=True)
     assert (result.backend, result.backend_version) == ("tensorrt", "10.3.0")
     assert re.fullmatch(r"Imaginary GTX 1 \(sm\d\d\)", result.gpu)
     assert not result.is_for_cpu
@@ -376,7 +376,7 @@ def test_the_request_is_for_the_version_of_the_device(gpu, tmp_path):
     write_quantized(tmp_path / "fp16.onnx", quantize(model, calibration, Plan("fp16")))
     narrow = load_model(tmp_path / "fp16.onnx")
     for name in ("gpu", "old"):
-        made(narrow, f"@{name}", tmp_path / name)
+        build_for(narrow, f"@{name}", tmp_path / name)
     words = {name: json.loads(calls.read_text().splitlines()[0]) for name, calls in gpu.items()}
     assert "--stronglyTyped" in words["gpu"]
     assert ("--fp16" in words["old"], "--fp16" in words["gpu"]) == (True, False)
@@ -388,7 +388,7 @@ def test_the_request_is_for_the_version_of_the_device(gpu, tmp_path):
 
 @SLOW
 def test_an_engine_of_an_older_tensorrt_is_refused(gpu, tmp_path):
-    result = made(doubled(tmp_path / "double.onnx"), "@gpu", tmp_path / "build")
+    result = build_for(doubled(tmp_path / "double.onnx"), "@gpu", tmp_path / "build")
     devices = configured_devices()
     Config(devices={**devices, "gpu": devices["old"]}).in_use()
     with fails(InputError, "tensorrt 10.3.0 of @gpu", "which has 8.6.1 now") as caught:
@@ -401,7 +401,7 @@ def test_a_device_without_what_builds_says_so(gpu, tmp_path):
     home = tmp_path / "10.3.0"
     (home / "trtexec").unlink()
     with fails(BackendError, "@gpu", "nothing that builds", hint="trtcal device check gpu"):
-        made(doubled(tmp_path / "double.onnx"), "@gpu", tmp_path / "build")
+        build_for(doubled(tmp_path / "double.onnx"), "@gpu", tmp_path / "build")
 
 
 def test_the_builder_is_fed_whole_batches_in_its_types(scene, tmp_path):

@@ -218,27 +218,27 @@ def old(place, capsys):
     added(capsys, place)
     path = conv_net(place / "here" / "net.onnx")
     backend, target = find_backend(None, "@board")
-    made = build(load_model(path), backend, BuildOptions(target), place / "built")
+    result = build(load_model(path), backend, BuildOptions(target), place / "built")
     folders = [
         place / "here" / name for name in ("alone", "run/builds/net-@board", "b/engines/@board")
     ]
     for folder in folders:
         folder.mkdir(parents=True)
-        shutil.copy(made.engine, folder)
-        write_document(folder / MANIFEST, replace(made, backend_version="1.0.0").to_document())
+        shutil.copy(result.engine, folder)
+        write_document(folder / MANIFEST, replace(result, backend_version="1.0.0").to_document())
     write_json(place / "here" / "run" / "run.json", {"command": "trtcal run net.toml"})
     (place / "here" / "b" / BUNDLE).write_text("{}")
-    shutil.copytree(made.folder, place / "here" / "fresh")
-    return made
+    shutil.copytree(result.folder, place / "here" / "fresh")
+    return result
 
 
 def test_check_names_what_an_update_made_stale_and_the_command(old, capsys):
     stale = answer(capsys, "device", "check", "board")["stale"]
-    found = {(item["kind"], item["path"]): item for item in stale}
-    assert found.keys() == {("engine", "alone"), ("run", "run"), ("bundle", "b")}
+    by_path = {(item["kind"], item["path"]): item for item in stale}
+    assert by_path.keys() == {("engine", "alone"), ("run", "run"), ("bundle", "b")}
     assert {item["why"] for item in stale} == {f"onnxruntime 1.0.0 -> {VERSION}"}
-    assert found["run", "run"]["command"] == "trtcal run net.toml"
-    assert found["engine", "alone"]["command"] == "trtcal build net.onnx --target @board -o alone"
+    assert by_path["run", "run"]["command"] == "trtcal run net.toml"
+    assert by_path["engine", "alone"]["command"] == "trtcal build net.onnx --target @board -o alone"
     shows(succeed(capsys, "device", "check", "board"), "alone", "trtcal run net.toml")
 
 

@@ -114,10 +114,10 @@ def test_a_measurement_is_in_chart_layers_and_names_the_first_differing_tensor(
     files = [f"image={place / 'image.bin'}", *sorted(place.glob("*.json")), *place.glob("*.log")]
     document = report(run, *files, place / "int8-debug")
 
-    own, estimates = imported(document), document["measured"]["verdict"]["estimates"]
-    assert (own["on"], own["hardware"]) == ("sm86", f"{GPU}, TensorRT {version}")
-    low, high = own["interval_ms"]
-    assert low <= own["ms"] <= high < low + 0.002
+    entry, estimates = imported(document), document["measured"]["verdict"]["estimates"]
+    assert (entry["on"], entry["hardware"]) == ("sm86", f"{GPU}, TensorRT {version}")
+    low, high = entry["interval_ms"]
+    assert low <= entry["ms"] <= high < low + 0.002
     assert estimates[0]["is_measured"]
     least, most = imported(document, "digits")["interval_ms"]
     assert (estimates[0]["low"], estimates[0]["high"]) == (least / high, most / low)
@@ -130,7 +130,7 @@ def test_a_measurement_is_in_chart_layers_and_names_the_first_differing_tensor(
     assert sorted(times.values()) == [0.05, 0.1, 0.2]
     got = {outcome["node"]: outcome["got"] for outcome in build["outcomes"]}
     assert (got["stem/conv"], got["head/gemm"]) == ("int8", "fp32")
-    difference = own["difference"]
+    difference = entry["difference"]
     assert difference["tensor"] == ("logits" if version == "8.6.1" else "widen/bn_out")
     assert difference["difference"] > difference["allowed"] > 0
     if version != "8.6.1":
@@ -138,7 +138,7 @@ def test_a_measurement_is_in_chart_layers_and_names_the_first_differing_tensor(
     assert any(
         difference["tensor"] in reason for reason in document["measured"]["verdict"]["reasons"]
     )
-    assert ("transfers" in " ".join(own["warnings"])) == version.startswith("11")
+    assert ("transfers" in " ".join(entry["warnings"])) == version.startswith("11")
 
 
 def test_an_engine_that_only_rounds_elsewhere_does_not_differ(run, place, feeds):
@@ -146,9 +146,9 @@ def test_an_engine_that_only_rounds_elsewhere_does_not_differ(run, place, feeds)
     tensors = tensors_of(model_of(run), feeds.tobytes(), names)
     rounded = {name: array.astype(np.float16).astype(np.float32) for name, array in tensors.items()}
     (place / "int8.output.json").write_text(output_json(rounded))
-    own = imported(report(run, place / "int8.output.json", f"image={place / 'image.bin'}"))
-    assert (own["difference"]["tensor"], own["difference"]["compared"]) == (None, 3)
-    assert not any("differs" in warning for warning in own["warnings"])
+    entry = imported(report(run, place / "int8.output.json", f"image={place / 'image.bin'}"))
+    assert (entry["difference"]["tensor"], entry["difference"]["compared"]) == (None, 3)
+    assert not any("differs" in warning for warning in entry["warnings"])
 
 
 def test_scales_in_constant_nodes_count_as_those_in_initializers(run, feeds):
@@ -171,8 +171,8 @@ def test_a_value_that_is_no_number_differs(run, place, feeds):
     tensors = tensors_of(model_of(run), feeds.tobytes())
     tensors["logits"][1, 2] = np.nan
     (place / "int8.output.json").write_text(output_json(tensors))
-    own = imported(report(run, place / "int8.output.json", f"image={place / 'image.bin'}"))
-    assert (own["difference"]["tensor"], own["difference"]["difference"]) == ("logits", None)
+    entry = imported(report(run, place / "int8.output.json", f"image={place / 'image.bin'}"))
+    assert (entry["difference"]["tensor"], entry["difference"]["difference"]) == ("logits", None)
 
 
 def test_raw_debug_tensors_and_polygraphys_files_are_compared(run, place, feeds, monkeypatch):
@@ -186,10 +186,10 @@ def test_raw_debug_tensors_and_polygraphys_files_are_compared(run, place, feeds,
     runs = [["onnxrt-runner-N0", [{"outputs": {}}]], ["trt-runner-N0", [iteration]]]
     saved.write_text(json.dumps({"lst": runs, "polygraphy_class": "RunResults"}))
     raw = f"int8={place / 'widen_bn_out.raw'}"
-    own = imported(report(run, raw, f"int8={saved}", inputs))
-    assert (own["difference"]["tensor"], own["difference"]["compared"]) == ("widen/bn_out", 2)
-    own = imported(report(run, f"int8={saved}", inputs))
-    assert own["difference"]["tensor"] == "logits"
+    entry = imported(report(run, raw, f"int8={saved}", inputs))
+    assert (entry["difference"]["tensor"], entry["difference"]["compared"]) == ("widen/bn_out", 2)
+    entry = imported(report(run, f"int8={saved}", inputs))
+    assert entry["difference"]["tensor"] == "logits"
 
 
 def encoded(array):
@@ -201,25 +201,25 @@ def encoded(array):
 def test_without_the_inputs_nothing_is_compared_and_that_is_a_warning(run, place, feeds):
     outputs = tensors_of(model_of(run), feeds.tobytes())
     (place / "int8.output.json").write_text(output_json(outputs))
-    own = imported(report(run, place / "int8.output.json"))
-    assert own["difference"] is None
-    assert any("not compared" in warning for warning in own["warnings"])
+    entry = imported(report(run, place / "int8.output.json"))
+    assert entry["difference"] is None
+    assert any("not compared" in warning for warning in entry["warnings"])
 
 
 def test_a_log_alone_gives_the_median_and_says_that_it_has_no_interval(run, place):
     write_times(place)
     document = report(run, *place.glob("*.log"))
-    own = imported(document)
-    assert (own["ms"], own["interval_ms"]) == (FAST, [FAST, FAST])
-    assert any("exportTimes" in warning for warning in own["warnings"])
-    assert any("coefficient of variance" in warning for warning in own["warnings"])
+    entry = imported(document)
+    assert (entry["ms"], entry["interval_ms"]) == (FAST, [FAST, FAST])
+    assert any("exportTimes" in warning for warning in entry["warnings"])
+    assert any("coefficient of variance" in warning for warning in entry["warnings"])
 
 
 def test_a_variant_measured_without_fp32_has_a_time_and_no_speedup(run, place):
     write_times(place, names=("int8",))
     document = report(run, place / "int8.times.json")
-    own = imported(document)
-    assert (own["on"], own["hardware"]) == ("a device", "a GPU that no file names, TensorRT")
+    entry = imported(document)
+    assert (entry["on"], entry["hardware"]) == ("a device", "a GPU that no file names, TensorRT")
     assert not document["measured"]["verdict"]["estimates"]
     row = document["measured"]["variants"]["int8"]["times"][-1]
     assert (row["is_measured"], row["latency"]) == (True, None)
@@ -267,10 +267,10 @@ def test_a_profile_of_another_engine_is_refused(run, place):
 
 def test_kernels_of_nsight_are_the_times_of_the_layers(run, place):
     document = report(run, write_nsight(place / "int8.sqlite"))
-    own, build = imported(document), document["builds"][-1]
-    assert own["hardware"].startswith(GPU)
+    entry, build = imported(document), document["builds"][-1]
+    assert entry["hardware"].startswith(GPU)
     times = document["measured"]["builds"][build["digest"]]["times_ms"]
-    assert times == pytest.approx({name: sum(own) / 1e6 for name, own in LAYERS.items()})
+    assert times == pytest.approx({name: sum(times_ns) / 1e6 for name, times_ns in LAYERS.items()})
 
 
 def test_kernels_of_a_cuda_graph_are_of_no_layer(run, place):
@@ -380,8 +380,8 @@ def test_report_shows_a_device_that_was_named_and_needs_the_folder_of_a_run(run,
     write_times(place)
     files = [f"--measured={name}@orin={place / f'{name}.log'}" for name in NAMES]
     succeed(capsys, "report", run, *files, "-o", place / "report.html")
-    own = imported(json.loads((place / "report.json").read_text()))
-    assert (own["on"], own["ms"]) == ("@orin", FAST)
+    entry = imported(json.loads((place / "report.json").read_text()))
+    assert (entry["on"], entry["ms"]) == ("@orin", FAST)
     assert "p50 on @orin (ms)" in (place / "report.html").read_text()
     assert "folder" in refused(capsys, "report", place / "report.json", *files)
 

@@ -148,11 +148,11 @@ def test_it_measures_and_the_report_names_the_faulty_tensor(run, archive, tmp_pa
         assert times["latencyMs"] > times["computeMs"]  # with transfers, which 11 leaves out
     timed = [line for line in done.stdout.splitlines() if "--exportTimes" in line]
     assert all(("--noCudaGraph" in line) == version.startswith("11") for line in timed)
-    reference, own = report(run, tmp_path / "result.tar")["measured"]["imports"]
-    assert (reference["variant"], own["variant"]) == ("digits", "int8")
-    assert own["hardware"] == f"NVIDIA RTX A4000, TensorRT {version}"
+    reference, int8 = report(run, tmp_path / "result.tar")["measured"]["imports"]
+    assert (reference["variant"], int8["variant"]) == ("digits", "int8")
+    assert int8["hardware"] == f"NVIDIA RTX A4000, TensorRT {version}"
     assert reference["difference"]["tensor"] is None
-    difference = own["difference"]
+    difference = int8["difference"]
     if version.startswith("11"):
         assert difference["node"] == FAULTY
         assert difference["compared"] > 20
@@ -177,24 +177,24 @@ def test_where_there_is_only_python_the_worker_measures_in_turns(run, archive, t
     done = measure(folder, "/nowhere/trtexec", tmp_path / "result.tar", PATH=path)
     assert done.returncode == 0, done.stderr
     document = report(run, tmp_path / "result.tar")
-    own = document["measured"]["imports"][1]
-    assert own["hardware"].startswith("CPU ")
-    assert own["ms"] > 0
-    assert (own["difference"]["tensor"], own["difference"]["compared"]) == (None, 1)
-    assert not any("in turns" in warning for warning in own["warnings"])
+    int8 = document["measured"]["imports"][1]
+    assert int8["hardware"].startswith("CPU ")
+    assert int8["ms"] > 0
+    assert (int8["difference"]["tensor"], int8["difference"]["compared"]) == (None, 1)
+    assert not any("in turns" in warning for warning in int8["warnings"])
     latency = document["measured"]["variants"]["int8"]["times"][-1]["latency"]
     assert (latency["runs"], latency["batch"], latency["is_gpu"]) == (200, 32, False)
 
 
 def test_each_engine_is_timed_twice_in_turns_with_its_layers(run, result):
     document = report(run, result)
-    reference, own = document["measured"]["imports"]
-    assert [file["kind"] for file in own["files"]].count("times") == 2
-    assert own["difference"]["tensor"] is None
-    assert "none differs from the simulated Q/DQ" in own["notes"][0]
+    reference, int8 = document["measured"]["imports"]
+    assert [file["kind"] for file in int8["files"]].count("times") == 2
+    assert int8["difference"]["tensor"] is None
+    assert "none differs from the simulated Q/DQ" in int8["notes"][0]
     assert "none differs from the float model" in reference["notes"][0]
-    low, high = own["interval_ms"]
-    assert low <= own["ms"] <= high < reference["ms"]
+    low, high = int8["interval_ms"]
+    assert low <= int8["ms"] <= high < reference["ms"]
     row = document["measured"]["variants"]["int8"]["times"][0]
     assert (row["batch"], row["latency"]["runs"], row["is_measured"]) == (32, 200, True)
     assert [len(build["layers"]) for build in document["builds"]] == [2, 2]
@@ -222,28 +222,28 @@ def forged(manifest, **fields):
 
 DIGESTS, MANIFEST, INPUT = "./digests.txt", "./measure.json", "./inputs/0.bin"
 HOSTILE = {
-    "a path out": lambda own: {"../../evil.sh": b"echo"},
-    "an absolute path": lambda own: {"/root/evil": b"x"},
-    "a link": lambda own: {"./0/times-1.json": link("./0/times-1.json", "/etc/passwd")},
-    "an unknown member": lambda own: {"0/engine.plan": b"x"},
-    "a variant too many": lambda own: {"./7/times-1.json": own["./1/times-1.json"]},
-    "a member twice": lambda own: {"0/times-1.json": own["./0/times-1.json"]},
-    "another manifest": lambda own: {MANIFEST: own[MANIFEST].replace(b'"int8"', b'"int9"')},
-    "an unknown type": lambda own: {MANIFEST: forged(own[MANIFEST], type="(1,")},
-    "objects": lambda own: {MANIFEST: forged(own[MANIFEST], type="O")},
-    "another shape": lambda own: {MANIFEST: forged(own[MANIFEST], shape=[1 << 40])},
-    "no manifest": lambda own: {MANIFEST: b"{}"},
-    "another model": lambda own: {DIGESTS: changed(own[DIGESTS])},
-    "no digests": lambda own: {DIGESTS: b""},
-    "other inputs": lambda own: {INPUT: changed(own[INPUT])},
-    "no times in a file": lambda own: {"./0/times-1.json": b'[ { "latencyMs" : 1 } ]'},
+    "a path out": lambda files: {"../../evil.sh": b"echo"},
+    "an absolute path": lambda files: {"/root/evil": b"x"},
+    "a link": lambda files: {"./0/times-1.json": link("./0/times-1.json", "/etc/passwd")},
+    "an unknown member": lambda files: {"0/engine.plan": b"x"},
+    "a variant too many": lambda files: {"./7/times-1.json": files["./1/times-1.json"]},
+    "a member twice": lambda files: {"0/times-1.json": files["./0/times-1.json"]},
+    "another manifest": lambda files: {MANIFEST: files[MANIFEST].replace(b'"int8"', b'"int9"')},
+    "an unknown type": lambda files: {MANIFEST: forged(files[MANIFEST], type="(1,")},
+    "objects": lambda files: {MANIFEST: forged(files[MANIFEST], type="O")},
+    "another shape": lambda files: {MANIFEST: forged(files[MANIFEST], shape=[1 << 40])},
+    "no manifest": lambda files: {MANIFEST: b"{}"},
+    "another model": lambda files: {DIGESTS: changed(files[DIGESTS])},
+    "no digests": lambda files: {DIGESTS: b""},
+    "other inputs": lambda files: {INPUT: changed(files[INPUT])},
+    "no times in a file": lambda files: {"./0/times-1.json": b'[ { "latencyMs" : 1 } ]'},
 }
 
 
 @each("name", HOSTILE)
 def test_a_result_that_was_changed_is_one_error(name, run, result, tmp_path):
-    own = members(result)
-    path = repack({**own, **HOSTILE[name](own)}, tmp_path / f"{name.replace(' ', '-')}.tar")
+    files = members(result)
+    path = repack({**files, **HOSTILE[name](files)}, tmp_path / f"{name.replace(' ', '-')}.tar")
     with pytest.raises(InputError) as caught:
         report(run, path)
     assert path.name in caught.value.message or "times-1" in caught.value.message

@@ -255,15 +255,15 @@ def test_a_search_keeps_what_is_surely_faster_on_the_device_and_resumes(searched
     state = here / "search" / "device.jsonl"
     whole, floats = frozenset({"first", "second", "add", "gemm"}), 1
     edit(0, {1: 1.024})  # surely 1.019 times as fast
-    found, device = search()
+    findings, device = search()
     assert (device.kept.plan, device.is_complete) == (whole, False)
     trials = state.read_text().count("\n")
     edit(trials - 1, {floats: 0.99})
-    found, device = search()
-    assert found.recommended.plan == frozenset()  # as INT8 is not surely 1.02 times as fast
+    findings, device = search()
+    assert findings.recommended.plan == frozenset()  # as INT8 is not surely 1.02 times as fast
     edit(trials - 1, {floats: 0.5})
-    found, device = search()
-    assert (found.recommended.plan, found.answer) == (whole, "int8")
+    findings, device = search()
+    assert (findings.recommended.plan, findings.answer) == (whole, "int8")
     assert state.read_text().count("\n") == trials
     edit(0, {1: 1.027})
     _, device = search()

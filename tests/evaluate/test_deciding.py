@@ -179,7 +179,7 @@ def test_a_build_can_be_the_reference(place, tmp_path, capsys, monkeypatch):
     models = [place / f"{name}.onnx" for name in ("bad", "near")]
     options = ("--reference", "build", "--limit", "agreement >= 99")
     test = answer(capsys, "ab", *models, "--data", place / "data.npz", *options)
-    answers = {one["name"]: one for one in test["measured"]["verdict"]["answers"]}
+    answers = {row["name"]: row for row in test["measured"]["verdict"]["answers"]}
     assert answers["agreement"]["baseline"] < 90 < answers["agreement"]["candidate"]
 
 

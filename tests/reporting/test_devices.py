@@ -36,18 +36,18 @@ FILES = {"folder": "out", "model": "net.onnx", "config": "trtcal.toml"}
 
 def measured(*limits, device=GPU, energies=(9.0, 4.0), **changes):
     """Return a comparison of INT8 with FP32, both timed on a device, of which sm89 is estimated."""
-    found = comparison(row("int8", accuracy(2, 2)), limits=("top1 >= -1.0", *limits))
+    result = comparison(row("int8", accuracy(2, 2)), limits=("top1 >= -1.0", *limits))
     times = (latency(2.0, 1.0, 0.0), latency(1.0, 2.0))
     rows = []
-    for each_row, time, energy, ms in zip(found.rows, times, energies, (4.0, 1.0), strict=True):
-        own = replace(time, energy_mj=energy, **(device | changes))
-        known = (of_latency(own), estimated(ms))
-        rows.append(replace(each_row, latency=own, times=known))
-    return replace(found, rows=tuple(rows), machine={"timed_on": device["on"]})
+    for each_row, time, energy, ms in zip(result.rows, times, energies, (4.0, 1.0), strict=True):
+        there = replace(time, energy_mj=energy, **(device | changes))
+        known = (of_latency(there), estimated(ms))
+        rows.append(replace(each_row, latency=there, times=known))
+    return replace(result, rows=tuple(rows), machine={"timed_on": device["on"]})
 
 
-def document_of(folder, found, *builds):
-    document = assemble(write_run(folder, found, *builds))
+def document_of(folder, result, *builds):
+    document = assemble(write_run(folder, result, *builds))
     document["measured"]["run"] = {"measured": {"files": FILES}}
     return document
 
@@ -67,6 +67,7 @@ def test_the_headline_chart_and_table_are_of_the_device_and_the_estimate_stands_
         "Speed on sm89",
         "about 4.00 \u00d7 FP32",
         "estimated for TensorRT on L4",
+        "timed on @orin",
     ):
         assert words in page
     assert page.index("Speed on @orin") < page.index("Speed on sm89")
@@ -124,9 +125,9 @@ def test_a_variant_that_the_device_measured_slower_than_fp32_is_a_warning(device
         assert not any("slower than FP32" in reason for reason in judge(other).reasons)
 
 
-def with_speedup(found, speedup, interval):
-    own = replace(found.latency, speedup=speedup, speedup_interval=interval)
-    return replace(found, latency=own, times=(of_latency(own), *found.times[1:]))
+def with_speedup(result, speedup, interval):
+    there = replace(result.latency, speedup=speedup, speedup_interval=interval)
+    return replace(result, latency=there, times=(of_latency(there), *result.times[1:]))
 
 
 def test_what_was_measured_leaves_what_was_not(tmp_path):
@@ -165,29 +166,30 @@ def test_the_commands_of_a_run_build_and_compare_on_its_device(tmp_path):
 
 @each("limit", ["energy@orin <= 9", "energy@sm89 <= 9"])
 def test_energy_that_the_device_does_not_tell_is_not_measured_again(tmp_path, limit):
-    found = measured(limit, energies=(None, None))
-    assert "Measure the variants" not in next_step(document_of(tmp_path, found)).why
+    result = measured(limit, energies=(None, None))
+    assert "Measure the variants" not in next_step(document_of(tmp_path, result)).why
 
 
 def test_a_variant_without_an_engine_there_has_no_time_beside_those_of_the_device(tmp_path, capsys):
-    found = measured(device=HERE)
+    result = measured(device=HERE)
     alone = replace(row("int8", accuracy(2, 2), latency(0.4321, 5.678)), times=())
-    found = replace(found, rows=(replace(found.rows[0], times=found.rows[0].times[:1]), alone))
-    page = re.sub("<style.*?</style>|<script.*?</script>", "", render(document_of(tmp_path, found)))
+    result = replace(result, rows=(replace(result.rows[0], times=result.rows[0].times[:1]), alone))
+    page = render(document_of(tmp_path, result))
+    page = re.sub("<style.*?</style>|<script.*?</script>", "", page)
     assert "int8 has no engine there" in page
     assert "0.432" not in page
-    show(found)
+    show(result)
     table = capsys.readouterr().out
     assert "times of CPU @here" in table
     assert "0.432" not in table
     assert "9" in next(line for line in table.splitlines() if "digits" in line and "98.60" in line)
-    assert figures_of_run(document_of(tmp_path / "b", found))["int8", "latency_p50"] == 0.4321
+    assert figures_of_run(document_of(tmp_path / "b", result))["int8", "latency_p50"] == 0.4321
 
 
 def test_the_table_names_the_device_of_its_times_whatever_else_was_imported(capsys):
-    found = measured(device=HERE)
-    rows = [replace(each_row, times=each_row.times[::-1]) for each_row in found.rows]
-    show(replace(found, rows=tuple(rows)))
+    result = measured(device=HERE)
+    rows = [replace(each_row, times=each_row.times[::-1]) for each_row in result.rows]
+    show(replace(result, rows=tuple(rows)))
     assert "times of CPU @here" in capsys.readouterr().out
 
 
@@ -202,14 +204,14 @@ def test_figures_of_a_device_are_recorded_under_its_name(tmp_path):
 
 
 def test_the_first_target_that_all_variants_have_decides_which_is_the_fastest():
-    found = measured("speedup >= 0.1")
-    other = replace(found.rows[1], name="other", times=(estimated(0.5),))
-    both = replace(found, rows=(*found.rows, other))
-    fast = replace(other, times=(replace(found.rows[1].times[0], ms=0.9), estimated(8.0)))
-    assert judge(replace(both, rows=(*found.rows, fast))).variant == "other"
+    result = measured("speedup >= 0.1")
+    other = replace(result.rows[1], name="other", times=(estimated(0.5),))
+    both = replace(result, rows=(*result.rows, other))
+    fast = replace(other, times=(replace(result.rows[1].times[0], ms=0.9), estimated(8.0)))
+    assert judge(replace(both, rows=(*result.rows, fast))).variant == "other"
     assert judge(both).variant == "int8"  # the other was not measured on the first target
     slow = replace(other, times=(estimated(5.0),))
-    there = replace(measured("speedup@sm89 >= 0.1"), rows=(*found.rows, slow))
+    there = replace(measured("speedup@sm89 >= 0.1"), rows=(*result.rows, slow))
     assert judge(there).variant == "int8"  # by the target that both have
 
 
@@ -220,25 +222,25 @@ def test_whole_inferences_come_before_the_layers_of_the_same_engine():
 
 
 def test_the_time_of_this_cpu_is_not_shown_where_only_a_gpu_is_the_target(tmp_path):
-    found = comparison(row("int8", accuracy(2, 2)))
-    found = replace(found, machine={"timed_on": "CPU"})
+    result = comparison(row("int8", accuracy(2, 2)))
+    result = replace(result, machine={"timed_on": "CPU"})
     on_gpu = build("int8", {}, target="sm89")
-    page = render(document_of(tmp_path / "gpu", found, on_gpu))
+    page = render(document_of(tmp_path / "gpu", result, on_gpu))
     assert "The latency on sm89 is known of fewer than two variants." in page
     assert "p50, ms" not in page
     on_cpu = build("int8", {}, target="cpu", backend="onnxruntime")
-    page = render(document_of(tmp_path / "both", found, on_gpu, on_cpu))
+    page = render(document_of(tmp_path / "both", result, on_gpu, on_cpu))
     assert "median latency p50 (ms)" in page
     assert "p50, ms" in page
 
 
 @pytest.mark.parametrize("known", [0, 1])
 def test_a_chart_names_what_is_not_known_on_its_target(tmp_path, known):
-    found = measured()
-    more = [replace(found.rows[1], name=name, times=()) for name in ("late", "later")]
+    result = measured()
+    more = [replace(result.rows[1], name=name, times=()) for name in ("late", "later")]
     if known:
         more = [replace(each, times=(estimated(2.0, target="@orin"),)) for each in more]
-    page = render(document_of(tmp_path, replace(found, rows=(*found.rows, *more))))
+    page = render(document_of(tmp_path, replace(result, rows=(*result.rows, *more))))
     if known:
         assert "p50 on @orin, in part estimated" not in page
         assert "latency on @orin, in part estimated (ms)" in page

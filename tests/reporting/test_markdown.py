@@ -217,8 +217,8 @@ def test_the_command_prints_or_writes_it(tmp_path, capsys, monkeypatch):
 
 def test_a_report_made_again_keeps_that_fp32_fell(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = comparison(row("a", GOOD), limits=("top1 >= -1.0", "speedup >= 1.5"))
-    folder = write_run(tmp_path / "run", found, build("a", {"conv": "int8"}))
+    result = comparison(row("a", GOOD), limits=("top1 >= -1.0", "speedup >= 1.5"))
+    folder = write_run(tmp_path / "run", result, build("a", {"conv": "int8"}))
     report = assemble(folder)
     assert report["measured"]["verdict"]["word"] == SHIP
     fall = {"name": "digits: top-1", "variant": "digits", "figure": "top1", "unit": "%"}

@@ -78,10 +78,10 @@ def test_a_speed_up_on_the_cpu_beats_no_estimate_for_the_gpu():
         for ms in (4.0, 1.0)
     ]
     on_cpu = row("on the CPU", GOOD, latency(0.1, 20.0))
-    found = comparison(replace(row("on the GPU", GOOD), times=times[1]), on_cpu, limits=SPEED)
-    first, *rows = found.rows
-    found = replace(found, rows=(replace(first, times=times[0]), *rows))
-    assert judge(found).variant == "on the GPU"
+    result = comparison(replace(row("on the GPU", GOOD), times=times[1]), on_cpu, limits=SPEED)
+    first, *rows = result.rows
+    result = replace(result, rows=(replace(first, times=times[0]), *rows))
+    assert judge(result).variant == "on the GPU"
 
 
 WRONG = DataIssue("zero_samples", "samples", "9 of 64 samples have nothing but zeros", {}, "look")

@@ -271,9 +271,9 @@ def test_an_engine_without_a_digest_or_of_what_is_not_known_is_refused(
 
 def test_verify_names_an_engine_without_a_digest(bundle, keys):
     rewrite_engine(bundle, keys, file="other.onnx")
-    found = [check for check in verify_digests(bundle, keys.public) if not check.holds]
-    assert [(check.part, check.what) for check in found] == [(OF_FILES, "bundle")]
-    assert "other.onnx" in found[0].problem
+    failing = [check for check in verify_digests(bundle, keys.public) if not check.holds]
+    assert [(check.part, check.what) for check in failing] == [(OF_FILES, "bundle")]
+    assert "other.onnx" in failing[0].problem
 
 
 def test_a_bundle_without_engines_is_refused(bundle, wanted, keys):

@@ -11,12 +11,12 @@ from trtcal.wings.fleet.series import changes_of, read_series
 
 def timed(number, device, p50):
     """Return a report whose variants were timed on a device alone."""
-    made = report(number, p50=p50, data=f"sha256:{p50}")
-    for measured in made["measured"]["variants"].values():
+    document = report(number, p50=p50, data=f"sha256:{p50}")
+    for measured in document["measured"]["variants"].values():
         about = {"on": device, "hardware": "NVIDIA Orin (sm87), TensorRT 10.3.0", "energy_mj": 9.0}
         measured["latency"] = {**measured["latency"], **about}
         measured["times"] = [{"target": device, "latency": measured["latency"]}]
-    return made
+    return document
 
 
 @pytest.fixture

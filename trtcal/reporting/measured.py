@@ -50,9 +50,9 @@ def with_measured(comparison: Comparison, measured: Sequence[Measured]) -> Compa
     is_whole = len(targets) == 1 and all(row.name in times for row in comparison.rows)
 
     def joined(row: Row) -> tuple[TargetTime, ...]:
-        own = [times[row.name]] if row.name in times else []
-        others = [time for time in row.times if time.target not in {new.target for new in own}]
-        return (*own, *others) if is_whole else (*others, *own)
+        new = [times[row.name]] if row.name in times else []
+        others = [time for time in row.times if time.target not in {each.target for each in new}]
+        return (*new, *others) if is_whole else (*others, *new)
 
     rows = tuple(replace(row, times=joined(row)) for row in comparison.rows)
     return replace(comparison, rows=rows)
@@ -60,8 +60,8 @@ def with_measured(comparison: Comparison, measured: Sequence[Measured]) -> Compa
 
 def warned(verdict: Verdict, measured: Sequence[Measured]) -> Verdict:
     """Return a verdict with what is to be known of the measurement of its variant."""
-    own = [each.facts["warnings"] for each in measured if each.variant == verdict.variant]
-    reasons = tuple(f"{sentence[0].upper()}{sentence[1:]}." for each in own for sentence in each)
+    facts = [each.facts for each in measured if each.variant == verdict.variant]
+    reasons = tuple(f"{text[0].upper()}{text[1:]}." for each in facts for text in each["warnings"])
     word = WITH_CARE if reasons and verdict.word == SHIP else verdict.word
     return replace(verdict, word=word, reasons=(*verdict.reasons, *reasons))
 

@@ -127,7 +127,7 @@ def variants(document: Document) -> list[View]:
         size = text.size(measured["builds"][build["digest"]].get("engine_bytes"))
         sizes.setdefault(build["model"], []).append(f"{size} {build['target']}")
     rows = (document["comparison"] or {"rows": []})["rows"]
-    timed = {name: _timed(own) for name, own in measured["variants"].items()}
+    timed = {name: _timed(each) for name, each in measured["variants"].items()}
     return [
         {
             **row,
@@ -302,8 +302,8 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bo
     measure, unit, key = _chart_measure(rows, agreement)
     target = target_of(rows)
     is_here = here and not target and not any(row["latency"].get("on") for row in rows)
-    own = [{time["target"]: time for time in row["times"]}.get(target) for row in rows]
-    known = [(row, time) for row, time in zip(rows, own, strict=True) if time or is_here]
+    times = [{time["target"]: time for time in row["times"]}.get(target) for row in rows]
+    known = [(row, time) for row, time in zip(rows, times, strict=True) if time or is_here]
     points = [_point(row, rows[0], key, time) for row, time in known]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
     shown = (points, measure, unit)
@@ -362,8 +362,8 @@ def target_of(rows: Sequence[View]) -> str | None:
     """Return the first target that times of two variants are known of, unless launches decide there."""
     times = [time for row in rows for time in row["times"]]
     for target in dict.fromkeys(str(time["target"]) for time in times):
-        own = [time for time in times if time["target"] == target]
-        if len(own) > 1 and not all(time["too_small"] for time in own):
+        there = [time for time in times if time["target"] == target]
+        if len(there) > 1 and not all(time["too_small"] for time in there):
             return target
     return None
 
@@ -548,8 +548,8 @@ def commands(document: Document) -> Iterator[str]:
     targets = {(build["backend"], build["target"]) for build in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         place = f"builds/{target}"
-        own = None if is_device(target) else backend
-        yield command_line("build", output, backend=own, target=target, o=place)
+        named = None if is_device(target) else backend
+        yield command_line("build", output, backend=named, target=target, o=place)
         yield command_line("log", f"{place}/build.log")
     yield command_line("compare", model, output, *test, on=advice.device_of(document)[1:])
     yield command_line("report", folder, o="report.html")

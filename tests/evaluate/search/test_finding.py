@@ -115,8 +115,8 @@ def test_times_that_were_given_are_not_called_measured_on_the_device_of_the_sear
     class Device:
         target, timed = "@orin", {}
 
-        def settle(self, found, *_):
-            return found
+        def settle(self, findings, *_):
+            return findings
 
     every = dict.fromkeys(residual.units, ms(1.0, 2.0))
     result = find(residual, times=every, precision="fp32", device=Device())

@@ -169,10 +169,10 @@ def test_limits_that_no_plan_can_be_searched_for_are_refused(limit):
 
 
 def test_a_limit_on_a_device_is_searched_for_there_alone_and_open_until_it_was_measured():
-    asked = parse_limits(["speedup@orin >= 2"])
+    on_orin = parse_limits(["speedup@orin >= 2"])
     with pytest.raises(InputError, match="a search cannot use the limit"):
-        Limits(asked, device="@nano")
-    limits = Limits(asked, device="@orin")
+        Limits(on_orin, device="@nano")
+    limits = Limits(on_orin, device="@orin")
     assert limits.bound("speedup") == 2
     fast = Point(frozenset(), None, 1.0, 2.5)
     assert [each.state for each in limits.judge(fast)] == [HOLDS]

@@ -42,7 +42,7 @@ NAMED = 20
 
 
 def first_difference(
-    model: Model, feeds: Mapping[str, Array], own: Mapping[str, Array | bytes]
+    model: Model, feeds: Mapping[str, Array], measured: Mapping[str, Array | bytes]
 ) -> Document:
     """Compare an engine's tensors, by their names or those of their files, in the graph's order.
 
@@ -50,12 +50,12 @@ def first_difference(
     `left_out` names those that the graph does not have, or has in another shape.
     """
     producers = producers_of(model.proto.graph)
-    names = _named(own, list(producers))
+    names = _named(measured, list(producers))
     files = {name: file for file, name in reversed(names.items())}  # the first of several
     known = [name for name in producers if name in files]
     if not known:
         hint = "give the outputs or debug tensors of an engine of this variant"
-        raise InputError(f"{model.name} has no tensor of those measured: {some(list(own))}", hint)
+        raise InputError(f"{model.name} has no tensor of those measured: {some([*measured])}", hint)
     simulated, moved = (
         _run(proto, known, feeds, model) for proto in (model.proto, _moved(model.proto))
     )
@@ -64,10 +64,10 @@ def first_difference(
     rows = [
         (name, *_held(values, simulated[name], moved[name], steps.get(name)))
         for name in known
-        if (values := _values(own[files[name]], simulated[name])) is not None
+        if (values := _values(measured[files[name]], simulated[name])) is not None
     ]
     compared = {row[0] for row in rows}
-    left_out = [file for file in own if names.get(file) not in compared]
+    left_out = [file for file in measured if names.get(file) not in compared]
     place, first = next(((n, r) for n, r in enumerate(rows, 1) if r[1] > r[2]), (None, None))
     node = producers[first[0]] if first else None
     return {
@@ -149,13 +149,13 @@ def _values(stored: Array | bytes, simulated: Array) -> Array | None:
     return stored.reshape(simulated.shape) if same else None
 
 
-def _named(own: Mapping[str, object], tensors: list[str]) -> dict[str, str]:
+def _named(measured: Mapping[str, object], tensors: list[str]) -> dict[str, str]:
     """Return the tensor of each name or file's name; trtexec writes `0007_NAME_to_float.npy`."""
     by_file = defaultdict[str, list[str]](list)
     for tensor in tensors:
         by_file[_safe(tensor)].append(tensor)
-    fits = {name: next(filter(None, map(by_file.get, _stems(name))), []) for name in own}
-    fits |= {name: [name] for name in tensors if name in own}
+    fits = {name: next(filter(None, map(by_file.get, _stems(name))), []) for name in measured}
+    fits |= {name: [name] for name in tensors if name in measured}
     return {name: tensors[0] for name, tensors in fits.items() if len(tensors) == 1}
 
 

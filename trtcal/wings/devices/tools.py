@@ -107,10 +107,10 @@ class Facts:
         return Facts(**{each.name: self._joined(each.name, other) for each in fields(self)})
 
     def _joined(self, name: str, other: Facts) -> Any:
-        own, theirs = getattr(self, name), getattr(other, name)
+        ours, theirs = getattr(self, name), getattr(other, name)
         if name == "tensors":
-            return {**own, **theirs}
-        return own + theirs if name in ("files", "times", "warnings") else own or theirs
+            return {**ours, **theirs}
+        return ours + theirs if name in ("files", "times", "warnings") else ours or theirs
 
 
 def read_piece(file: Path, data: bytes, shown: str) -> Facts:
@@ -182,11 +182,11 @@ def _outputs(_: Path, data: bytes) -> Facts:
 def _results(file: Path, data: bytes) -> Facts:
     """Return the outputs of the first iteration of TensorRT's runner in Polygraphy's RunResults."""
     runs = parse_json(data)["lst"]
-    own = [items for name, items in runs if len(runs) == 1 or "trt" in str(name).lower()]
-    if len(own) != 1:
+    results = [items for name, items in runs if len(runs) == 1 or "trt" in str(name).lower()]
+    if len(results) != 1:
         what = f"{file} has several runners: {', '.join(str(name) for name, _ in runs)}"
         raise InputError(what, "save the outputs of one runner")
-    outputs = own[0][0]["outputs"].items()
+    outputs = results[0][0]["outputs"].items()
     return Facts(tensors={name: _decoded(file, name, value) for name, value in outputs})
 
 

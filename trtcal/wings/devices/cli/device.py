@@ -78,9 +78,9 @@ class List(ConfigOptions, example="trtcal device list"):
     def _run(self) -> None:
         from trtcal.wings.devices.registry import known_devices, recall
 
-        own = self.config.in_use().devices
+        table = self.config.in_use().devices
         rows = [
-            (name, device, "trtcal.toml" if name in own else "device add", recall(name, device))
+            (name, device, "trtcal.toml" if name in table else "device add", recall(name, device))
             for name, device in known_devices().items()
         ]
         columns: Columns = {
