@@ -37,6 +37,7 @@ from trtcal.model import load_model
 from trtcal.reporting.document import assemble
 from trtcal.reporting.measured import Measured, with_measured
 from trtcal.reporting.render import render
+from trtcal.runs.figures import figures_of_run
 from trtcal.wings.devices.differing import first_difference
 
 VERSIONS = ("8.6.1", "10.8.0", "11.1.0")
@@ -122,6 +123,7 @@ def test_a_measurement_is_in_chart_layers_and_names_the_first_differing_tensor(
     least, most = imported(document, "digits")["interval_ms"]
     assert (estimates[0]["low"], estimates[0]["high"]) == (least / high, most / low)
     assert 2.4 < estimates[0]["low"] <= estimates[0]["ratio"] <= estimates[0]["high"] < 2.6
+    assert ("int8", "latency_p50@sm86") in figures_of_run(document)
     page = render(document)
     assert "p50 on sm86 (ms)" in page
     assert "estimated latency" not in page

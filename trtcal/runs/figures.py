@@ -41,9 +41,11 @@ def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
 def _of_times(name: str, measured: Document) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield times and energy, those of a device under `metric@device`."""
     for latency in latencies_of(measured):
+        device = latency.get("on", "").removeprefix("@")  # other tools' files name it without
         for metric in METRICS.values():
             if metric.of == TIMES and latency.get(metric.timing) is not None:
-                yield (name, metric.name + latency.get("on", "")), float(latency[metric.timing])
+                figure = f"{metric.name}@{device}" if device else metric.name
+                yield (name, figure), float(latency[metric.timing])
 
 
 def latencies_of(measured: Document) -> list[Document]:
@@ -78,7 +80,8 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
             if share is not None:
                 yield (name, metric), share.value
         measured = report["measured"]["builds"][build["digest"]]
-        yield (name, "engine_bytes"), float(measured["engine_bytes"])
+        if measured["engine_bytes"] is not None:
+            yield (name, "engine_bytes"), float(measured["engine_bytes"])
         if measured.get("log"):
             yield (name, "log_findings"), float(measured["log"]["findings"])
         if measured.get("diagnosis"):
