@@ -384,6 +384,22 @@ def test_a_log_that_never_ends_is_given_up(here, monkeypatch):
             connection.job({"kind": "build"})
 
 
+def test_the_time_limit_of_a_job_counts_from_when_it_runs(here, monkeypatch):
+    states, calls = iter(["queued", "queued", "running", "failed"]), []
+    error = {"kind": "resource", "message": "the job was cancelled"}
+
+    def call(op, *_, **__):
+        calls.append(op)
+        return ({"state": next(states), "error": error} if op == "poll" else {}), b""
+
+    with here.connect() as connection:
+        monkeypatch.setattr(connection, "call", call)
+        with pytest.raises(ResourceError, match="after the time limit of -1 s") as caught:
+            connection.job({"kind": "build"}, limit_s=-1.0)  # over as soon as it begins
+    assert calls == ["start", "poll", "poll", "poll", "cancel", "poll"]
+    assert "--time-limit" in caught.value.hint
+
+
 def test_an_upload_that_never_ends_is_given_up(here, monkeypatch):
     with here.connect() as connection:
         monkeypatch.setattr(connection, "_put", lambda *_: 0)

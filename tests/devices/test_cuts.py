@@ -31,9 +31,9 @@ def trial(device, usual, tmp_path, monkeypatch):
     def disturb(seed, kinds, count):
         place = tmp_path / str(seed)
         place.mkdir()
-        one = Trial(device, place, usual[1], seed)
-        assert one.run(usual[0], kinds, count) == [], f"seed {seed}"
-        return faults(one.counts)
+        disturbed = Trial(device, place, usual[1], seed)
+        assert disturbed.run(usual[0], kinds, count) == [], f"seed {seed}"
+        return faults(disturbed.counts)
 
     return disturb
 

@@ -10,5 +10,3 @@ machine     what the device is, and what it lacks
 
 `trtcal/errors.py` and `trtcal/backends/tensorrt_objects.py` go along, under their names (`packing.py`).
 """
-
-PROTOCOL = 1

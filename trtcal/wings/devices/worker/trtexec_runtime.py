@@ -20,6 +20,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
+from trtcal.backends.tensorrt_objects import usual_shapes
+
 from . import jobs
 from .frames import Fault
 from .power import open_meter
@@ -85,10 +87,10 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
         write_file(folder, FILES["cache"], cache)
     run(words, folder, log)
     if request.get("layer_times"):
-        profiles = request.get("profiles") or [{}]
-        usual = {name: shapes[1] for name, shapes in profiles[0].items()}
         words = [LOAD_BUILT, "--exportProfile=" + FILES["layer_times"], "--duration=0"]
-        run([*words, "--iterations=100", *shape_words("shapes", usual)], folder, log)
+        run(
+            [*words, "--iterations=100", *shape_words("shapes", usual_shapes(request))], folder, log
+        )
     paths = {name: os.path.join(folder, file) for name, file in FILES.items()}
     return {"files": {name: path for name, path in paths.items() if os.path.exists(path)}}
 
