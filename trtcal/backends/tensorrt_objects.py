@@ -1,4 +1,4 @@
-"""What a build reads and sets of TensorRT's objects, here and on a device: its worker gets this module.
+"""What a build reads and sets of TensorRT, here and on a device, whose worker gets this module.
 
 So it is Python 3.8 with the standard library, and with NumPy only where TensorRT gives arrays. Every
 function gets the module `tensorrt` and asks it what it has. Of TensorRT's objects `network`, `layer`,
@@ -50,6 +50,34 @@ def usual_shapes(request: Mapping[str, Any]) -> dict[str, list[int]]:
     """Return the optimum of each dynamic input in the first profile."""
     first = (request.get("profiles") or [])[:1]
     return {name: shapes[1] for profile in first for name, shapes in profile.items()}
+
+
+def build_words(request: Mapping[str, Any]) -> list[str]:
+    """Return the options of a build that `trtexec` of every version and `tensorrt_rtx` share."""
+    words = ["--profilingVerbosity=" + (request.get("verbosity") or "detailed")]
+    profiles = request.get("profiles") or []
+    for number, profile in enumerate(profiles):
+        words += [f"--profile={number}"] if len(profiles) > 1 else []
+        for place, kind in enumerate(("min", "opt", "max")):
+            shapes = {name: limits[place] for name, limits in profile.items()}
+            words += shape_words(kind + "Shapes", shapes)
+    if request.get("workspace_bytes") is not None:
+        mebibytes = "%.20f" % (request["workspace_bytes"] / (1 << 20))  # what every version takes
+        words.append("--memPoolSize=workspace:" + mebibytes.rstrip("0").rstrip("."))
+    if request.get("optimization_level") is not None:
+        words.append(f"--builderOptimizationLevel={request['optimization_level']}")
+    return words
+
+
+def shape_words(option: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return one option with a shape for each input but scalars, none if there are none."""
+    pairs = [f"{quoted(n)}:{'x'.join(map(str, shape))}" for n, shape in shapes.items() if shape]
+    return [f"--{option}={','.join(pairs)}"] if pairs else []
+
+
+def quoted(name: str) -> str:
+    """Return a name as trtexec's lists need it."""
+    return f"'{name}'" if set(name) & {":", ","} else name
 
 
 def profiler_of(trt: Any, runs: Sequence[list[tuple[str, float]]]) -> Any:
