@@ -27,10 +27,10 @@ def short_pauses(monkeypatch):
 
 def liar(here, greeting="MARK ready", *answers, then=""):
     """Make a device's Python a program that says these things, whatever is asked."""
-    said, runs = Path(f"{here.folder}-answers"), Path(f"{here.folder}-runs")
-    said.write_text("\n".join(answers) + "\n" * bool(answers))
+    lines, runs = Path(f"{here.folder}-answers"), Path(f"{here.folder}-runs")
+    lines.write_text("\n".join(answers) + "\n" * bool(answers))
     greet = f"for last; do :; done; echo {shlex.quote(greeting)} | sed s/MARK/$last/"
-    here.start_by(f"echo $$ >> {runs}\n{greet}\nread -r request\ncat {said}\n{then}")
+    here.start_by(f"echo $$ >> {runs}\n{greet}\nread -r request\ncat {lines}\n{then}")
     return lambda: len(runs.read_text().splitlines())
 
 

@@ -50,9 +50,9 @@ def test_the_worker_is_python_3_8_and_its_standard_library(path):
     sources = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = {alias.name.split(".")[0] for node in imports for alias in node.names}
     modules = {str(node.module) for node in sources if not node.level}
-    own = {name for name in modules if name.startswith("trtcal.")}
-    assert own <= {f"trtcal.{name[:-3].replace('/', '.')}" for name in SHARED}
-    names |= {name.split(".")[0] for name in modules - own}
+    shared = {name for name in modules if name.startswith("trtcal.")}
+    assert shared <= {f"trtcal.{name[:-3].replace('/', '.')}" for name in SHARED}
+    names |= {name.split(".")[0] for name in modules - shared}
     assert names <= sys.stdlib_module_names
     assert {node.level for node in sources} <= {0, 1}
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -333,14 +333,14 @@ def is_free(file):
 def test_two_users_queue_and_a_killed_holder_frees_the_device(here, tmp_path, capsys):
     second = LocalDevice(str(tmp_path / "second"))
     ahead = []
-    with here.connect() as one, second.connect() as two:
-        start(here, one)
+    with here.connect() as first, second.connect() as other:
+        start(here, first)
 
         def release(text):
             ahead.append(text)
             here.kill("/jobs/")
 
-        result = two.job(time_of(two, relu()), waiting=release)
+        result = other.job(time_of(other, relu()), waiting=release)
     assert re.fullmatch(r"\w+ \(measurement, since \d\d:\d\d\)", ahead[0])
     assert len(result["times_ms"]) == 2
     notes = capsys.readouterr().err

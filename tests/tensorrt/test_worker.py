@@ -52,27 +52,27 @@ def test_a_range_is_rounded_as_here(amax):
 
 def here(trt, network, request):
     """Return what a build here sets, says and refuses."""
-    said = []
+    messages = []
     try:
         with tensorrt_network.routed(
-            trt, network, request, lambda letter, text: said.append(f"[{letter}] {text}")
+            trt, network, request, lambda letter, text: messages.append(f"[{letter}] {text}")
         ) as settings:
             calibrator = settings.get("calibrator")
             cache = calibrator.read_calibration_cache() if calibrator else None
-        return said[: len(said) - bool(calibrator)], cache, ""
+        return messages[: len(messages) - bool(calibrator)], cache, ""
     except TrtcalError as error:
-        return said, None, error.message
+        return messages, None, error.message
 
 
 def there(trt, network, request):
     """Return the same of a build on a device."""
     log, config = [], stand_in_engine.Config()
-    said = tensorrt_routes.Said(
+    messages = tensorrt_routes.Messages(
         SimpleNamespace(ILogger=stand_in_engine.tensorrt("8.6", None).ILogger), log.append
     )
     try:
-        tensorrt_runtime.set_flags(trt, network, config, request, said)
-        routed = tensorrt_routes.Routed(trt, network, said)
+        tensorrt_runtime.set_flags(trt, network, config, request, messages)
+        routed = tensorrt_routes.Routed(trt, network, messages)
         calibrator = routed.take(SimpleNamespace(options=request), None)
         return log, calibrator.read_calibration_cache() if calibrator else None, ""
     except (Fault, TrtcalError) as error:
@@ -119,11 +119,11 @@ def test_ranges_and_plans_are_taken_said_and_refused_as_here(
         for route in ("cache", "dynamic-ranges"):
             request = {**ROUTE, "route": route, "ranges": ranges, **plan}
             ours, theirs = NETWORKS[network](), NETWORKS[network]()
-            said, cache, error = here(trt, ours, request)
+            messages, cache, error = here(trt, ours, request)
             log, sent, refused = there(trt, theirs, request)
             assert bool(error) == bool(refused)
             if not error:
-                assert (log, sent) == (said, cache)
+                assert (log, sent) == (messages, cache)
                 assert ranges_of(theirs) == ranges_of(ours)
             types = [layer.precision for layer in theirs.layers]
             assert types == [layer.precision for layer in ours.layers] or error
