@@ -30,7 +30,7 @@ from trtcal.backends.targets import (
     parse_target,
     version_of,
 )
-from trtcal.backends.tensorrt_objects import build_words
+from trtcal.backends.trtexec_words import build_words
 from trtcal.backends.weakly_typed import for_tensorrt_8, kept_in_float32
 from trtcal.documents import replacing
 from trtcal.errors import BackendError, InputError

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from trtcal.backends.sessions import Array
-from trtcal.backends.tensorrt_objects import quoted, shape_words
+from trtcal.backends.trtexec_words import quoted, shape_words
 from trtcal.backends.weakly_typed import for_tensorrt_8
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for

@@ -20,7 +20,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
-from trtcal.backends.tensorrt_objects import build_words, quoted, shape_words, usual_shapes
+from trtcal.backends.tensorrt_objects import usual_shapes
+from trtcal.backends.trtexec_words import build_words, quoted, shape_words
 
 from . import jobs
 from .frames import Fault
