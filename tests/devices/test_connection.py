@@ -386,11 +386,10 @@ def test_a_log_that_never_ends_is_given_up(here, monkeypatch):
 
 def test_the_time_limit_of_a_job_counts_from_when_it_runs(here, monkeypatch):
     states, calls = iter(["queued", "queued", "running", "failed"]), []
-    error = {"kind": "resource", "message": "the job was cancelled"}
 
     def call(op, *_, **__):
         calls.append(op)
-        return ({"state": next(states), "error": error} if op == "poll" else {}), b""
+        return ({"state": next(states), "error": {"kind": "resource"}} if op == "poll" else {}), b""
 
     with here.connect() as connection:
         monkeypatch.setattr(connection, "call", call)

@@ -194,19 +194,17 @@ def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, 
 # Layers.
 
 
-def _inspected(
-    messages: Messages, path: str, folder: str, request: Mapping[str, Any]
-) -> dict[str, str]:
+def _inspected(log: Messages, path: str, folder: str, request: Mapping[str, Any]) -> dict[str, str]:
     """Return the files with the layers and their times; the log says what cannot be had."""
     files = {}
     try:
-        with closing(Engine(path, {}, messages)) as opened:
+        with closing(Engine(path, {}, log)) as opened:
             files["layers"] = write_file(folder, "layers.json", opened.layers().encode())
             if request.get("layer_times"):
                 times = json.dumps(opened.layer_times(usual_shapes(request)), indent=1)
                 files["layer_times"] = write_file(folder, "layer-times.json", times.encode())
     except Exception as error:  # the engine is good
-        messages.add("W", f"the engine could not be inspected: {error}")
+        log.add("W", f"the engine could not be inspected: {error}")
     return files
 
 
@@ -237,9 +235,7 @@ class Binding:
 class Engine:
     """An engine with one execution context; see `runtimes.py`."""
 
-    def __init__(
-        self, path: str, options: dict[str, Any], messages: Messages | None = None
-    ) -> None:
+    def __init__(self, path: str, options: dict[str, Any], log: Messages | None = None) -> None:
         trt = _package()
         self.metadata: dict[str, str] = {}
         self.warnings: list[str] = []
@@ -249,7 +245,7 @@ class Engine:
         self._driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
         self._closing.callback(self._driver.close)
         try:
-            self._load(messages or Messages(trt, lambda _: None), path)
+            self._load(log or Messages(trt, lambda _: None), path)
         except BaseException:
             self.close()
             raise

@@ -89,9 +89,8 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     run(words, folder, log)
     if request.get("layer_times"):
         words = [LOAD_BUILT, "--exportProfile=" + FILES["layer_times"], "--duration=0"]
-        run(
-            [*words, "--iterations=100", *shape_words("shapes", usual_shapes(request))], folder, log
-        )
+        words += ["--iterations=100", *shape_words("shapes", usual_shapes(request))]
+        run(words, folder, log)
     paths = {name: os.path.join(folder, file) for name, file in FILES.items()}
     return {"files": {name: path for name, path in paths.items() if os.path.exists(path)}}
 
