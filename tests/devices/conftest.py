@@ -16,8 +16,7 @@ def server() -> Iterator[Device]:
 @pytest.fixture
 def device(server, monkeypatch) -> Device:
     """A device that ssh finds, without connections from another test."""
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
+    server.enter(monkeypatch)
     server.kill_clients()
     server.kill_servers()
     server.cut_next()

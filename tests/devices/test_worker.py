@@ -50,9 +50,9 @@ def test_the_worker_is_python_3_8_and_its_standard_library(path):
     sources = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = {alias.name.split(".")[0] for node in imports for alias in node.names}
     modules = {str(node.module) for node in sources if not node.level}
-    own = {name for name in modules if name.startswith("trtcal.")}
-    assert own <= {f"trtcal.{name[:-3].replace('/', '.')}" for name in SHARED}
-    names |= {name.split(".")[0] for name in modules - own}
+    shared = {name for name in modules if name.startswith("trtcal.")}
+    assert shared <= {f"trtcal.{name[:-3].replace('/', '.')}" for name in SHARED}
+    names |= {name.split(".")[0] for name in modules - shared}
     assert names <= sys.stdlib_module_names
     assert {node.level for node in sources} <= {0, 1}
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -333,15 +333,15 @@ def is_free(file):
 def test_two_users_queue_and_a_killed_holder_frees_the_device(here, tmp_path, capsys):
     second = LocalDevice(str(tmp_path / "second"))
     ahead = []
-    with here.connect() as one, second.connect() as two:
-        start(here, one)
+    with here.connect() as first, second.connect() as other:
+        start(here, first)
 
         def release(text):
             ahead.append(text)
             here.kill("/jobs/")
 
-        result = two.job(time_of(two, relu()), waiting=release)
-    assert re.fullmatch(r"\w+ \(time, since \d\d:\d\d\)", ahead[0])
+        result = other.job(time_of(other, relu()), waiting=release)
+    assert re.fullmatch(r"\w+ \(measurement, since \d\d:\d\d\)", ahead[0])
     assert len(result["times_ms"]) == 2
     notes = capsys.readouterr().err
     assert (notes.count("this command waits"), f"in use by {ahead[0]}" in notes) == (1, True)
@@ -408,7 +408,9 @@ def test_a_lock_that_another_removes_is_closed_and_taken_anew(tmp_path, monkeypa
 def test_clean_says_which_job_runs_and_leaves_nothing(here, tmp_path):
     with here.connect() as connection:
         start(here, connection)
-        with pytest.raises(ResourceError, match=r"a job 'time' of \w+ is running on the device"):
+        with pytest.raises(
+            ResourceError, match=r"a job 'measurement' of \w+ is running on the device"
+        ):
             connection.call("clean")
         assert until(connection, KEY, "running", "failed")["state"] == "running"
         assert connection.call("clean", {"end_jobs": True})[0]["removed_bytes"] > 0
@@ -423,10 +425,10 @@ def test_a_program_of_a_job_has_the_device_as_long_as_it_lives(tmp_path, monkeyp
         monkeypatch.setattr(jobs, "_locks", [handle])
         program = ["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo $!; exit 3"]
         assert jobs.run_program(program, str(tmp_path), started.append) == 3
-    with pytest.raises(Fault, match="in use"), lock.turn("time", wait_s=0.0):
+    with pytest.raises(Fault, match="in use"), lock.turn("measurement", wait_s=0.0):
         pass
     os.kill(int(started[0]), signal.SIGKILL)
-    with lock.turn("time"):
+    with lock.turn("measurement"):
         pass
 
 

@@ -16,7 +16,12 @@ from tests.tensorrt.touched import called
 from trtcal.backends.options import CALIBRATOR_CLASSES, ROUTES
 from trtcal.backends.tensorrt_network import Features, api, calibrator_for
 from trtcal.errors import BackendError
-from trtcal.wings.devices.worker.tensorrt_routes import CALIBRATORS, Routed, Said, cache_of_ranges
+from trtcal.wings.devices.worker.tensorrt_routes import (
+    CALIBRATORS,
+    Messages,
+    Routed,
+    cache_of_ranges,
+)
 
 SIGNATURE = re.compile(r"^(?:\d+\. )?\w+\((.*)\) -> ", re.MULTILINE)
 SEVERITIES = ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE")
@@ -60,7 +65,7 @@ def answers(trt: object, kind: str) -> dict[str, str]:
 
 def worker_answers(trt: object, kind: str) -> dict[str, str]:
     """Return what a calibrator object of a device's worker, with ranges, returns to TensorRT."""
-    routed = Routed(trt, None, Said(trt, print))
+    routed = Routed(trt, None, Messages(trt, print))
     routed.cache = cache_of_ranges(trt.__version__, kind, RANGES)
     made = routed._calibrator(kind)
     cache = calls(made).read_calibration_cache()
@@ -70,7 +75,7 @@ def worker_answers(trt: object, kind: str) -> dict[str, str]:
 def worker_log(trt: object) -> list[str]:
     """Return what a logger of a device's worker makes of a message of each severity."""
     lines = []
-    logger = Said(trt, lines.append).logger
+    logger = Messages(trt, lines.append).logger
     for name in SEVERITIES:
         logger.log(getattr(trt.ILogger.Severity, name), name.lower())
     return lines

@@ -17,17 +17,8 @@ from calibrators.tensorrt_cache import cache_of_ranges
 from tests.calibrators import bindings
 from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
-from tests.tensorrt import stand_in_engine
-from tests.tensorrt.stand_in import (
-    Layer,
-    LayerOfWeights,
-    Network,
-    Tensor,
-    chain,
-    module,
-    parsed,
-    ranges_of,
-)
+from tests.tensorrt import stand_in, stand_in_engine
+from tests.tensorrt.stand_in import Layer, Network, Tensor, chain
 from tests.tensorrt.stand_in_engine import Builder, tensorrt
 from trtcal.backends import tensorrt_network, tensorrt_objects
 from trtcal.errors import TrtcalError
@@ -52,27 +43,27 @@ def test_a_range_is_rounded_as_here(amax):
 
 def here(trt, network, request):
     """Return what a build here sets, says and refuses."""
-    said = []
+    messages = []
     try:
         with tensorrt_network.routed(
-            trt, network, request, lambda letter, text: said.append(f"[{letter}] {text}")
+            trt, network, request, lambda letter, text: messages.append(f"[{letter}] {text}")
         ) as settings:
             calibrator = settings.get("calibrator")
             cache = calibrator.read_calibration_cache() if calibrator else None
-        return said[: len(said) - bool(calibrator)], cache, ""
+        return messages[: len(messages) - bool(calibrator)], cache, ""
     except TrtcalError as error:
-        return said, None, error.message
+        return messages, None, error.message
 
 
 def there(trt, network, request):
     """Return the same of a build on a device."""
     log, config = [], stand_in_engine.Config()
-    said = tensorrt_routes.Said(
+    messages = tensorrt_routes.Messages(
         SimpleNamespace(ILogger=stand_in_engine.tensorrt("8.6", None).ILogger), log.append
     )
     try:
-        tensorrt_runtime.set_flags(trt, network, config, request, said)
-        routed = tensorrt_routes.Routed(trt, network, said)
+        tensorrt_runtime.set_flags(trt, network, config, request, messages)
+        routed = tensorrt_routes.Routed(trt, network, messages)
         calibrator = routed.take(SimpleNamespace(options=request), None)
         return log, calibrator.read_calibration_cache() if calibrator else None, ""
     except (Fault, TrtcalError) as error:
@@ -88,7 +79,7 @@ def partly_float():
 NETWORKS = {
     "partly float": partly_float,
     "chain": lambda: chain("x", "a", "y\n[E] y"),
-    "parsed": parsed,
+    "parsed": stand_in.parsed,
     "long": lambda: chain(*"xabcdefghy"),
 }
 PLANS = (
@@ -113,18 +104,18 @@ def test_ranges_and_plans_are_taken_said_and_refused_as_here(
     version, network, plan, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    trt = module(version)
-    trt.IConstantLayer = LayerOfWeights
+    trt = stand_in.module(version)
+    trt.IConstantLayer = stand_in.LayerOfWeights
     for ranges in RANGES:
         for route in ("cache", "dynamic-ranges"):
             request = {**ROUTE, "route": route, "ranges": ranges, **plan}
             ours, theirs = NETWORKS[network](), NETWORKS[network]()
-            said, cache, error = here(trt, ours, request)
+            messages, cache, error = here(trt, ours, request)
             log, sent, refused = there(trt, theirs, request)
             assert bool(error) == bool(refused)
             if not error:
-                assert (log, sent) == (said, cache)
-                assert ranges_of(theirs) == ranges_of(ours)
+                assert (log, sent) == (messages, cache)
+                assert stand_in.ranges_of(theirs) == stand_in.ranges_of(ours)
             types = [layer.precision for layer in theirs.layers]
             assert types == [layer.precision for layer in ours.layers] or error
 
@@ -132,7 +123,7 @@ def test_ranges_and_plans_are_taken_said_and_refused_as_here(
 def test_what_a_version_lacks_is_refused():
     for route in ("cache", "dynamic-ranges"):
         request = {**ROUTE, "route": route, "ranges": {"x": 1.0}}
-        _, _, error = there(module("11.4"), chain("x", "y"), request)
+        _, _, error = there(stand_in.module("11.4"), chain("x", "y"), request)
         assert "11.4.0.106" in error
         assert "only the route qdq" in error
 
@@ -241,7 +232,7 @@ def test_ranges_become_a_calibrator_s_cache_or_the_network_s(device):
     assert (device.folder / "calibration.cache").read_bytes() == cache
     assert built["files"]["cache"] == str(device.folder / "calibration.cache")
     device.build({**ROUTE, "route": "dynamic-ranges", "ranges": ranges})
-    assert ranges_of(Builder.built.network)["y"] == (-3.0, 3.0)
+    assert stand_in.ranges_of(Builder.built.network)["y"] == (-3.0, 3.0)
     Builder.calibrate = lambda calibrator: bindings.Builder({"x": 4}, refuses=True).build(
         calibrator
     )

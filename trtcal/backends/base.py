@@ -154,8 +154,8 @@ class Backend(ABC):
         if here != build.backend_version:
             builder = f"{build.backend} {build.backend_version}"
             what = f"the engine in {build.folder} was built by {builder}"
-            found = f"and {here} is installed" if here else "which is not installed"
-            raise InputError(f"{what}, {found}", BUILD_AGAIN)
+            state = f"and {here} is installed" if here else "which is not installed"
+            raise InputError(f"{what}, {state}", BUILD_AGAIN)
 
     def check_place(self, build: Build) -> None:
         """`InputError` if an engine does not run on this machine. Never yet run on a GPU."""

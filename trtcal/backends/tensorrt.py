@@ -30,6 +30,7 @@ from trtcal.backends.targets import (
     parse_target,
     version_of,
 )
+from trtcal.backends.trtexec_words import build_words
 from trtcal.backends.weakly_typed import for_tensorrt_8, kept_in_float32
 from trtcal.documents import replacing
 from trtcal.errors import BackendError, InputError
@@ -44,7 +45,6 @@ from trtcal.model.files import write_onnx
 from trtcal.model.ops import FLOATED
 from trtcal.quantization.qdq import fp16_tensors
 
-MIB = 1 << 20
 Profiles = tuple[ShapeRanges, ...]
 STRONGLY_TYPED = range(9, 11)
 """The major versions of TensorRT in which strong typing has to be asked for."""
@@ -74,33 +74,7 @@ def rtx_command(options: BuildOptions, profiles: Profiles, onnx: str, engine: st
 
 def _common(options: BuildOptions, profiles: Profiles, onnx: str, engine: str) -> list[str]:
     words = [f"--onnx={onnx}", f"--saveEngine={engine}", "--skipInference", "--verbose"]
-    words += [f"--profilingVerbosity={options.verbosity}"]
-    for number, profile in enumerate(profiles):
-        words += [f"--profile={number}"] if len(profiles) > 1 else []
-        words += _shapes(profile)
-    if options.workspace_bytes is not None:
-        words.append(f"--memPoolSize=workspace:{_number(options.workspace_bytes / MIB)}")
-    if options.optimization_level is not None:
-        words.append(f"--builderOptimizationLevel={options.optimization_level}")
-    return words
-
-
-def _shapes(profile: ShapeRanges) -> list[str]:
-    return [
-        f"--{kind}Shapes=" + ",".join(_shape(name, profile[name][place]) for name in profile)
-        for place, kind in enumerate(("min", "opt", "max"))
-        if profile
-    ]
-
-
-def _shape(name: str, shape: tuple[int, ...]) -> str:
-    quoted = f"'{name}'" if set(name) & {":", ","} else name
-    return f"{quoted}:{'x'.join(map(str, shape))}"
-
-
-def _number(mebibytes: float) -> str:
-    """Return a size in MiB, the unit that every version takes, without a needless `.0`."""
-    return f"{mebibytes:.20f}".rstrip("0").rstrip(".")
+    return words + build_words({**vars(options), "profiles": profiles})
 
 
 TIMING_CACHE = "timing.cache"

@@ -1,4 +1,4 @@
-"""What a build reads and sets of TensorRT's objects, here and on a device: its worker gets this module.
+"""What a build reads and sets of TensorRT, here and on a device, whose worker gets this module.
 
 So it is Python 3.8 with the standard library, and with NumPy only where TensorRT gives arrays. Every
 function gets the module `tensorrt` and asks it what it has. Of TensorRT's objects `network`, `layer`,

@@ -218,11 +218,10 @@ class DeviceBackend(Backend):
         """Load an engine there into a session."""
         device = self.connect()
         runtime = device.facts.runtime or build.backend
-        options = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
+        ends = {"inputs": _described(build.inputs), "outputs": _described(build.outputs)}
         proto = onnx.ModelProto.FromString(data) if build.is_for_cpu else None
-        options = cpu_settings(proto) if proto else options
-        digest = device.upload(data)
-        engine = {"runtime": runtime, "engine": digest, "options": options}
+        options = cpu_settings(proto) if proto else ends
+        engine = {"runtime": runtime, "engine": device.upload(data), "options": options}
         session = DeviceSession(build, device, engine)
         session.rounds = proto is not None and is_narrow(proto)
         return session

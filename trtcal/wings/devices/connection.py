@@ -233,8 +233,8 @@ class Connection:
         self,
         job: Mapping[str, Any],
         key: str | None = None,
-        log: Show | None = None,
-        waiting: Show | None = None,
+        log: Show = lambda _: None,
+        waiting: Show = lambda _: None,
         limit_s: float = math.inf,
     ) -> Answer:
         """Start a job, or join the one of this key (by default `key_of` it); return its result.
@@ -242,45 +242,40 @@ class Connection:
         `log` gets the job's log as it grows: text of the device, which may hold control characters.
         `waiting` gets who has the device while the job waits for it, which is printed too. An
         interrupted job goes on, and the same one joins it; one with a `nonce`, which no other can
-        join, is cancelled. So is one that takes longer than `limit_s` seconds: `ResourceError`.
+        join, is cancelled. So is one that runs longer than `limit_s` seconds: `ResourceError`.
         """
         key = key or key_of(job)
         self.call("start", {"key": key, "job": dict(job)}, limit=0)
-        until = time.monotonic() + limit_s
         try:
-            return self._follow(key, log, waiting, until)
+            return self._follow(key, log, waiting, limit_s)
         except KeyboardInterrupt:
             if "nonce" in job:
                 with suppress(TrtcalError):
                     self.call("cancel", {"key": key}, limit=0)
             raise
-        except ResourceError as error:
-            if time.monotonic() <= until:
-                raise
-            what = f"the {job['kind']} was stopped after the time limit of {limit_s:g} s"
-            raise ResourceError(what, "raise --time-limit") from error
 
-    def _follow(self, key: str, log: Show | None, waiting: Show | None, until: float) -> Answer:
+    def _follow(self, key: str, log: Show, waiting: Show, limit_s: float) -> Answer:
         decoder, offset = codecs.getincrementaldecoder("utf-8")("replace"), 0
-        ahead = reported = ""
+        ahead, reported, until = "", "", math.inf
         pauses = chain(POLLS_S, repeat(POLL_S))
         while True:
-            if time.monotonic() > until:
+            if is_late := time.monotonic() > until:
                 self.call("cancel", {"key": key}, limit=0)
             answer, data = self._poll(key, offset)
             offset += len(data)
-            if data and log:
+            if data:
                 log(decoder.decode(data))
+            if answer.get("state") == "running":
+                until = min(until, time.monotonic() + limit_s)
             if len(data) == LOG_BYTES:
                 continue
             if answer.get("state") not in ("queued", "running"):
-                return self._result(answer)
+                return self._result(answer, limit_s if is_late else math.inf)
             before, ahead = ahead, str(answer.get("ahead") or "")
             if ahead == before and ahead not in ("", reported):  # one alone may be the job itself
                 reported = ahead
                 say_waiting(f"{self.name}: the device is in use by {ahead}")
-                if waiting:
-                    waiting(ahead)
+                waiting(ahead)
             time.sleep(next(pauses))
 
     def _poll(self, key: str, offset: int) -> tuple[Answer, bytes]:
@@ -290,9 +285,13 @@ class Connection:
             raise BackendError(f"{self.name} sent a log of over {size} MiB", CHECK)
         return answer, data
 
-    def _result(self, answer: Answer) -> Answer:
+    def _result(self, answer: Answer, stopped_s: float) -> Answer:
         if answer.get("state") == "failed":
-            raise error_of(answer.get("error"), self.name)
+            error = error_of(answer.get("error"), self.name)
+            if stopped_s < math.inf and isinstance(error, ResourceError):
+                what = f"the job was stopped after the time limit of {stopped_s:g} s"
+                raise ResourceError(what, "raise --time-limit") from error
+            raise error
         result = answer.get("result")
         if answer.get("state") != "done" or not isinstance(result, dict):
             raise BackendError(f"{self.name} sent a job's result that is none", CHECK)

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from trtcal.backends.sessions import Array
+from trtcal.backends.trtexec_words import quoted, shape_words
 from trtcal.backends.weakly_typed import for_tensorrt_8
 from trtcal.data import Dataset
 from trtcal.data.dataset import batch_for
@@ -39,7 +40,6 @@ from trtcal.model.ops import QDQ
 from trtcal.quantization.qdq import fp16_tensors
 from trtcal.wings.devices.packing import pack
 from trtcal.wings.devices.tools import INPUTS, Facts, read_piece
-from trtcal.wings.devices.worker.trtexec_runtime import quoted, shape_words
 
 PURPOSE = "measure"
 SCRIPT, MANIFEST, DIGESTS = "measure.sh", "measure.json", "digests.txt"

@@ -14,7 +14,8 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "worker"
 CORE = Path(__file__).parents[2]
-SHARED = ("__init__.py", "errors.py", "backends/__init__.py", "backends/tensorrt_objects.py")
+BACKENDS = ("__init__.py", "tensorrt_objects.py", "trtexec_words.py")
+SHARED = ("__init__.py", "errors.py", *(f"backends/{name}" for name in BACKENDS))
 """What the worker takes along of the package `trtcal`, of which `__init__.py` is empty there."""
 PACKAGE = "trtcal_worker"
 DATE = (1980, 1, 1, 0, 0, 0)

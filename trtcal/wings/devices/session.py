@@ -107,7 +107,7 @@ class DeviceSession(Session):
             what = "the model takes one sample at a time, so a batch of several cannot be timed"
             raise InputError(f"{what} on {self.device}", "give --batch 1")
         job = {
-            "kind": "time",
+            "kind": "measurement",
             "runtime": self.engine["runtime"],
             "options": self.engine["options"],
             "engines": [session.engine["engine"] for session in sessions],

@@ -8,7 +8,5 @@ timing      the job that times engines in turns
 runtimes    the interface of runtimes, and which there are
 machine     what the device is, and what it lacks
 
-`trtcal/errors.py` and `trtcal/backends/tensorrt_objects.py` go along, under their names (`packing.py`).
+`packing.py` lists the files of the package `trtcal` that go along, under their names.
 """
-
-PROTOCOL = 1

@@ -174,7 +174,7 @@ def _time(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
 
 KINDS: dict[str, Callable[[Job, str, Callable[[str], None]], dict[str, Any]]] = {
     "build": _build,
-    "time": _time,
+    "measurement": _time,
 }
 
 

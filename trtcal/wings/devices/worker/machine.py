@@ -8,7 +8,7 @@ import platform
 import shutil
 from typing import Any
 
-from . import PROTOCOL, runtimes
+from . import runtimes
 from .power import describe
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -17,13 +17,11 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 def hello(folder: str) -> dict[str, Any]:
     """Return what the device is and has."""
     return {
-        "protocol": PROTOCOL,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "user": user(),
         "folder": folder,
-        "boot": boot(),
         "free_bytes": shutil.disk_usage(folder).free,
         "memory_bytes": _memory(),
         "hardware": hardware(),

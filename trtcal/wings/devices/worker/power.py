@@ -267,8 +267,8 @@ def nvpmodel() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"Power Mode: *(\S+)", done.stdout)
-    return found.group(1) if found else None
+    mode = re.search(r"Power Mode: *(\S+)", done.stdout)
+    return mode.group(1) if mode else None
 
 
 def open_meter() -> Meter:

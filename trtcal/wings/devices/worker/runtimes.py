@@ -14,7 +14,7 @@ and never fails; what it needs besides it imports inside its functions. It has:
         the paths become blobs, and seconds, version and hardware are added.
     open(path, options) -> Engine
     time(paths, feeds, job, folder, log) -> dict                                    (optional)
-        The whole job "time", for a runtime that cannot launch one inference (see `timing.py`).
+        The whole job "measurement", for a runtime that cannot launch one inference (see `timing.py`).
 
 An Engine has
 

@@ -42,7 +42,7 @@ def version_of(trt: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in str(trt.__version__).split(".")[:2])
 
 
-class Said:
+class Messages:
     """What TensorRT says: into the job's log, its errors kept. Its `logger` must outlive all else."""
 
     def __init__(self, trt: Any, log: Callable[[str], None]) -> None:
@@ -56,7 +56,7 @@ class Said:
         self._log(f"[{letter}] {message}")
 
     def fault(self, otherwise: str) -> Fault:
-        """Return the last error of TensorRT, or what is said without one."""
+        """Return the last error of TensorRT, or `otherwise` without one."""
         return Fault("backend", " ".join((self.errors or [otherwise])[-1].split()))
 
 
@@ -89,8 +89,8 @@ def cache_of_ranges(version: str, kind: str, ranges: Mapping[str, float]) -> byt
 class Routed:
     """A network on a route beside Q/DQ; `cache` is what TensorRT took or made of the data."""
 
-    def __init__(self, trt: Any, network: Any, said: Said) -> None:
-        self._trt, self._network, self._said = trt, network, said
+    def __init__(self, trt: Any, network: Any, messages: Messages) -> None:
+        self._trt, self._network, self._messages = trt, network, messages
         self._feeder: Feeder | None = None
         self.cache, self.error = b"", ""
 
@@ -107,14 +107,14 @@ class Routed:
             raise Fault("input", what, "calibrate again")
         matched(trt, network, ranges)  # refuses those of another network
         ranges = with_parser_tensors(trt, network, ranges)
-        report(matched(trt, network, ranges), network, request, self._said.add)
+        report(matched(trt, network, ranges), network, request, self._messages.add)
         if request["route"] == "dynamic-ranges":
             return set_ranges(trt, network, ranges)
         self.cache = cache_of_ranges(str(trt.__version__), request["kind"], ranges)
         return self._calibrator(request["kind"])
 
     def _calibrator(self, kind: str) -> Any:
-        trt, routed, feeder, own = self._trt, self, self._feeder, self.cache or None
+        trt, routed, feeder, cache = self._trt, self, self._feeder, self.cache or None
         if not hasattr(trt, CALIBRATORS[kind]):
             raise lacks_option(trt, "only the route qdq")
         base = getattr(trt, CALIBRATORS[kind])
@@ -133,7 +133,7 @@ class Routed:
                 return None
 
             def read_calibration_cache(self) -> bytes | None:
-                return own
+                return cache
 
             def write_calibration_cache(self, cache: Any) -> None:
                 routed.cache = bytes(cache)
@@ -144,13 +144,13 @@ class Routed:
         """Raise what went wrong in a calibrator: TensorRT swallows it, and goes on without data."""
         feeder, why = self._feeder, self.error
         if feeder and not feeder.ended:
-            stopped = f"TensorRT stopped after batch {feeder.given} of the data"
+            stopped = f"TensorRT stopped after batch {feeder.count} of the data"
             why = feeder.error or (stopped if is_built else "")
         if why:
             raise Fault("backend", f"calibration inside TensorRT failed: {why}")
         if feeder:
-            samples = feeder.given * feeder.size
-            self._said.add("I", f"TensorRT read {samples} calibration samples")
+            samples = feeder.count * feeder.size
+            self._messages.add("I", f"TensorRT read {samples} calibration samples")
 
 
 class Feeder:
@@ -163,14 +163,14 @@ class Feeder:
         self._offset, self._stream = 0, Stream(resources)
         self._buffers: dict[str, int] = {}
         self.size = next(iter(shapes.values()))[0]
-        self.given, self.ended, self.error = 0, False, ""
+        self.count, self.ended, self.error = 0, False, ""
 
     def next(self, names: Sequence[str]) -> list[int] | None:
         """Return the addresses of the next batch's arrays, None at the end or after an error."""
         try:
             tensors = self._read()
             self.ended = not tensors
-            self.given += bool(tensors)
+            self.count += bool(tensors)
             return [self._put(name, tensors[name]) for name in names] if tensors else None
         except Exception as error:  # TensorRT would swallow it
             self.error = f"{type(error).__name__}: {error}"

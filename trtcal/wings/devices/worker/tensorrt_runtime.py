@@ -34,8 +34,8 @@ from .cuda_driver import CudaError, Device, Driver, NoCudaError, Resources, Stre
 from .frames import Fault
 from .runtimes import Tensor, nbytes_of
 from .tensorrt_routes import (
+    Messages,
     Routed,
-    Said,
     converted,
     lacks_option,
     typing_of,
@@ -94,35 +94,35 @@ def _package() -> Any:
 def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
     """Build an engine, and list its layers; see `runtimes.py`."""
     trt = _package()
-    said = Said(trt, log)
-    said.add("I", f"tensorrt {trt.__version__}")
+    messages = Messages(trt, log)
+    messages.add("I", f"tensorrt {trt.__version__}")
     with closing(
         Driver()
     ) as driver:  # before TensorRT, whose runtime crashes where there is no GPU
-        files, plugins = _build(trt, driver, job, folder, said)
-        files.update(_inspected(said, files["engine"], folder, job.options))
+        files, plugins = _build(trt, driver, job, folder, messages)
+        files.update(_inspected(messages, files["engine"], folder, job.options))
     return {"files": files, "plugins": plugins}
 
 
 def _build(
-    trt: Any, driver: Driver, job: Job, folder: str, said: Said
+    trt: Any, driver: Driver, job: Job, folder: str, messages: Messages
 ) -> tuple[dict[str, str], list[str]]:
     """Return the engine's file, with the calibration cache's, and the plug-ins."""
     request = job.options
     is_qdq = request.get("route", "qdq") == "qdq"
     typed = is_qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
-    builder = trt.Builder(said.logger)
+    builder = trt.Builder(messages.logger)
     network = builder.create_network(network_flags(trt, typed))
     trt.init_libnvinfer_plugins(None, "")
-    parser = trt.OnnxParser(network, said.logger)
+    parser = trt.OnnxParser(network, messages.logger)
     if not parser.parse_from_file(job.path("model")):
-        raise said.fault("TensorRT cannot read the model")
+        raise messages.fault("TensorRT cannot read the model")
     config, plugins = builder.create_builder_config(), plugins_of(layers_of(network), trt)
     set_options(trt, config, request)
     if not typed:
-        set_flags(trt, network, config, request, said)
+        set_flags(trt, network, config, request, messages)
     add_profiles(builder, network, config, request)
-    routed = Routed(trt, network, said)
+    routed = Routed(trt, network, messages)
     with closing(Resources(driver)) as resources:
         calibrator = None if is_qdq else routed.take(job, resources)
         if calibrator is not None:
@@ -130,7 +130,7 @@ def _build(
         plan = builder.build_serialized_network(network, config)
     routed.check(plan is not None)
     if plan is None:
-        raise said.fault("TensorRT built no engine")
+        raise messages.fault("TensorRT built no engine")
     files = {"engine": write_file(folder, "engine.plan", plan)}
     if routed.cache:
         files["cache"] = write_file(folder, "calibration.cache", routed.cache)
@@ -158,7 +158,9 @@ def set_options(trt: Any, config: Any, request: Mapping[str, Any]) -> None:
         config.builder_optimization_level = level
 
 
-def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any], said: Said) -> None:
+def set_flags(
+    trt: Any, network: Any, config: Any, request: Mapping[str, Any], messages: Messages
+) -> None:
     """Allow INT8 and FP16 where types are free, and hold layers to what they need."""
     int8, fp16, precisions, constraints = typing_of(request)
     if int8:
@@ -175,7 +177,7 @@ def set_flags(trt: Any, network: Any, config: Any, request: Mapping[str, Any], s
             else flags.PREFER_PRECISION_CONSTRAINTS
         )
         absent = set_layer_precisions(trt, network, precisions, constraints)
-        warn(said.add, absent, "layers of the plan are not in TensorRT's network")
+        warn(messages.add, absent, "layers of the plan are not in TensorRT's network")
 
 
 def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, Any]) -> None:
@@ -192,17 +194,17 @@ def add_profiles(builder: Any, network: Any, config: Any, request: Mapping[str, 
 # Layers.
 
 
-def _inspected(said: Said, path: str, folder: str, request: Mapping[str, Any]) -> dict[str, str]:
+def _inspected(log: Messages, path: str, folder: str, request: Mapping[str, Any]) -> dict[str, str]:
     """Return the files with the layers and their times; the log says what cannot be had."""
     files = {}
     try:
-        with closing(Engine(path, {}, said)) as opened:
+        with closing(Engine(path, {}, log)) as opened:
             files["layers"] = write_file(folder, "layers.json", opened.layers().encode())
             if request.get("layer_times"):
                 times = json.dumps(opened.layer_times(usual_shapes(request)), indent=1)
                 files["layer_times"] = write_file(folder, "layer-times.json", times.encode())
     except Exception as error:  # the engine is good
-        said.add("W", f"the engine could not be inspected: {error}")
+        log.add("W", f"the engine could not be inspected: {error}")
     return files
 
 
@@ -233,7 +235,7 @@ class Binding:
 class Engine:
     """An engine with one execution context; see `runtimes.py`."""
 
-    def __init__(self, path: str, options: dict[str, Any], said: Said | None = None) -> None:
+    def __init__(self, path: str, options: dict[str, Any], log: Messages | None = None) -> None:
         trt = _package()
         self.metadata: dict[str, str] = {}
         self.warnings: list[str] = []
@@ -243,21 +245,21 @@ class Engine:
         self._driver = Driver()  # before TensorRT, whose runtime crashes where there is no GPU
         self._closing.callback(self._driver.close)
         try:
-            self._load(said or Said(trt, lambda _: None), path)
+            self._load(log or Messages(trt, lambda _: None), path)
         except BaseException:
             self.close()
             raise
 
-    def _load(self, said: Said, path: str) -> None:
-        trt, self._said = self._trt, said
+    def _load(self, messages: Messages, path: str) -> None:
+        trt, self._messages = self._trt, messages
         trt.init_libnvinfer_plugins(None, "")
-        runtime = trt.Runtime(said.logger)
+        runtime = trt.Runtime(messages.logger)
         engine = runtime.deserialize_cuda_engine(Path(path).read_bytes())
         if engine is None:
-            raise said.fault(f"TensorRT {trt.__version__} cannot load the engine")
+            raise messages.fault(f"TensorRT {trt.__version__} cannot load the engine")
         context = engine.create_execution_context()
         if context is None:
-            raise said.fault("TensorRT cannot run the engine")
+            raise messages.fault("TensorRT cannot run the engine")
         self._objects = [runtime, engine, context]
         self._closing.callback(self._forget)
         self._fixed, self._buffers = Resources(self._driver), Resources(self._driver)
@@ -373,7 +375,7 @@ class Engine:
         context = self._objects[2]
         binding.allocate(self._buffers, shape)
         if not context.set_tensor_address(binding.name, binding.device):
-            raise self._said.fault(f"TensorRT refuses the memory of {binding.name}")
+            raise self._messages.fault(f"TensorRT refuses the memory of {binding.name}")
 
     def _choose_profile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the first profile that holds the shapes; the first of all if none does."""
@@ -389,7 +391,7 @@ class Engine:
     def _enqueue(self) -> None:
         context = self._objects[2]
         if not context.execute_async_v3(self._stream.handle):
-            raise self._said.fault("TensorRT failed while running the engine")
+            raise self._messages.fault("TensorRT failed while running the engine")
 
     def launch(self) -> tuple[float, float]:
         """Run the batch once; return milliseconds with and without transfers, by CUDA's events."""

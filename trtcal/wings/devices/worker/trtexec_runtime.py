@@ -20,6 +20,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
+from trtcal.backends.tensorrt_objects import usual_shapes
+from trtcal.backends.trtexec_words import build_words, quoted, shape_words
+
 from . import jobs
 from .frames import Fault
 from .power import open_meter
@@ -85,33 +88,22 @@ def build(job: Job, folder: str, log: Callable[[str], None]) -> dict[str, Any]:
         write_file(folder, FILES["cache"], cache)
     run(words, folder, log)
     if request.get("layer_times"):
-        profiles = request.get("profiles") or [{}]
-        usual = {name: shapes[1] for name, shapes in profiles[0].items()}
         words = [LOAD_BUILT, "--exportProfile=" + FILES["layer_times"], "--duration=0"]
-        run([*words, "--iterations=100", *shape_words("shapes", usual)], folder, log)
+        words += ["--iterations=100", *shape_words("shapes", usual_shapes(request))]
+        run(words, folder, log)
     paths = {name: os.path.join(folder, file) for name, file in FILES.items()}
     return {"files": {name: path for name, path in paths.items() if os.path.exists(path)}}
 
 
 def option_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[str]:
     """Return the options of one build; a fault where this version's trtexec has none."""
-    words = ["--profilingVerbosity=" + (request.get("verbosity") or "detailed")]
     profiles = request.get("profiles") or []
     if len(profiles) > 1 and numbers < (10, 0):
         raise _cannot("several optimization profiles")
-    for number, profile in enumerate(profiles):
-        words += [f"--profile={number}"] if len(profiles) > 1 else []
-        for place, kind in enumerate(("min", "opt", "max")):
-            shapes = {name: limits[place] for name, limits in profile.items()}
-            words += shape_words(kind + "Shapes", shapes)
-    if request.get("workspace_bytes") is not None:
-        mebibytes = "%.20f" % (request["workspace_bytes"] / (1 << 20))
-        words.append("--memPoolSize=workspace:" + mebibytes.rstrip("0").rstrip("."))
-    if request.get("optimization_level") is not None:
-        if numbers < (8, 6):
-            raise _cannot("the optimization level of the builder")
-        words.append(f"--builderOptimizationLevel={request['optimization_level']}")
-    return words + typing_words(request, numbers)
+    if request.get("optimization_level") is not None and numbers < (8, 6):
+        raise _cannot("the optimization level of the builder")
+    check_names(name for profile in profiles for name in profile)
+    return build_words(request) + typing_words(request, numbers)
 
 
 def _cannot(what: str) -> Fault:
@@ -134,24 +126,17 @@ def typing_words(request: Mapping[str, Any], numbers: tuple[int, int]) -> list[s
     words += ["--calib=" + FILES["cache"]] if route == "cache" else []
     words += ["--fp16"] if fp16 else []
     if constraints:
+        check_names(precisions)
         pairs = [f"{quoted(name)}:{precision}" for name, precision in precisions.items()]
         words += ["--precisionConstraints=" + constraints, "--layerPrecisions=" + ",".join(pairs)]
     return words
 
 
-def shape_words(option: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return one option with a shape for each input but scalars, none if there are none."""
-    pairs = [
-        f"{quoted(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items() if shape
-    ]
-    return [f"--{option}={','.join(pairs)}"] if pairs else []
-
-
-def quoted(name: str) -> str:
-    """Return a name as trtexec's lists need it; a fault if it cannot be in one."""
-    if not name or set(name) & {",", "'"}:
-        raise _cannot(f"the name {name!r}")
-    return f"'{name}'" if ":" in name else name
+def check_names(names: Iterable[str]) -> None:
+    """Raise a fault if a name cannot be in one of trtexec's lists."""
+    for name in names:
+        if not name or set(name) & {",", "'"}:
+            raise _cannot(f"the name {name!r}")
 
 
 def run(words: Iterable[str], folder: str, log: Callable[[str], None]) -> None:
@@ -211,6 +196,7 @@ class Engine:
 
 def fed_words(feeds: Mapping[str, Tensor], types: Mapping[str, str], folder: str) -> list[str]:
     """Write a batch to files, in the engine's types; return the options that load it."""
+    check_names(feeds)
     pairs = []
     for number, (name, tensor) in enumerate(feeds.items()):
         write_file(folder, f"{number}.bin", converted(tensor, name, types.get(name)))
