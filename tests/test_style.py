@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,8 @@ from proselint.registry import CheckRegistry
 from proselint.tools import LintFile
 
 from tests.docs.pages import MADE, ROOT
-from tests.fixtures.prose import APART, PACKAGE, STYLE, in_code, sentences, without_marks
+from tests.fixtures.prose import APART, PACKAGE, STYLE, Sentence, in_code, sentences, without_marks
 
-SENTENCES = list(sentences())
 LINT = {
     **DEFAULT["checks"],
     "dates_times": False,  # figures are ranges too
@@ -23,6 +23,11 @@ LINT = {
     "typography": False,  # what a terminal prints is typed
     "weasel_words": False,
 }
+
+
+@cache
+def all_sentences() -> list[Sentence]:
+    return list(sentences())
 
 
 def first_cells(heading: str) -> list[str]:
@@ -53,16 +58,16 @@ def test_no_retired_word_is_left():
 
 def test_no_sentence_has_a_phrase_that_the_style_page_replaces():
     phrases = any_of(first_cells("Phrases"))
-    assert [f"{one.place}: {one.text}" for one in SENTENCES if phrases.search(one.text)] == []
+    assert [f"{one.place}: {one.text}" for one in all_sentences() if phrases.search(one.text)] == []
 
 
 def test_proselint_finds_nothing():
     CheckRegistry().register_many(__register__)
-    text = "\n".join(" ".join(one.text.split()) for one in SENTENCES)
+    text = "\n".join(" ".join(one.text.split()) for one in all_sentences())
     found = LintFile("sentences", text).lint({"max_errors": 100, "checks": LINT})
     lines = [f"\n{text}\n".count("\n", 0, one.check_result.span[1]) for one in found]
     places = [
-        (SENTENCES[line - 1], one.check_result.message)
+        (all_sentences()[line - 1], one.check_result.message)
         for line, one in zip(lines, found, strict=True)
     ]
     assert [f"{sentence.place}: {message}" for sentence, message in places] == []

@@ -100,7 +100,9 @@ def module_of(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-SOURCES = {module_of(path): ast.parse(path.read_text()) for path in MODULES}
+@cache
+def sources():
+    return {module_of(path): ast.parse(path.read_text()) for path in MODULES}
 
 
 def definitions(tree):
@@ -113,24 +115,30 @@ def definitions(tree):
             yield from ((target.id, node) for target in targets if isinstance(target, ast.Name))
 
 
-DEFINED = {(name, own): node for name, t in SOURCES.items() for own, node in definitions(t)}
-IMPORTED = {
-    name: {
-        alias.asname or alias.name: (node.module, alias.name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trtcal")
-        for alias in node.names
+@cache
+def defined():
+    return {(name, own): node for name, t in sources().items() for own, node in definitions(t)}
+
+
+@cache
+def imported():
+    return {
+        name: {
+            alias.asname or alias.name: (node.module, alias.name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trtcal")
+            for alias in node.names
+        }
+        for name, tree in sources().items()
     }
-    for name, tree in SOURCES.items()
-}
 
 
 def resolved(module, name):
     """Return where a name that a module uses is defined, through imports, if in trtcal."""
-    while (module, name) not in DEFINED:
-        if name not in IMPORTED.get(module, {}):
+    while (module, name) not in defined():
+        if name not in imported().get(module, {}):
             return None
-        module, name = IMPORTED[module][name]
+        module, name = imported()[module][name]
     return module, name
 
 
@@ -138,13 +146,13 @@ def resolved(module, name):
 def uses(place):
     """Return the definitions that one mentions: a function, a class with all of it, a constant."""
     module, found = place[0], set()
-    for node in ast.walk(DEFINED[place]):
+    for node in ast.walk(defined()[place]):
         if isinstance(node, ast.Name):
             found.add(resolved(module, node.id))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found.add(resolved(".".join(IMPORTED[module].get(node.value.id, ())), node.attr))
-        elif isinstance(node, ast.Constant) and node.value in SOURCES:  # a module run as a child
-            found |= {other for other in DEFINED if other[0] == node.value}
+            found.add(resolved(".".join(imported()[module].get(node.value.id, ())), node.attr))
+        elif isinstance(node, ast.Constant) and node.value in sources():  # a module run as a child
+            found |= {other for other in defined() if other[0] == node.value}
     return found - {None, place}
 
 
@@ -242,12 +250,12 @@ def unknown_to(place, node):
 
 def test_command_lines_name_commands_and_options_that_exist():
     written = {path: path.read_text() for path in (*TABLES, *PAGES)}
-    parts = {**SOURCES, **written, "former names": "".join(f"`trtcal {name}`" for name in NAMES)}
+    parts = {**sources(), **written, "former names": "".join(f"`trtcal {name}`" for name in NAMES)}
     assert not {str(name): found for name, part in parts.items() if (found := [*misnamed(part)])}
 
 
 def test_a_command_that_ends_with_a_hint_has_the_options_that_it_names():
-    assert not [fault for place, node in DEFINED.items() for fault in unknown_to(place, node)]
+    assert not [fault for place, node in defined().items() for fault in unknown_to(place, node)]
 
 
 def test_what_stands_in_for_an_option_exists():

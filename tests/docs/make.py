@@ -205,6 +205,11 @@ def transformer() -> None:
     write_texts(Path("test"), 96, seed=1)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the files of each NAME."""
     for name in sys.argv[1:]:
         MAKERS[name]()
+
+
+if __name__ == "__main__":
+    main()

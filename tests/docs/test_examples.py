@@ -8,19 +8,29 @@ import importlib.util
 import io
 import json
 import os
+import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import warnings
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import matplotlib as mpl
 import pytest
 import yaml
 
+from tests.docs.make import main as make_files
 from tests.docs.pages import PAGES, ROOT, Block, commands_of, differs, name_of, read_blocks
+from tests.fixtures.killing import forked
 from tests.fixtures.slow import slow_but
 from tests.fixtures.tables import each
+from trtcal.cli.main import main
 from trtcal.config import read_toml
 
 LONGEST_S = 1200
@@ -33,6 +43,10 @@ WITH_EXAMPLES = [
     if any(one.language in RUNNING or one.comments for one in read_blocks(page))
 ]
 RUN = ("console", "python")
+QUOTED = re.compile(r"'[^']*'")
+PLAIN = re.compile(r"((trtcal|python -m tests\.docs\.make) [^|&;<>$*]*( && |$))+")
+"""Programs that need no shell: their modules are imported once, not by every command."""
+
 QUICK = [
     page
     for page in WITH_EXAMPLES
@@ -95,6 +109,13 @@ class Session:
             return ""
         if "sm89" in command and not HAS_RTX:  # the extra may be missing here
             command, self.is_other_target = command.replace("sm89", "cpu"), True
+        is_plain = PLAIN.fullmatch(QUOTED.sub("", command))
+        end, printed = (self._forked if is_plain else self._in_bash)(command)
+        if end != status:
+            pytest.fail(f"{place}: {command}\nexit status {end}, not {status}\n{printed}")
+        return printed
+
+    def _in_bash(self, command: str) -> tuple[int, str]:
         done = subprocess.run(
             ["bash", "-c", command],  # noqa: S607  # as a reader has it
             cwd=self.folder,
@@ -105,11 +126,36 @@ class Session:
             text=True,
             timeout=LONGEST_S,
         )
-        if done.returncode != status:
-            pytest.fail(
-                f"{place}: {command}\nexit status {done.returncode}, not {status}\n{done.stdout}"
-            )
-        return done.stdout
+        return done.returncode, done.stdout
+
+    def _forked(self, command: str) -> tuple[int, str]:
+        """Run programs one after the other in forks, which have their modules already."""
+        with tempfile.TemporaryFile("w+") as printed:
+            for part in command.replace("\\\n", "").split(" && "):
+                end = forked(partial(self._program, shlex.split(part), printed))
+                if end:
+                    break
+            printed.seek(0)
+            return end, printed.read()
+
+    def _program(self, words: list[str], printed: IO[str]) -> None:
+        signal.alarm(LONGEST_S)
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(self.environment)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for number, file in enumerate((nothing, printed.fileno(), printed.fileno())):
+            os.dup2(file, number)
+        sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+        sys.stderr = os.fdopen(2, "w", 1)
+        warnings.resetwarnings()  # the program's own, not those of the tests
+        program, sys.argv = (main, words) if words[0] == "trtcal" else (make_files, words[2:])
+        try:
+            program()
+        except SystemExit as end:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code)
 
     def _python(self, block: Block, place: str) -> None:
         if "file" in block.comments:

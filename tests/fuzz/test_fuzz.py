@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixtures.shared import made_once
 from tests.fixtures.slow import SLOW
 from tests.fuzz.formats import FORMATS, KEPT, WHOLE, cases_of
 from tests.fuzz.pool import run_format
@@ -12,10 +13,13 @@ FEW = 6
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fuzz") / "seeds"
-    folder.mkdir()
-    write_seeds(folder)
-    return folder
+    """The seeds of all formats, written once for all workers of a run."""
+
+    def write(folder):
+        (folder / "seeds").mkdir()
+        write_seeds(folder / "seeds")
+
+    return made_once(tmp_path_factory, "fuzz", write) / "seeds"
 
 
 @SLOW
