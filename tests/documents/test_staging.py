@@ -30,7 +30,7 @@ from trtcal.documents import (
     write_json,
     write_text,
 )
-from trtcal.documents.staging import CHANGES, COMMIT
+from trtcal.documents.staging import CHANGES, COMMIT, _new_staging
 from trtcal.errors import InputError, ResourceError
 from trtcal.model import load_model
 from trtcal.model.files import write_onnx
@@ -268,3 +268,21 @@ def test_a_full_disk_leaves_the_old_files(tmp_path):
 def test_the_root_is_a_folder_like_others():
     assert unfinished(Path("/")) == Path("/.unfinished")
     clear_places([Path("/"), Path()])
+
+
+class DeletedOnce(type(Path())):
+    """A folder that another process deletes, empty, while it is being made."""
+
+    errors = iter([FileExistsError()])
+
+    def mkdir(self, *arguments, **options):
+        for error in self.errors:
+            raise error
+        return super().mkdir(*arguments, **options)
+
+
+def test_a_folder_that_another_process_deletes_is_made_again(tmp_path):
+    folder, handle = _new_staging(DeletedOnce(tmp_path, "new"), is_made=False)
+    os.close(handle)
+    assert folder.is_dir()
+    assert not list(DeletedOnce.errors)

@@ -94,8 +94,8 @@ def _is_ours(folder: Path) -> bool:
 def _new_staging(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int]:
     """Return a new staging folder and the handle that keeps it locked; dead ones are cleared up."""
     is_made = is_made or not root.exists()
-    root.mkdir(parents=True, exist_ok=True)
     try:
+        root.mkdir(parents=True, exist_ok=True)
         with _locked(root):
             _settle(root)
             ending = OF_NEW_FOLDER if is_made else ""
@@ -103,7 +103,7 @@ def _new_staging(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int
             handle = os.open(path, os.O_RDONLY)
             _try_lock(handle)
             return path, handle
-    except FileNotFoundError:  # whoever made the folder deletes it when it is empty
+    except (FileExistsError, FileNotFoundError):  # another process deleted it, empty, just now
         if not tries:
             raise
     return _new_staging(root, is_made, tries - 1)

@@ -35,7 +35,7 @@ def facts(text):
 def test_a_rule_recognises_its_example_and_explains_it(rule):
     level = rule.severity if rule.severity in (rule.levels or SEVERITIES) else None
     for example in rule.example:
-        found = INDEX.find(unwrap(example.strip()).text, level)
+        found = INDEX.find(unwrap(example.strip()), level)
         assert found is not None, example
         assert found[0] is rule, example
     assert rule.category in CATEGORIES

@@ -24,7 +24,9 @@ from trtcal.evidence.log.rules import (
 
 SEVERITIES = ("error", "warning", "info", "verbose", "unknown")
 
-MESSAGES = read_messages(Path(__file__).with_name("messages.toml"))
+MESSAGES = read_messages(
+    *(Path(__file__).with_name(f"{name}.toml") for name in ("messages", "known_failures"))
+)
 CATEGORIES, RULES = MESSAGES.categories, MESSAGES.rules
 RULE_NAMED = {rule.name: rule for rule in RULES}
 INDEX = RuleIndex(RULES)
@@ -114,7 +116,7 @@ def belongs(event: Event, message: str) -> bool:
 def _own_tags(message: str) -> tuple[tuple[str, ...] | None, bool]:
     """Return the tags of the rule that knows a message, if one does, and if it has an error code."""
     body = unwrap(message)
-    known = INDEX.find(body.text, None)
+    known = INDEX.find(body, None)
     return known and known[0].tags, "code" in body.fields
 
 
@@ -131,7 +133,7 @@ def with_next(event: Event, message: str) -> Event:
 def _joined(event: Event, broken: str, whole: str) -> Event | None:
     """Return what a whole message says, where its first part alone says nothing, or too much."""
     body, first = unwrap(whole), unwrap(broken)
-    known = INDEX.find(body.text, event.severity)
+    known = INDEX.find(body, event.severity)
     if known is None or not known[1].start() < len(first.text) < known[1].end():
         return None
     rule, match = known
@@ -159,7 +161,7 @@ def recognise(line: int, severity: str | None, message: str) -> Event | None:
     that gives none.
     """
     body = unwrap(message)
-    known = INDEX.find(body.text, severity)
+    known = INDEX.find(body, severity)
     if known is None and severity is None:
         body, known = _behind_another(message)
     if known is None:
@@ -171,7 +173,7 @@ def _behind_another(message: str) -> tuple[Body, tuple[Rule, re.Match[str]] | No
     """Return the known message that stands behind a prefix which no logger is known to write."""
     for end in ENDS_PREFIX.finditer(message, 0, MAX_PREFIX):
         body = unwrap(message[end.end() :])
-        if (known := INDEX.find(body.text, None)) and known[0].beginnings:
+        if (known := INDEX.find(body, None)) and known[0].beginnings:
             return body, known
     return unwrap(message), None
 

@@ -6,7 +6,8 @@ one literal of its `needle` must stand in the line; so most lines of a verbose l
 Patterns use bounded or single lazy repetitions on at most `MAX_TEXT` characters: no line can make
 the reader slow.
 
-The rules stand in `messages.toml`.
+The rules stand in `messages.toml`; those of failures that occur in some versions alone, on some GPUs
+or with some software development kits in `known_failures.toml`, which are tried first.
 """
 
 from __future__ import annotations
@@ -64,8 +65,11 @@ class Rule:
     `needle` gives literals, one of which the message contains, where they are not those that begin
     it: `starts`, or what the pattern begins with. `levels` restricts a broad rule to lines of these
     severities; "" stands for a line whose logger reports none. `versions` are those of TensorRT in
-    which the message is known to occur, such as `7.2-10`; they never reject a line. `tags` say what
-    the message means for the build:
+    which the message is known to occur, such as `7.2-10`; they never reject a line. `place` is where
+    in TensorRT it comes from, `file.cpp::function`: all of its parts must stand in the message.
+    `fixed` is the version without the failure, `needs` the GPU or software with which it occurs, and
+    `threads` are public reports (`owner/name#number`). `tags` say what the message means for the
+    build:
 
     - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
@@ -88,6 +92,10 @@ class Rule:
     starts: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     versions: str = ""
+    place: str = ""
+    fixed: str = ""
+    needs: str = ""
+    threads: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
 
     @cached_property
@@ -108,11 +116,13 @@ class Rule:
         """The compiled pattern."""
         return re.compile(self.pattern)
 
-    def match(self, text: str, severity: str | None) -> re.Match[str] | None:
-        """Find the rule's message in a text that has a needle and is cut to `MAX_TEXT`."""
+    def match(self, body: Body, severity: str | None) -> re.Match[str] | None:
+        """Find the rule's message in a body whose text has a needle."""
         if self.levels and (severity or "") not in self.levels:
             return None
-        return self.regex.search(text)
+        if self.place and not all(part in body.whole for part in self.place.split("::")):
+            return None
+        return self.regex.search(body.text)
 
 
 @dataclass(frozen=True)
@@ -150,15 +160,16 @@ class Messages:
     severities: dict[str, str]
 
 
-def read_messages(path: Path) -> Messages:
-    """Read a table of messages."""
+def read_messages(path: Path, *first: Path) -> Messages:
+    """Read a table of messages, and the rules of other files before its own."""
     document = read_toml(path)
+    groups = [group for file in (*first, path) for group in read_toml(file)["group"]]
     parts = {name: "".join(text) for name, text in document["parts"].items()}
     prefixes = (_fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
     numbered = (text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
     tables = document["category"]
     categories = {name: from_fields(Category, fields) for name, fields in tables.items()}
-    entries = ({**group, **rule} for group in document["group"] for rule in group["rule"])
+    entries = ({**group, **rule} for group in groups for rule in group["rule"])
     rules = ({"why": categories[entry["category"]].why, **entry} for entry in entries)
     prefix = re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
     words = {word: name for name, words in document["severities"].items() for word in words}
@@ -190,10 +201,11 @@ def literal_head(pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Body:
-    """A message without location and wrapper, and what these gave."""
+    """A message without location and wrapper, what these gave, and the whole message."""
 
     text: str
     fields: dict[str, Value]
+    whole: str
 
 
 def unwrap(message: str) -> Body:
@@ -202,12 +214,12 @@ def unwrap(message: str) -> Body:
     `[file.cpp::function::12] Error Code 4: Internal Error (TEXT)`, `4: TEXT`, `Error Code: 9: TEXT`,
     `file.cpp:12: TEXT` and `file.cpp (12) - Misc Error in function: -1 (TEXT)` all become TEXT.
     """
-    message = message[:MAX_TEXT]
+    whole = message = message[:MAX_TEXT]
     fields: dict[str, Value] = {}
     if location := LOCATION.match(message):
         message = message[location.end() :]
     if old := OLD_WRAPPER.match(message):
-        return Body(old["text"], {"kind": old["kind"], "where": old["where"]})
+        return Body(old["text"], {"kind": old["kind"], "where": old["where"]}, whole)
     if wrapper := WRAPPER.match(message):
         fields["code"] = int(wrapper["code"])
         texts = {"kind": wrapper["kind"], "where": wrapper["where"]}
@@ -216,7 +228,7 @@ def unwrap(message: str) -> Body:
     elif numbered := NUMBERED.match(message) or RECORDED.match(message):
         fields["code"] = int(numbered[1])
         message = message[numbered.end() :]
-    return Body(PLACE.sub("", message) if " In " in message else message, fields)
+    return Body(PLACE.sub("", message) if " In " in message else message, fields, whole)
 
 
 def in_words(message: str) -> str:
@@ -268,9 +280,10 @@ class RuleIndex:
             for needle in rule.needles
         )
 
-    def find(self, text: str, severity: str | None) -> tuple[Rule, re.Match[str]] | None:
-        """Return the first rule that knows a text, with its match."""
+    def find(self, body: Body, severity: str | None) -> tuple[Rule, re.Match[str]] | None:
+        """Return the first rule that knows a body's text, with its match."""
+        text = body.text
         for needle, rule in self.by_head.get(text[:MIN_HEAD], self.others):
-            if needle in text and (match := rule.match(text, severity)):
+            if needle in text and (match := rule.match(body, severity)):
                 return rule, match
         return None
