@@ -26,7 +26,7 @@ from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.on_device import backend_on
 from trtcal.evaluate.search.pipeline import SearchOptions
 from trtcal.evidence.manifest import read_build
-from trtcal.pipeline import run
+from trtcal.pipeline.job import run
 from trtcal.wings.devices.backend import DeviceBackend
 from trtcal.wings.devices.trials import DeviceTrials
 

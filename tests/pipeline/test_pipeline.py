@@ -20,7 +20,7 @@ from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError
 from trtcal.evaluate.replay import silent
-from trtcal.pipeline import run
+from trtcal.pipeline.job import run
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 TARGETS = ["cpu", "sm89"] if RTX.works else ["cpu"]

@@ -22,7 +22,7 @@ from trtcal.data import open_dataset
 from trtcal.documents import FILES, digest_file, files_in
 from trtcal.documents.digests import record_of
 from trtcal.model import load_model
-from trtcal.pipeline import run
+from trtcal.pipeline.job import run
 from trtcal.runs.bundle.building import Request, make_bundle
 from trtcal.runs.bundle.signing import read_signer
 

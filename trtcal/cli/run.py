@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trtcal.config import Config
     from trtcal.documents import Document
-    from trtcal.pipeline import RunResult
+    from trtcal.pipeline.job import RunResult
     from trtcal.runs.history import History
 
 
@@ -94,7 +94,7 @@ class Run(
     def _run(self) -> None:
         from trtcal.evaluate.comparison import Comparison, warnings
         from trtcal.limits import require
-        from trtcal.pipeline import run
+        from trtcal.pipeline.job import run
         from trtcal.reporting.advice import next_step
         from trtcal.reporting.views import gpu_targets
 

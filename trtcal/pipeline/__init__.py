@@ -4,5 +4,3 @@ model --observe(dataset)--> histograms --calibrate(method)--> calibration --quan
 quantized model --build(target)--> engine + log --diagnose--> findings
 --compare(reference, variants, dataset)--> comparison --judge(limits)--> verdict --report--> page
 """
-
-from trtcal.pipeline.job import RunResult, run
