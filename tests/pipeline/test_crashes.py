@@ -22,8 +22,8 @@ from trtcal.evaluate.comparison import Comparison
 from trtcal.model import load_model
 from trtcal.model.files import write_onnx
 from trtcal.pipeline import stages
-from trtcal.pipeline.job import run
 from trtcal.pipeline.api import compare
+from trtcal.pipeline.job import run
 from trtcal.quantization import Plan, quantize
 from trtcal.reporting.verdict import judge
 from trtcal.runs.verify import verify
