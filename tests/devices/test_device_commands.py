@@ -157,7 +157,7 @@ def test_a_damaged_file_of_devices_is_one_error(place, capsys):
     document["board"]["host"] = "-oProxyCommand=x"
     for text in ("{", "[]", '{"slices": {"host": "a"}}', json.dumps(document)):
         path.write_text(text)
-        shows(refused(capsys, "device", "list"), "devices.json")
+        shows(refused(capsys, "device", "list"), "devices.json", "delete the file")
 
 
 FACTS = {

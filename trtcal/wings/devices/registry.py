@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from trtcal.config import DeviceConfig, configured_devices, naming, read_devices
+from trtcal.config import DeviceConfig, configured_devices, read_devices
 from trtcal.documents import (
     LOCK_S,
     from_fields,
@@ -38,8 +38,14 @@ def own_devices() -> dict[str, DeviceConfig]:
     path = state_path(FILE)
     if not path.exists():
         return {}
-    with naming(path):
+    try:
         return read_devices(read_json(path))
+    except InputError as error:
+        what = error.message.removeprefix(f"{path} ")
+        raise InputError(
+            f"{path}, the list of devices, cannot be read: {what}",
+            "delete the file, and add the devices again",
+        ) from None
 
 
 def known_devices() -> dict[str, DeviceConfig]:
