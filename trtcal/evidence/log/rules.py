@@ -74,7 +74,7 @@ class Rule:
     - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
     - `vague`: the line says where a build failed; another one often says why;
-    - `unexplained`: the rule does not say why: the line ranks with those that no rule knows;
+    - `unexplained`: the rule does not say why, and the subject is guessed, as without a rule;
     - `encloses`: what follows without a prefix belongs to it, even an error;
     - `harmless`: it only looks like a loss: shown after all other findings;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
