@@ -6,18 +6,16 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
 
 from trtcal.errors import InputError
 from trtcal.evidence.findings import KINDS, sentence
 from trtcal.evidence.log.reader import events_of
-from trtcal.evidence.log.recognition import CATEGORIES, RULE_NAMED, RULES
-from trtcal.evidence.log.rules import Rule, Value
+from trtcal.evidence.log.recognition import CATEGORIES, RULE_NAMED, RULES, Event
+from trtcal.evidence.log.rules import Rule
 from trtcal.evidence.log.summary import summarize
 
 MESSAGE, CATEGORY, FINDING = "message", "category", "finding"
 LEVELS = (b"", b"[E] ", b"[W] ", b"[V] ")  # of a message that was pasted without its own
-LEAST_WORDS = 4  # of a message that no rule knows
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,7 @@ def explanations() -> Iterator[Explanation]:
 
 
 def _of_rule(rule: Rule) -> Explanation:
-    names = (field.name for field in fields(Explanation) if hasattr(rule, field.name))
-    shared = {name: getattr(rule, name) for name in names}
+    shared = {f.name: getattr(rule, f.name) for f in fields(Explanation) if hasattr(rule, f.name)}
     return Explanation(about=MESSAGE, examples=tuple(map(str.strip, rule.example)), **shared)
 
 
@@ -81,30 +78,25 @@ def explain(text: str) -> tuple[Explanation, ...]:
     """Return what a name stands for, or what lines of a log say; `InputError` if nothing."""
     known = tuple(explanations())
     plain = re.sub(r"[\s-]+", "_", text.strip().lower())
-    if matches := tuple(explanation for explanation in known if explanation.name == plain):
+    near = " or ".join(difflib.get_close_matches(plain, {e.name for e in known}, cutoff=0.5))
+    named = tuple(explanation for explanation in known if explanation.name == plain)
+    if matches := named or _of_lines(text, is_message=not near and text.count(" ") > 2):
         return matches
-    names = dict.fromkeys(explanation.name for explanation in known)
-    near = " or ".join(difflib.get_close_matches(plain, names, cutoff=0.5))
-    if lines := _of_lines(text, not near and len(text.split()) >= LEAST_WORDS):
-        return lines
     hint = f"did you mean {near}?" if near else "`trtcal log --explain` lists all of them"
     raise InputError(f"no message and no finding has the name {text!r}", hint)
 
 
 def _of_lines(text: str, is_message: bool) -> tuple[Explanation, ...]:
-    """Return the rules that know lines, the cause first; else what the first error says of itself."""
-    raw = text.strip().encode("utf-8", "replace")
-    read = [tuple(events_of([level + raw])) for level in LEVELS]
+    """Return the rules that know lines, the cause first; else what the first line says of itself."""
+    read = [tuple(events_of([level + text.strip().encode("utf-8", "replace")])) for level in LEVELS]
     events = next((events for events in read if any(e.rule for e in events)), read[is_message])
     findings = summarize(events)["findings"]
-    ranked = [finding["rule"] for finding in findings]
-    names = dict.fromkeys([*ranked, *(event.rule and event.rule.name for event in events)])
-    rules = tuple(_of_rule(RULE_NAMED[name]) for name in names if name)
-    return rules or tuple(_unknown(finding, events[0].fields) for finding in findings[:1])
+    names = dict.fromkeys([*(f["rule"] for f in findings), *(e.fields.get("rule") for e in events)])
+    rules = tuple(_of_rule(RULE_NAMED[name]) for name in names if name in RULE_NAMED)
+    return rules or tuple(_unknown(events[0], f["meaning"], f["fix"]) for f in findings[:1])
 
 
-def _unknown(finding: dict[str, Any], known: dict[str, Value]) -> Explanation:
-    parts = {"Place": known.get("where"), "Error code": known.get("code")}
-    said = "".join(f" {name}: {value}." for name, value in parts.items() if value)
-    texts = (f"{finding['meaning']}{said}", CATEGORIES[finding["category"]].why, finding["fix"])
-    return Explanation("unknown", MESSAGE, *texts, finding["category"], finding["severity"])
+def _unknown(event: Event, meaning: str, fix: str) -> Explanation:
+    parts = {"Place": event.fields.get("where"), "Error code": event.fields.get("code")}
+    meaning += "".join(f" {name}: {value}." for name, value in parts.items() if value)
+    return Explanation("unknown", MESSAGE, meaning, "", fix, event.category, event.severity)
