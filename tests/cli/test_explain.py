@@ -79,6 +79,44 @@ def test_an_unknown_name_gets_the_nearest(capsys):
     assert run(capsys, "Silent fallback")[0] == 0
 
 
+LOST = (
+    "Assertion item.second != nullptr failed. region should have been removed from Graph::regions"
+)
+FP8 = "Networks with FP8 layers require hardware with FP8 support."
+
+
+@each(
+    "pasted, names",
+    [
+        (f"[checkSanity.cpp::checkLinks::9] Error Code 2: Internal Error ({LOST})", ["check_links"]),
+        (f"[TRT] [E] IBuilder::build: Error Code 2: Internal Error ({LOST} In checkLinks at "
+         "/src/checkSanity.cpp:9)", ["check_links"]),
+        ("Tensor a is uniformly zero.", ["uniformly_zero"]),
+        ("Engine built in 4 sec.", ["time_built"]),
+        (f"[E] Engine could not be created\n[E] Error[9]: {FP8}", ["type_hardware", "consequence"]),
+        ("[E] Error[2]: [a.cpp::b::3] Error Code 2: Internal Error (Assertion c() failed. )",
+         ["assertion_internal"]),
+        ("[E] 4: [a.cpp::b::3] Error Code 4: Internal Error (an odd message)", ["unknown"]),
+        ("what nobody has ever printed", ["unknown"]),
+    ],
+)  # fmt: skip
+def test_pasted_lines_are_explained_by_the_rules_that_know_them(capsys, pasted, names):
+    _, out, _ = run(capsys, pasted, "--json")
+    assert [one["name"] for one in json.loads(out)["explanations"]] == names
+
+
+def test_what_is_known_of_a_failure_is_shown(capsys):
+    _, out, _ = run(capsys, "check_links")
+    assert "TensorRT 10.3, fixed in 10.7" in out
+    assert "occurs with: INT8 by calibration on Jetson Orin" in out
+    assert "NVIDIA/TensorRT#4797" in out
+
+
+def test_an_unknown_message_has_its_place_and_its_error_code(capsys):
+    _, out, _ = run(capsys, "[E] 4: [a.cpp::b::3] Error Code 4: Internal Error (an odd message)")
+    assert "Place: a.cpp::b::3. Error code: 4." in out
+
+
 def test_without_a_name_all_are_listed(capsys):
     _, out, _ = run(capsys)
     for name in (*CATEGORIES, *KINDS, *(rule.name for rule in RULES)):

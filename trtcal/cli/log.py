@@ -52,13 +52,13 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
     FILE - is standard input. --json prints one object for a FILE, one object on each line for
-    several FILEs, and with --follow one line for each finding. --explain NAME says more about
-    a message or a kind of finding. The status is 1 if the log is of a build that failed.
+    several FILEs, and with --follow one line for each finding. --explain takes the name of
+    a message or finding, or a pasted line. The status is 1 if the log is of a build that failed.
     """
 
     files: tuple[str, ...] = argument(metavar="FILE...", required=False)
     explain: str | None = option(
-        "Explain the message or kind of finding of this name, or list all names.",
+        "Explain the message or kind of finding of this name, or pasted lines, or list all names.",
         metavar="[NAME]",
         is_flag=False,
         flag_value=ALL,
@@ -88,9 +88,9 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
             click.get_current_context().exit(INTERRUPTED)
 
     def _show_explanations(self, name: str) -> None:
-        from trtcal.evidence.explanations import explain_name, explanations
+        from trtcal.evidence.explanations import explain, explanations
 
-        entries = tuple(explanations()) if name == ALL else explain_name(name)
+        entries = tuple(explanations()) if name == ALL else explain(name)
         show = _list if name == ALL else _explain_all
         self.present({"explanations": list(map(asdict, entries))}, lambda: show(entries))
 
@@ -106,6 +106,8 @@ def _explain_all(entries: tuple[Explanation, ...]) -> None:
         say_wrapped("  means: ", entry.meaning)
         say_wrapped("  bad because: ", entry.why)
         say_wrapped("  do: ", entry.fix)
+        say_wrapped("  occurs with: ", entry.needs)
+        say_wrapped("  reports: ", ", ".join(entry.threads))
         for example in entry.examples:
             say_wrapped("  line: ", example)
 

@@ -48,9 +48,18 @@ def _section(one: Explanation) -> str:
     if one.about == MESSAGE:
         parts.append(f"*{prose(one.title)}*")
     parts.append(_about(one))
+    if one.needs:
+        parts.append(f"**Occurs with.** {prose(one.needs)}")
+    if one.threads:
+        parts.append(f"**Reports.** {', '.join(map(_thread, one.threads))}")
     if one.examples:
         parts.append("\n".join(["```{code-block} text\n:class: wrap\n", *one.examples, "```"]))
     return "\n\n".join(parts) + "\n"
+
+
+def _thread(thread: str) -> str:
+    """Return a link to a report; GitHub leads from an issue's number to a pull request's."""
+    return f"[{prose(thread)}](https://github.com/{thread.replace('#', '/issues/')})"
 
 
 def _about(one: Explanation) -> str:

@@ -64,6 +64,37 @@ def test_no_filter_hides_a_rule(rule, example, shape):
     assert json.loads(json.dumps(event.to_document()))["category"] == rule.category
 
 
+SCALES = "Assertion scales.size() == 1 failed."
+
+
+@each(
+    "text, rule",
+    [
+        (f"[pluginV2Runner.cpp::getInputHostScale::7] Error Code 2: Internal Error ({SCALES})",
+         "plugin_scales"),
+        (f"IBuilder::build: Error Code 2: Internal Error ({SCALES} In getInputHostScale at "
+         "/src/pluginV2Runner.cpp:7)", "plugin_scales"),
+        ("../rt/pluginV2Runner.cpp (7) - Assertion Error in getInputHostScale: 0 (scales.size() == 1)",
+         "plugin_scales"),
+        (f"[poolingRunner.cpp::getInputHostScale::7] Error Code 2: Internal Error ({SCALES})",
+         "assertion_internal"),
+        (f"[pluginV2Runner.cpp::enqueue::7] Error Code 2: Internal Error ({SCALES})",
+         "assertion_internal"),
+        (SCALES, "assertion_internal"),
+        ("Assertion min_ <= max_ failed.", "range_is_nan"),
+        ("../builder/range.cpp (7) - Assertion Error in setRange: 0 (min_ <= max_)", "range_is_nan"),
+        ("[a.cpp::b::3] Error Code 2: Internal Error (Assertion c.d failed. )", "assertion_internal"),
+    ],
+)  # fmt: skip
+def test_a_known_failure_is_one_of_its_place(text, rule):
+    assert one(f"[E] {text}").fields["rule"] == rule
+
+
+def test_of_an_assertion_that_nothing_explains_the_subject_is_guessed():
+    event = one("[E] Error Code 2: Internal Error (Assertion c failed. no kernel for layer mix_3)")
+    assert (event.fields["rule"], event.subject) == ("assertion_internal", "mix_3")
+
+
 def test_rule_names_are_unique():
     assert len({rule.name for rule in RULES}) == len(RULES)
 

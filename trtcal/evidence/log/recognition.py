@@ -185,7 +185,8 @@ def _event(
     is_error = severity == "error" and rule.category == UNKNOWN_CATEGORY["warning"]
     kind = severity or rule.severity, "error" if is_error else rule.category
     fields = {"rule": rule.name, **body.fields, **typed_fields(match)}
-    return Event(line, *kind, subject_of(match), message[:MAX_MESSAGE], fields)
+    subject = _guess_subject(body) if "unexplained" in rule.tags else subject_of(match)
+    return Event(line, *kind, subject, message[:MAX_MESSAGE], fields)
 
 
 def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event | None:

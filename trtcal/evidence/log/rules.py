@@ -38,7 +38,7 @@ RECORDED = re.compile(r"Error\[(\d{1,2})\]: ")
 # ../builder/file.cpp (12) - Misc Error in function: -1 (TEXT)
 OLD_WRAPPER = re.compile(
     r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) ?\(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
-    r"(?P<where>[\w:~]{1,120}): ?-?\d{1,9} ?\((?P<text>.+)\)$",
+    r"(?P<where>[\w:~]{1,120}(?:\(\))?): ?-?\d{1,9} ?\((?P<text>.+)\)$",
     re.DOTALL,
 )
 INNER = re.compile(r"\[[\w./:<>~-]{1,200}:\d{1,6}:? ?[\w:<>~]{0,120}\] ")
@@ -74,6 +74,7 @@ class Rule:
     - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
     - `vague`: the line says where a build failed; another one often says why;
+    - `unexplained`: the rule does not say why, and the subject is guessed, as without a rule;
     - `encloses`: what follows without a prefix belongs to it, even an error;
     - `harmless`: it only looks like a loss: shown after all other findings;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
