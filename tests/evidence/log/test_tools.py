@@ -63,6 +63,44 @@ def test_lines_of_the_tools_around_tensorrt(line, category, subject):
     assert facts(line) == [(category, subject)]
 
 
+@each("line, category, rule", [
+        ("WARNING: FP16 not supported by platform. Using FP32 mode.", "fallback",
+         "precision_unsupported"),
+        ("[W] [TRT] Layer \u2019/b/R_3\u2019 (SHUFFLE): Unsupported on DLA. Switching it", "fallback",
+         "dla_layer_unsupported"),
+        ("W0304 05:06:07.1 1 op.cc:5] Engine retrieval for batch size 1 failed. Running native "
+         "segment for x/op_0", "fallback", "tensorflow_segment"),
+        ("[W] Could not read the header, falling back to filename detection.", "other_warning",
+         None),
+        ("[W] Not capturable. Falling back to not using CUDA graphs.", "other_warning", None),
+        ("worker[3]: killed by signal 11", "error", "signal"),
+        ("worker[3]: killed by signal 9", "error", "killed"),
+        ("worker[3]: killed by signal 15", "error", "interrupted"),
+        ("a: /x.cpp:1: int f(): Assertion `b->platformHasFastInt8()' failed.", "error",
+         "platform_assertion"),
+        ("[TensorRT] INTERNAL ERROR: Assertion failed: d.nbDims >= 1", "error",
+         "internal_assertion"),
+        ("[E] Saving engine to file failed.", "error", "engine_not_saved"),
+        ("[E] ../builder/a.cpp (1) - Misc Error in getFormatRequirements: -1 (Unable to find valid "
+         "implementation for layer c_1)", "no_implementation", "no_valid_implementation"),
+        ("[E] Error Code: 9: Skipping tactic 0x0 due to exception [type.cpp:1: t] Could not infer "
+         "output types for operation: 3: quantize: a'-(f32[1])", "tactic_failed", "tactic_untyped"),
+    ])  # fmt: skip
+def test_a_meaning_is_given_only_where_it_is_true(line, category, rule):
+    assert [(e.category, e.fields.get("rule")) for e in parse_lines([line])] == [(category, rule)]
+
+
+@each("line", [
+        "/x/motion.py:30: FutureWarning: `cuda.amp.autocast(args...)` is deprecated.",
+        "g++ -c -Wno-error=deprecated-declarations net.cpp",
+        "Even so, loading all models causes **out of memory**:",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "[node-1] failed to open ",
+    ])  # fmt: skip
+def test_a_line_of_another_program_is_no_event(line):
+    assert facts(line) == []
+
+
 @each("line, category, subject", [
         ("onnx2trt_utils.cpp:9: Your ONNX model has been generated with INT64 weights, while",
          "other_warning", None),

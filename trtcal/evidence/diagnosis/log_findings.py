@@ -116,8 +116,8 @@ def _key(event: Event) -> Key | None:
         return (category.each, event.subject)
     if not category.together:
         return None
-    if event.category in ("weights_range", "fp16_overflow"):
-        return (category.together, None)
+    if event.category == "weights_range":
+        return ("fp16_overflow" if "overflows" in event.tags else category.together, None)
     return (category.together, event.rule.name if event.rule else event.message[:120])
 
 

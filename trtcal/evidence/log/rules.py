@@ -78,7 +78,7 @@ class Rule:
     - `encloses`: what follows without a prefix belongs to it, even an error;
     - `harmless`: it only looks like a loss: shown after all other findings;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
-    - `wants_memory`: a kernel wanted more memory; `slower`: the builder found INT8 slower.
+    - `wants_memory`: a kernel lacks memory; `slower`: INT8 is slower; `overflows`: FP16 may overflow.
     """
 
     name: str
