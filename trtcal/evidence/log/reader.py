@@ -7,6 +7,7 @@ its own, a profile table, and a layer listing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,14 @@ from trtcal.evidence.layers.listing import (
 )
 from trtcal.evidence.log.facts import Facts
 from trtcal.evidence.log.files import MAX_LINE_BYTES, portions_of_file
-from trtcal.evidence.log.lines import NO_TABLE, SEARCHED, Table, split_line, table_headed
+from trtcal.evidence.log.lines import (
+    NO_TABLE,
+    SEARCHED,
+    Table,
+    split_joined,
+    split_line,
+    table_headed,
+)
 from trtcal.evidence.log.prefilter import has_prefix, quiet_lines
 from trtcal.evidence.log.recognition import (
     CATEGORIES,
@@ -39,6 +47,9 @@ from trtcal.evidence.log.recognition import (
 from trtcal.evidence.log.wrappers import Line, Unwrapper
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
+QUOTE = re.compile(r"(?:(?:[>#]|//|--) )+(?=\S)")
+# What ends a message: a code block's end, and what a tool prints last.
+ENDS_MESSAGE = re.compile(rb"[ >]*(?:(?:```|~~~)[\w-]*\s*$|&&&& )")
 # How lines of a traceback begin, which do not count as such, nor do those behind them.
 FRAME = ('File "', "^", "~")
 MAX_STREAMS = 64
@@ -123,8 +134,11 @@ class Reader:
             stop = text.find(b"\n", place)
             raw, place = text[place:stop], stop + 1
             self.number += 1
-            if complete := self._take(stream, raw[:MAX_LINE_BYTES]):
-                yield complete
+            recognised = self.recognised
+            for line in split_joined(raw[:MAX_LINE_BYTES]):
+                if complete := self._take(stream, line):
+                    yield complete
+            self.recognised = min(self.recognised, recognised + 1)
         if stream.listing.texts:
             self.listing = stream.listing
 
@@ -140,7 +154,7 @@ class Reader:
         if is_prefixed:
             if begins_layer(layer := message.encode(), stream.is_open):
                 return self._take_layer(stream, layer)
-        elif _goes_on(stream, raw, message):
+        elif _goes_on(stream, raw, QUOTE.sub("", message)):
             self.recognised += 1
             return None
         if message.strip() in HEADINGS:
@@ -174,6 +188,8 @@ def _goes_on(stream: _Stream, raw: bytes, message: str) -> bool:
     event = stream.event
     if not (event and stream.following and message and belongs(event.event, message)):
         return False
+    if ENDS_MESSAGE.match(raw):
+        return False
     is_framed = event.event.message.rpartition("\n")[2].startswith(FRAME)
     stream.event = joined(event, message)
     stream.following -= not (is_framed or message.startswith(FRAME))
@@ -195,7 +211,12 @@ def _read_message(
     if known is None or (known.event.fields.get("rule") == "gpu_layer" and not stream.has_dla):
         return None, 0
     has_more = is_prefixed or not {"foremost", "encloses"}.isdisjoint(known.event.tags)
+    has_more |= "where" in known.event.fields and _lacks_reason(message)
     return known, FOLLOWING_LINES.get(known.event.severity, 0) if has_more else 0
+
+
+def _lacks_reason(message: str) -> bool:
+    return "(" not in message or message.count("(") > message.count(")")
 
 
 def _has_dla(before: bool, message: str) -> bool:

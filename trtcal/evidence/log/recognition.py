@@ -96,7 +96,9 @@ MENTIONED = re.compile(
     re.IGNORECASE,
 )
 ANY_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<name>[^\s'\"`]{2,300})\1")
-ENDS_PREFIX = re.compile(r"[:\]|>-] {1,8}(?=[A-Z])")
+ENDS_PREFIX = re.compile(
+    r"(?:^[`'\"*|]{1,3}|[:\]|>#/;*=-] {1,8}|[=\uff1a>])(?=[A-Z]|\d\d?: \[)|(?<=[^\x00-\x7f])(?=[A-Z])"
+)
 MAX_PREFIX = 160
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
@@ -162,7 +164,7 @@ def recognise(line: int, severity: str | None, message: str) -> Event | None:
     """
     body = unwrap(message)
     known = INDEX.find(body, severity)
-    if known is None and severity is None:
+    if known is None and (severity is None or ("Error Code" in message and not body.fields)):
         body, known = _behind_another(message)
     if known is None:
         return _unknown(line, severity, message, body)
@@ -173,7 +175,8 @@ def _behind_another(message: str) -> tuple[Body, tuple[Rule, re.Match[str]] | No
     """Return the known message that stands behind a prefix which no logger is known to write."""
     for end in ENDS_PREFIX.finditer(message, 0, MAX_PREFIX):
         body = unwrap(message[end.end() :])
-        if (known := INDEX.find(body, None)) and known[0].beginnings:
+        known = INDEX.find(body, None)
+        if (known and known[0].beginnings) or "where" in body.fields:
             return body, known
     return unwrap(message), None
 
