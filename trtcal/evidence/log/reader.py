@@ -81,7 +81,8 @@ class _Stream:
 
     def turn(self, event: UnplacedEvent | None, line: int, following: int = 0) -> Placed | None:
         """Begin what a line says; return the event that is complete by that."""
-        complete = None if self.event is None else (self.event, self.line)
+        event_before = self.event
+        complete = (event_before, self.line) if event_before and event_before.event.message else None
         self.event, self.line, self.following = event, line, following
         return complete
 

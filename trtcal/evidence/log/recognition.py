@@ -90,7 +90,7 @@ WORD = re.compile(r"\S{1,500}")
 FILE = re.compile(r"^\S*\.(?:onnx|engine|plan|trt|cache|so)$")
 # What stands without quotation marks: the whole name at the end, else one that looks like a node's.
 MENTIONED = re.compile(
-    r"\b(?:tensor|layer|node|input|output|op) "
+    r"\b(?:(?:tensor|layer|node|input|output|op):?|dimensions for) "
     r"(?P<name>\(Unnamed Layer\* \d{1,6}\) \[\w{1,40}\](?:_output\w{0,9})?"
     r"|\{ForeignNode\[[^\s\]]{1,500}\]\}|(?=\S{0,200}[/_\d])[\w/.:]{1,500}(?<![.:])|\w{1,100}(?=\.?$))",
     re.IGNORECASE,
@@ -106,12 +106,17 @@ UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 def belongs(event: Event, message: str) -> bool:
     """Whether a line without any logger's prefix only goes on with the event before it.
 
-    A message that is certain to be TensorRT's does not, unless it repeats that the build failed.
+    A message that is certain to be TensorRT's does not, unless it repeats that the build failed, or
+    the event's line ended before its message.
     """
-    if "encloses" in event.tags:
+    if "encloses" in event.tags or not event.message:
         return True
     tags, has_code = _own_tags(message)
-    return not has_code if tags is None else "echo" in tags and "fatal" in event.tags
+    return not has_code if tags is None else _repeats(tags) and "fatal" in event.tags
+
+
+def _repeats(tags: tuple[str, ...]) -> bool:
+    return "echo" in tags and "apart" not in tags
 
 
 @lru_cache(maxsize=CACHED_MESSAGES)
@@ -124,6 +129,8 @@ def _own_tags(message: str) -> tuple[tuple[str, ...] | None, bool]:
 
 def with_next(event: Event, message: str) -> Event:
     """Return an event together with the line behind it: what both say, if a line was broken in two."""
+    if not event.message:
+        return recognise(event.line, event.severity, message) or event
     text = f"{event.message}\n{message}"[:MAX_MESSAGE]
     for space in (" ", ""):
         broken = event.message.replace("\n", space)
@@ -196,7 +203,7 @@ def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event
     if severity is None and "where" in body.fields:
         severity = "error"
     category = UNKNOWN_CATEGORY.get(severity or "")
-    if severity is None or category is None or not message:
+    if severity is None or category is None or not (message or severity == "error"):
         return None
     fields: dict[str, Value] = dict(body.fields)
     return Event(line, severity, category, _guess_subject(body), message[:MAX_MESSAGE], fields)

@@ -41,7 +41,7 @@ OLD_WRAPPER = re.compile(
     r"(?P<where>[\w:~]{1,120}): ?-?\d{1,9} ?\((?P<text>.+)\)$",
     re.DOTALL,
 )
-ENDS_REASON = re.compile(r"(?s).\)(?:$|[\"'`*<\\\n])|[. ]\)")
+ENDS_REASON = re.compile(r"(?s).\)(?:$|[\"'`*<\\\n])|\.\s?\)")
 INNER = re.compile(r"\[[\w./:<>~-]{1,200}:\d{1,6}:? ?[\w:<>~]{0,120}\] ")
 ASSERTED = re.compile(r"^Assertion .{1,300}? failed\. (?=\S)")
 PLACE = re.compile(r"\.?\s{1,4}In [\w:~<>]{1,120} at \S{1,300}:\d{1,6}\s*$")
@@ -75,6 +75,7 @@ class Rule:
 
     - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
+    - `apart`: the line is no part of the message before it, though it only follows from it;
     - `vague`: the line says where a build failed; another one often says why;
     - `encloses`: what follows without a prefix belongs to it, even an error;
     - `harmless`: it only looks like a loss: shown after all other findings;
@@ -227,10 +228,10 @@ def unwrap(message: str) -> Body:
         texts = {"kind": wrapper["kind"], "where": wrapper["where"]}
         fields.update({key: value.strip("[]:") for key, value in texts.items() if value})
         message = message[wrapper.end() :]
-        message = inside(message) if wrapper["kind"] else message
     elif numbered := NUMBERED.match(message) or RECORDED.match(message):
         fields["code"] = int(numbered[1])
         message = message[numbered.end() :]
+    message = inside(message) if "kind" in fields or message.endswith(".)") else message
     return Body(PLACE.sub("", message) if " In " in message else message, fields, whole)
 
 
@@ -245,7 +246,7 @@ def inside(text: str) -> str:
         depth += 1 if parenthesis[0] == "(" else -1
         if not depth and ENDS_REASON.match(text, parenthesis.start() - 1):
             return text[: parenthesis.start()]
-    return text.removesuffix(")")
+    return text
 
 
 def in_words(message: str) -> str:
