@@ -33,15 +33,17 @@ EMBEDDED = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} \[[EWIVF]:onnxruntime:"
 )
 BEGINS_LINE = re.compile(EMBEDDED.pattern.encode())
-SIGNS = (b"] [", b": [TRT]:", b"[TensorRT] ", b":onnxruntime:")
+SIGNS = (b"] [", b" / [", b" | [", b": [TRT]:", b"[TensorRT] ", b":onnxruntime:")
 EMBEDDED_WITHIN = 300
 SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
 # ONNX Runtime puts the place behind the message: [file.h:123 function]; others do without brackets.
 PLACE_BEHIND = re.compile(
-    r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6}"
-    r"|(?: ?</?\w{1,10} ?/?>|\*\*|\\[rn]|[\"'`]?,|[`\u201d]| [/|])+)$"
+    r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6})$"
 )
+# What a page or a file of code puts behind a line.
+TAIL = re.compile(r"(?: ?</?\w{1,10} ?/?>|\*\*|\\[rn]|[\"'],?|,$| [/|])+$")
+TAIL_ENDS = (">", "**", "\\n", "\\r", '",', "',", '\\n"', " |", " /")
 ENTITY = re.compile(r"&(?:[lg]t|amp|quot|apos|nbsp|#3[49]|#x2[27F]);")
 STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
 
@@ -91,6 +93,7 @@ def _split(text: str) -> tuple[str | None, str, bool]:
             severity = WORDS[piece[piece.lastgroup].lower()]
         position = _skip_space(text, piece.end())
     message = PLACE_BEHIND.sub("", text[position:].rstrip())
+    message = TAIL.sub("", message) if message.endswith(TAIL_ENDS) else message
     message = message.partition(" | ")[0] if text.startswith("|", start) else message
     for mark in '`"':
         if message.endswith(mark) and message.count(mark) % 2:

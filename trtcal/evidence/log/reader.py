@@ -82,7 +82,9 @@ class _Stream:
     def turn(self, event: UnplacedEvent | None, line: int, following: int = 0) -> Placed | None:
         """Begin what a line says; return the event that is complete by that."""
         event_before = self.event
-        complete = (event_before, self.line) if event_before and event_before.event.message else None
+        complete = (
+            (event_before, self.line) if event_before and event_before.event.message else None
+        )
         self.event, self.line, self.following = event, line, following
         return complete
 

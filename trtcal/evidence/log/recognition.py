@@ -97,7 +97,7 @@ MENTIONED = re.compile(
 )
 ANY_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<name>[^\s'\"`]{2,300})\1")
 ENDS_PREFIX = re.compile(
-    r"(?:^[`'\"*|]{1,3}|[:\]|>#/;*=-] {1,8}|[=\uff1a>])(?=[A-Z]|\d\d?: \[)|(?<=[^\x00-\x7f])(?=[A-Z])"
+    r"(?:^[`'\"*|]{1,3}|[:\]|>#/;*=-] {1,8}|[=\uff1a>])(?=[A-Z]|\d\d?: \[)|(?<=[^\x00-\x7f]) ?(?=[A-Z])"
 )
 MAX_PREFIX = 160
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}

@@ -28,7 +28,8 @@ MAX_TEXT = 8192
 
 LOCATION = re.compile(r"[\w./+-]{1,120}\.(?:cpp|cc|cu|h|hpp|py):\d{1,6}: ")
 WRAPPER = re.compile(
-    r"(?:\w{1,6}=\d{1,6},[Cc]ode=[\w.]{1,60},[Ii]nfo(?:rmation)?=)?(?:Error\[\d{1,3}\]: )?(?:\d{1,3}: )?"
+    r"(?:\w{1,6}=\d{1,6},[Cc]ode=[\w.]{1,60},[Ii]nfo(?:rmation)?=)?"
+    r"(?:Error\[\d{1,3}\]: )?(?:\d{1,3}: )?"
     r"(?:(?P<where>\[[^\]\n]{1,300}\]|[\w:~]{1,120}):? )?"
     r"Error Code:? (?P<code>\d{1,3}):? (?:(?P<kind>[A-Z][A-Za-z ]{1,40}?) ?\()?"
 )
