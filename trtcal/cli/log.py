@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +81,7 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
         if follow and self.output:
             raise click.UsageError("--follow writes no file: leave -o out")
         try:
-            failed = (
-                _follow(files[0], self.as_json) if follow else _explain(replace(self, files=files))
-            )
+            failed = _follow(files[0], self.as_json) if follow else _explain(self, files)
             if failed and not self.exit_zero:
                 raise _failure(failed)
         except KeyboardInterrupt:
@@ -149,14 +147,14 @@ def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
     return GateFailed(f"the build failed: {file}: {what}", fix)
 
 
-def _explain(options: Log) -> list[tuple[str, str, str]]:
+def _explain(options: Log, files: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Read the files, print what they say, and return those of builds that failed, with the cause."""
     from trtcal.evidence.diagnosis.failure import recorded_cause, summarized
     from trtcal.evidence.log.summary import LogWriter
 
     failed = []
-    newline = "" if len(options.files) > 1 else "\n"
-    for number, file in enumerate(options.files):
+    newline = "" if len(files) > 1 else "\n"
+    for number, file in enumerate(files):
         with _writer(options.output, options.as_json) as write:
             cause = recorded_cause(file)
             writer = LogWriter(file, write, newline, cause is not None)

@@ -59,7 +59,7 @@ def strip_decoration(text: str) -> str:
     return text.rpartition("\r")[2] if "\r" in text else text
 
 
-def split_joined(raw: bytes) -> Iterator[bytes]:
+def unjoined(raw: bytes) -> Iterator[bytes]:
     """Yield the lines, each with its prefix, of which something else made a single line."""
     start = 0
     if any(raw.find(sign, 32) > 0 for sign in SIGNS):

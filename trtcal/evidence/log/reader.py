@@ -26,14 +26,7 @@ from trtcal.evidence.layers.listing import (
 )
 from trtcal.evidence.log.facts import Facts
 from trtcal.evidence.log.files import MAX_LINE_BYTES, portions_of_file
-from trtcal.evidence.log.lines import (
-    NO_TABLE,
-    SEARCHED,
-    Table,
-    split_joined,
-    split_line,
-    table_headed,
-)
+from trtcal.evidence.log.lines import NO_TABLE, SEARCHED, Table, split_line, table_headed, unjoined
 from trtcal.evidence.log.prefilter import has_prefix, quiet_lines
 from trtcal.evidence.log.recognition import (
     CATEGORIES,
@@ -81,10 +74,8 @@ class _Stream:
 
     def turn(self, event: UnplacedEvent | None, line: int, following: int = 0) -> Placed | None:
         """Begin what a line says; return the event that is complete by that."""
-        event_before = self.event
-        complete = (
-            (event_before, self.line) if event_before and event_before.event.message else None
-        )
+        before = self.event
+        complete = (before, self.line) if before and before.event.message else None
         self.event, self.line, self.following = event, line, following
         return complete
 
@@ -138,7 +129,7 @@ class Reader:
             raw, place = text[place:stop], stop + 1
             self.number += 1
             recognised = self.recognised
-            for line in split_joined(raw[:MAX_LINE_BYTES]):
+            for line in unjoined(raw[:MAX_LINE_BYTES]):
                 if complete := self._take(stream, line):
                     yield complete
             self.recognised = min(self.recognised, recognised + 1)
@@ -189,9 +180,9 @@ def _goes_on(stream: _Stream, raw: bytes, message: str) -> bool:
     if stream.is_broken and stream.listing.extend(raw):
         return True
     event = stream.event
-    if not (event and stream.following and message and belongs(event.event, message)):
+    if not (event and stream.following and message) or ENDS_MESSAGE.match(raw):
         return False
-    if ENDS_MESSAGE.match(raw):
+    if not belongs(event.event, message):
         return False
     is_framed = event.event.message.rpartition("\n")[2].startswith(FRAME)
     stream.event = joined(event, message)
@@ -214,12 +205,8 @@ def _read_message(
     if known is None or (known.event.fields.get("rule") == "gpu_layer" and not stream.has_dla):
         return None, 0
     has_more = is_prefixed or not {"foremost", "encloses"}.isdisjoint(known.event.tags)
-    has_more |= "where" in known.event.fields and _lacks_reason(message)
+    has_more |= "where" in known.event.fields and not message.endswith(")")
     return known, FOLLOWING_LINES.get(known.event.severity, 0) if has_more else 0
-
-
-def _lacks_reason(message: str) -> bool:
-    return "(" not in message or message.count("(") > message.count(")")
 
 
 def _has_dla(before: bool, message: str) -> bool:

@@ -112,11 +112,9 @@ def belongs(event: Event, message: str) -> bool:
     if "encloses" in event.tags or not event.message:
         return True
     tags, has_code = _own_tags(message)
-    return not has_code if tags is None else _repeats(tags) and "fatal" in event.tags
-
-
-def _repeats(tags: tuple[str, ...]) -> bool:
-    return "echo" in tags and "apart" not in tags
+    if tags is None:
+        return not has_code
+    return "echo" in tags and "apart" not in tags and "fatal" in event.tags
 
 
 @lru_cache(maxsize=CACHED_MESSAGES)
