@@ -33,7 +33,7 @@ EMBEDDED = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} \[[EWIVF]:onnxruntime:"
 )
 BEGINS_LINE = re.compile(EMBEDDED.pattern.encode())
-SIGNS = (b"] [", b" / [", b" | [", b": [TRT]:", b"[TensorRT] ", b":onnxruntime:")
+JOINED_BY = re.compile(rb"\[(?:[EWIVF]:|[EWIVF]\] |TRT\][ :]|TensorRT\] )")
 EMBEDDED_WITHIN = 300
 SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
@@ -62,7 +62,7 @@ def strip_decoration(text: str) -> str:
 def unjoined(raw: bytes) -> Iterator[bytes]:
     """Yield the lines, each with its prefix, of which something else made a single line."""
     start = 0
-    if any(raw.find(sign, 32) > 0 for sign in SIGNS):
+    if JOINED_BY.search(raw, 32):
         for line in BEGINS_LINE.finditer(raw, 1):
             if raw[start : line.start()].strip(b"[] 0123456789/:-|"):
                 yield raw[start : line.start()].rstrip(b" /|")
