@@ -162,6 +162,22 @@ def test_json_is_one_object_for_one_file_and_one_a_line_for_several(place, capsy
     assert (second["source"], second["events"]) == ("two.log", [])
 
 
+def test_of_a_folder_the_logs_of_its_builds_are_read(place, capsys):
+    logs = ("a/sm89/build.log", "b/failed-build.log")
+    for name in logs:
+        (place / "run" / name).parent.mkdir(parents=True)
+        (place / "run" / name).write_text(LOG)
+    _, out, _ = run(capsys, "run", "--json")
+    assert [json.loads(line)["source"] for line in out.splitlines()] == [f"run/{n}" for n in logs]
+    _, out, _ = run(capsys, "run/a/sm89", "--json")
+    assert json.loads(out)["source"] == "run/a/sm89/build.log"
+    (place / "empty").mkdir()
+    status, _, err = run(capsys, "empty")
+    assert status == 2
+    assert "empty has no build log" in err
+    assert "build.log" in err
+
+
 def test_numbers_that_json_has_not_are_null(place, capsys):
     lines = (
         "[V] [TRT] Setting dynamic range for fc/out to [-1e999,1e999]",

@@ -23,7 +23,7 @@ from trtcal.cli.output import (
     warning,
 )
 from trtcal.documents.streams import output
-from trtcal.errors import INTERRUPTED, GateFailed
+from trtcal.errors import INTERRUPTED, GateFailed, InputError
 from trtcal.formats import PLANNED, PRECISIONS
 from trtcal.reporting.text import shorten
 
@@ -51,9 +51,10 @@ NO_RESULT = "the log does not say whether an engine was built"
 class Log(JsonOptions, example="trtcal log build.log --json"):
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
-    FILE - is standard input. --json prints one object for a FILE, one object on each line for
-    several FILEs, and with --follow one line for each finding. --explain takes the name of
-    a message or finding, or a pasted line. The status is 1 if the log is of a build that failed.
+    FILE - is standard input; of a folder, the logs of its builds are read. --json prints one object
+    for a FILE, one object on each line for several FILEs, and with --follow one line for each
+    finding. --explain takes the name of a message or finding, or a pasted line. The status is 1
+    if the log is of a build that failed.
     """
 
     files: tuple[str, ...] = argument(metavar="FILE...", required=False)
@@ -68,7 +69,8 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
     exit_zero: bool = option("End with status 0 even if the build failed.")
 
     def _run(self) -> None:
-        follow, files = self.follow, self.files
+        files = tuple(log for file in self.files for log in _logs(file))
+        follow = self.follow
         if self.explain is not None:
             self._show_explanations(self.explain)
             return
@@ -79,7 +81,7 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
         if follow and self.output:
             raise click.UsageError("--follow writes no file: leave -o out")
         try:
-            failed = _follow(files[0], self.as_json) if follow else _explain(self)
+            failed = _follow(files[0], self.as_json) if follow else _explain(self, files)
             if failed and not self.exit_zero:
                 raise _failure(failed)
         except KeyboardInterrupt:
@@ -96,6 +98,20 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
 
 
 command = Log.command()
+
+
+def _logs(file: str) -> list[str]:
+    """Return the logs of the builds in a folder, or the file itself; `InputError` if there are none."""
+    from trtcal.evidence.manifest import LOG
+
+    folder = Path(file)
+    if file == STANDARD_INPUT or not folder.is_dir():
+        return [file]
+    logs = sorted(str(log) for depth in ("", "*/", "*/*/") for log in folder.glob(f"{depth}*{LOG}"))
+    if not logs:
+        hint = f"`trtcal build` and `trtcal run` keep a {LOG}; or give the log's file"
+        raise InputError(f"{file} has no build log", hint)
+    return logs
 
 
 def _explain_all(entries: tuple[Explanation, ...]) -> None:
@@ -133,14 +149,14 @@ def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
     return GateFailed(f"the build failed: {file}: {what}", fix)
 
 
-def _explain(options: Log) -> list[tuple[str, str, str]]:
+def _explain(options: Log, files: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Read the files, print what they say, and return those of builds that failed, with the cause."""
     from trtcal.evidence.diagnosis.failure import recorded_cause, summarized
     from trtcal.evidence.log.summary import LogWriter
 
     failed = []
-    newline = "" if len(options.files) > 1 else "\n"
-    for number, file in enumerate(options.files):
+    newline = "" if len(files) > 1 else "\n"
+    for number, file in enumerate(files):
         with _writer(options.output, options.as_json) as write:
             cause = recorded_cause(file)
             writer = LogWriter(file, write, newline, cause is not None)

@@ -215,6 +215,29 @@ def test_lines_behind_an_error_belong_to_it_but_messages_of_their_own():
     assert facts(text) == [(1, "error", None), (2, "uncalibrated", "t")]
 
 
+NO_KERNEL = "Could not find any implementation for node c3."
+
+
+@each(
+    "text, lines",
+    [
+        (f"[E] {NO_KERNEL} / [W] Odd", [1, 1]),
+        (f"[TRT] [W] Odd thing[03/04/2031-05:06:07] [E] {NO_KERNEL}", [1, 1]),
+        (f"> [E] IBuilder::b: Error Code 10: Internal Error\n> ({NO_KERNEL})", [1]),
+        (f"IBuilder::b: Error Code 10: Internal Error\n({NO_KERNEL})", [1]),
+        (f"[2031-03-04 05:06:07 ERROR] \n{NO_KERNEL}", [1]),
+        (f"mine > IBuilder::b: Error Code 10: Internal Error ({NO_KERNEL})`. Why (again)?", [1]),
+        (f"[E] {NO_KERNEL}\n```\nwords", [1]),
+        (f"[E] {NO_KERNEL}\nTensorRT: export failure 2.5s: no engine", [1, 2]),
+    ],
+)
+def test_lines_that_were_joined_or_broken_are_read_as_they_were(text, lines):
+    found = events(text)
+    assert [event.line for event in found] == lines
+    assert "c3" in [event.subject for event in found]
+    assert "```" not in found[0].message
+
+
 def test_a_failure_printed_twice_is_marked_and_one_that_happens_twice_is_not():
     first, second = events(
         "[E] 10: Could not find any implementation for node a.\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,22 +21,31 @@ PREFIX, WORDS = MESSAGES.prefix, MESSAGES.severities
 # By far the most lines: one glance is enough if the message then begins with a word.
 PLAIN = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?(?:\[TRT\] )?\[([EWIVX])\] (?:\[TRT\] )?"
-    r"[ \t]*(?=[A-Z][a-z]+ [^\x1b\r]*$)(?!Info|Warning|Error)"
+    r"[ \t]*(?=[A-Z][a-z]+ [^\x1b\r`&\u2018-\u201f|*<\\]*$)(?!Info|Warning|Error)"
 )
-# TensorRT's own prefix behind something else: a container's name, a progress bar, another thread.
+# TensorRT's own prefix behind something else: a container's name, a progress bar, another line.
 EMBEDDED = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?"
     r"(?:\[TRT\] \[[EWIVF]\]|\[[EWIVF]\] \[TRT\]|(?:\[TensorRT\]|TRT) [A-Z_]{4,14}:"
     r"|[A-Z]{4,7}: \[TRT\]:) "
+    r"|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[[EWIVF]\] "
+    r"|(?:(?<=[/|] )|(?<=[^\x00-\x7f])|(?<=[^\x00-\x7f] ))\[[EWIVF]\] "
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} \[[EWIVF]:onnxruntime:"
 )
+BEGINS_LINE = re.compile(EMBEDDED.pattern.encode())
+JOINED_BY = re.compile(rb"\[(?:[EWIVF]:|[EWIVF]\] |TRT\][ :]|TensorRT\] )")
 EMBEDDED_WITHIN = 300
 SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
 # ONNX Runtime puts the place behind the message: [file.h:123 function]; others do without brackets.
 PLACE_BEHIND = re.compile(
-    r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6}"
-    r"| ?<br ?/?>|\*\*)$"
+    r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6})$"
 )
+# What a page or a file of code puts behind a line.
+TAIL = re.compile(r"(?: ?</?\w{1,10} ?/?>|\*\*|\\[rn]|[\"'],?|,$| [/|])+$")
+TAIL_ENDS = (">", "**", "\\n", "\\r", '",', "',", '\\n"', " |", " /")
+ENTITY = re.compile(r"&(?:[lg]t|amp|quot|apos|nbsp|#3[49]|#x2[27F]);")
+STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
 
 
 def strip_decoration(text: str) -> str:
@@ -42,7 +53,21 @@ def strip_decoration(text: str) -> str:
     text = text.rstrip("\r\n")
     if "\x1b" in text:
         text = ESCAPE.sub("", text)
+    if "&" in text and ENTITY.search(text):
+        text = html.unescape(text)
+    text = text if text.isascii() else text.translate(STRAIGHT)
     return text.rpartition("\r")[2] if "\r" in text else text
+
+
+def unjoined(raw: bytes) -> Iterator[bytes]:
+    """Yield the lines, each with its prefix, of which something else made a single line."""
+    start = 0
+    if JOINED_BY.search(raw, 32):
+        for line in BEGINS_LINE.finditer(raw, 1):
+            if raw[start : line.start()].strip(b"[] 0123456789/:-|"):
+                yield raw[start : line.start()].rstrip(b" /|")
+                start = line.start()
+    yield raw[start:]
 
 
 def split_line(text: str) -> tuple[str | None, str, bool]:
@@ -67,8 +92,13 @@ def _split(text: str) -> tuple[str | None, str, bool]:
         if piece.lastgroup is not None:
             severity = WORDS[piece[piece.lastgroup].lower()]
         position = _skip_space(text, piece.end())
-    message = text[position:].rstrip()
-    return severity, PLACE_BEHIND.sub("", message), position > start
+    message = PLACE_BEHIND.sub("", text[position:].rstrip())
+    message = TAIL.sub("", message) if message.endswith(TAIL_ENDS) else message
+    message = message.partition(" | ")[0] if text.startswith("|", start) else message
+    for mark in '`"':
+        if message.endswith(mark) and message.count(mark) % 2:
+            message = message.rstrip(f"{mark} ")
+    return severity, message, position > start
 
 
 _split_short = lru_cache(maxsize=CACHED_LINES)(_split)

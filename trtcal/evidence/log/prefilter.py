@@ -31,6 +31,11 @@ WRAPPED = ("Error Code", "Error[", " Error in ")
 NUMBERED = r"\d{1,2}: "
 # Colours, and what a carriage return overwrote, can hide any of the other forms.
 HIDDEN = r"\x1b|\r+[^\r\n]"
+# A line that matters, joined to a quiet one.
+JOINED = (
+    r"(?:\[TRT\]|\d\]| [/|]) \[[EWF]\] |\[[EWF]\] \[TRT\]|\[TensorRT\] [EW][A-Z]{3,6}:"
+    r"|(?:ERROR|WARNING): \[TRT\]"
+)
 QUIET_LEVELS = frozenset({"info", "verbose"})
 
 TIME = r"[\d\d/\d\d/\d\d\d\d-\d\d:\d\d:\d\d] "
@@ -156,7 +161,7 @@ def _tagged() -> str:
     _grow(brand, "[TRT]")
     bracket = _outside(brand["["])
     anywhere = {need for rule in QUIET_RULES if not rule.beginnings for need in rule.needles}
-    later = rf"{_any([*anywhere, *WRAPPED, TABLE])}|{HIDDEN}"
+    later = rf"{_any([*anywhere, *WRAPPED, TABLE])}|{HIDDEN}|{JOINED}"
     return (
         rf"{tag}(?:\[TRT\][ \t]*(?:\[|{message}|{other})|\[(?:{bracket})|{message}|{other}"
         rf"|[^\n]*?(?:{later}))"

@@ -7,6 +7,7 @@ its own, a profile table, and a layer listing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,7 @@ from trtcal.evidence.layers.listing import (
 )
 from trtcal.evidence.log.facts import Facts
 from trtcal.evidence.log.files import MAX_LINE_BYTES, portions_of_file
-from trtcal.evidence.log.lines import NO_TABLE, SEARCHED, Table, split_line, table_headed
+from trtcal.evidence.log.lines import NO_TABLE, SEARCHED, Table, split_line, table_headed, unjoined
 from trtcal.evidence.log.prefilter import has_prefix, quiet_lines
 from trtcal.evidence.log.recognition import (
     CATEGORIES,
@@ -39,6 +40,9 @@ from trtcal.evidence.log.recognition import (
 from trtcal.evidence.log.wrappers import Line, Unwrapper
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
+QUOTE = re.compile(r"(?:(?:[>#]|//|--) )+(?=\S)")
+# What ends a message: a code block's end, and what a tool prints last.
+ENDS_MESSAGE = re.compile(rb"[ >]*(?:(?:```|~~~)[\w-]*\s*$|&&&& )")
 # How lines of a traceback begin, which do not count as such, nor do those behind them.
 FRAME = ('File "', "^", "~")
 MAX_STREAMS = 64
@@ -70,7 +74,8 @@ class _Stream:
 
     def turn(self, event: UnplacedEvent | None, line: int, following: int = 0) -> Placed | None:
         """Begin what a line says; return the event that is complete by that."""
-        complete = None if self.event is None else (self.event, self.line)
+        before = self.event
+        complete = (before, self.line) if before and before.event.message else None
         self.event, self.line, self.following = event, line, following
         return complete
 
@@ -123,8 +128,11 @@ class Reader:
             stop = text.find(b"\n", place)
             raw, place = text[place:stop], stop + 1
             self.number += 1
-            if complete := self._take(stream, raw[:MAX_LINE_BYTES]):
-                yield complete
+            recognised = self.recognised
+            for line in unjoined(raw[:MAX_LINE_BYTES]):
+                if complete := self._take(stream, line):
+                    yield complete
+            self.recognised = min(self.recognised, recognised + 1)
         if stream.listing.texts:
             self.listing = stream.listing
 
@@ -140,7 +148,7 @@ class Reader:
         if is_prefixed:
             if begins_layer(layer := message.encode(), stream.is_open):
                 return self._take_layer(stream, layer)
-        elif _goes_on(stream, raw, message):
+        elif _goes_on(stream, raw, QUOTE.sub("", message)):
             self.recognised += 1
             return None
         if message.strip() in HEADINGS:
@@ -172,7 +180,9 @@ def _goes_on(stream: _Stream, raw: bytes, message: str) -> bool:
     if stream.is_broken and stream.listing.extend(raw):
         return True
     event = stream.event
-    if not (event and stream.following and message and belongs(event.event, message)):
+    if not (event and stream.following and message) or ENDS_MESSAGE.match(raw):
+        return False
+    if not belongs(event.event, message):
         return False
     is_framed = event.event.message.rpartition("\n")[2].startswith(FRAME)
     stream.event = joined(event, message)
@@ -195,6 +205,7 @@ def _read_message(
     if known is None or (known.event.fields.get("rule") == "gpu_layer" and not stream.has_dla):
         return None, 0
     has_more = is_prefixed or not {"foremost", "encloses"}.isdisjoint(known.event.tags)
+    has_more |= "where" in known.event.fields and not message.endswith(")")
     return known, FOLLOWING_LINES.get(known.event.severity, 0) if has_more else 0
 
 

@@ -90,13 +90,15 @@ WORD = re.compile(r"\S{1,500}")
 FILE = re.compile(r"^\S*\.(?:onnx|engine|plan|trt|cache|so)$")
 # What stands without quotation marks: the whole name at the end, else one that looks like a node's.
 MENTIONED = re.compile(
-    r"\b(?:tensor|layer|node|input|output|op) "
+    r"\b(?:(?:tensor|layer|node|input|output|op):?|dimensions for) "
     r"(?P<name>\(Unnamed Layer\* \d{1,6}\) \[\w{1,40}\](?:_output\w{0,9})?"
     r"|\{ForeignNode\[[^\s\]]{1,500}\]\}|(?=\S{0,200}[/_\d])[\w/.:]{1,500}(?<![.:])|\w{1,100}(?=\.?$))",
     re.IGNORECASE,
 )
 ANY_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<name>[^\s'\"`]{2,300})\1")
-ENDS_PREFIX = re.compile(r"[:\]|>-] {1,8}(?=[A-Z])")
+ENDS_PREFIX = re.compile(
+    r"(?:^[`'\"*|]{1,3}|[:\]|>#/;*=-] {1,8}|[=\uff1a>])(?=[A-Z]|\d\d?: \[)|(?<=[^\x00-\x7f]) ?(?=[A-Z])"
+)
 MAX_PREFIX = 160
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
@@ -104,12 +106,15 @@ UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 def belongs(event: Event, message: str) -> bool:
     """Whether a line without any logger's prefix only goes on with the event before it.
 
-    A message that is certain to be TensorRT's does not, unless it repeats that the build failed.
+    A message that is certain to be TensorRT's does not, unless it repeats that the build failed, or
+    the event's line ended before its message.
     """
-    if "encloses" in event.tags:
+    if "encloses" in event.tags or not event.message:
         return True
     tags, has_code = _own_tags(message)
-    return not has_code if tags is None else "echo" in tags and "fatal" in event.tags
+    if tags is None:
+        return not has_code
+    return "echo" in tags and "apart" not in tags and "fatal" in event.tags
 
 
 @lru_cache(maxsize=CACHED_MESSAGES)
@@ -122,6 +127,8 @@ def _own_tags(message: str) -> tuple[tuple[str, ...] | None, bool]:
 
 def with_next(event: Event, message: str) -> Event:
     """Return an event together with the line behind it: what both say, if a line was broken in two."""
+    if not event.message:
+        return recognise(event.line, event.severity, message) or event
     text = f"{event.message}\n{message}"[:MAX_MESSAGE]
     for space in (" ", ""):
         broken = event.message.replace("\n", space)
@@ -162,7 +169,7 @@ def recognise(line: int, severity: str | None, message: str) -> Event | None:
     """
     body = unwrap(message)
     known = INDEX.find(body, severity)
-    if known is None and severity is None:
+    if known is None and (severity is None or ("Error Code" in message and not body.fields)):
         body, known = _behind_another(message)
     if known is None:
         return _unknown(line, severity, message, body)
@@ -173,7 +180,8 @@ def _behind_another(message: str) -> tuple[Body, tuple[Rule, re.Match[str]] | No
     """Return the known message that stands behind a prefix which no logger is known to write."""
     for end in ENDS_PREFIX.finditer(message, 0, MAX_PREFIX):
         body = unwrap(message[end.end() :])
-        if (known := INDEX.find(body, None)) and known[0].beginnings:
+        known = INDEX.find(body, None)
+        if (known and known[0].beginnings) or "where" in body.fields:
             return body, known
     return unwrap(message), None
 
@@ -194,7 +202,7 @@ def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event
     if severity is None and "where" in body.fields:
         severity = "error"
     category = UNKNOWN_CATEGORY.get(severity or "")
-    if severity is None or category is None or not message:
+    if severity is None or category is None or not (message or severity == "error"):
         return None
     fields: dict[str, Value] = dict(body.fields)
     return Event(line, severity, category, _guess_subject(body), message[:MAX_MESSAGE], fields)

@@ -28,7 +28,8 @@ MAX_TEXT = 8192
 
 LOCATION = re.compile(r"[\w./+-]{1,120}\.(?:cpp|cc|cu|h|hpp|py):\d{1,6}: ")
 WRAPPER = re.compile(
-    r"(?:Number=\d{1,6},Code=\d{1,6},Information=)?(?:Error\[\d{1,3}\]: )?(?:\d{1,3}: )?"
+    r"(?:\w{1,6}=\d{1,6},[Cc]ode=[\w.]{1,60},[Ii]nfo(?:rmation)?=)?"
+    r"(?:Error\[\d{1,3}\]: )?(?:\d{1,3}: )?"
     r"(?:(?P<where>\[[^\]\n]{1,300}\]|[\w:~]{1,120}):? )?"
     r"Error Code:? (?P<code>\d{1,3}):? (?:(?P<kind>[A-Z][A-Za-z ]{1,40}?) ?\()?"
 )
@@ -41,10 +42,12 @@ OLD_WRAPPER = re.compile(
     r"(?P<where>[\w:~]{1,120}(?:\(\))?): ?-?\d{1,9} ?\((?P<text>.+)\)$",
     re.DOTALL,
 )
+ENDS_REASON = re.compile(r"(?s).\)(?:$|[\"'`*<\\\n])|\.\s?\)")
 INNER = re.compile(r"\[[\w./:<>~-]{1,200}:\d{1,6}:? ?[\w:<>~]{0,120}\] ")
 ASSERTED = re.compile(r"^Assertion .{1,300}? failed\. (?=\S)")
 PLACE = re.compile(r"\.?\s{1,4}In [\w:~<>]{1,120} at \S{1,300}:\d{1,6}\s*$")
 
+MARKED = re.compile(r"^(`|\*\*?|['\"])(.+)\1$")
 HEAD = re.compile(r"\^((?:[\w ,/'=:&<>!;%-]|\\[.\[\]()])+)")
 MIN_HEAD = 4
 PART = re.compile("%([A-Za-z_]+)%")
@@ -73,6 +76,7 @@ class Rule:
 
     - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
+    - `apart`: the line is no part of the message before it, though it only follows from it;
     - `vague`: the line says where a build failed; another one often says why;
     - `unexplained`: the rule does not say why, and the subject is guessed, as without a rule;
     - `encloses`: what follows without a prefix belongs to it, even an error;
@@ -225,11 +229,26 @@ def unwrap(message: str) -> Body:
         fields["code"] = int(wrapper["code"])
         texts = {"kind": wrapper["kind"], "where": wrapper["where"]}
         fields.update({key: value.strip("[]:") for key, value in texts.items() if value})
-        message = message[wrapper.end() :].removesuffix(")" if wrapper["kind"] else "")
+        message = message[wrapper.end() :]
     elif numbered := NUMBERED.match(message) or RECORDED.match(message):
         fields["code"] = int(numbered[1])
         message = message[numbered.end() :]
+    message = inside(message) if "kind" in fields or message.endswith(".)") else message
     return Body(PLACE.sub("", message) if " In " in message else message, fields, whole)
+
+
+def inside(text: str) -> str:
+    """Return what stands before the parenthesis that closes without having opened in a text.
+
+    >>> inside("Assertion f(x) failed.)`. Why?"), inside("cut")
+    ('Assertion f(x) failed.', 'cut')
+    """
+    depth = 1
+    for parenthesis in re.finditer(r"[()]", text):
+        depth += 1 if parenthesis[0] == "(" else -1
+        if not depth and ENDS_REASON.match(text, parenthesis.start() - 1):
+            return text[: parenthesis.start()]
+    return text
 
 
 def in_words(message: str) -> str:
@@ -252,7 +271,8 @@ def typed_fields(match: re.Match[str]) -> dict[str, Value]:
 def subject_of(match: re.Match[str]) -> str | None:
     """Return the subject: of alternatives (`subject`, `subject2`), the one that took part."""
     texts = (text for name, text in match.groupdict().items() if name.startswith("subject"))
-    return next((text.strip() for text in texts if text and text.strip()), None)
+    subject = next((text.strip() for text in texts if text and text.strip()), None)
+    return subject and MARKED.sub(r"\2", subject)
 
 
 def _typed(name: str, text: str) -> Value:
