@@ -185,17 +185,32 @@ def _portions(file: str, is_growing: bool = False) -> Iterable[bytes]:
 def show(file: str, writer: LogWriter) -> None:
     """Print how the build ended, the kinds of findings, worst first, then a line of figures."""
     document = writer.end["summary"]
-    kinds = document["findings"]
+    kinds = [kind for kind in document["findings"] if "follows" not in kind]
     say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {_counts(writer)}")
     say_wrapped("  ", "; ".join(_facts(document)))
     for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
+        if kind is kinds[0]:
+            _show_consequences(document)
     say_more(len(kinds), most(KINDS_SHOWN), "kinds")
+    if any(kind["rule"] is None for kind in kinds):
+        say("", "Kinds without a rule stand in their own words: read the lines before them.")
     say("", "; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
 
+def _show_consequences(document: dict[str, Any]) -> None:
+    """Print in one line where the log says only that something failed because of the first finding."""
+    follow = [kind for kind in document["findings"] if "follows" in kind]
+    places = sorted({(kind["first_line"], kind["last_line"]) for kind in follow})
+    lines = [f"{first} to {last}" if last > first else f"{first}" for first, last in places]
+    if lines:
+        what = "this ended the build" if document["is_failed"] else "what followed"
+        several = len(lines) > 1 or " " in lines[0]
+        say_wrapped(f"  {what}: line{'s' if several else ''} ", ", ".join(lines))
+
+
 def _counts(writer: LogWriter) -> str:
-    kinds = len(writer.end["summary"]["findings"])
+    kinds = sum("follows" not in kind for kind in writer.end["summary"]["findings"])
     none = "no known message" if _is_hardly_a_log(writer.end) else "no findings"
     findings = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
     return f"{writer.end['lines']} lines, {writer.end['recognised']} recognized, {findings}"
@@ -251,8 +266,21 @@ def _show_kind(kind: dict[str, Any]) -> None:
         say_wrapped("  in: ", ", ".join(names) + more)
     if kind["rule"] is None or not kind["subjects"]:
         say_wrapped("  message: ", shorten(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
-    say_wrapped("  means: ", kind["meaning"])
-    say_wrapped("  do: ", kind["fix"])
+    if kind["rule"] is not None:
+        say_wrapped("  means: ", kind["meaning"])
+        say_wrapped("  do: ", kind["fix"])
+    if "threads" in kind:
+        say_wrapped("  known: ", known_in(kind))
+
+
+def known_in(kind: dict[str, Any]) -> str:
+    """Return in which versions and with what a failure is known to occur, and who reported it."""
+    from trtcal.evidence.explanations import in_versions
+
+    where = [in_versions(kind["versions"])] if "versions" in kind else []
+    where += [f"fixed in {kind['fixed']}"] if "fixed" in kind else []
+    where += [f"with {kind['needs']}"] if "needs" in kind else []
+    return "; ".join([*where, " ".join(kind["threads"])])
 
 
 def named(rule: object, category: str) -> str:

@@ -13,7 +13,7 @@ from trtcal.documents import from_fields, parsing, read_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
-from trtcal.evidence.findings import KINDS, Evidence, Finding, of_kind
+from trtcal.evidence.findings import KINDS, Evidence, Finding, of_kind, rank
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import in_words
@@ -34,15 +34,17 @@ def is_refused(finding: Finding) -> bool:
 
 
 def causes_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order the findings of a failed build: what is refused, what its log names, then all else."""
-    return tuple(sorted(findings, key=_order))
+    """Order the findings of a failed build: what is refused, its causes as they come, then all else."""
+    first, others = [], []
+    for finding in findings:
+        (first if ends_build(finding) else others).append(finding)
+    return (*sorted(first, key=_order), *rank(others))
 
 
-def _order(finding: Finding) -> tuple[int, bool, int]:
-    if not ends_build(finding):
-        return 3, False, 0
-    rank = 0 if is_refused(finding) else 1 if finding.kind == NO_KERNEL else 2
-    return rank, any(item.source == "log" for item in finding.evidence[:1]), line_of(finding)
+def _order(finding: Finding) -> int:
+    is_known = finding.subject is not None or finding.kind == NO_KERNEL
+    is_of_log = any(item.source == "log" for item in finding.evidence[:1])
+    return 0 if is_refused(finding) else 1 if is_known and not is_of_log else 2
 
 
 def line_of(finding: Finding) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding
 from trtcal.evidence.log.recognition import CATEGORIES, Event
 from trtcal.evidence.log.rules import in_words
-from trtcal.evidence.log.summary import KernelMemory, vagueness
+from trtcal.evidence.log.summary import PLACE, KernelMemory, ranking
 
 MAX_EVIDENCE = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
@@ -62,11 +62,16 @@ class LogFindings:
             yield source, event
 
     def findings(self) -> list[Finding]:
-        """Return what was found, in the order of the log; of a failure what says most of its cause."""
-        groups = self.groups.values()
-        failures = (vagueness(group.first) for group in groups if group.kind in FAILING)
-        clearest = min(failures, default=2)
-        return [self._finding(group) for group in groups if vagueness(group.first) <= clearest]
+        """Return what was found: the cause of a failure first; what says less is left out beside it."""
+        key = ranking(group.first for group in self.groups.values())
+        groups = sorted(self.groups.values(), key=lambda group: key(group.first))
+        failing = [group for group in groups if group.kind in FAILING]
+        if failing and key(groups[0].first) < key(failing[0].first) >= (PLACE, 0):
+            groups[0].kind = "build_error"
+            failing[:0] = groups[:1]
+        clearest = max(key(failing[0].first)[0], PLACE - 1) if failing else PLACE
+        unclear = [group for group in failing if key(group.first)[0] > clearest]
+        return [self._finding(group) for group in groups if group not in unclear]
 
     def _take(self, source: str, event: Event) -> None:
         self.memory.add(event)

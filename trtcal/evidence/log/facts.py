@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,15 @@ from trtcal.evidence.log.rules import Value
 BUILT, FAILED, UNKNOWN = "built", "failed", "unknown"
 INNER = "generation completed"  # what TensorRT itself times: a part of what the tools time
 PEAK = "Peak memory"
+# Where a builder stops, and where what it built is loaded or run, or anything is freed.
+BUILDER = re.compile(r"^I?Builder::build|^builder\.cpp::(?!.*~)|(?:^|::)build\w*Engine\b")
+RUN_TIME = re.compile(
+    r"(?i)\b[a-z]{0,2}(?:executionContext|runtime|(?:cuda)?engine|stdArchiveReader)(?:\.cpp)?::|~"
+)
+ENDING = frozenset({"error", "no_implementation", "uncalibrated"})  # categories of what ends builds
+MEMORY = {"out_of_memory", "OutOfMemory"}
+SKIPPED = "skipped"
+ENDS = FAILED, UNKNOWN, "echoed", "run", SKIPPED, BUILT
 
 
 @dataclass
@@ -18,7 +28,7 @@ class Facts:
     """Collects the facts of a build from its events, in any order: of one kind the last line counts.
 
     So it does for how a build ended: a tool may try again, and a builder makes an engine to calibrate
-    with before the one that is wanted.
+    with before the one that is wanted. An error at run time ends no build that made an engine.
     """
 
     _latest: dict[str, tuple[int, Value]] = field(default_factory=dict)
@@ -27,8 +37,8 @@ class Facts:
     def add(self, event: Event, line: int) -> None:
         """Take in an event that stands, the last time that it does, at a line."""
         fields, tags = event.fields, event.tags
-        if "fatal" in tags or "built" in tags:
-            self._put("result", line, FAILED if "fatal" in tags else BUILT)
+        if end := _end(event):
+            self._put(end, line, end)
         if event.category == "timing" and "built" in tags:
             self._put(INNER if fields.get("what") == INNER else "seconds", line, fields["seconds"])
         if event.category == "memory":
@@ -58,7 +68,7 @@ class Facts:
         reports of its own, else the largest of all readings, which are of the process and the GPU.
         """
         latest = {name: value for name, (_, value) in self._latest.items()}
-        result = latest.get("result", BUILT if has_layers else UNKNOWN)
+        result = self._result(has_layers)
         return {
             "result": result,
             "is_failed": result == FAILED,
@@ -69,8 +79,37 @@ class Facts:
             "gpu": latest.get("gpu"),
         }
 
+    def _result(self, has_layers: bool) -> str:
+        failed, unknown, echoed, run, skipped, built = (
+            self._latest.get(end, (0, 0))[0] for end in ENDS
+        )
+        if has_layers:
+            built = max(built, unknown, run)
+        run = 0 if skipped else run
+        others = (echoed if run <= built else 0) if built else max(echoed, run)
+        if max(failed, unknown, others) > built:
+            return FAILED
+        return BUILT if built or has_layers else UNKNOWN
+
     def _peak(self, unit: str) -> int | None:
         return self._memory_mib.get((True, unit), self._memory_mib.get((False, unit)))
+
+
+def _end(event: Event) -> str | None:
+    """Return which of `ENDS` an event speaks for, if any."""
+    tags, fields = event.tags, event.fields
+    category, where = (event.rule or event).category, str(fields.get("where", ""))
+    is_error = event.severity == "error"
+    if is_error and category in ENDING and BUILDER.search(where):
+        return FAILED
+    if "fatal" in tags:
+        return "echoed" if "echo" in tags else FAILED
+    if BUILT in tags or category == "tactic_skipped":
+        return BUILT if BUILT in tags and not is_error else SKIPPED
+    if not is_error or category not in ENDING or not {"code", "where"} & fields.keys():
+        return None
+    is_memory = not MEMORY.isdisjoint((fields.get("rule"), fields.get("kind")))
+    return "run" if is_memory or RUN_TIME.search(where) else UNKNOWN
 
 
 def version_of(number: object) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from trtcal.documents import Document, canonical_json
 from trtcal.evidence.layers.listing import Listing
 from trtcal.evidence.layers.roofline import counted_precision
-from trtcal.evidence.log.facts import Facts
+from trtcal.evidence.log.facts import ENDING, Facts
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader
 from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event, Repeats, UnplacedEvent
@@ -24,6 +24,7 @@ from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event, Repea
 MAX_GROUPS, MAX_SUBJECTS, SHOWN_SUBJECTS = 500, 10_000, 5
 NO_RULE = "trtcal has no rule for this message."
 FACTS = frozenset(name for name, category in CATEGORIES.items() if category.is_fact)
+KNOWN = ("versions", "fixed", "needs", "threads")  # of a rule: what is known of where it occurs
 MIB = 1 << 20
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
@@ -32,13 +33,15 @@ CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 @dataclass
 class _Group:
     first: Event
+    last_line: int = 0
     count: int = 0
     severities: Counter[str] = field(default_factory=Counter)
     subjects: Counter[str] = field(default_factory=Counter)
     others: int = 0
 
-    def add(self, event: Event, count: int) -> None:
+    def add(self, event: Event, count: int, last_line: int) -> None:
         self.count += count
+        self.last_line = max(self.last_line, last_line)
         self.severities[event.severity] += count
         if event.subject is None:
             return
@@ -47,8 +50,10 @@ class _Group:
         else:
             self.others += count
 
-    def to_document(self) -> dict[str, Any]:
-        rule = self.first.rule
+    def to_document(self, cause: Event) -> dict[str, Any]:
+        rule, line = self.first.rule, cause.line
+        follows = {"follows": line} if _rank(self.first) == ECHO and self.first != cause else {}
+        known = {name: value for name in KNOWN if rule and (value := getattr(rule, name))}
         return {
             "category": self.first.category,
             "rule": rule.name if rule else None,
@@ -57,9 +62,12 @@ class _Group:
             "distinct_subjects": len(self.subjects),
             "subjects": [name for name, _ in self.subjects.most_common(SHOWN_SUBJECTS)],
             "first_line": self.first.line,
+            "last_line": self.last_line,
             "message": self.first.message,
             "meaning": rule.meaning if rule else NO_RULE,
             "fix": rule.fix if rule else "Read the message and the lines before it.",
+            **known,
+            **follows,
         }
 
 
@@ -119,7 +127,7 @@ class Summary:
         if event.fields.get("rule") == "calibration_done":
             self.calibration_s = float(event.fields.get("seconds", 0.0))
         if event.is_finding or event.severity in ("error", "warning"):
-            self._group_of(event, count).add(event, count)
+            self._group_of(event, count).add(event, count, last or event.line)
 
     def _group_of(self, event: Event, count: int) -> _Group:
         rule = event.fields.get("rule")
@@ -132,7 +140,9 @@ class Summary:
 
     def to_document(self) -> dict[str, Any]:
         """Return what `summarize` describes."""
-        groups = sorted(self._groups.values(), key=_weight)
+        key = ranking(group.first for group in self._groups.values())
+        groups = sorted(self._groups.values(), key=lambda group: (key(group.first), _weight(group)))
+        cause = groups[0].first if groups else None
         return {
             **self.facts.to_document(bool(self.precisions)),
             "precisions": dict(self.precisions),
@@ -140,7 +150,7 @@ class Summary:
             "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
             "severities": {name: n for name in SEVERITIES if (n := self.severities[name])},
             "tactics": _tactics(self.counts, self._memory),
-            "findings": [group.to_document() for group in groups],
+            "findings": [group.to_document(cause) for group in groups],
             "left_out": {"ungrouped": self._ungrouped, "subjects": sum(g.others for g in groups)},
         }
 
@@ -159,24 +169,44 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
 
 
 URGENCY = {"error": 0, "warning": 1}
+CAUSE, ERROR, SURVIVED, PLACE, ECHO, LOSS, HARMLESS = range(7)
 
 
-def _weight(group: _Group) -> tuple[int, int, int, int, int, int]:
-    """Order findings: what ended the build, errors, warnings, what is harmless; then by category.
+def ranking(events: Iterable[Event]) -> Callable[[Event], tuple[int, int]]:
+    """Return a key that orders the events of a log, the cause of a failure first, others behind.
 
-    Of errors, those that name a cause come first.
+    What a rule explains and ends a build comes before the first error without a rule, this before
+    errors that end no build, lines that say where, and what only follows. What follows nothing is
+    an error like others.
     """
+    ranks = [(_rank(event), event.line) for event in events]
+    begins = min((line for rank, line in ranks if rank < ECHO), default=0)
+    has_cause = any(rank == CAUSE for rank, _ in ranks)
+
+    def key(event: Event) -> tuple[int, int]:
+        rank, line = _rank(event), event.line
+        is_first = rank == ECHO and line < begins and not has_cause
+        return ERROR if is_first else rank, line if rank < LOSS else 0
+
+    return key
+
+
+def _rank(event: Event) -> int:
+    """Return how much an event says of why a build failed, the most first."""
+    rule, tags = event.rule, event.tags
+    if event.severity != "error" and "fatal" not in tags:
+        return HARMLESS if "harmless" in tags else LOSS
+    if "echo" in tags or "vague" in tags:
+        return ECHO if "echo" in tags else PLACE
+    if rule is None or "bare" in tags:
+        return ERROR
+    return CAUSE if "fatal" in tags else ERROR if rule.category in ENDING else SURVIVED
+
+
+def _weight(group: _Group) -> tuple[int, int, int, int]:
+    """Order findings of one rank: warnings first, then by category and number."""
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
-    order = list(CATEGORIES).index(group.first.category)
-    tags = group.first.tags
-    rank = ("harmless" in tags) - ("foremost" in tags and "echo" not in tags)
-    count = group.count if urgency else 0  # the first error is the cause, not the most frequent
-    return (rank, urgency, vagueness(group.first), order, -count, group.first.line)
-
-
-def vagueness(event: Event) -> int:
-    """Return 0 for an event that says why, 1 for one that says where, 2 for what only follows."""
-    return 2 if "echo" in event.tags else int("vague" in event.tags)
+    return urgency, list(CATEGORIES).index(group.first.category), -group.count, group.first.line
 
 
 def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
