@@ -190,23 +190,13 @@ def show(file: str, writer: LogWriter) -> None:
     say_wrapped("  ", "; ".join(_facts(document)))
     for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
-        if kind is kinds[0]:
-            _show_consequences(document)
+        ends = [end for end in document["findings"] if end.get("follows") == kind["first_line"]]
+        if ends:
+            first = min(end["first_line"] for end in ends)
+            last = max(end["last_line"] for end in ends)
+            say(f"  this ended the build: line{f's {first} to' if last > first else ''} {last}")
     say_more(len(kinds), most(KINDS_SHOWN), "kinds")
-    if any(kind["rule"] is None for kind in kinds):
-        say("", "Kinds without a rule stand in their own words: read the lines before them.")
     say("", "; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
-
-
-def _show_consequences(document: dict[str, Any]) -> None:
-    """Print in one line where the log says only that something failed because of the first finding."""
-    follow = [kind for kind in document["findings"] if "follows" in kind]
-    places = sorted({(kind["first_line"], kind["last_line"]) for kind in follow})
-    lines = [f"{first} to {last}" if last > first else f"{first}" for first, last in places]
-    if lines:
-        what = "this ended the build" if document["is_failed"] else "what followed"
-        several = len(lines) > 1 or " " in lines[0]
-        say_wrapped(f"  {what}: line{'s' if several else ''} ", ", ".join(lines))
 
 
 def _counts(writer: LogWriter) -> str:
@@ -270,22 +260,17 @@ def _show_kind(kind: dict[str, Any]) -> None:
         say_wrapped("  means: ", kind["meaning"])
         say_wrapped("  do: ", kind["fix"])
     if "threads" in kind:
-        say_wrapped("  known: ", known_in(kind))
+        from trtcal.evidence.explanations import in_versions
 
-
-def known_in(kind: dict[str, Any]) -> str:
-    """Return in which versions and with what a failure is known to occur, and who reported it."""
-    from trtcal.evidence.explanations import in_versions
-
-    where = [in_versions(kind["versions"])] if "versions" in kind else []
-    where += [f"fixed in {kind['fixed']}"] if "fixed" in kind else []
-    where += [f"with {kind['needs']}"] if "needs" in kind else []
-    return "; ".join([*where, " ".join(kind["threads"])])
+        words = {"versions": in_versions, "fixed": "fixed in {}".format, "needs": "with {}".format}
+        known = (word(kind[name]) for name, word in words.items() if name in kind)
+        say_wrapped("  known: ", "; ".join([*known, *kind["threads"]]))
 
 
 def named(rule: object, category: str) -> str:
     """Return a rule's name, which `log --explain` takes, with its category, unless they are one."""
-    return category if rule in (None, category) else f"{rule} ({category})"
+    name = f"{rule} ({category})" if rule else f"{category} without a rule"
+    return category if rule == category else name
 
 
 def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:

@@ -65,12 +65,12 @@ def recorded(log: Path) -> tuple[Finding, ...]:
 
 def failure_of(log: Path, events: Iterable[Event] | None = None) -> Finding | None:
     """Return why the build of a log failed; None if neither a record nor the log gives a cause."""
-    if not (findings := recorded(log)):
-        reading = LogFindings()
-        for _ in reading.read((log.name, event) for event in events or events_of_file(log)):
-            pass
-        findings = causes_first(reading.findings())
-    return next(filter(ends_build, findings), None)
+    if findings := recorded(log):
+        return next(filter(ends_build, findings), None)
+    reading = LogFindings()
+    for _ in reading.read((log.name, event) for event in events or events_of_file(log)):
+        pass
+    return next(filter(ends_build, reading.findings()), None)
 
 
 def recorded_cause(file: str) -> Finding | None:

@@ -15,12 +15,10 @@ PEAK = "Peak memory"
 # Where a builder stops, and where what it built is loaded or run, or anything is freed.
 BUILDER = re.compile(r"^I?Builder::build|^builder\.cpp::(?!.*~)|(?:^|::)build\w*Engine\b")
 RUN_TIME = re.compile(
-    r"(?i)\b[a-z]{0,2}(?:executionContext|runtime|(?:cuda)?engine|stdArchiveReader)(?:\.cpp)?::|~"
+    r"(?i)\b\w{0,2}(?:executionContext|runtime|engine|stdArchiveReader)(?:\.cpp)?::|~"
 )
 ENDING = frozenset({"error", "no_implementation", "uncalibrated"})  # categories of what ends builds
-MEMORY = {"out_of_memory", "OutOfMemory"}
-SKIPPED = "skipped"
-ENDS = FAILED, UNKNOWN, "echoed", "run", SKIPPED, BUILT
+ENDS = FAILED, UNKNOWN, "echoed", "run", BUILT
 
 
 @dataclass
@@ -80,16 +78,11 @@ class Facts:
         }
 
     def _result(self, has_layers: bool) -> str:
-        failed, unknown, echoed, run, skipped, built = (
-            self._latest.get(end, (0, 0))[0] for end in ENDS
-        )
-        if has_layers:
-            built = max(built, unknown, run)
-        run = 0 if skipped else run
-        others = (echoed if run <= built else 0) if built else max(echoed, run)
-        if max(failed, unknown, others) > built:
-            return FAILED
-        return BUILT if built or has_layers else UNKNOWN
+        failed, other, echoed, run, built = (self._latest.get(end, (0,))[0] for end in ENDS)
+        built = built or has_layers * max(other, run)
+        if built or has_layers:
+            return FAILED if max(failed, other, echoed * (run <= built)) > built else BUILT
+        return FAILED if max(failed, other, echoed, run) else UNKNOWN
 
     def _peak(self, unit: str) -> int | None:
         return self._memory_mib.get((True, unit), self._memory_mib.get((False, unit)))
@@ -97,19 +90,14 @@ class Facts:
 
 def _end(event: Event) -> str | None:
     """Return which of `ENDS` an event speaks for, if any."""
-    tags, fields = event.tags, event.fields
-    category, where = (event.rule or event).category, str(fields.get("where", ""))
-    is_error = event.severity == "error"
-    if is_error and category in ENDING and BUILDER.search(where):
-        return FAILED
-    if "fatal" in tags:
+    tags, where = event.tags, str(event.fields.get("where", ""))
+    is_error = event.severity == "error" and (event.rule or event).category in ENDING
+    if "fatal" in tags or (is_error and BUILDER.search(where)):
         return "echoed" if "echo" in tags else FAILED
-    if BUILT in tags or category == "tactic_skipped":
-        return BUILT if BUILT in tags and not is_error else SKIPPED
-    if not is_error or category not in ENDING or not {"code", "where"} & fields.keys():
-        return None
-    is_memory = not MEMORY.isdisjoint((fields.get("rule"), fields.get("kind")))
-    return "run" if is_memory or RUN_TIME.search(where) else UNKNOWN
+    if BUILT in tags or not is_error or event.fields.get("rule") == "out_of_memory":
+        return BUILT if BUILT in tags else None
+    is_coded = not {"code", "where"}.isdisjoint(event.fields)
+    return ("run" if RUN_TIME.search(where) else UNKNOWN) if is_coded else None
 
 
 def version_of(number: object) -> str | None:

@@ -50,10 +50,11 @@ class _Group:
         else:
             self.others += count
 
-    def to_document(self, cause: Event) -> dict[str, Any]:
-        rule, line = self.first.rule, cause.line
-        follows = {"follows": line} if _rank(self.first) == ECHO and self.first != cause else {}
-        known = {name: value for name in KNOWN if rule and (value := getattr(rule, name))}
+    def to_document(self, cause: int) -> dict[str, Any]:
+        rule, line = self.first.rule, self.first.line
+        more = {name: value for name in KNOWN if (value := getattr(rule, name, ()))}
+        if rank(self.first)[0] == ECHO and "fatal" in self.first.tags and line != cause:
+            more["follows"] = cause
         return {
             "category": self.first.category,
             "rule": rule.name if rule else None,
@@ -61,13 +62,12 @@ class _Group:
             "count": self.count,
             "distinct_subjects": len(self.subjects),
             "subjects": [name for name, _ in self.subjects.most_common(SHOWN_SUBJECTS)],
-            "first_line": self.first.line,
+            "first_line": line,
             "last_line": self.last_line,
             "message": self.first.message,
             "meaning": rule.meaning if rule else NO_RULE,
             "fix": rule.fix if rule else "Read the message and the lines before it.",
-            **known,
-            **follows,
+            **more,
         }
 
 
@@ -140,9 +140,8 @@ class Summary:
 
     def to_document(self) -> dict[str, Any]:
         """Return what `summarize` describes."""
-        key = ranking(group.first for group in self._groups.values())
-        groups = sorted(self._groups.values(), key=lambda group: (key(group.first), _weight(group)))
-        cause = groups[0].first if groups else None
+        groups = sorted(self._groups.values(), key=_weight)
+        cause = groups[0].first.line if groups else 0
         return {
             **self.facts.to_document(bool(self.precisions)),
             "precisions": dict(self.precisions),
@@ -168,45 +167,28 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
     return summary.to_document()
 
 
-URGENCY = {"error": 0, "warning": 1}
 CAUSE, ERROR, SURVIVED, PLACE, ECHO, LOSS, HARMLESS = range(7)
+RANKS = {"echo": ECHO, "vague": PLACE, "bare": ERROR, "fatal": CAUSE}
+URGENCY = {"error": 0, "warning": 1}
 
 
-def ranking(events: Iterable[Event]) -> Callable[[Event], tuple[int, int]]:
-    """Return a key that orders the events of a log, the cause of a failure first, others behind.
-
-    What a rule explains and ends a build comes before the first error without a rule, this before
-    errors that end no build, lines that say where, and what only follows. What follows nothing is
-    an error like others.
-    """
-    ranks = [(_rank(event), event.line) for event in events]
-    begins = min((line for rank, line in ranks if rank < ECHO), default=0)
-    has_cause = any(rank == CAUSE for rank, _ in ranks)
-
-    def key(event: Event) -> tuple[int, int]:
-        rank, line = _rank(event), event.line
-        is_first = rank == ECHO and line < begins and not has_cause
-        return ERROR if is_first else rank, line if rank < LOSS else 0
-
-    return key
-
-
-def _rank(event: Event) -> int:
-    """Return how much an event says of why a build failed, the most first."""
-    rule, tags = event.rule, event.tags
-    if event.severity != "error" and "fatal" not in tags:
-        return HARMLESS if "harmless" in tags else LOSS
-    if "echo" in tags or "vague" in tags:
-        return ECHO if "echo" in tags else PLACE
-    if rule is None or "bare" in tags:
-        return ERROR
-    return CAUSE if "fatal" in tags else ERROR if rule.category in ENDING else SURVIVED
-
-
-def _weight(group: _Group) -> tuple[int, int, int, int]:
-    """Order findings of one rank: warnings first, then by category and number."""
+def _weight(group: _Group) -> tuple[int, int, int, int, int]:
+    """Order findings: errors as `rank` does, warnings, the rest, what is harmless; then by category."""
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
-    return urgency, list(CATEGORIES).index(group.first.category), -group.count, group.first.line
+    return *rank(group.first), urgency, list(CATEGORIES).index(group.first.category), -group.count
+
+
+def rank(event: Event) -> tuple[int, int]:
+    """Return how little an event says of why a build failed: what has the least is the cause.
+
+    First what a rule explains and ends builds, then errors without a rule, then those that end no
+    build, what says where, and what only follows: each in the order of lines.
+    """
+    if event.severity != "error" and "fatal" not in event.tags:
+        return (HARMLESS if "harmless" in event.tags else LOSS), 0
+    ends_none = (event.rule or event).category not in ENDING
+    tagged = (place for tag, place in RANKS.items() if tag in event.tags)
+    return next(tagged, SURVIVED if ends_none else ERROR), event.line
 
 
 def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
