@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,10 @@ def is_refused(finding: Finding) -> bool:
     return finding.kind in KINDS and KINDS[finding.kind].is_refused
 
 
-def causes_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def causes_first(findings: Collection[Finding]) -> tuple[Finding, ...]:
     """Order the findings of a failed build: what is refused, its causes as they come, then all else."""
-    first, others = [], []
-    for finding in findings:
-        (first if ends_build(finding) else others).append(finding)
-    return (*sorted(first, key=_order), *rank(others))
+    first = sorted(filter(ends_build, findings), key=_order)
+    return (*first, *rank(finding for finding in findings if not ends_build(finding)))
 
 
 def _order(finding: Finding) -> int:

@@ -12,10 +12,10 @@ from trtcal.evidence.log.rules import Value
 BUILT, FAILED, UNKNOWN = "built", "failed", "unknown"
 INNER = "generation completed"  # what TensorRT itself times: a part of what the tools time
 PEAK = "Peak memory"
-# Where a builder stops, and where what it built is loaded or run, or anything is freed.
+# Where a builder stops, and where what it built is loaded or run.
 BUILDER = re.compile(r"^I?Builder::build|^builder\.cpp::(?!.*~)|(?:^|::)build\w*Engine\b")
 RUN_TIME = re.compile(
-    r"(?i)\b\w{0,2}(?:executionContext|runtime|engine|stdArchiveReader)(?:\.cpp)?::|~"
+    r"(?i)\b\w{0,2}(?:executionContext|runtime|engine|stdArchiveReader)(?:\.cpp)?::"
 )
 ENDING = frozenset({"error", "no_implementation", "uncalibrated"})  # categories of what ends builds
 ENDS = FAILED, UNKNOWN, "echoed", "run", BUILT
@@ -94,10 +94,11 @@ def _end(event: Event) -> str | None:
     is_error = event.severity == "error" and (event.rule or event).category in ENDING
     if "fatal" in tags or (is_error and BUILDER.search(where)):
         return "echoed" if "echo" in tags else FAILED
-    if BUILT in tags or not is_error or event.fields.get("rule") == "out_of_memory":
+    if BUILT in tags or not is_error or "~" in where:
         return BUILT if BUILT in tags else None
-    is_coded = not {"code", "where"}.isdisjoint(event.fields)
-    return ("run" if RUN_TIME.search(where) else UNKNOWN) if is_coded else None
+    if RUN_TIME.search(where) or event.fields.get("rule") == "out_of_memory":
+        return "run" if RUN_TIME.search(where) else None
+    return None if {"code", "where"}.isdisjoint(event.fields) else UNKNOWN
 
 
 def version_of(number: object) -> str | None:
