@@ -203,17 +203,22 @@ def _portions(file: str, is_growing: bool = False) -> Iterable[bytes]:
 def show(file: str, writer: LogWriter) -> None:
     """Print how the build ended, the kinds of findings, worst first, then a line of figures."""
     document = writer.end["summary"]
-    kinds = document["findings"]
+    kinds = [kind for kind in document["findings"] if "follows" not in kind]
     say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {_counts(writer)}")
     say_wrapped("  ", "; ".join(_facts(document)))
     for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
+        ends = [end for end in document["findings"] if end.get("follows") == kind["first_line"]]
+        if ends:
+            first = min(end["first_line"] for end in ends)
+            last = max(end["last_line"] for end in ends)
+            say(f"  this ended the build: line{f's {first} to' if last > first else ''} {last}")
     say_more(len(kinds), most(KINDS_SHOWN), "kinds")
     say("", "; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
 
 def _counts(writer: LogWriter) -> str:
-    kinds = len(writer.end["summary"]["findings"])
+    kinds = sum("follows" not in kind for kind in writer.end["summary"]["findings"])
     none = "no known message" if _is_hardly_a_log(writer.end) else "no findings"
     findings = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
     return f"{writer.end['lines']} lines, {writer.end['recognised']} recognized, {findings}"
@@ -269,13 +274,21 @@ def _show_kind(kind: dict[str, Any]) -> None:
         say_wrapped("  in: ", ", ".join(names) + more)
     if kind["rule"] is None or not kind["subjects"]:
         say_wrapped("  message: ", shorten(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
-    say_wrapped("  means: ", kind["meaning"])
-    say_wrapped("  do: ", kind["fix"])
+    if kind["rule"] is not None:
+        say_wrapped("  means: ", kind["meaning"])
+        say_wrapped("  do: ", kind["fix"])
+    if "threads" in kind:
+        from trtcal.evidence.explanations import in_versions
+
+        words = {"versions": in_versions, "fixed": "fixed in {}".format, "needs": "with {}".format}
+        known = (word(kind[name]) for name, word in words.items() if name in kind)
+        say_wrapped("  known: ", "; ".join([*known, *kind["threads"]]))
 
 
 def named(rule: object, category: str) -> str:
     """Return a rule's name, which `log --explain` takes, with its category, unless they are one."""
-    return category if rule in (None, category) else f"{rule} ({category})"
+    name = f"{rule} ({category})" if rule else f"{category} without a rule"
+    return category if rule == category else name
 
 
 def _follow(file: str, as_json: bool) -> list[tuple[str, str, str]]:

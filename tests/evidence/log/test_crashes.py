@@ -80,14 +80,12 @@ def test_words_of_a_crash_in_other_lines_are_none(line):
     assert not is_failed(line)
 
 
-def test_what_a_crash_prints_after_its_first_line_belongs_to_it():
-    text = (
-        "terminate called after throwing an instance of 'std::bad_thing'\n  what():  no room\n"
-        "Aborted (core dumped)"
-    )
-    (event,) = events(text)
-    assert event.line == 1
-    assert event.message.endswith("what():  no room\nAborted (core dumped)")
+def test_the_reason_of_a_crash_is_an_event_of_its_own_unless_it_says_nothing():
+    text = "terminate called after throwing an instance of 'std::bad_thing'\n  what():  {}\n"
+    text += "Aborted (core dumped)"
+    assert [event.line for event in events(text.format("no room"))] == [1, 2, 3]
+    (event,) = events(text.format("std::exception"))
+    assert event.message.endswith("what():  std::exception\nAborted (core dumped)")
 
 
 TRACEBACK = (

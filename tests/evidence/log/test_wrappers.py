@@ -138,7 +138,8 @@ def facts(document, with_lines):
             del event["line"]
     for finding in document["summary"]["findings"]:
         if not with_lines:
-            del finding["first_line"]
+            for name in ("first_line", "last_line", "follows"):
+                finding.pop(name, None)
     return events, document["layers"], document["summary"]
 
 

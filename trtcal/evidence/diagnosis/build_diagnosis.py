@@ -172,10 +172,9 @@ def diagnose(
     others = (finding for finding in further if finding.kind != OVERFLOW)
     several = [*_merged([*own, *of_log], case), *others]  # the last of equal ones says most
     different = {(finding.kind, finding.subject, finding.what): finding for finding in several}
-    everything = rank(different.values())
-    coverage = case.coverage
-    if not case.is_built and any(map(ends_build, everything)):
-        everything, coverage = causes_first(everything), None
+    has_failed = not case.is_built and any(map(ends_build, different.values()))
+    everything = (causes_first if has_failed else rank)(different.values())
+    coverage = None if has_failed else case.coverage
     findings, accepted = suppress(everything, suppressions)
     used = {why for _, why in accepted}
     judged = (*judge_findings(findings, limits), *judge_coverage(limits, coverage))

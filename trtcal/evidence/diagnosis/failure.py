@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from trtcal.documents import from_fields, parsing, read_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
-from trtcal.evidence.findings import KINDS, Evidence, Finding, of_kind
+from trtcal.evidence.findings import KINDS, Evidence, Finding, of_kind, rank
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import in_words
@@ -33,16 +33,16 @@ def is_refused(finding: Finding) -> bool:
     return finding.kind in KINDS and KINDS[finding.kind].is_refused
 
 
-def causes_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order the findings of a failed build: what is refused, what its log names, then all else."""
-    return tuple(sorted(findings, key=_order))
+def causes_first(findings: Collection[Finding]) -> tuple[Finding, ...]:
+    """Order the findings of a failed build: what is refused, its causes as they come, then all else."""
+    first = sorted(filter(ends_build, findings), key=_order)
+    return (*first, *rank(finding for finding in findings if not ends_build(finding)))
 
 
-def _order(finding: Finding) -> tuple[int, bool, int]:
-    if not ends_build(finding):
-        return 3, False, 0
-    rank = 0 if is_refused(finding) else 1 if finding.kind == NO_KERNEL else 2
-    return rank, any(item.source == "log" for item in finding.evidence[:1]), line_of(finding)
+def _order(finding: Finding) -> int:
+    is_known = finding.subject is not None or finding.kind == NO_KERNEL
+    is_of_log = any(item.source == "log" for item in finding.evidence[:1])
+    return 0 if is_refused(finding) else 1 if is_known and not is_of_log else 2
 
 
 def line_of(finding: Finding) -> int:
@@ -63,12 +63,12 @@ def recorded(log: Path) -> tuple[Finding, ...]:
 
 def failure_of(log: Path, events: Iterable[Event] | None = None) -> Finding | None:
     """Return why the build of a log failed; None if neither a record nor the log gives a cause."""
-    if not (findings := recorded(log)):
-        reading = LogFindings()
-        for _ in reading.read((log.name, event) for event in events or events_of_file(log)):
-            pass
-        findings = causes_first(reading.findings())
-    return next(filter(ends_build, findings), None)
+    if findings := recorded(log):
+        return next(filter(ends_build, findings), None)
+    reading = LogFindings()
+    for _ in reading.read((log.name, event) for event in events or events_of_file(log)):
+        pass
+    return next(filter(ends_build, reading.findings()), None)
 
 
 def recorded_cause(file: str) -> Finding | None:

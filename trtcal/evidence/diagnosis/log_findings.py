@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding
 from trtcal.evidence.log.recognition import CATEGORIES, Event
 from trtcal.evidence.log.rules import in_words
-from trtcal.evidence.log.summary import KernelMemory, vagueness
+from trtcal.evidence.log.summary import LOSS, PLACE, KernelMemory, rank
 
 MAX_EVIDENCE = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
@@ -62,11 +62,13 @@ class LogFindings:
             yield source, event
 
     def findings(self) -> list[Finding]:
-        """Return what was found, in the order of the log; of a failure what says most of its cause."""
-        groups = self.groups.values()
-        failures = (vagueness(group.first) for group in groups if group.kind in FAILING)
-        clearest = min(failures, default=2)
-        return [self._finding(group) for group in groups if vagueness(group.first) <= clearest]
+        """Return what was found: the cause of a failure first, without what says less of it."""
+        groups = sorted(self.groups.values(), key=lambda group: rank(group.first))
+        clearest = max((PLACE - 1, *(rank(group.first)[0] for group in groups[:1])))
+        clear = [group for group in groups if not clearest < rank(group.first)[0] < LOSS]
+        if len(clear) < len(groups) and all(group.kind not in FAILING for group in clear):
+            clear[0].kind = "build_error"
+        return list(map(self._finding, clear))
 
     def _take(self, source: str, event: Event) -> None:
         self.memory.add(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,13 @@ from trtcal.evidence.log.rules import Value
 BUILT, FAILED, UNKNOWN = "built", "failed", "unknown"
 INNER = "generation completed"  # what TensorRT itself times: a part of what the tools time
 PEAK = "Peak memory"
+# Where a builder stops, and where what it built is loaded or run.
+BUILDER = re.compile(r"^I?Builder::build|^builder\.cpp::(?!.*~)|(?:^|::)build\w*Engine\b")
+RUN_TIME = re.compile(
+    r"(?i)\b\w{0,2}(?:executionContext|runtime|engine|stdArchiveReader)(?:\.cpp)?::"
+)
+ENDING = frozenset({"error", "no_implementation", "uncalibrated"})  # categories of what ends builds
+ENDS = FAILED, UNKNOWN, "echoed", "run", BUILT
 
 
 @dataclass
@@ -18,7 +26,7 @@ class Facts:
     """Collects the facts of a build from its events, in any order: of one kind the last line counts.
 
     So it does for how a build ended: a tool may try again, and a builder makes an engine to calibrate
-    with before the one that is wanted.
+    with before the one that is wanted. An error at run time ends no build that made an engine.
     """
 
     _latest: dict[str, tuple[int, Value]] = field(default_factory=dict)
@@ -27,8 +35,8 @@ class Facts:
     def add(self, event: Event, line: int) -> None:
         """Take in an event that stands, the last time that it does, at a line."""
         fields, tags = event.fields, event.tags
-        if "fatal" in tags or "built" in tags:
-            self._put("result", line, FAILED if "fatal" in tags else BUILT)
+        if end := _end(event):
+            self._put(end, line, end)
         if event.category == "timing" and "built" in tags:
             self._put(INNER if fields.get("what") == INNER else "seconds", line, fields["seconds"])
         if event.category == "memory":
@@ -58,7 +66,7 @@ class Facts:
         reports of its own, else the largest of all readings, which are of the process and the GPU.
         """
         latest = {name: value for name, (_, value) in self._latest.items()}
-        result = latest.get("result", BUILT if has_layers else UNKNOWN)
+        result = self._result(has_layers)
         return {
             "result": result,
             "is_failed": result == FAILED,
@@ -69,8 +77,28 @@ class Facts:
             "gpu": latest.get("gpu"),
         }
 
+    def _result(self, has_layers: bool) -> str:
+        failed, other, echoed, run, built = (self._latest.get(end, (0,))[0] for end in ENDS)
+        built = built or has_layers * max(other, run)
+        if built or has_layers:
+            return FAILED if max(failed, other, echoed * (run <= built)) > built else BUILT
+        return FAILED if max(failed, other, echoed, run) else UNKNOWN
+
     def _peak(self, unit: str) -> int | None:
         return self._memory_mib.get((True, unit), self._memory_mib.get((False, unit)))
+
+
+def _end(event: Event) -> str | None:
+    """Return which of `ENDS` an event speaks for, if any."""
+    tags, where = event.tags, str(event.fields.get("where", ""))
+    is_error = event.severity == "error" and (event.rule or event).category in ENDING
+    if "fatal" in tags or (is_error and BUILDER.search(where)):
+        return "echoed" if "echo" in tags else FAILED
+    if BUILT in tags or not is_error or "~" in where:
+        return BUILT if BUILT in tags else None
+    if RUN_TIME.search(where) or event.fields.get("rule") == "out_of_memory":
+        return "run" if RUN_TIME.search(where) else None
+    return None if {"code", "where"}.isdisjoint(event.fields) else UNKNOWN
 
 
 def version_of(number: object) -> str | None:

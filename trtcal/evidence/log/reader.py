@@ -229,7 +229,10 @@ class ParsedLog:
     @property
     def is_failed(self) -> bool:
         """Whether it lists no engine and says that none was made."""
-        return not self.layers and any("fatal" in event.tags for event in self.events)
+        facts = Facts()
+        for event in self.events:
+            facts.add(event, event.line)
+        return not self.layers and bool(facts.to_document()["is_failed"])
 
 
 def events_of(portions: Iterable[bytes]) -> Iterator[Event]:

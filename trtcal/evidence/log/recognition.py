@@ -193,7 +193,7 @@ def _event(
     is_error = severity == "error" and rule.category == UNKNOWN_CATEGORY["warning"]
     kind = severity or rule.severity, "error" if is_error else rule.category
     fields = {"rule": rule.name, **body.fields, **typed_fields(match)}
-    subject = _guess_subject(body) if "unexplained" in rule.tags else subject_of(match)
+    subject = subject_of(match) or (_guess_subject(body) if "bare" in rule.tags else None)
     return Event(line, *kind, subject, message[:MAX_MESSAGE], fields)
 
 

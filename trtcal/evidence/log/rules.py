@@ -74,11 +74,11 @@ class Rule:
     `threads` are public reports (`owner/name#number`). `tags` say what the message means for the
     build:
 
-    - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
-    - `echo`: the line accompanies an error that another one names;
+    - `fatal`: it made no engine; `built`: it made one; `bare`: it explains no more than an error
+      without a rule; `foremost`: what follows without a prefix belongs to it, all but errors;
+    - `echo`: the line follows from an error before it, or repeats that something failed;
     - `apart`: the line is no part of the message before it, though it only follows from it;
     - `vague`: the line says where a build failed; another one often says why;
-    - `unexplained`: the rule does not say why, and the subject is guessed, as without a rule;
     - `encloses`: what follows without a prefix belongs to it, even an error;
     - `harmless`: it only looks like a loss: shown after all other findings;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;

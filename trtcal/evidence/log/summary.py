@@ -16,7 +16,7 @@ from typing import Any
 from trtcal.documents import Document, canonical_json
 from trtcal.evidence.layers.listing import Listing
 from trtcal.evidence.layers.roofline import counted_precision
-from trtcal.evidence.log.facts import Facts
+from trtcal.evidence.log.facts import ENDING, Facts
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader
 from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event, Repeats, UnplacedEvent
@@ -24,6 +24,7 @@ from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event, Repea
 MAX_GROUPS, MAX_SUBJECTS, SHOWN_SUBJECTS = 500, 10_000, 5
 NO_RULE = "trtcal has no rule for this message."
 FACTS = frozenset(name for name, category in CATEGORIES.items() if category.is_fact)
+KNOWN = ("versions", "fixed", "needs", "threads")  # of a rule: what is known of where it occurs
 MIB = 1 << 20
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
@@ -32,13 +33,15 @@ CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 @dataclass
 class _Group:
     first: Event
+    last_line: int = 0
     count: int = 0
     severities: Counter[str] = field(default_factory=Counter)
     subjects: Counter[str] = field(default_factory=Counter)
     others: int = 0
 
-    def add(self, event: Event, count: int) -> None:
+    def add(self, event: Event, count: int, last_line: int) -> None:
         self.count += count
+        self.last_line = max(self.last_line, last_line)
         self.severities[event.severity] += count
         if event.subject is None:
             return
@@ -47,8 +50,11 @@ class _Group:
         else:
             self.others += count
 
-    def to_document(self) -> dict[str, Any]:
-        rule = self.first.rule
+    def to_document(self, cause: int) -> dict[str, Any]:
+        rule, line = self.first.rule, self.first.line
+        more = {name: value for name in KNOWN if (value := getattr(rule, name, ()))}
+        if rank(self.first)[0] == ECHO and "fatal" in self.first.tags and line != cause:
+            more["follows"] = cause
         return {
             "category": self.first.category,
             "rule": rule.name if rule else None,
@@ -56,10 +62,12 @@ class _Group:
             "count": self.count,
             "distinct_subjects": len(self.subjects),
             "subjects": [name for name, _ in self.subjects.most_common(SHOWN_SUBJECTS)],
-            "first_line": self.first.line,
+            "first_line": line,
+            "last_line": self.last_line,
             "message": self.first.message,
             "meaning": rule.meaning if rule else NO_RULE,
             "fix": rule.fix if rule else "Read the message and the lines before it.",
+            **more,
         }
 
 
@@ -119,7 +127,7 @@ class Summary:
         if event.fields.get("rule") == "calibration_done":
             self.calibration_s = float(event.fields.get("seconds", 0.0))
         if event.is_finding or event.severity in ("error", "warning"):
-            self._group_of(event, count).add(event, count)
+            self._group_of(event, count).add(event, count, last or event.line)
 
     def _group_of(self, event: Event, count: int) -> _Group:
         rule = event.fields.get("rule")
@@ -133,6 +141,7 @@ class Summary:
     def to_document(self) -> dict[str, Any]:
         """Return what `summarize` describes."""
         groups = sorted(self._groups.values(), key=_weight)
+        cause = groups[0].first.line if groups else 0
         return {
             **self.facts.to_document(bool(self.precisions)),
             "precisions": dict(self.precisions),
@@ -140,7 +149,7 @@ class Summary:
             "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
             "severities": {name: n for name in SEVERITIES if (n := self.severities[name])},
             "tactics": _tactics(self.counts, self._memory),
-            "findings": [group.to_document() for group in groups],
+            "findings": [group.to_document(cause) for group in groups],
             "left_out": {"ungrouped": self._ungrouped, "subjects": sum(g.others for g in groups)},
         }
 
@@ -158,25 +167,28 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
     return summary.to_document()
 
 
+CAUSE, ERROR, SURVIVED, PLACE, ECHO, LOSS, HARMLESS = range(7)
+RANKS = {"echo": ECHO, "vague": PLACE, "bare": ERROR, "fatal": CAUSE}
 URGENCY = {"error": 0, "warning": 1}
 
 
-def _weight(group: _Group) -> tuple[int, int, int, int, int, int]:
-    """Order findings: what ended the build, errors, warnings, what is harmless; then by category.
-
-    Of errors, those that name a cause come first.
-    """
+def _weight(group: _Group) -> tuple[int, int, int, int, int]:
+    """Order findings: errors as `rank` does, warnings, the rest, what is harmless; then by category."""
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
-    order = list(CATEGORIES).index(group.first.category)
-    tags = group.first.tags
-    rank = ("harmless" in tags) - ("foremost" in tags and "echo" not in tags)
-    count = group.count if urgency else 0  # the first error is the cause, not the most frequent
-    return (rank, urgency, vagueness(group.first), order, -count, group.first.line)
+    return *rank(group.first), urgency, list(CATEGORIES).index(group.first.category), -group.count
 
 
-def vagueness(event: Event) -> int:
-    """Return 0 for an event that says why, 1 for one that says where, 2 for what only follows."""
-    return 2 if "echo" in event.tags else int("vague" in event.tags)
+def rank(event: Event) -> tuple[int, int]:
+    """Return how little an event says of why a build failed: what has the least is the cause.
+
+    First what a rule explains and ends builds, then errors without a rule, then those that end no
+    build, what says where, and what only follows: each in the order of lines.
+    """
+    if event.severity != "error" and "fatal" not in event.tags:
+        return (HARMLESS if "harmless" in event.tags else LOSS), 0
+    ends_none = (event.rule or event).category not in ENDING
+    tagged = (place for tag, place in RANKS.items() if tag in event.tags)
+    return next(tagged, SURVIVED if ends_none else ERROR), event.line
 
 
 def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
