@@ -25,13 +25,13 @@ from trtcal.evidence.diagnosis.failure import (
     ends_build,
     recorded,
 )
-from trtcal.evidence.diagnosis.log_findings import LogFindings, Placed, log_evidence
+from trtcal.evidence.diagnosis.log_findings import MAX_EVIDENCE, LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
     MISSING_RANGE,
-    Fault,
     Mentions,
     explain,
     find_faults,
+    find_refused,
     tensors_of,
 )
 from trtcal.evidence.findings import (
@@ -391,7 +391,7 @@ def check_folder(
 
 def check_failure(log: Path, model: Model, has_parser: bool, own: Findings = ()) -> Diagnosis:
     """Diagnose a build that gave no engine: by its log, and by the Q/DQ where TensorRT parses them."""
-    further = [*own, *(_faults(find_faults(model.proto)) if has_parser else ())]
+    further = [*own, *(_of_graph(model) if has_parser else ())]
     return diagnose(Case(events=_events([log]), is_built=False), further=further)
 
 
@@ -429,7 +429,7 @@ def _check_of_model(
         faults = find_faults(model.proto)
         lost = {node: fault.what for node, fault in faults.items()}
         case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
-        findings = [*_faults(faults), *_recorded(logs), *_roundings(model), *_fusions(model)]
+        findings = [*_of_graph(model), *_recorded(logs), *_roundings(model), *_fusions(model)]
         return check_case(case, config, logs, [*further, *findings])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
@@ -475,11 +475,20 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
     return replace(diagnosis, findings=tuple(findings))
 
 
-def _faults(faults: Mapping[str, Fault]) -> Iterator[Finding]:
-    for node, fault in faults.items():
-        what = f"{node!r} has Q/DQ, but {fault.what}"
-        evidence = Evidence("node", node, "seen in the graph, not in a build")
-        yield of_kind(fault.cause, node, what, (evidence,), sentence(fault.fix))
+def _of_graph(model: Model) -> Iterator[Finding]:
+    """Yield what TensorRT refuses of a graph, one finding a kind, and the faults of its Q/DQ."""
+    refused = find_refused(model.proto)
+    for kind, places in refused.items():
+        nodes = [f"{node!r} ({detail})" for node, detail in places]
+        what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
+        evidence = [Evidence("node", node, detail) for node, detail in places[:MAX_EVIDENCE]]
+        cost = Cost(risk="none" if KINDS[kind].is_refused else "high")
+        yield of_kind(kind, places[0][0] if len(places) == 1 else None, what, evidence, cost=cost)
+    for node, fault in find_faults(model.proto).items():
+        if fault.cause not in refused:
+            evidence = [Evidence("node", node, "seen in the graph, not in a build")]
+            what = f"{node!r} has Q/DQ, but {fault.what}"
+            yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
 
 
 def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:

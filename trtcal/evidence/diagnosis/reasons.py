@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from trtcal.evidence.diagnosis.log_findings import Placed
 from trtcal.evidence.findings import KINDS
@@ -18,12 +18,14 @@ from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.formats import RANGED, WEIGHTS_ONLY
 from trtcal.model.files import attribute_of
-from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
+from trtcal.model.ops import MOVES, MULTIPLIES, QDQ, output_axis
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import asked_precisions
-from trtcal.quantization.weighted_ops import ONE_SIDED
+from trtcal.quantization.weighted_ops import ONE_SIDED, REFUSED
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+LACKED_TYPES = {TensorProto.INT16, TensorProto.UINT16}
+INTEGER_KIND = "integer_operators"
 MAX_STEPS = 8  # how far above an operand a DQ is searched
 TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values as they are
 
@@ -57,9 +59,52 @@ def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
     return {name: fault for name, fault in faults if fault}
 
 
+def find_refused(proto: onnx.ModelProto) -> dict[str, list[tuple[str, str]]]:
+    """Return kind -> node and detail of what TensorRT refuses or misreads, in the whole main graph.
+
+    A pair counts once, by its Q. Beside integer operators nothing else counts: they need another model.
+    """
+    graph, refused = _Graph(proto), defaultdict[str, list[tuple[str, str]]](list)
+    computed = {value.name for value in proto.graph.input} - graph.constants.keys()
+    for node in proto.graph.node:
+        for kind, detail in graph.refused(node, computed):
+            refused[kind].append((node.name, detail))
+        if not computed.isdisjoint(node.input):
+            computed.update(node.output)
+    integer = refused.get(INTEGER_KIND)
+    return {INTEGER_KIND: integer} if integer else refused
+
+
 class _Graph:
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.producers, self.constants = producers_of(proto.graph), constants_of(proto.graph)
+
+    def refused(self, node: onnx.NodeProto, computed: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield kind and detail of what is refused of a node; `computed` tensors need the inputs."""
+        constants = [self.constants.get(name) for name in node.input]
+        if node.op_type in REFUSED or node.op_type.startswith("QLinear"):
+            yield INTEGER_KIND, node.op_type
+        elif node.op_type not in QDQ:
+            stored = [item.name for item in constants if item and item.data_type == TensorProto.INT8]
+            yield from (("stored_integers", repr(name)) for name in stored)
+        elif (maker := self.producers.get(node.input[0])) is None or maker.op_type != QUANTIZE:
+            yield from self._refused_pair(node, constants, computed)
+
+    def _refused_pair(
+        self, node: onnx.NodeProto, constants: Sequence[TensorProto | None], computed: Collection[str]
+    ) -> Iterator[tuple[str, str]]:
+        types = {item.data_type for item in (constants[0], *constants[2:]) if item}
+        points = self.array(node.input[2]) if len(node.input) > 2 else None
+        if TensorProto.INT32 in types:
+            yield "quantized_bias", repr(node.input[0])
+        for lacked in types & LACKED_TYPES:
+            yield "qdq_type", TensorProto.DataType.Name(lacked)
+        if points is not None and (nonzero := points[points.astype(np.int64) != 0]).size:
+            yield "zero_point", f"{nonzero[0]}, {nonzero.dtype}"
+        elif TensorProto.UINT8 in types:
+            yield "unsigned_codes", repr(node.input[2])
+        if node.input[1] in computed:
+            yield "computed_scale", repr(node.input[1])
 
     def faults(self, node: onnx.NodeProto) -> Iterator[Fault]:
         """Yield what is wrong with a node's Q/DQ, the gravest first."""
@@ -75,7 +120,7 @@ class _Graph:
             yield _one_sided(node, above.index(None))
         bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
         stored = self.constants.get(bias.input[0]) if bias is not None else None
-        if stored is not None and stored.data_type == onnx.TensorProto.INT32:
+        if stored is not None and stored.data_type == TensorProto.INT32:
             what = "its bias is quantized to int32, which TensorRT's parser refuses"
             yield Fault("quantized_bias", what)
 
