@@ -57,11 +57,11 @@ class Placement:
         return list(dict.fromkeys(layer.name for layer in every))
 
 
-def find_layers(model: Model) -> Placement:
-    """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
+def find_layers(model: Model, is_needed: bool = True) -> Placement:
+    """Return every place for Q/DQ in a prepared model; `InputError` if one `is_needed` and none is."""
     refuse_bfloat16(model)
     placement = place(import_graph(model.proto))
-    if not any(layer.op in MULTIPLIES for layer in placement.layers):
+    if is_needed and not any(layer.op in MULTIPLIES for layer in placement.layers):
         if bodies := list(_multiplying_bodies(model)):
             raise InputError(
                 f"model {model.path} has nothing to quantize: all its products are in the body of "

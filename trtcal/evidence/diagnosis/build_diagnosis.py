@@ -23,6 +23,7 @@ from trtcal.evidence.diagnosis.failure import (
     DIAGNOSIS_VERSION,
     causes_first,
     ends_build,
+    is_refused,
     recorded,
 )
 from trtcal.evidence.diagnosis.log_findings import MAX_EVIDENCE, LogFindings, Placed, log_evidence
@@ -76,7 +77,7 @@ from trtcal.model.passes.rounding import chains_of
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
-from trtcal.quantization.qdq import asked_precisions, quantization_record
+from trtcal.quantization.qdq import asked_precisions, fp16_tensors, quantization_record
 
 NO_RANGE, OVERFLOW = "has no range", "fp16_overflow"
 Logs = Sequence[Path]
@@ -345,8 +346,9 @@ def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding
     """Yield what a layer list shows: by itself, and held against the fusions that a model expects."""
     yield from examine(layers).findings
     if model is not None:
-        yield from _roundings(model)
-        yield from _fusions(model, Engine("", tuple(layers))) if layers else ()
+        yield from (finding for finding in _refused(model) if not is_refused(finding))
+        yield from (*_roundings(model), *_float_rest(model))
+        yield from _fusions(model, Engine("", tuple(layers)) if layers else None)
 
 
 def _roundings(model: Model) -> Iterator[Finding]:
@@ -355,6 +357,16 @@ def _roundings(model: Model) -> Iterator[Finding]:
         what = f"Round, Clip and scales around them quantize {some(map(str, chains))}"
         evidence = [Evidence("node", chain.node, str(chain)) for chain in chains]
         yield of_kind("fake_quantization", None, what, evidence)
+
+
+def _float_rest(model: Model) -> Iterator[Finding]:
+    """Yield a finding if another tool quantized a model and left the rest in FP32."""
+    proto = model.proto
+    asked, of_us = Counter(asked_precisions(proto).values()), quantization_record(proto)
+    if (narrow := asked.keys() & {*RANGED}) and not (of_us or fp16_tensors(proto.graph)):
+        layers = sum(asked[name] for name in narrow)
+        what = f"{layers} of {asked.total()} heavy nodes have Q/DQ, and the rest is FP32"
+        yield of_kind("float32_rest", None, what)
 
 
 def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
@@ -429,7 +441,7 @@ def _check_of_model(
         faults = find_faults(model.proto)
         lost = {node: fault.what for node, fault in faults.items()}
         case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
-        findings = [*_of_graph(model), *_recorded(logs), *_roundings(model), *_fusions(model)]
+        findings = [*_of_graph(model), *_recorded(logs), *_of_layers((), model)]
         return check_case(case, config, logs, [*further, *findings])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
@@ -477,18 +489,23 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
 
 def _of_graph(model: Model) -> Iterator[Finding]:
     """Yield what TensorRT refuses of a graph, one finding a kind, and the faults of its Q/DQ."""
-    refused = find_refused(model.proto)
-    for kind, places in refused.items():
+    refused = list(_refused(model))
+    yield from refused
+    kinds = {finding.kind for finding in refused}
+    for node, fault in find_faults(model.proto).items():
+        if fault.cause not in kinds:
+            evidence = [Evidence("node", node, "seen in the graph, not in a build")]
+            what = f"{node!r} has Q/DQ, but {fault.what}"
+            yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
+
+
+def _refused(model: Model) -> Iterator[Finding]:
+    for kind, places in find_refused(model.proto).items():
         nodes = [f"{node!r} ({detail})" for node, detail in places]
         what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
         evidence = [Evidence("node", node, detail) for node, detail in places[:MAX_EVIDENCE]]
         cost = Cost(risk="none" if KINDS[kind].is_refused else "high")
         yield of_kind(kind, places[0][0] if len(places) == 1 else None, what, evidence, cost=cost)
-    for node, fault in find_faults(model.proto).items():
-        if fault.cause not in refused:
-            evidence = [Evidence("node", node, "seen in the graph, not in a build")]
-            what = f"{node!r} has Q/DQ, but {fault.what}"
-            yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
 
 
 def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:

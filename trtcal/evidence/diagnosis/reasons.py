@@ -18,6 +18,7 @@ from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.formats import RANGED, WEIGHTS_ONLY
 from trtcal.model.files import attribute_of
+from trtcal.model.graph import STANDARD
 from trtcal.model.ops import MOVES, MULTIPLIES, QDQ, output_axis
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import asked_precisions
@@ -84,14 +85,21 @@ class _Graph:
         constants = [self.constants.get(name) for name in node.input]
         if node.op_type in REFUSED or node.op_type.startswith("QLinear"):
             yield INTEGER_KIND, node.op_type
-        elif node.op_type not in QDQ:
-            stored = [item.name for item in constants if item and item.data_type == TensorProto.INT8]
+        elif node.op_type not in QDQ and node.domain in STANDARD:
+            stored = [
+                item.name for item in constants if item and item.data_type == TensorProto.INT8
+            ]
             yield from (("stored_integers", repr(name)) for name in stored)
-        elif (maker := self.producers.get(node.input[0])) is None or maker.op_type != QUANTIZE:
+        elif node.op_type in QDQ and (
+            (maker := self.producers.get(node.input[0])) is None or maker.op_type != QUANTIZE
+        ):
             yield from self._refused_pair(node, constants, computed)
 
     def _refused_pair(
-        self, node: onnx.NodeProto, constants: Sequence[TensorProto | None], computed: Collection[str]
+        self,
+        node: onnx.NodeProto,
+        constants: Sequence[TensorProto | None],
+        computed: Collection[str],
     ) -> Iterator[tuple[str, str]]:
         types = {item.data_type for item in (constants[0], *constants[2:]) if item}
         points = self.array(node.input[2]) if len(node.input) > 2 else None
@@ -118,11 +126,6 @@ class _Graph:
                 yield from self._between(node, index)
         if not all(above):
             yield _one_sided(node, above.index(None))
-        bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
-        stored = self.constants.get(bias.input[0]) if bias is not None else None
-        if stored is not None and stored.data_type == TensorProto.INT32:
-            what = "its bias is quantized to int32, which TensorRT's parser refuses"
-            yield Fault("quantized_bias", what)
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
         below = self.producers[node.input[index]]
@@ -164,11 +167,8 @@ class _Graph:
         word = "second" if index else "first"
         scale = self.array(dequantizer.input[1]) if len(dequantizer.input) > 1 else None
         if scale is None:
-            what = f"the scale of its {word} operand is computed in the graph"
-            yield Fault("computed_scale", what)
             return
         yield from _scale_faults(scale.astype(np.float64), word)
-        yield from self._zero_point_faults(dequantizer, word)
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
             wrong = "for which TensorRT-RTX 1.7 computes wrong results"
@@ -180,11 +180,6 @@ class _Graph:
             yield Fault("per_channel_activation", "its activation has one scale per channel")
         elif scale.size > 1 and shape is not None:
             yield from _axis_faults(node, index, dequantizer, shape)
-
-    def _zero_point_faults(self, dequantizer: onnx.NodeProto, word: str) -> Iterator[Fault]:
-        points = self.array(dequantizer.input[2]) if len(dequantizer.input) > 2 else None
-        if points is not None and np.any(points.astype(np.int64) != 0):
-            yield Fault("zero_point", f"the zero point of its {word} operand is not 0")
 
 
 def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
