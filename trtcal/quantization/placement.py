@@ -75,6 +75,8 @@ def find_layers(model: Model, is_needed: bool = True) -> Placement:
         if {*placement.refused.values()} == {QUANTIZED}:
             command = command_line("prepare", str(model.path), o=f"{model.name}-prepared.onnx")
             hint = f"build and compare the model that `{command}` writes"
+        elif REFUSAL in placement.refused.values():
+            hint = "quantize the FP32 model that it was made of: `trtcal run FP32.onnx --data DATA`"
         raise InputError(f"model {model.path} has nothing to quantize{said}", hint)
     return placement
 

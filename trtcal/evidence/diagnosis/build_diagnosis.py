@@ -346,7 +346,7 @@ def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding
     """Yield what a layer list shows: by itself, and held against the fusions that a model expects."""
     yield from examine(layers).findings
     if model is not None:
-        yield from (finding for finding in _refused(model) if not is_refused(finding))
+        yield from (finding for finding in find_misread(model) if not is_refused(finding))
         yield from (*_roundings(model), *_float_rest(model))
         yield from _fusions(model, Engine("", tuple(layers)) if layers else None)
 
@@ -360,10 +360,12 @@ def _roundings(model: Model) -> Iterator[Finding]:
 
 
 def _float_rest(model: Model) -> Iterator[Finding]:
-    """Yield a finding if another tool quantized a model and left the rest in FP32."""
+    """Yield a finding if another tool quantized a model without a fault and left the rest in FP32."""
     proto = model.proto
     asked, of_us = Counter(asked_precisions(proto).values()), quantization_record(proto)
-    if (narrow := asked.keys() & {*RANGED}) and not (of_us or fp16_tensors(proto.graph)):
+    if (narrow := asked.keys() & {*RANGED}) and not (
+        of_us or fp16_tensors(proto.graph) or [*_of_graph(model)]
+    ):
         layers = sum(asked[name] for name in narrow)
         what = f"{layers} of {asked.total()} heavy nodes have Q/DQ, and the rest is FP32"
         yield of_kind("float32_rest", None, what)
@@ -489,7 +491,7 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
 
 def _of_graph(model: Model) -> Iterator[Finding]:
     """Yield what TensorRT refuses of a graph, one finding a kind, and the faults of its Q/DQ."""
-    refused = list(_refused(model))
+    refused = find_misread(model)
     yield from refused
     kinds = {finding.kind for finding in refused}
     for node, fault in find_faults(model.proto).items():
@@ -499,7 +501,12 @@ def _of_graph(model: Model) -> Iterator[Finding]:
             yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
 
 
-def _refused(model: Model) -> Iterator[Finding]:
+def find_misread(model: Model) -> tuple[Finding, ...]:
+    """Return what TensorRT refuses or misreads of a graph, one finding a kind, the refused first."""
+    return causes_first(rank(_misread(model)))
+
+
+def _misread(model: Model) -> Iterator[Finding]:
     for kind, places in find_refused(model.proto).items():
         nodes = [f"{node!r} ({detail})" for node, detail in places]
         what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
