@@ -129,9 +129,9 @@ class Quantize(
 
     plan: Path | None = option("Plan: precision by layer.  [default: --precision for every layer]")
     precision: str | None = option(
-        f"Precision of every layer that can have it; {' and '.join(WEIGHTS_ONLY)} are for weights.  "
-        "[default: int8]",
-        type=click.Choice(NARROW),
+        f"Precision of every layer that can have it; {' and '.join(WEIGHTS_ONLY)} are for weights; "
+        "fp16 adds no Q/DQ, and keeps those of other tools.  [default: int8]",
+        type=click.Choice((*NARROW, "fp16")),
     )
     targets: tuple[str, ...] = option(
         "Target that the plan must suit: sm89, rtx4090, portable, cpu; may be repeated.  [default: "

@@ -61,7 +61,8 @@ class Finding:
 class Kind:
     """What findings of a kind have in common: `kinds.toml` has them all.
 
-    `counted` is its noun for one and for several; `fixes` are what to do by the cause of a finding.
+    `counted` is its noun for one and for several, `states` what is so of a node and of several nodes;
+    `fixes` are what to do by the cause of a finding.
     What `is_refused` gives no engine: TensorRT's parser or compiler ends the build there.
     """
 
@@ -71,6 +72,7 @@ class Kind:
     costs_alone: bool = False
     is_refused: bool = False
     counted: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     fixes: dict[str, str] = field(default_factory=dict)
 
 

@@ -22,6 +22,7 @@ from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model
 from trtcal.model.states import state_pairs
 from trtcal.pipeline.images import Images, guess_images
+from trtcal.pipeline.inputs import check_parsed
 
 BATCH = 8
 TARGETS = ("sm89",)
@@ -76,6 +77,7 @@ def draft_config(model: Model, sources: Sources, folder: Path) -> Draft:
 
     `InputError` if the data do not fit the model however images are prepared.
     """
+    check_parsed(model, sources.targets or TARGETS)
     head = "# Written by trtcal. Check the lines marked `guessed`; docs/configuration.md explains"
     draft = Draft(folder, [head, "# all keys.", ""])
     draft.add("model", model.source or model.path)

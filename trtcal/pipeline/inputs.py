@@ -6,7 +6,7 @@ first samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from trtcal.evaluate.latency import ROUNDS
 from trtcal.evaluate.replay import carry
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
+from trtcal.evidence.diagnosis.build_diagnosis import find_misread
+from trtcal.evidence.diagnosis.failure import is_refused
 from trtcal.limits import Limit
 from trtcal.model import Model, load_model
 from trtcal.model.passes import Pass, PassRecord, Prepared, prepare_with_record
@@ -108,6 +110,7 @@ def open_model(
 ) -> tuple[Model, Prepared]:
     """Return the model and its preparation; `BackendError` if a target cannot be built for here."""
     model = load_model(_required(config.model, "model"))
+    check_parsed(model, config.in_use().build.targets)
     prepared = prepared_by(model, config, passes, followers)
     for line in prepared.notes:
         say(f"not changed: {line}")
@@ -115,6 +118,14 @@ def open_model(
         backend, target = find_backend(None, name)
         backend.check_target_here(target)
     return model, prepared
+
+
+def check_parsed(model: Model, targets: Iterable[str]) -> None:
+    """`InputError` with the first of what TensorRT's parser refuses, if it builds for a target."""
+    refused = filter(is_refused, find_misread(model))
+    if any(find_backend(None, target)[0].parses_qdq for target in targets):
+        for finding in refused:
+            raise InputError(f"TensorRT refuses model {model.path}: {finding.what}", finding.fix)
 
 
 def prepared_by(

@@ -57,11 +57,11 @@ class Placement:
         return list(dict.fromkeys(layer.name for layer in every))
 
 
-def find_layers(model: Model) -> Placement:
-    """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
+def find_layers(model: Model, is_needed: bool = True) -> Placement:
+    """Return every place for Q/DQ in a prepared model; `InputError` if one `is_needed` and none is."""
     refuse_bfloat16(model)
     placement = place(import_graph(model.proto))
-    if not any(layer.op in MULTIPLIES for layer in placement.layers):
+    if is_needed and not any(layer.op in MULTIPLIES for layer in placement.layers):
         if bodies := list(_multiplying_bodies(model)):
             raise InputError(
                 f"model {model.path} has nothing to quantize: all its products are in the body of "
@@ -75,6 +75,8 @@ def find_layers(model: Model) -> Placement:
         if {*placement.refused.values()} == {QUANTIZED}:
             command = command_line("prepare", str(model.path), o=f"{model.name}-prepared.onnx")
             hint = f"build and compare the model that `{command}` writes"
+        elif REFUSAL in placement.refused.values():
+            hint = "quantize the FP32 model that it was made of: `trtcal run FP32.onnx --data DATA`"
         raise InputError(f"model {model.path} has nothing to quantize{said}", hint)
     return placement
 

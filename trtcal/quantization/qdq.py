@@ -87,7 +87,7 @@ def quantize(
     plan = (plan or Plan()).of(model.proto)
     ranges = _ranges_of(model, calibration, plan)
     model = in_opset_of(model, plan)
-    placement = find_layers(model)
+    placement = find_layers(model, is_needed=not plan.asked.isdisjoint(NARROW))
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
     writer = _Writer(graph, ranges, placement, plan, model.overrides)

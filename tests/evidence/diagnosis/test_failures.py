@@ -9,7 +9,16 @@ import pytest
 from tests.fixtures.commands import run, shows, succeed
 from tests.fixtures.engines import needs_rtx
 from tests.fixtures.fails import fails
-from tests.fixtures.structures import computed_scale, image, whole, with_bias, zero_point
+from tests.fixtures.structures import (
+    computed_scale,
+    image,
+    integer_products,
+    residual,
+    stored_table,
+    whole,
+    with_bias,
+    zero_point,
+)
 from tests.fixtures.tables import each
 from tests.fixtures.zoo_net import Net
 from trtcal import build
@@ -18,6 +27,7 @@ from trtcal.config import Config
 from trtcal.errors import BackendError
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.diagnosis.failure import failure_of, of_error
+from trtcal.evidence.findings import KINDS
 from trtcal.evidence.layers.reading import Engine
 from trtcal.model import load_model
 
@@ -25,6 +35,15 @@ REFUSED = {
     "zero_point": (zero_point, "symmetrically"),
     "quantized_bias": (lambda: with_bias(np.int32), "QuantizeBias=False"),
     "computed_scale": (computed_scale, "constant"),
+}
+FORMS = {  # form -> kind of the first finding, what it names
+    "residual": (lambda: residual(3), "zero_point", "'residual' (3, int8)"),
+    "unsigned": (lambda: residual(128, np.uint8), "zero_point", "'residual' (128, uint8)"),
+    "sixteen bits": (lambda: residual(0, np.int16), "qdq_type", "'residual' (INT16)"),
+    "dynamic": (integer_products, "integer_operators", "'product' (MatMulInteger)"),
+    "table": (stored_table, "stored_integers", "'lookup'"),
+    "unsigned codes": (lambda: residual(0, np.uint8), "unsigned_codes", "'residual'"),
+    "foreign": (residual, "float32_rest", "1 of 1 heavy nodes"),
 }
 MISLEADING = ("pdate the driver", "profiling verbosity", "can run in INT8")
 TYPE_ERROR = (
@@ -54,7 +73,7 @@ def test_every_command_names_what_the_graph_shows(kind, here, capsys):
     folder, log = f"built-{kind}", f"built-{kind}/build.log"
     status, out, err = run(capsys, "build", "model.onnx", "--target", "sm89", "-o", folder)
     assert status == 3
-    shows(out + err, "'node'", fix, "trtcal diagnose")
+    shows(out + err, fix, "trtcal diagnose")
     cause = failure_of(here / log)
     assert cause.kind == kind
     for words, expected in {
@@ -74,6 +93,55 @@ def test_every_command_names_what_the_graph_shows(kind, here, capsys):
         assert not [text for text in MISLEADING if text in out + err], words
         if words[0] == "diagnose":
             assert out.startswith(f"1. {kind}: "), out
+
+
+def saved(make):
+    model = make()
+    model.opset_import[0].version = 21
+    onnx.save(model, "model.onnx")
+
+
+def first_kind(capsys, *words):
+    document = json.loads(succeed(capsys, "diagnose", *words, "--json"))
+    return document["findings"][0]["kind"], document["coverage"]
+
+
+@each("name", FORMS)
+def test_a_graph_is_answered_by_what_refuses_or_slows_it(name, here, capsys):
+    make, kind, place = FORMS[name]
+    saved(make)
+    found, coverage = first_kind(capsys, "--model", "model.onnx")
+    assert found == kind
+    assert (coverage is None) == KINDS[kind].is_refused
+    shows(succeed(capsys, "diagnose", "--model", "model.onnx"), place)
+
+
+@needs_rtx
+@each("name", FORMS)
+def test_a_build_says_the_same_as_its_graph(name, here, capsys):
+    make, kind, place = FORMS[name]
+    saved(make)
+    status, out, err = run(capsys, "build", "model.onnx", "--target", "sm89", "-o", "built")
+    assert status == (3 if KINDS[kind].is_refused else 0), err
+    shows(out + err, place)
+    assert first_kind(capsys, "built", "--model", "model.onnx")[0] == kind
+
+
+@each("name", ["residual", "dynamic"])
+def test_a_run_stops_at_what_is_refused_with_the_same_words(name, here, capsys):
+    make, _, place = FORMS[name]
+    saved(make)
+    status, _, err = run(capsys, "run", "model.onnx", "--data", "data.npz", "--target", "sm89")
+    assert status == 2
+    shows(err, "TensorRT refuses model", place)
+
+
+def test_the_rest_of_a_foreign_model_becomes_fp16(here, capsys):
+    saved(residual)
+    succeed(capsys, "quantize", "model.onnx", "--precision", "fp16", "-o", "half.onnx")
+    document = json.loads(succeed(capsys, "diagnose", "--model", "half.onnx", "--json"))
+    assert "float32_rest" not in {finding["kind"] for finding in document["findings"]}
+    assert document["coverage"]["share"] == 100
 
 
 def deconvolution():

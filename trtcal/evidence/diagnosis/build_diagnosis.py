@@ -23,15 +23,16 @@ from trtcal.evidence.diagnosis.failure import (
     DIAGNOSIS_VERSION,
     causes_first,
     ends_build,
+    is_refused,
     recorded,
 )
-from trtcal.evidence.diagnosis.log_findings import LogFindings, Placed, log_evidence
+from trtcal.evidence.diagnosis.log_findings import MAX_EVIDENCE, LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
     MISSING_RANGE,
-    Fault,
     Mentions,
     explain,
     find_faults,
+    find_refused,
     tensors_of,
 )
 from trtcal.evidence.findings import (
@@ -76,7 +77,7 @@ from trtcal.model.passes.rounding import chains_of
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
-from trtcal.quantization.qdq import asked_precisions, quantization_record
+from trtcal.quantization.qdq import asked_precisions, fp16_tensors, quantization_record
 
 NO_RANGE, OVERFLOW = "has no range", "fp16_overflow"
 Logs = Sequence[Path]
@@ -344,8 +345,9 @@ def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding
     """Yield what a layer list shows: by itself, and held against the fusions that a model expects."""
     yield from examine(layers).findings
     if model is not None:
-        yield from _roundings(model)
-        yield from _fusions(model, Engine("", tuple(layers))) if layers else ()
+        yield from (finding for finding in find_misread(model) if not is_refused(finding))
+        yield from (*_roundings(model), *_float_rest(model))
+        yield from _fusions(model, Engine("", tuple(layers)) if layers else None)
 
 
 def _roundings(model: Model) -> Iterator[Finding]:
@@ -354,6 +356,18 @@ def _roundings(model: Model) -> Iterator[Finding]:
         what = f"Round, Clip and scales around them quantize {some(map(str, chains))}"
         evidence = [Evidence("node", chain.node, str(chain)) for chain in chains]
         yield of_kind("fake_quantization", None, what, evidence)
+
+
+def _float_rest(model: Model) -> Iterator[Finding]:
+    """Yield a finding if another tool quantized a model without a fault and left the rest in FP32."""
+    proto = model.proto
+    asked, of_us = Counter(asked_precisions(proto).values()), quantization_record(proto)
+    if (narrow := asked.keys() & {*RANGED}) and not (
+        of_us or fp16_tensors(proto.graph) or [*_of_graph(model)]
+    ):
+        layers = sum(asked[name] for name in narrow)
+        what = f"{layers} of {asked.total()} heavy nodes have Q/DQ, and the rest is FP32"
+        yield of_kind("float32_rest", None, what)
 
 
 def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
@@ -390,7 +404,7 @@ def check_folder(
 
 def check_failure(log: Path, model: Model, has_parser: bool, own: Findings = ()) -> Diagnosis:
     """Diagnose a build that gave no engine: by its log, and by the Q/DQ where TensorRT parses them."""
-    further = [*own, *(_faults(find_faults(model.proto)) if has_parser else ())]
+    further = [*own, *(_of_graph(model) if has_parser else ())]
     return diagnose(Case(events=_events([log]), is_built=False), further=further)
 
 
@@ -428,7 +442,7 @@ def _check_of_model(
         faults = find_faults(model.proto)
         lost = {node: fault.what for node, fault in faults.items()}
         case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
-        findings = [*_faults(faults), *_recorded(logs), *_roundings(model), *_fusions(model)]
+        findings = [*_of_graph(model), *_recorded(logs), *_of_layers((), model)]
         return check_case(case, config, logs, [*further, *findings])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
@@ -474,11 +488,30 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
     return replace(diagnosis, findings=tuple(findings))
 
 
-def _faults(faults: Mapping[str, Fault]) -> Iterator[Finding]:
-    for node, fault in faults.items():
-        what = f"{node!r} has Q/DQ, but {fault.what}"
-        evidence = Evidence("node", node, "seen in the graph, not in a build")
-        yield of_kind(fault.cause, node, what, (evidence,), sentence(fault.fix))
+def _of_graph(model: Model) -> Iterator[Finding]:
+    """Yield what TensorRT refuses of a graph, one finding a kind, and the faults of its Q/DQ."""
+    refused = find_misread(model)
+    yield from refused
+    kinds = {finding.kind for finding in refused}
+    for node, fault in find_faults(model.proto).items():
+        if fault.cause not in kinds:
+            evidence = [Evidence("node", node, "seen in the graph, not in a build")]
+            what = f"{node!r} has Q/DQ, but {fault.what}"
+            yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
+
+
+def find_misread(model: Model) -> tuple[Finding, ...]:
+    """Return what TensorRT refuses or misreads of a graph, one finding a kind, the refused first."""
+    return causes_first(rank(_misread(model)))
+
+
+def _misread(model: Model) -> Iterator[Finding]:
+    for kind, places in find_refused(model.proto).items():
+        nodes = [f"{node!r} ({detail})" for node, detail in places]
+        what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
+        evidence = [Evidence("node", node, detail) for node, detail in places[:MAX_EVIDENCE]]
+        cost = Cost(risk="none" if KINDS[kind].is_refused else "high")
+        yield of_kind(kind, places[0][0] if len(places) == 1 else None, what, evidence, cost=cost)
 
 
 def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:

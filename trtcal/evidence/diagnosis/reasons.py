@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from trtcal.evidence.diagnosis.log_findings import Placed
 from trtcal.evidence.findings import KINDS
@@ -18,12 +18,15 @@ from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.formats import RANGED, WEIGHTS_ONLY
 from trtcal.model.files import attribute_of
-from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
+from trtcal.model.graph import STANDARD
+from trtcal.model.ops import MOVES, MULTIPLIES, QDQ, output_axis
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import asked_precisions
-from trtcal.quantization.weighted_ops import ONE_SIDED
+from trtcal.quantization.weighted_ops import ONE_SIDED, REFUSED
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+LACKED_TYPES = {TensorProto.INT16, TensorProto.UINT16}
+INTEGER_KIND = "integer_operators"
 MAX_STEPS = 8  # how far above an operand a DQ is searched
 TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values as they are
 
@@ -57,9 +60,59 @@ def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
     return {name: fault for name, fault in faults if fault}
 
 
+def find_refused(proto: onnx.ModelProto) -> dict[str, list[tuple[str, str]]]:
+    """Return kind -> node and detail of what TensorRT refuses or misreads, in the whole main graph.
+
+    A pair counts once, by its Q. Beside integer operators nothing else counts: they need another model.
+    """
+    graph, refused = _Graph(proto), defaultdict[str, list[tuple[str, str]]](list)
+    computed = {value.name for value in proto.graph.input} - graph.constants.keys()
+    for node in proto.graph.node:
+        for kind, detail in graph.refused(node, computed):
+            refused[kind].append((node.name, detail))
+        if not computed.isdisjoint(node.input):
+            computed.update(node.output)
+    integer = refused.get(INTEGER_KIND)
+    return {INTEGER_KIND: integer} if integer else refused
+
+
 class _Graph:
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.producers, self.constants = producers_of(proto.graph), constants_of(proto.graph)
+
+    def refused(self, node: onnx.NodeProto, computed: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield kind and detail of what is refused of a node; `computed` tensors need the inputs."""
+        constants = [self.constants.get(name) for name in node.input]
+        if node.op_type in REFUSED or node.op_type.startswith("QLinear"):
+            yield INTEGER_KIND, node.op_type
+        elif node.op_type not in QDQ and node.domain in STANDARD:
+            stored = [
+                item.name for item in constants if item and item.data_type == TensorProto.INT8
+            ]
+            yield from (("stored_integers", repr(name)) for name in stored)
+        elif node.op_type in QDQ and (
+            (maker := self.producers.get(node.input[0])) is None or maker.op_type != QUANTIZE
+        ):
+            yield from self._refused_pair(node, constants, computed)
+
+    def _refused_pair(
+        self,
+        node: onnx.NodeProto,
+        constants: Sequence[TensorProto | None],
+        computed: Collection[str],
+    ) -> Iterator[tuple[str, str]]:
+        types = {item.data_type for item in (constants[0], *constants[2:]) if item}
+        points = self.array(node.input[2]) if len(node.input) > 2 else None
+        if TensorProto.INT32 in types:
+            yield "quantized_bias", repr(node.input[0])
+        for lacked in types & LACKED_TYPES:
+            yield "qdq_type", TensorProto.DataType.Name(lacked)
+        if points is not None and (nonzero := points[points.astype(np.int64) != 0]).size:
+            yield "zero_point", f"{nonzero[0]}, {nonzero.dtype}"
+        elif TensorProto.UINT8 in types:
+            yield "unsigned_codes", repr(node.input[2])
+        if node.input[1] in computed:
+            yield "computed_scale", repr(node.input[1])
 
     def faults(self, node: onnx.NodeProto) -> Iterator[Fault]:
         """Yield what is wrong with a node's Q/DQ, the gravest first."""
@@ -73,11 +126,6 @@ class _Graph:
                 yield from self._between(node, index)
         if not all(above):
             yield _one_sided(node, above.index(None))
-        bias = self.dequantizer(node.input[2]) if len(node.input) > 2 else None
-        stored = self.constants.get(bias.input[0]) if bias is not None else None
-        if stored is not None and stored.data_type == onnx.TensorProto.INT32:
-            what = "its bias is quantized to int32, which TensorRT's parser refuses"
-            yield Fault("quantized_bias", what)
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
         below = self.producers[node.input[index]]
@@ -119,11 +167,8 @@ class _Graph:
         word = "second" if index else "first"
         scale = self.array(dequantizer.input[1]) if len(dequantizer.input) > 1 else None
         if scale is None:
-            what = f"the scale of its {word} operand is computed in the graph"
-            yield Fault("computed_scale", what)
             return
         yield from _scale_faults(scale.astype(np.float64), word)
-        yield from self._zero_point_faults(dequantizer, word)
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
             wrong = "for which TensorRT-RTX 1.7 computes wrong results"
@@ -135,11 +180,6 @@ class _Graph:
             yield Fault("per_channel_activation", "its activation has one scale per channel")
         elif scale.size > 1 and shape is not None:
             yield from _axis_faults(node, index, dequantizer, shape)
-
-    def _zero_point_faults(self, dequantizer: onnx.NodeProto, word: str) -> Iterator[Fault]:
-        points = self.array(dequantizer.input[2]) if len(dequantizer.input) > 2 else None
-        if points is not None and np.any(points.astype(np.int64) != 0):
-            yield Fault("zero_point", f"the zero point of its {word} operand is not 0")
 
 
 def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
