@@ -329,8 +329,8 @@ SECTIONS: dict[str, tuple[Callable[[], Card], str]] = {
     ),
     "trtcal layers fusions": (
         fusions,
-        "Fusions that the graph is said to break, by pattern. TensorRT-RTX gives the answer: it makes "
-        "one layer or several.",
+        "Fusions that something in the graph breaks, by pattern. The layers that TensorRT-RTX makes "
+        "give the answer: one for a whole pattern, several for a broken one.",
     ),
 }
 HEAD = """\
@@ -345,17 +345,21 @@ Recall is right / (right + missed), precision is right / (right + false), each w
 COLUMNS = "kind | right | missed | false | recall | precision"
 
 
-def page() -> Iterator[str]:
-    """Yield the lines of the page."""
+def page(*commands: str) -> Iterator[str]:
+    """Yield the parts of the page: what it is, and the table of each command."""
     yield HEAD.format(few=FEW)
-    for command, (score, text) in SECTIONS.items():
-        card = score()
-        rows = [f"| {kind} | {card[kind].row()} |" for kind in sorted(card)]
-        total = Score(*(sum(column) for column in zip(*map(_counts, card.values()), strict=True)))
-        heading = (f"| {COLUMNS} |", "|---|---:|---:|---:|---|---|")
-        yield "\n".join(
-            (f"## {command}\n\n{text}\n", *heading, *rows, f"| all | {total.row()} |\n")
-        )
+    for command in commands:
+        score, text = SECTIONS[command]
+        yield f"## {command}\n\n{text}\n\n{table(score())}"
+
+
+def table(card: Card) -> str:
+    """Return a card as a table of Markdown, or what is missing for it."""
+    if not card:
+        return "TensorRT-RTX is not installed here.\n"
+    total = Score(*(sum(column) for column in zip(*map(_counts, card.values()), strict=True)))
+    rows = "".join(f"| {kind} | {card[kind].row()} |\n" for kind in sorted(card))
+    return f"| {COLUMNS} |\n|---|---:|---:|---:|---|---|\n{rows}| all | {total.row()} |\n"
 
 
 def _counts(score: Score) -> tuple[int, int, int]:
@@ -366,7 +370,7 @@ def main() -> None:
     """Print the page, or write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
-    text = "\n".join(page())
+    text = "\n".join(page(*SECTIONS))
     if parser.parse_args().write:
         PAGE.write_text(text, encoding="utf-8")
     else:
