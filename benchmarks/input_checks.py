@@ -43,6 +43,7 @@ from trtcal.model import Model, load_model
 Array = npt.NDArray[Any]
 Fault = tuple[str, Callable[[Array], Array], set[str]]
 
+COLOUR = ("BGR for RGB", "NHWC reshaped")  # which change nothing of one channel
 SPOILED = 4  # one sample in so many is made constant, or a copy of another
 SCALE = {"pixels_not_scaled", "pixels_scaled", "scaled_twice"}
 NORMALIZATION = {"not_normalized", "other_normalization", "normalized_twice"}
@@ -103,7 +104,7 @@ def trials(
     for kind, given in kinds.items():
         yield f"right data, {kind}", dataset(images, planes, given), set()
         for name, spoil, codes in (*pixel_faults(form), *sample_faults()):
-            if name != "BGR for RGB" or planes.shape[1] == 3:
+            if name not in COLOUR or planes.shape[1] == 3:
                 yield f"{name}, {kind}", dataset(images, spoil(planes), given), codes
     if labels is not None:
         shuffled = dataset(images, planes, rng.permutation(labels))
