@@ -65,6 +65,29 @@ CAUSES = {
         "zero_point",
         "failed",
     ),
+    "no output before": (
+        ["[E] Network must have at least one output", "[E] odd thing"],
+        2,
+        "failed",
+    ),
+    "plugin of a provider": (
+        ["[E] INVALID_ARGUMENT: getPluginCreator could not find plugin Mix version 1"],
+        "plugin_unknown",
+        "unknown",
+    ),
+    "provider": (
+        [
+            "[E] Setting dynamic range is only allowed when there are no Q/DQ layers.",
+            "[E] Status Message: TensorRT EP failed to set INT8 dynamic range.",
+        ],
+        "range_with_qdq",
+        "failed",
+    ),
+    "no images": (
+        ["terminate called after throwing an instance of 'odd'", "  what():  _Map_base::at"],
+        "key_missing",
+        "failed",
+    ),
     "no output": ([UNKNOWN, "[E] Network must have at least one output"], 1, "failed"),
     "null": (
         [UNKNOWN, "net: /a/net.cpp:8: void f(): Assertion `m_Engine != nullptr' failed."],
