@@ -150,28 +150,28 @@ def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
 
 def _explain(options: Log, files: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Read the files, print what they say, and return those of builds that failed, with the cause."""
-    from trtcal.evidence.diagnosis.failure import recorded_cause, summarized
+    from trtcal.evidence.diagnosis.failure import ends_build, recorded, summarized
     from trtcal.evidence.log.summary import LogWriter
 
     failed = []
     newline = "" if len(files) > 1 else "\n"
     for number, file in enumerate(files):
         with _writer(options.output, options.as_json) as write:
-            cause = recorded_cause(file)
-            writer = LogWriter(file, write, newline, cause is not None)
+            has_failed = any(map(ends_build, recorded(Path(file))))
+            writer = LogWriter(file, write, newline, has_failed)
             writer.write(_portions(file))
-        failure = summarized(file, writer.end["summary"], cause)
+        summary = writer.end["summary"]
         if not options.as_json:
             if number:
                 say("")
             show(file, writer)
         _warn_of_few(file, writer.end)
-        failed += [failure] if failure else []
+        failed += [summarized(file, summary)] if summary["is_failed"] else []
     return failed
 
 
 @contextlib.contextmanager
-def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], None]]:
+def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], object]]:
     """Yield a function that writes the JSON's bytes to standard output and the file."""
     from trtcal.documents import replacing
 
@@ -183,12 +183,7 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
         if output:
             temporary = stack.enter_context(replacing(output))
             writes.append(stack.enter_context(temporary.open("wb")).write)
-
-        def write(data: bytes) -> None:
-            for write_to in writes:
-                write_to(data)
-
-        yield write
+        yield lambda data: [write(data) for write in writes]
 
 
 def _portions(file: str, is_growing: bool = False) -> Iterable[bytes]:

@@ -277,10 +277,8 @@ class LogWriter:
             written.append(event)
         for event, lines in places.items():
             self.summary.add(event.at(lines[0]), len(lines), lines[-1])
-        if not written:
-            return
-        self._text("".join(parts)[0 if self._has_events else 1 :])
-        self._has_events = True
+        self._text("".join(parts)[not self._has_events :])
+        self._has_events |= bool(written)
         if lasting := [event.lasting for event in written if event.lasting]:
             self._digest.update(b"," * self._has_lasting + b",".join(lasting))
             self._has_lasting = True
