@@ -97,6 +97,9 @@ FP8 = "Networks with FP8 layers require hardware with FP8 support."
         ("[E] Error[2]: [a.cpp::b::3] Error Code 2: Internal Error (Assertion c() failed. )",
          ["assertion_internal"]),
         ("[E] 4: [a.cpp::b::3] Error Code 4: Internal Error (an odd message)", ["unknown"]),
+        ("(Could not find any implementation for node c1.)", ["no_implementation"]),
+        ("error code 10 internal error (could not find any implementation for node)",
+         ["no_implementation"]),
         ("what nobody has ever printed", ["unknown"]),
     ],
 )  # fmt: skip

@@ -32,9 +32,9 @@ from trtcal.documents import (
 )
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.build_diagnosis import check_failure, write_diagnosis
-from trtcal.evidence.diagnosis.failure import NO_KERNEL, ends_build, is_refused, of_error
+from trtcal.evidence.diagnosis.failure import NO_KERNEL, ends_build, is_refused
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
-from trtcal.evidence.findings import Finding
+from trtcal.evidence.findings import Finding, of_kind
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome, built_coverage, find_outcomes
 from trtcal.evidence.log.reader import events_of_file
@@ -262,11 +262,12 @@ def _explained(
     """
     log, ended_well = workplace / LOG, (workplace / ERROR).exists()
     refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
-    own = [of_error(*refusal, NO_KERNEL)] if refusal else []
-    own += [] if refusal or ended_well else [of_error(error.message, error.hint)]
+    ended = of_kind("build_error", None, error.message, fix=error.hint)
+    own = [of_kind(NO_KERNEL, None, refusal[0], fix=refusal[1])] if refusal else []
+    own += [] if refusal or ended_well else [ended]
     diagnosis = check_failure(log, model, backend.parses_qdq, own)
     if not any(map(ends_build, diagnosis.findings)):
-        diagnosis = check_failure(log, model, False, [of_error(error.message, error.hint)])
+        diagnosis = check_failure(log, model, False, [ended])
     cause = diagnosis.findings[0]
     is_known = is_refused(cause) or names_node(cause, model) or "killed" in error.message
     if isinstance(error, BackendError) and not is_known:

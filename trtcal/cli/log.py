@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +70,9 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
     exit_zero: bool = option("End with status 0 even if the build failed.")
 
     def _run(self) -> None:
-        files = tuple(log for file in self.files for log in _logs(file))
-        follow = self.follow
         if self.explain is not None:
-            self._show_explanations(self.explain)
-            return
+            return self._show_explanations(self.explain)
+        files, follow = tuple(chain.from_iterable(map(_logs, self.files))), self.follow
         if not files:
             raise click.UsageError("missing argument 'FILE...'")
         if len(files) > 1 and (follow or self.output):
@@ -151,28 +150,28 @@ def _failure(failed: Sequence[tuple[str, str, str]]) -> GateFailed:
 
 def _explain(options: Log, files: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Read the files, print what they say, and return those of builds that failed, with the cause."""
-    from trtcal.evidence.diagnosis.failure import recorded_cause, summarized
+    from trtcal.evidence.diagnosis.failure import ends_build, recorded, summarized
     from trtcal.evidence.log.summary import LogWriter
 
     failed = []
     newline = "" if len(files) > 1 else "\n"
     for number, file in enumerate(files):
         with _writer(options.output, options.as_json) as write:
-            cause = recorded_cause(file)
-            writer = LogWriter(file, write, newline, cause is not None)
+            has_failed = any(map(ends_build, recorded(Path(file))))
+            writer = LogWriter(file, write, newline, has_failed)
             writer.write(_portions(file))
-        failure = summarized(file, writer.end["summary"], cause)
+        summary = writer.end["summary"]
         if not options.as_json:
             if number:
                 say("")
             show(file, writer)
         _warn_of_few(file, writer.end)
-        failed += [failure] if failure else []
+        failed += [summarized(file, summary)] if summary["is_failed"] else []
     return failed
 
 
 @contextlib.contextmanager
-def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], None]]:
+def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], object]]:
     """Yield a function that writes the JSON's bytes to standard output and the file."""
     from trtcal.documents import replacing
 
@@ -184,12 +183,7 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
         if output:
             temporary = stack.enter_context(replacing(output))
             writes.append(stack.enter_context(temporary.open("wb")).write)
-
-        def write(data: bytes) -> None:
-            for write_to in writes:
-                write_to(data)
-
-        yield write
+        yield lambda data: [write(data) for write in writes]
 
 
 def _portions(file: str, is_growing: bool = False) -> Iterable[bytes]:
@@ -204,24 +198,23 @@ def show(file: str, writer: LogWriter) -> None:
     """Print how the build ended, the kinds of findings, worst first, then a line of figures."""
     document = writer.end["summary"]
     kinds = [kind for kind in document["findings"] if "follows" not in kind]
-    say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {_counts(writer)}")
+    ends = [kind for kind in document["findings"] if "follows" in kind]
+    counts = _counts(writer.end, len(kinds))
+    say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {counts}")
     say_wrapped("  ", "; ".join(_facts(document)))
     for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
-        ends = [end for end in document["findings"] if end.get("follows") == kind["first_line"]]
-        if ends:
-            first = min(end["first_line"] for end in ends)
-            last = max(end["last_line"] for end in ends)
+        if ends and kind is kinds[0]:
+            first, last = min(e["first_line"] for e in ends), max(e["last_line"] for e in ends)
             say(f"  this ended the build: line{f's {first} to' if last > first else ''} {last}")
     say_more(len(kinds), most(KINDS_SHOWN), "kinds")
     say("", "; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
 
-def _counts(writer: LogWriter) -> str:
-    kinds = sum("follows" not in kind for kind in writer.end["summary"]["findings"])
-    none = "no known message" if _is_hardly_a_log(writer.end) else "no findings"
+def _counts(end: dict[str, Any], kinds: int) -> str:
+    none = "no known message" if _is_hardly_a_log(end) else "no findings"
     findings = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
-    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognized, {findings}"
+    return f"{end['lines']} lines, {end['recognised']} recognized, {findings}"
 
 
 def _is_hardly_a_log(end: dict[str, Any]) -> bool:

@@ -11,11 +11,11 @@ from trtcal.errors import InputError
 from trtcal.evidence.findings import KINDS, sentence
 from trtcal.evidence.log.reader import events_of
 from trtcal.evidence.log.recognition import CATEGORIES, RULE_NAMED, RULES, Event
-from trtcal.evidence.log.rules import Rule
+from trtcal.evidence.log.rules import Rule, inside
 from trtcal.evidence.log.summary import summarize
 
 MESSAGE, CATEGORY, FINDING = "message", "category", "finding"
-LEVELS = (b"", b"[E] ", b"[W] ", b"[V] ")  # of a message that was pasted without its own
+LEVELS = ("", "[E] ", "[W] ", "[V] ")  # of a message that was pasted without its own
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,11 @@ def explain(text: str) -> tuple[Explanation, ...]:
 
 def _of_lines(text: str, is_message: bool) -> tuple[Explanation, ...]:
     """Return the rules that know lines, the cause first; else what the first line says of itself."""
-    read = [tuple(events_of([level + text.strip().encode("utf-8", "replace")])) for level in LEVELS]
+    reasons = text.strip(), inside(text.strip().lstrip("("))
+    lines = [
+        f"{level}{reason}".encode("utf-8", "replace") for reason in reasons for level in LEVELS
+    ]
+    read = [tuple(events_of([line])) for line in lines]
     events = next((events for events in read if any(e.rule for e in events)), read[is_message])
     findings = summarize(events)["findings"]
     names = dict.fromkeys([*(f["rule"] for f in findings), *(e.fields.get("rule") for e in events)])

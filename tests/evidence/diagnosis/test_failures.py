@@ -26,8 +26,8 @@ from trtcal.backends.bisection import bisect
 from trtcal.config import Config
 from trtcal.errors import BackendError
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
-from trtcal.evidence.diagnosis.failure import failure_of, of_error
-from trtcal.evidence.findings import KINDS
+from trtcal.evidence.diagnosis.failure import failure_of
+from trtcal.evidence.findings import KINDS, of_kind
 from trtcal.evidence.layers.reading import Engine
 from trtcal.model import load_model
 
@@ -177,10 +177,10 @@ def test_halves_lead_to_the_first_node_that_fails(fails_at, here):
             raise BackendError("no")
 
     (here / "measured.json").write_text('{"seconds": 1}')
-    cause = bisect(model, attempt, of_error("it failed", None), here, 3.0)
+    cause = bisect(model, attempt, of_kind("build_error", None, "it failed"), here, 3.0)
     assert cause.subject == (f"n{fails_at}" if fails_at < 7 else None)
     assert len(tried) <= 3
-    unknown = bisect(model, attempt, of_error("it failed", None), here, 2.9)
+    unknown = bisect(model, attempt, of_kind("build_error", None, "it failed"), here, 2.9)
     assert unknown.subject is None
     shows(unknown.fix, "--bisect", "3 builds")
 

@@ -56,6 +56,38 @@ CAUSES = {
         "scale_sign",
         "failed",
     ),
+    "symmetric": (
+        [
+            NODE,
+            FUNCTION,
+            '[6] Assertion failed: none(shift) && "TRT only supports symmetric quantization"',
+        ],
+        "zero_point",
+        "failed",
+    ),
+    "no output before": (
+        ["[E] Network must have at least one output", "[E] odd thing"],
+        2,
+        "failed",
+    ),
+    "plugin of a provider": (
+        ["[E] INVALID_ARGUMENT: getPluginCreator could not find plugin Mix version 1"],
+        "plugin_unknown",
+        "unknown",
+    ),
+    "provider": (
+        [
+            "[E] Setting dynamic range is only allowed when there are no Q/DQ layers.",
+            "[E] Status Message: TensorRT EP failed to set INT8 dynamic range.",
+        ],
+        "range_with_qdq",
+        "failed",
+    ),
+    "no images": (
+        ["terminate called after throwing an instance of 'odd'", "  what():  _Map_base::at"],
+        "key_missing",
+        "failed",
+    ),
     "no output": ([UNKNOWN, "[E] Network must have at least one output"], 1, "failed"),
     "null": (
         [UNKNOWN, "net: /a/net.cpp:8: void f(): Assertion `m_Engine != nullptr' failed."],
@@ -124,8 +156,8 @@ def test_the_cause_stands_first(name, tmp_path):
 
 def test_consequences_are_folded_and_causes_have_their_versions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    known = "[E] IBuilder::buildSerializedNetwork: Error Code 2: Internal Error (Assertion a.links "
-    known += "failed. In checkLinks at checkSanity.cpp:1)"
+    known = "[E] IBuilder::buildSerializedNetwork: Error Code 2: Internal Error (Assertion "
+    known += "item.second != nullptr failed. In checkLinks at checkSanity.cpp:1)"
     lines = [known, ENDED, "[E] Building engine failed", "[E] odd thing"]
     (tmp_path / "build.log").write_text("\n".join(lines))
     status, out, err = run(capsys, "log", "build.log")
@@ -133,13 +165,14 @@ def test_consequences_are_folded_and_causes_have_their_versions(tmp_path, monkey
     shows(
         out,
         "this ended the build: lines 2 to 3",
-        "TensorRT 10.3 to 10.6; fixed in 10.7;",
+        "TensorRT 10.3; fixed in 10.7;",
         "NVIDIA/TensorRT#4797",
     )
     assert "consequence" not in out
     assert "Read the message" not in out
-    shows(err, "the build failed: build.log: Assertion a.links failed")
+    shows(err, "the build failed: build.log: Assertion item.second != nullptr failed")
     _, out, _ = run(capsys, "log", "build.log", "--json")
     cause, other, end = json.loads(out)["summary"]["findings"]
-    assert (cause["fixed"], cause["threads"]) == ("10.7", ["NVIDIA/TensorRT#4797"])
+    assert (cause["rule"], cause["fixed"]) == ("check_links", "10.7")
+    assert "NVIDIA/TensorRT#4797" in cause["threads"]
     assert (other["first_line"], end["follows"], end["last_line"]) == (4, 1, 3)

@@ -79,6 +79,8 @@ def test_lines_of_the_tools_around_tensorrt(line, category, subject):
         ("a: /x.cpp:1: int f(): Assertion `b->platformHasFastInt8()' failed.", "error",
          "platform_assertion"),
         ("[TensorRT] INTERNAL ERROR: Assertion failed: d.nbDims >= 1", "error",
+         "scalar_in_calibration"),
+        ("[TensorRT] INTERNAL ERROR: Assertion failed: shape.nbDims >= 2", "error",
          "internal_assertion"),
         ("[E] Saving engine to file failed.", "error", "engine_not_saved"),
         ("[E] ../builder/a.cpp (1) - Misc Error in getFormatRequirements: -1 (Unable to find valid "

@@ -13,7 +13,7 @@ from trtcal.documents import from_fields, parsing, read_document
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError, some
 from trtcal.evidence.diagnosis.log_findings import FAILING, LogFindings
-from trtcal.evidence.findings import KINDS, Evidence, Finding, of_kind, rank
+from trtcal.evidence.findings import KINDS, Evidence, Finding, rank
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import in_words
@@ -71,19 +71,10 @@ def failure_of(log: Path, events: Iterable[Event] | None = None) -> Finding | No
     return next(filter(ends_build, reading.findings()), None)
 
 
-def recorded_cause(file: str) -> Finding | None:
-    """Return why the build of a log failed as `trtcal build` recorded it, None for other logs."""
-    return next(filter(ends_build, recorded(Path(file))), None)
-
-
-def summarized(
-    file: str, summary: Mapping[str, Any], cause: Finding | None
-) -> tuple[str, str, str] | None:
+def summarized(file: str, summary: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return the log of a failed build, why it failed, and what helps: as recorded, else by the log."""
-    if cause is not None:
+    for cause in filter(ends_build, recorded(Path(file))):
         return file, cause.what, cause.fix
-    if not summary["is_failed"]:
-        return None
     for first in summary["findings"][:1]:
         return file, in_words(first["message"].partition("\n")[0]).rstrip(":"), first["fix"]
     return file, "", ""
@@ -109,8 +100,3 @@ def failed_at(cause: Finding, nodes: Sequence[NodeProto], fix: str) -> Finding:
     place = Evidence("node", nodes[0].name, "the nodes before it build, those with it do not")
     what, evidence = f"no engine with node {names}: {cause.what}", (place, *cause.evidence)
     return replace(cause, subject=nodes[0].name, what=what, fix=fix, evidence=evidence)
-
-
-def of_error(message: str, hint: str | None, kind: str = "build_error") -> Finding:
-    """Return how a build ended as a finding."""
-    return of_kind(kind, None, message, fix=hint)

@@ -20,6 +20,7 @@ MAX_EVIDENCE = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
 
 WORKSPACE = "workspace_too_small"
+READ = "Read the lines around it."
 LOUD = ("error", "warning")
 FAILING = frozenset({"build_error", "calibration_failed", "no_implementation"})
 
@@ -87,12 +88,13 @@ class LogFindings:
         event = group.first
         rule, category = event.rule, CATEGORIES[event.category]
         single = len(group.subjects) == 1 and group.count == len(group.kept)
+        is_memory = group.kind == WORKSPACE
         return Finding(
             kind=group.kind,
             subject=event.subject if single or category.each else None,
-            what=self._workspace(group) if group.kind == WORKSPACE else _what(group),
+            what=self._workspace(group) if is_memory else _what(group),
             why=rule.meaning if rule else KINDS[group.kind].why,
-            fix=_fix(group.kind, rule.fix if rule else None),
+            fix=KINDS[WORKSPACE].fix if is_memory else rule.fix if rule else READ,
             evidence=tuple(map(log_evidence, group.kept)),
             cost=Cost(risk="high" if "risky" in event.tags else category.risk),
         )
@@ -126,10 +128,6 @@ def _key(event: Event) -> Key | None:
 def _what(group: _Group) -> str:
     message = in_words(group.first.message.partition("\n")[0])[:300]
     return message if group.count == 1 else f"{message} ({group.count} lines)"
-
-
-def _fix(kind: str, fix: str | None) -> str:
-    return KINDS[kind].fix if kind == WORKSPACE else fix or "Read the lines around it."
 
 
 def log_evidence(placed: Placed) -> Evidence:

@@ -96,7 +96,7 @@ def _end(event: Event) -> str | None:
         return "echoed" if "echo" in tags else FAILED
     if BUILT in tags or not is_error or "~" in where:
         return BUILT if BUILT in tags else None
-    if RUN_TIME.search(where) or event.fields.get("rule") == "out_of_memory":
+    if RUN_TIME.search(where) or "survived" in tags:
         return "run" if RUN_TIME.search(where) else None
     return None if {"code", "where"}.isdisjoint(event.fields) else UNKNOWN
 

@@ -84,7 +84,7 @@ NAME_FIRST = re.compile(
     r"|(?:\(Unnamed Layer\* |\{ForeignNode\[).{1,500}?|\S{1,300} \+ .{1,500}?): (?=[A-Za-z])"
 )
 # What distinguishes a node's name from a word, where only the form speaks for one: conv_1, /a/b, x.3
-NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*\.\w{1,4}$)")
+NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*(?:\.\w{1,4}|\(\))$)")
 MAX_NAMED = 1000
 WORD = re.compile(r"\S{1,500}")
 FILE = re.compile(r"^\S*\.(?:onnx|engine|plan|trt|cache|so)$")

@@ -81,6 +81,7 @@ class Rule:
     - `vague`: the line says where a build failed; another one often says why;
     - `encloses`: what follows without a prefix belongs to it, even an error;
     - `harmless`: it only looks like a loss: shown after all other findings;
+    - `survived`: a build can go on behind it;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
     - `wants_memory`: a kernel lacks memory; `slower`: INT8 is slower; `overflows`: FP16 may overflow.
     """

@@ -169,12 +169,11 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
 
 CAUSE, ERROR, SURVIVED, PLACE, ECHO, LOSS, HARMLESS = range(7)
 RANKS = {"echo": ECHO, "vague": PLACE, "bare": ERROR, "fatal": CAUSE}
-URGENCY = {"error": 0, "warning": 1}
 
 
 def _weight(group: _Group) -> tuple[int, int, int, int, int]:
     """Order findings: errors as `rank` does, warnings, the rest, what is harmless; then by category."""
-    urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
+    urgency = min(2, *map(SEVERITIES.index, group.severities))
     return *rank(group.first), urgency, list(CATEGORIES).index(group.first.category), -group.count
 
 
@@ -216,7 +215,7 @@ class LogWriter:
     """Writes one log's document through `write`, in pieces, while it reads.
 
     `newline` separates the events: nothing makes one line of it all. `has_failed` says what the log may
-    not: a crash leaves no word in it. `layers` counts the layers, `end` holds the document's last part.
+    not: a crash leaves no word in it. `end` holds the document's last part.
     """
 
     def __init__(
@@ -228,7 +227,6 @@ class LogWriter:
     ) -> None:
         self.reader = Reader(Listing())
         self.summary = Summary()
-        self.layers = 0
         self.end: Document = {}
         self._source, self._write, self._has_failed = source, write, has_failed
         self._head = f',{newline}{{"line":'
@@ -246,14 +244,12 @@ class LogWriter:
         self._events(self.reader.flush())
         self._digest.update(b"],[")
         self._text('],"layers":[')
-        number = 0
-        for number, layer in enumerate(self.reader.listing.layers(), 1):
+        for number, layer in enumerate(self.reader.listing.layers()):
             document = layer.to_document()
-            self._text("," * (number > 1) + _json(document))
-            self._digest.update(b"," * (number > 1) + canonical_json(document))
+            self._text("," * bool(number) + _json(document))
+            self._digest.update(b"," * bool(number) + canonical_json(document))
             self.summary.precisions[counted_precision(layer)] += 1
         self._digest.update(b"]]")
-        self.layers = number
         summary = self.summary.to_document()
         summary["left_out"]["layers"] = self.reader.listing.left_out
         if self._has_failed:
@@ -281,15 +277,9 @@ class LogWriter:
             written.append(event)
         for event, lines in places.items():
             self.summary.add(event.at(lines[0]), len(lines), lines[-1])
-        if not written:
-            return
-        self._text("".join(parts)[0 if self._has_events else 1 :])
-        self._has_events = True
-        self._cover([event.lasting for event in written if event.lasting])
-
-    def _cover(self, lasting: list[bytes]) -> None:
-        """Let the digest cover these events."""
-        if lasting:
+        self._text("".join(parts)[not self._has_events :])
+        self._has_events |= bool(written)
+        if lasting := [event.lasting for event in written if event.lasting]:
             self._digest.update(b"," * self._has_lasting + b",".join(lasting))
             self._has_lasting = True
 
