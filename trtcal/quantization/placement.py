@@ -61,6 +61,7 @@ def find_layers(model: Model, is_needed: bool = True) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if one `is_needed` and none is."""
     refuse_bfloat16(model)
     placement = place(import_graph(model.proto))
+    is_needed = is_needed or REFUSAL in placement.refused.values()
     if is_needed and not any(layer.op in MULTIPLIES for layer in placement.layers):
         if bodies := list(_multiplying_bodies(model)):
             raise InputError(

@@ -28,6 +28,7 @@ from trtcal.evidence.diagnosis.failure import (
 )
 from trtcal.evidence.diagnosis.log_findings import MAX_EVIDENCE, LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
+    INTEGER_OPERATORS,
     MISSING_RANGE,
     Mentions,
     explain,
@@ -324,12 +325,13 @@ def check_build(
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
     The findings of the layer list are part of it; with the model also those of its fusions, and lines
-    that name a tensor are joined to the nodes that use it. Of ONNX Runtime's CPU only the log is read:
-    what it runs in float says nothing of TensorRT.
+    that name a tensor are joined to the nodes that use it. Of ONNX Runtime's CPU only the log is read,
+    and integer operators are named: what it runs in float says nothing of TensorRT.
     """
     logs = [build.log, *logs]
     if build.is_for_cpu:
-        return check_case(Case(coverage=build.coverage), config, logs, further)
+        integer = (f for f in find_misread(model) if f.kind == INTEGER_OPERATORS) if model else ()
+        return check_case(Case(coverage=build.coverage), config, logs, [*further, *integer])
     coverage = build.coverage  # builds of before have none
     if coverage is None and model is not None:
         coverage = built_coverage(model, build.outcomes)
@@ -490,28 +492,25 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
 
 def _of_graph(model: Model) -> Iterator[Finding]:
     """Yield what TensorRT refuses of a graph, one finding a kind, and the faults of its Q/DQ."""
-    refused = find_misread(model)
-    yield from refused
-    kinds = {finding.kind for finding in refused}
+    yield from find_misread(model)
     for node, fault in find_faults(model.proto).items():
-        if fault.cause not in kinds:
-            evidence = [Evidence("node", node, "seen in the graph, not in a build")]
-            what = f"{node!r} has Q/DQ, but {fault.what}"
-            yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
+        evidence = [Evidence("node", node, "seen in the graph, not in a build")]
+        what = f"{node!r} has Q/DQ, but {fault.what}"
+        yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
 
 
 def find_misread(model: Model) -> tuple[Finding, ...]:
     """Return what TensorRT refuses or misreads of a graph, one finding a kind, the refused first."""
-    return causes_first(rank(_misread(model)))
+    return causes_first([_of_places(*item) for item in find_refused(model.proto).items()])
 
 
-def _misread(model: Model) -> Iterator[Finding]:
-    for kind, places in find_refused(model.proto).items():
-        nodes = [f"{node!r} ({detail})" for node, detail in places]
-        what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
-        evidence = [Evidence("node", node, detail) for node, detail in places[:MAX_EVIDENCE]]
-        cost = Cost(risk="none" if KINDS[kind].is_refused else "high")
-        yield of_kind(kind, places[0][0] if len(places) == 1 else None, what, evidence, cost=cost)
+def _of_places(kind: str, places: Sequence[tuple[str, str]]) -> Finding:
+    """Return a finding about nodes, each with a detail."""
+    nodes = [f"{node!r} ({detail})" for node, detail in places]
+    what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
+    evidence = [Evidence("node", node, detail) for node, detail in places[:MAX_EVIDENCE]]
+    cost = Cost(risk="none" if KINDS[kind].is_refused else "high")
+    return of_kind(kind, places[0][0] if len(places) == 1 else None, what, evidence, cost=cost)
 
 
 def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:
