@@ -9,7 +9,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import onnx
@@ -203,14 +203,13 @@ def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tupl
 
 
 def _counts(case: Case, log: LogFindings) -> dict[str, int]:
-    outcomes = case.outcomes
-    lost = sum(outcome.is_lost for outcome in outcomes)
-    met = sum(outcome.is_met for outcome in outcomes)
+    lost = sum(outcome.is_lost for outcome in case.outcomes)
+    met = sum(outcome.is_met for outcome in case.outcomes)
     counts = {
-        "asked": len(outcomes),
+        "asked": len(case.outcomes),
         "met": met,
         "lost": lost,
-        "unknown": len(outcomes) - met - lost,
+        "unknown": len(case.outcomes) - met - lost,
         "left_in_float": len(case.skipped),
         "layers": len(case.layers),
         "log_events": log.seen,
@@ -426,15 +425,10 @@ def check_engine(
     if model is None:
         coverage = layer_coverage(engine.layers) if engine.layers else None
         expected = () if narrow_formats(engine.layers) else ("int8",)
-        has_layers = bool(engine.layers)
-        case = Case(layers=engine.layers, coverage=coverage, expected=expected, is_built=has_layers)
-        own = [*_recorded(logs), *_of_layers(engine.layers, None)]
+        case = Case((), {}, engine.layers, (), {}, coverage, expected, bool(engine.layers))
+        own = [*chain.from_iterable(map(recorded, logs)), *_of_layers(engine.layers, None)]
         return check_case(case, config, logs, [*further, *own])
     return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model), further), model)
-
-
-def _recorded(logs: Logs) -> Iterator[Finding]:
-    return (finding for log in logs for finding in recorded(log))
 
 
 def _check_of_model(
@@ -444,7 +438,11 @@ def _check_of_model(
         faults = find_faults(model.proto)
         lost = {node: fault.what for node, fault in faults.items()}
         case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
-        findings = [*_of_graph(model), *_recorded(logs), *_of_layers((), model)]
+        findings = [
+            *_of_graph(model),
+            *chain.from_iterable(map(recorded, logs)),
+            *_of_layers((), model),
+        ]
         return check_case(case, config, logs, [*further, *findings])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
@@ -496,7 +494,7 @@ def _of_graph(model: Model) -> Iterator[Finding]:
     for node, fault in find_faults(model.proto).items():
         evidence = [Evidence("node", node, "seen in the graph, not in a build")]
         what = f"{node!r} has Q/DQ, but {fault.what}"
-        yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
+        yield of_kind(fault.cause, node, what, evidence, fault.fix and sentence(fault.fix))
 
 
 def find_misread(model: Model) -> tuple[Finding, ...]:

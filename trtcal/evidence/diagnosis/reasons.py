@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,17 +35,12 @@ TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values
 class Fault:
     """Why a node's Q/DQ cannot give INT8: `cause` is a kind of finding, `what` a sentence about it.
 
-    The fix is that of the kind, where the fault has no better one.
+    `fix` is what to do, where the kind does not say it better.
     """
 
     cause: str
     what: str
-    own_fix: str = ""
-
-    @property
-    def fix(self) -> str:
-        """What to do."""
-        return self.own_fix or KINDS[self.cause].fix
+    fix: str = ""
 
 
 def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
@@ -187,20 +182,15 @@ def _axis_faults(
     node: onnx.NodeProto, index: int, dequantizer: onnx.NodeProto, shape: tuple[int, ...]
 ) -> Iterator[Fault]:
     """Yield a fault if the scales of a weight lie on another axis than its output channels."""
-    channel_axis = _output_axis(node, index, len(shape))
+    if node.op_type == "Einsum" or (node.op_type == "MatMul" and index == 0):
+        return  # no rule is known
+    transposed = bool(attribute_of(node, "transB", 0))
+    channel_axis = output_axis(node.op_type, transposed) % len(shape)
     axis = attribute_of(dequantizer, "axis", 1) % len(shape)
-    if channel_axis is not None and axis != channel_axis:
+    if axis != channel_axis:
         what = f"its weight scales are on axis {axis}, its output channels on axis {channel_axis}"
         fix = f"quantize the weights along axis {channel_axis}, or use one scale for all weights"
         yield Fault("wrong_axis", what, fix)
-
-
-def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """Return the axis of a weight that TensorRT wants scales on, None where no rule is known."""
-    if node.op_type == "Einsum" or (node.op_type == "MatMul" and index == 0):
-        return None
-    transposed = bool(attribute_of(node, "transB", 0))
-    return output_axis(node.op_type, transposed) % rank
 
 
 MISSING_RANGE = "missing_range"
@@ -243,10 +233,10 @@ def explain(
     """
     faults, tensors = find_faults(proto), tensors_of(proto)
     return tuple(
-        _explained(outcome, mentions.of(outcome.node, tensors.get(outcome.node, ())), faults)
+        _explained(outcome, mentions, tensors.get(outcome.node, ()), faults.get(outcome.node))
         if outcome.is_lost
         else outcome
-        for outcome in _with_slower(outcomes, mentions)
+        for outcome in outcomes
     )
 
 
@@ -255,14 +245,17 @@ def tensors_of(proto: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
     return {node.name: (*node.input, *node.output) for node in proto.graph.node}
 
 
-def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Fault]) -> Outcome:
-    if events:
-        return _from_log(outcome, events[0])
-    fault = faults.get(outcome.node)
+def _explained(
+    outcome: Outcome, mentions: Mentions, tensors: Iterable[str], fault: Fault | None
+) -> Outcome:
+    events = mentions.of(outcome.node, tensors)
+    is_open = fault is None and outcome.asked == "int8" and not outcome.cause
+    if events or (is_open and mentions.slower):
+        return _from_log(outcome, (events or mentions.slower)[0])
     if fault is None or outcome.asked not in RANGED:
         return outcome
-    reason = f"it runs in {outcome.got}: {fault.what}"
-    return dataclasses.replace(outcome, reason=reason, hint=fault.fix, cause=fault.cause)
+    reason, hint = f"it runs in {outcome.got}: {fault.what}", fault.fix or KINDS[fault.cause].fix
+    return dataclasses.replace(outcome, reason=reason, hint=hint, cause=fault.cause)
 
 
 def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
@@ -272,10 +265,3 @@ def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
     hint = event.rule.fix if event.rule else outcome.hint
     cause = "slower" if "slower" in event.tags else CATEGORIES[event.category].cause
     return dataclasses.replace(outcome, reason=reason, hint=hint, cause=cause)
-
-
-def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Outcome]:
-    """Give INT8 lost without another cause the reason that the builder found it slower, if so."""
-    for outcome in outcomes:
-        is_open = outcome.is_lost and outcome.asked == "int8" and not outcome.cause
-        yield _from_log(outcome, mentions.slower[0]) if is_open and mentions.slower else outcome
