@@ -147,3 +147,21 @@ def test_layers_in_float_are_named(command, tmp_path, capsys, monkeypatch):
     options = ("--data", "x.npz", "--batch", "1", *COMMANDS[command])
     _, out, _ = commands.run(capsys, command, "other.onnx", "int8.onnx", *options)
     assert "in float 'node' (its weight scales are on axis 1" in out
+
+
+QGEMM = """
+<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+product (float[2, 4] x) => (float[2, 1] y)
+<KIND zero = {0}, float scale = {0.5}, int8[4, 1] weight = {100, 100, 100, 100}, int8 none = {0}>
+{
+    codes = QuantizeLinear (x, scale, zero)
+    y = com.microsoft.QGemm (codes, scale, zero, weight, scale, none)
+}
+"""
+
+
+@each("kind", ["int8", "uint8"])
+def test_a_product_of_integers_opens_and_is_exact(kind):
+    session = open_session(onnx.parser.parse_model(QGEMM.replace("KIND", kind)))
+    (result,) = session.run(None, {"x": np.full((2, 4), 50, np.float32)})
+    assert (result == 4 * 50 * 50).all()

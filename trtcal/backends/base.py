@@ -261,7 +261,8 @@ def _explained(
     finds the node where that names none.
     """
     log, ended_well = workplace / LOG, (workplace / ERROR).exists()
-    refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
+    end = log.read_bytes()[-REFUSAL_BYTES:].decode("utf-8", "replace")
+    refusal = explain_refusal(model, backend.name, f"{error}\n{end}")
     ended = of_kind("build_error", None, error.message, fix=error.hint)
     own = [of_kind(NO_KERNEL, None, refusal[0], fix=refusal[1])] if refusal else []
     own += [] if refusal or ended_well else [ended]
@@ -297,12 +298,6 @@ def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
         for file in (LOG, RECORDS, DIAGNOSIS):
             if (workplace / file).exists():
                 _move(workplace / file, folder / (f"failed-{file}" if older else file))
-
-
-def _logged(workplace: Path) -> str:
-    """Return the end of the log, in which a builder says why it gives up."""
-    log = workplace / LOG
-    return log.read_bytes()[-REFUSAL_BYTES:].decode("utf-8", "replace") if log.exists() else ""
 
 
 def _move(source: Path, destination: Path) -> None:

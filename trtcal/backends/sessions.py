@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+from onnx import TensorProto
 
 from trtcal.backends.narrow_floats import NOT_FOR_NARROW, is_narrow, is_rounded, rounded
 from trtcal.backends.trial import crash_of, parts_of
@@ -38,6 +39,8 @@ EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 EXACT_INPUTS = ("session.qdq_matmulnbits_accuracy_level", "1")
 # It would quantize float weights and biases by itself, and let a large bias overflow.
 QUANTIZES_UNASKED = "WeightBiasQuantization"
+# EXACT_PRODUCTS would give a QGemm of int8 inputs uint8 weights, for which there is no kernel.
+UNSIGNS_WEIGHTS = "Avx2WeightS8ToU8Transformer"
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
 BESIDE = (
     ("session.optimized_model_external_initializers_file_name", "optimized.bin"),
@@ -173,7 +176,10 @@ def open_session(
 
 def disabled_optimizers(graph: onnx.ModelProto) -> list[str]:
     """Return the optimizers of ONNX Runtime that would change what a model computes."""
-    return [QUANTIZES_UNASKED, *(NOT_FOR_NARROW * is_narrow(graph))]
+    int8 = {item.name for item in graph.graph.initializer if item.data_type == TensorProto.INT8}
+    signed = any(n.op_type == "QGemm" and n.input[2] in int8 for n in graph.graph.node)
+    further = [UNSIGNS_WEIGHTS] * signed + [*NOT_FOR_NARROW] * is_narrow(graph)
+    return [QUANTIZES_UNASKED, *further]
 
 
 def _read(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,10 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
     with _routed(trt, network[1], request) as further:
         common |= further
         if request["module"] == "tensorrt_rtx":
-            config = _rtx_config(request["capabilities"], common)
+            from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
+
+            capabilities = list(map(tuple, request["capabilities"])) or None
+            config = CreateConfigRTX(compute_capabilities=capabilities, **common)
         else:
             config = CreateConfig(**_flags(request, network[1], trt, strongly_typed), **common)
         return bytes(engine_bytes_from_network(network, config=config, save_timing_cache=cache))
@@ -156,12 +159,6 @@ def _profile(shapes: dict[str, Any]) -> Any:
     for name, (low, usual, high) in shapes.items():
         profile.add(name, low, usual, high)
     return profile
-
-
-def _rtx_config(capabilities: Sequence[Sequence[int]], common: dict[str, Any]) -> Any:
-    from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-
-    return CreateConfigRTX(compute_capabilities=list(map(tuple, capabilities)) or None, **common)
 
 
 def _flags(request: dict[str, Any], network: Any, trt: Any, strongly_typed: bool) -> dict[str, Any]:

@@ -68,11 +68,12 @@ def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | 
 
 def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
     inner = list(with_inner(nodes))
+    known = {name: {*STANDARD, *([CONTRIB] if name == "onnxruntime" else [])} for name in LACKED}
     others = [
         name
         for name, lacked in LACKED.items()
         if name != backend
-        and all(_knows(name, part) and part.op_type not in lacked for part in inner)
+        and all(part.domain in known[name] and part.op_type not in lacked for part in inner)
     ]
     if not others and any(part.domain not in STANDARD for part in inner):
         return "an operator outside the ONNX domains needs a plug-in on every backend"
@@ -85,11 +86,6 @@ def hint_to_other(path: str) -> str:
     folder = f"{path.removesuffix('.onnx')}-cpu"
     build = command_line("build", path, target="cpu", o=folder)
     return f"write a plug-in for it, or build for a target that supports it: `{build}`"
-
-
-def _knows(backend: str, node: onnx.NodeProto) -> bool:
-    """Tell whether a backend can have an operator of this node's domain."""
-    return node.domain in STANDARD or (backend == "onnxruntime" and node.domain == CONTRIB)
 
 
 def hint_to_cut(

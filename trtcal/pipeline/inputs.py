@@ -122,10 +122,9 @@ def open_model(
 
 def check_parsed(model: Model, targets: Iterable[str]) -> None:
     """`InputError` with the first of what TensorRT's parser refuses, if it builds for a target."""
-    refused = filter(is_refused, find_misread(model))
-    if any(find_backend(None, target)[0].parses_qdq for target in targets):
-        for finding in refused:
-            raise InputError(f"TensorRT refuses model {model.path}: {finding.what}", finding.fix)
+    finding = next(filter(is_refused, find_misread(model)), None)
+    if finding and any(find_backend(None, target)[0].parses_qdq for target in targets):
+        raise InputError(f"TensorRT refuses model {model.path}: {finding.what}", finding.fix)
 
 
 def prepared_by(

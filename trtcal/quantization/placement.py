@@ -61,6 +61,7 @@ def find_layers(model: Model, is_needed: bool = True) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if one `is_needed` and none is."""
     refuse_bfloat16(model)
     placement = place(import_graph(model.proto))
+    is_needed = is_needed or REFUSAL in placement.refused.values()
     if is_needed and not any(layer.op in MULTIPLIES for layer in placement.layers):
         if bodies := list(_multiplying_bodies(model)):
             raise InputError(
@@ -131,7 +132,8 @@ def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Laye
     """
     if not is_op(node, "Add", "Sum") or len(node.inputs) != 2:
         return None
-    if not all(is_activation(tensor) and _same_rank(tensor, node) for tensor in node.inputs):
+    ranks = {len(tensor.shape) for tensor in node.inputs if tensor.shape is not None}
+    if len(ranks) > 1 or not all(map(is_activation, node.inputs)):
         return None
     heads = [i for i, tensor in enumerate(node.inputs) if _is_conv_output(tensor, graph)]
     if not heads or node.inputs[0] is node.inputs[1]:
@@ -147,9 +149,3 @@ def _is_conv_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
     producer = tensor.inputs[0] if tensor.inputs else None
     weighted = producer is not None and producer.op in CONVOLUTIONS
     return weighted and only_consumer(tensor, graph) is not None
-
-
-def _same_rank(tensor: gs.Tensor, node: gs.Node) -> bool:
-    """Tell whether a tensor is added whole, as far as the shapes that the model states can say."""
-    shapes = [other.shape for other in node.inputs if other.shape is not None]
-    return all(tensor.shape is None or len(tensor.shape) == len(shape) for shape in shapes)

@@ -144,16 +144,13 @@ def range_sources(graph: gs.Graph, names: Iterable[str]) -> dict[str, str]:
     tensors, known, sources = graph.tensors(), set(names), dict[str, str]()
     for name in sorted(known):
         source, passed = tensors[name], list[str]()
-        while _takes_its_inputs(source, known) and (before := _before_pool(source)):
+        while before := _before_pool(source):
+            if len(source.outputs) > 1 and _outermost(source, known) != source.name:
+                break
             passed.append(source.name)
             source = before
         sources |= dict.fromkeys([*passed, source.name], _outermost(source, known))
     return {name: last for name, last in sources.items() if name != last}
-
-
-def _takes_its_inputs(tensor: gs.Tensor, known: set[str]) -> bool:
-    """Tell whether a tensor, if a MaxPool gives it, takes the range of what is pooled."""
-    return len(tensor.outputs) == 1 or _outermost(tensor, known) == tensor.name
 
 
 def _before_pool(tensor: gs.Tensor) -> gs.Tensor | None:

@@ -144,6 +144,20 @@ def test_the_rest_of_a_foreign_model_becomes_fp16(here, capsys):
     assert document["coverage"]["share"] == 100
 
 
+def test_integer_operators_are_named_without_tensorrt_too(here, capsys):
+    saved(integer_products)
+    _, _, err = run(capsys, "quantize", "model.onnx", "--precision", "fp16", "-o", "half.onnx")
+    shows(err, "nothing to quantize", "`trtcal run FP32.onnx")
+    succeed(capsys, "build", "model.onnx", "--target", "cpu", "-o", "built")
+    assert first_kind(capsys, "built", "--model", "model.onnx")[0] == "integer_operators"
+
+
+def test_a_cpu_takes_zero_points(here, capsys):
+    saved(lambda: residual(128, np.uint8))
+    out = succeed(capsys, "build", "model.onnx", "--target", "cpu", "-o", "built")
+    assert "no findings" in out
+
+
 def deconvolution():
     """Return a float network whose last convolution ends TensorRT-RTX's compiler with an exception."""
     net = image()

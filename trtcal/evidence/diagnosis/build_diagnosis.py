@@ -9,7 +9,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import onnx
@@ -28,6 +28,7 @@ from trtcal.evidence.diagnosis.failure import (
 )
 from trtcal.evidence.diagnosis.log_findings import MAX_EVIDENCE, LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
+    INTEGER_OPERATORS,
     MISSING_RANGE,
     Mentions,
     explain,
@@ -202,14 +203,13 @@ def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tupl
 
 
 def _counts(case: Case, log: LogFindings) -> dict[str, int]:
-    outcomes = case.outcomes
-    lost = sum(outcome.is_lost for outcome in outcomes)
-    met = sum(outcome.is_met for outcome in outcomes)
+    lost = sum(outcome.is_lost for outcome in case.outcomes)
+    met = sum(outcome.is_met for outcome in case.outcomes)
     counts = {
-        "asked": len(outcomes),
+        "asked": len(case.outcomes),
         "met": met,
         "lost": lost,
-        "unknown": len(outcomes) - met - lost,
+        "unknown": len(case.outcomes) - met - lost,
         "left_in_float": len(case.skipped),
         "layers": len(case.layers),
         "log_events": log.seen,
@@ -324,12 +324,13 @@ def check_build(
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
     The findings of the layer list are part of it; with the model also those of its fusions, and lines
-    that name a tensor are joined to the nodes that use it. Of ONNX Runtime's CPU only the log is read:
-    what it runs in float says nothing of TensorRT.
+    that name a tensor are joined to the nodes that use it. Of ONNX Runtime's CPU only the log is read,
+    and integer operators are named: what it runs in float says nothing of TensorRT.
     """
     logs = [build.log, *logs]
     if build.is_for_cpu:
-        return check_case(Case(coverage=build.coverage), config, logs, further)
+        integer = (f for f in find_misread(model) if f.kind == INTEGER_OPERATORS) if model else ()
+        return check_case(Case(coverage=build.coverage), config, logs, [*further, *integer])
     coverage = build.coverage  # builds of before have none
     if coverage is None and model is not None:
         coverage = built_coverage(model, build.outcomes)
@@ -424,15 +425,10 @@ def check_engine(
     if model is None:
         coverage = layer_coverage(engine.layers) if engine.layers else None
         expected = () if narrow_formats(engine.layers) else ("int8",)
-        has_layers = bool(engine.layers)
-        case = Case(layers=engine.layers, coverage=coverage, expected=expected, is_built=has_layers)
-        own = [*_recorded(logs), *_of_layers(engine.layers, None)]
+        case = Case((), {}, engine.layers, (), {}, coverage, expected, bool(engine.layers))
+        own = [*chain.from_iterable(map(recorded, logs)), *_of_layers(engine.layers, None)]
         return check_case(case, config, logs, [*further, *own])
     return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model), further), model)
-
-
-def _recorded(logs: Logs) -> Iterator[Finding]:
-    return (finding for log in logs for finding in recorded(log))
 
 
 def _check_of_model(
@@ -442,7 +438,11 @@ def _check_of_model(
         faults = find_faults(model.proto)
         lost = {node: fault.what for node, fault in faults.items()}
         case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
-        findings = [*_of_graph(model), *_recorded(logs), *_of_layers((), model)]
+        findings = [
+            *_of_graph(model),
+            *chain.from_iterable(map(recorded, logs)),
+            *_of_layers((), model),
+        ]
         return check_case(case, config, logs, [*further, *findings])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
@@ -490,28 +490,25 @@ def with_nodes(diagnosis: Diagnosis, model: Model) -> Diagnosis:
 
 def _of_graph(model: Model) -> Iterator[Finding]:
     """Yield what TensorRT refuses of a graph, one finding a kind, and the faults of its Q/DQ."""
-    refused = find_misread(model)
-    yield from refused
-    kinds = {finding.kind for finding in refused}
+    yield from find_misread(model)
     for node, fault in find_faults(model.proto).items():
-        if fault.cause not in kinds:
-            evidence = [Evidence("node", node, "seen in the graph, not in a build")]
-            what = f"{node!r} has Q/DQ, but {fault.what}"
-            yield of_kind(fault.cause, node, what, evidence, sentence(fault.fix))
+        evidence = [Evidence("node", node, "seen in the graph, not in a build")]
+        what = f"{node!r} has Q/DQ, but {fault.what}"
+        yield of_kind(fault.cause, node, what, evidence, fault.fix and sentence(fault.fix))
 
 
 def find_misread(model: Model) -> tuple[Finding, ...]:
     """Return what TensorRT refuses or misreads of a graph, one finding a kind, the refused first."""
-    return causes_first(rank(_misread(model)))
+    return causes_first([_of_places(*item) for item in find_refused(model.proto).items()])
 
 
-def _misread(model: Model) -> Iterator[Finding]:
-    for kind, places in find_refused(model.proto).items():
-        nodes = [f"{node!r} ({detail})" for node, detail in places]
-        what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
-        evidence = [Evidence("node", node, detail) for node, detail in places[:MAX_EVIDENCE]]
-        cost = Cost(risk="none" if KINDS[kind].is_refused else "high")
-        yield of_kind(kind, places[0][0] if len(places) == 1 else None, what, evidence, cost=cost)
+def _of_places(kind: str, places: Sequence[tuple[str, str]]) -> Finding:
+    """Return a finding about nodes, each with a detail."""
+    nodes = [f"{node!r} ({detail})" for node, detail in places]
+    what = f"{len(nodes)} {KINDS[kind].states[len(nodes) > 1]}: {some(nodes)}"
+    evidence = [Evidence("node", node, detail) for node, detail in places[:MAX_EVIDENCE]]
+    cost = Cost(risk="none" if KINDS[kind].is_refused else "high")
+    return of_kind(kind, places[0][0] if len(places) == 1 else None, what, evidence, cost=cost)
 
 
 def _expected(formats: Collection[str], was_quantized: bool) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ from trtcal.quantization.weighted_ops import ONE_SIDED, REFUSED
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 LACKED_TYPES = {TensorProto.INT16, TensorProto.UINT16}
-INTEGER_KIND = "integer_operators"
+INTEGER_OPERATORS = "integer_operators"
 MAX_STEPS = 8  # how far above an operand a DQ is searched
 TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values as they are
 
@@ -35,17 +35,12 @@ TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values
 class Fault:
     """Why a node's Q/DQ cannot give INT8: `cause` is a kind of finding, `what` a sentence about it.
 
-    The fix is that of the kind, where the fault has no better one.
+    `fix` is what to do, where the kind does not say it better.
     """
 
     cause: str
     what: str
-    own_fix: str = ""
-
-    @property
-    def fix(self) -> str:
-        """What to do."""
-        return self.own_fix or KINDS[self.cause].fix
+    fix: str = ""
 
 
 def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
@@ -72,8 +67,8 @@ def find_refused(proto: onnx.ModelProto) -> dict[str, list[tuple[str, str]]]:
             refused[kind].append((node.name, detail))
         if not computed.isdisjoint(node.input):
             computed.update(node.output)
-    integer = refused.get(INTEGER_KIND)
-    return {INTEGER_KIND: integer} if integer else refused
+    integer = refused.get(INTEGER_OPERATORS)
+    return {INTEGER_OPERATORS: integer} if integer else refused
 
 
 class _Graph:
@@ -82,37 +77,29 @@ class _Graph:
 
     def refused(self, node: onnx.NodeProto, computed: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield kind and detail of what is refused of a node; `computed` tensors need the inputs."""
-        constants = [self.constants.get(name) for name in node.input]
+        names = (name for name in reversed(node.input) if name in self.constants)
+        stored = {self.constants[name].data_type: repr(name) for name in names}
+        maker = self.producers.get(node.input[0]) if node.input else None
         if node.op_type in REFUSED or node.op_type.startswith("QLinear"):
-            yield INTEGER_KIND, node.op_type
-        elif node.op_type not in QDQ and node.domain in STANDARD:
-            stored = [
-                item.name for item in constants if item and item.data_type == TensorProto.INT8
-            ]
-            yield from (("stored_integers", repr(name)) for name in stored)
-        elif node.op_type in QDQ and (
-            (maker := self.producers.get(node.input[0])) is None or maker.op_type != QUANTIZE
-        ):
-            yield from self._refused_pair(node, constants, computed)
+            yield INTEGER_OPERATORS, node.op_type
+        elif node.op_type not in QDQ:
+            if TensorProto.INT8 in stored and node.domain in STANDARD:
+                yield "stored_integers", stored[TensorProto.INT8]
+        elif maker is None or maker.op_type != QUANTIZE:
+            yield from self._of_pair(node, stored)
+            if node.input[1] in computed:
+                yield "computed_scale", repr(node.input[1])
 
-    def _refused_pair(
-        self,
-        node: onnx.NodeProto,
-        constants: Sequence[TensorProto | None],
-        computed: Collection[str],
-    ) -> Iterator[tuple[str, str]]:
-        types = {item.data_type for item in (constants[0], *constants[2:]) if item}
+    def _of_pair(self, node: onnx.NodeProto, stored: dict[int, str]) -> Iterator[tuple[str, str]]:
         points = self.array(node.input[2]) if len(node.input) > 2 else None
-        if TensorProto.INT32 in types:
-            yield "quantized_bias", repr(node.input[0])
-        for lacked in types & LACKED_TYPES:
+        if TensorProto.INT32 in stored:
+            yield "quantized_bias", stored[TensorProto.INT32]
+        for lacked in stored.keys() & LACKED_TYPES:
             yield "qdq_type", TensorProto.DataType.Name(lacked)
         if points is not None and (nonzero := points[points.astype(np.int64) != 0]).size:
             yield "zero_point", f"{nonzero[0]}, {nonzero.dtype}"
-        elif TensorProto.UINT8 in types:
-            yield "unsigned_codes", repr(node.input[2])
-        if node.input[1] in computed:
-            yield "computed_scale", repr(node.input[1])
+        elif TensorProto.UINT8 in stored:
+            yield "unsigned_codes", stored[TensorProto.UINT8]
 
     def faults(self, node: onnx.NodeProto) -> Iterator[Fault]:
         """Yield what is wrong with a node's Q/DQ, the gravest first."""
@@ -125,12 +112,18 @@ class _Graph:
                 yield from self._at_operand(node, index, dequantizer)
                 yield from self._between(node, index)
         if not all(above):
-            yield _one_sided(node, above.index(None))
+            is_weight = above[0] is not None and node.op_type != "MatMul"
+            missing = "weights" if is_weight else f"{'second' if above[0] else 'first'} operand"
+            yield Fault("one_sided", f"{ONE_SIDED}: none at its {missing}")
 
     def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
-        below = self.producers[node.input[index]]
-        if below.op_type != DEQUANTIZE and node.op_type != "MatMul":
-            yield _not_adjacent(index, below)
+        between = self.producers[node.input[index]]
+        if between.op_type != DEQUANTIZE and node.op_type != "MatMul":
+            what = f"{between.op_type} {between.name!r} is between its Q/DQ and its operand {index}"
+            fix = "put a second Q/DQ after it, because its output is not quantized"
+            if between.op_type in TRANSPARENT:
+                fix = "put the Q/DQ after it, directly before the node"
+            yield Fault("not_adjacent", what, fix)
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
         node = self.producers.get(name)
@@ -168,7 +161,10 @@ class _Graph:
         scale = self.array(dequantizer.input[1]) if len(dequantizer.input) > 1 else None
         if scale is None:
             return
-        yield from _scale_faults(scale.astype(np.float64), word)
+        scale = scale.astype(np.float64)
+        if not (np.isfinite(scale).all() and (scale >= np.finfo(np.float32).tiny).all()):
+            what = "is zero, negative, denormal, infinite or not a number"
+            yield Fault("bad_scale", f"a scale of its {word} operand {what}")
         shape = self.weight_shape(dequantizer)
         if "block_size" in (attribute.name for attribute in dequantizer.attribute if attribute.i):
             wrong = "for which TensorRT-RTX 1.7 computes wrong results"
@@ -182,44 +178,19 @@ class _Graph:
             yield from _axis_faults(node, index, dequantizer, shape)
 
 
-def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
-    if not (np.isfinite(scale).all() and (scale >= np.finfo(np.float32).tiny).all()):
-        what = "is zero, negative, denormal, infinite or not a number"
-        yield Fault("bad_scale", f"a scale of its {word} operand {what}")
-
-
 def _axis_faults(
     node: onnx.NodeProto, index: int, dequantizer: onnx.NodeProto, shape: tuple[int, ...]
 ) -> Iterator[Fault]:
     """Yield a fault if the scales of a weight lie on another axis than its output channels."""
-    channel_axis = _output_axis(node, index, len(shape))
+    if node.op_type == "Einsum" or (node.op_type == "MatMul" and index == 0):
+        return  # no rule is known
+    transposed = bool(attribute_of(node, "transB", 0))
+    channel_axis = output_axis(node.op_type, transposed) % len(shape)
     axis = attribute_of(dequantizer, "axis", 1) % len(shape)
-    if channel_axis is not None and axis != channel_axis:
+    if axis != channel_axis:
         what = f"its weight scales are on axis {axis}, its output channels on axis {channel_axis}"
         fix = f"quantize the weights along axis {channel_axis}, or use one scale for all weights"
         yield Fault("wrong_axis", what, fix)
-
-
-def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """Return the axis of a weight that TensorRT wants scales on, None where no rule is known."""
-    if node.op_type == "Einsum" or (node.op_type == "MatMul" and index == 0):
-        return None
-    transposed = bool(attribute_of(node, "transB", 0))
-    return output_axis(node.op_type, transposed) % rank
-
-
-def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
-    is_weight = index == 1 and node.op_type != "MatMul"
-    missing = "weights" if is_weight else ("first operand", "second operand")[index]
-    return Fault("one_sided", f"{ONE_SIDED}: none at its {missing}")
-
-
-def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
-    what = f"{between.op_type} {between.name!r} is between its Q/DQ and its operand {index}"
-    fix = "put a second Q/DQ after it, because its output is not quantized"
-    if between.op_type in TRANSPARENT:
-        fix = "put the Q/DQ after it, directly before the node"
-    return Fault("not_adjacent", what, fix)
 
 
 MISSING_RANGE = "missing_range"
@@ -262,10 +233,10 @@ def explain(
     """
     faults, tensors = find_faults(proto), tensors_of(proto)
     return tuple(
-        _explained(outcome, mentions.of(outcome.node, tensors.get(outcome.node, ())), faults)
+        _explained(outcome, mentions, tensors.get(outcome.node, ()), faults.get(outcome.node))
         if outcome.is_lost
         else outcome
-        for outcome in _with_slower(outcomes, mentions)
+        for outcome in outcomes
     )
 
 
@@ -274,31 +245,23 @@ def tensors_of(proto: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
     return {node.name: (*node.input, *node.output) for node in proto.graph.node}
 
 
-def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Fault]) -> Outcome:
-    if events:
-        return _from_log(outcome, events[0])
-    fault = faults.get(outcome.node)
+def _explained(
+    outcome: Outcome, mentions: Mentions, tensors: Iterable[str], fault: Fault | None
+) -> Outcome:
+    events = mentions.of(outcome.node, tensors)
+    is_open = fault is None and outcome.asked == "int8" and not outcome.cause
+    if events or (is_open and mentions.slower):
+        return _from_log(outcome, (events or mentions.slower)[0])
     if fault is None or outcome.asked not in RANGED:
         return outcome
-    reason = f"{_layer_part(outcome)}{fault.what}"
-    return dataclasses.replace(outcome, reason=reason, hint=fault.fix, cause=fault.cause)
+    reason, hint = f"it runs in {outcome.got}: {fault.what}", fault.fix or KINDS[fault.cause].fix
+    return dataclasses.replace(outcome, reason=reason, hint=hint, cause=fault.cause)
 
 
 def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
     source, event = placed
     message = event.message.partition("\n")[0][:300]
-    reason = f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}"
+    reason = f"it runs in {outcome.got}: {source}, line {event.line}, says: {message}"
     hint = event.rule.fix if event.rule else outcome.hint
     cause = "slower" if "slower" in event.tags else CATEGORIES[event.category].cause
     return dataclasses.replace(outcome, reason=reason, hint=hint, cause=cause)
-
-
-def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Outcome]:
-    """Give INT8 lost without another cause the reason that the builder found it slower, if so."""
-    for outcome in outcomes:
-        is_open = outcome.is_lost and outcome.asked == "int8" and not outcome.cause
-        yield _from_log(outcome, mentions.slower[0]) if is_open and mentions.slower else outcome
-
-
-def _layer_part(outcome: Outcome) -> str:
-    return f"it runs in {outcome.got}: "
