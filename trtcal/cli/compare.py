@@ -43,10 +43,7 @@ OF_TIMES = {
     "p99 ms": "{latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
-OF_DEVICES = {
-    "compute ms": "{latency.compute_p50_ms:.4g}",
-    "energy mJ": "{latency.energy_mj:.4g}",
-}
+OF_DEVICES = {"compute ms": "{latency.compute_p50_ms:.4g}", "energy mJ": "{latency.energy_mj:.4g}"}
 """Figures that a device may report."""
 
 
