@@ -203,7 +203,9 @@ class ImageDataset(StreamedDataset):
     def _sample_shapes(self) -> Iterator[tuple[int, ...]]:
         """Yield the shape of each sample: the first one's, where what is declared fixes sizes."""
         sample = self._preprocess(self.path / self.files[0])
-        if self._preprocess.fixes_size or all(isinstance(x, int) for x in self._spec.shape[1:]):
+        config = self._preprocess.config
+        is_fixed = config.crop is not None or isinstance(config.resize, tuple)
+        if is_fixed or all(isinstance(x, int) for x in self._spec.shape[1:]):
             yield from repeat(self._fitting(self.files[0], sample.shape), len(self))
             return
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -78,7 +78,14 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
     pending = [(list(proto.graph.node), initial, _Scope(opset))]
     while pending:
         nodes, constants, outside = pending.pop()
-        scope = _scope(nodes, constants, outside)
+        qdq = tuple(node for node in nodes if _is_pair(node))
+        makers = {name: node for node in qdq for name in node.output}
+        scope = replace(
+            outside,
+            constants=outside.constants.new_child(constants | _constants(nodes)),
+            makers=outside.makers.new_child(makers),
+            nodes=qdq,
+        )
         yield scope
         for node in nodes:
             for part in subgraphs_of(node):
@@ -96,20 +103,6 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
                 called[key] = passed
                 body = list(with_attributes(function, node))
                 pending.append((body, passed, _Scope(opset_of(function), function=function.name)))
-
-
-def _scope(
-    nodes: Sequence[NodeProto], constants: dict[str, TensorProto], outside: _Scope
-) -> _Scope:
-    """Return a scope within another; `constants` are those of it that no node makes."""
-    pairs = tuple(node for node in nodes if _is_pair(node))
-    makers = {name: node for node in pairs for name in node.output}
-    return replace(
-        outside,
-        constants=outside.constants.new_child(constants | _constants(nodes)),
-        makers=outside.makers.new_child(makers),
-        nodes=pairs,
-    )
 
 
 def _is_pair(node: NodeProto) -> bool:

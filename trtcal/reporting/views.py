@@ -56,6 +56,10 @@ def shown(document: Document) -> View:
     logs = engines.logs(document)
     findings, events = engines.findings(logs), engines.log_events(logs)
     verdict, run = document["measured"]["verdict"], document["measured"]["run"] or {}
+    estimates = (
+        speed for speed in verdict.get("estimates", ()) if "low" in speed
+    )  # not of old runs
+    speeds = grouped([*estimates], "target")
     names = [*(row["name"] for row in rows), *(build["model_name"] for build in document["builds"])]
     return {
         "report": document,
@@ -74,7 +78,7 @@ def shown(document: Document) -> View:
         "the_verdict": verdict,
         "verdict_class": CLASSES.get(verdict["word"], "open"),
         "share": _share_of_labels(chosen),
-        "speeds": _speeds(verdict),
+        "speeds": sorted(speeds, key=lambda several: not several[0]["is_measured"]),
         "engine_summaries": [
             summary_of(build)
             for build in document["builds"]
@@ -188,13 +192,6 @@ def gpu_targets(document: Document) -> list[str]:
     estimates = measured["verdict"].get("estimates", [])
     estimated = {speed["target"] for speed in estimates if not speed["gpu"].startswith("CPU @")}
     return sorted(built) or refused_targets(measured["failed_builds"]) or sorted(estimated)
-
-
-def _speeds(verdict: View) -> list[list[View]]:
-    """Return the speed beside the others by target, measured ones first; older ones had no ends."""
-    known = [speed for speed in verdict.get("estimates", ()) if "low" in speed]
-    by_target = grouped(known, "target")
-    return sorted(by_target, key=lambda several: not several[0]["is_measured"])
 
 
 def shows_times(document: Document) -> bool:

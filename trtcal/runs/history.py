@@ -202,7 +202,8 @@ class History:
         """
         entry: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
         own = read_tags({**entry.tags, **(tags or {})})
-        meter = self._meter(report)
+        meters = (parsing(self.path, partial(kind.meter, report)) for kind in follower_kinds())
+        meter = next((meter for meter in meters if meter is not None), None)
         row = (*(getattr(entry, key) for key in COLUMNS), json.dumps(entry.digests, sort_keys=True))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -216,11 +217,6 @@ class History:
                 plain = [number, json.dumps(meter)]
                 connection.execute("INSERT OR IGNORE INTO meters VALUES (?, ?)", plain)
             return number
-
-    def _meter(self, report: Document) -> Document | None:
-        """Return what the follower that computes costs keeps of a report, None without one."""
-        meters = (parsing(self.path, partial(kind.meter, report)) for kind in follower_kinds())
-        return next((meter for meter in meters if meter is not None), None)
 
     def convert(self) -> bool:
         """Give figures and words the names that they have now; tell whether one changed."""
