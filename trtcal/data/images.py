@@ -184,7 +184,8 @@ class ImageDataset(StreamedDataset):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for first, last in spans(size, start, stop, self.shapes):
                 files = self.files[first:last]
-                shape = self._shape_of(first)
+                pairs = zip(accumulate(count for count, _ in self.shapes), self.shapes, strict=True)
+                shape = next(own[self._spec.name] for end, (_, own) in pairs if first < end)
                 batch = np.empty((len(files), *shape), self._spec.dtype)
                 list(pool.map(self._fill, files, batch))
                 yield {self._spec.name: batch, **repeated(self._constants, len(files))}
@@ -194,11 +195,6 @@ class ImageDataset(StreamedDataset):
         if sample.shape != place.shape:
             raise self._misfit(name, sample.shape, f"the first image is {list(place.shape)}")
         place[...] = sample
-
-    def _shape_of(self, number: int) -> tuple[int, ...]:
-        ends = accumulate(count for count, _ in self.shapes)
-        pairs = zip(ends, self.shapes, strict=True)
-        return next(shapes[self._spec.name] for end, (_, shapes) in pairs if number < end)
 
     def _sample_shapes(self) -> Iterator[tuple[int, ...]]:
         """Yield the shape of each sample: the first one's, where what is declared fixes sizes."""
