@@ -327,9 +327,7 @@ def _of_times(comparison: Comparison, with_times: bool) -> Columns:
         return filled(template, row, "-") if row.latency.on == on else "-"
 
     columns = {name: partial(cell, template=text) for name, text in templates.items()}
-    return {
-        name: column for name, column in columns.items() if {*map(column, comparison.rows)} != {"-"}
-    }
+    return {name: each for name, each in columns.items() if {*map(each, comparison.rows)} != {"-"}}
 
 
 def _show_outputs(comparison: Comparison) -> None:

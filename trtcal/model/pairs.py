@@ -34,9 +34,7 @@ from trtcal.model.files import (
 
 STANDARD = ("", "ai.onnx")
 PAIR = ("QuantizeLinear", "DequantizeLinear")
-TAKEN = {
-    kind: row for kind, row in NARROW_TYPES.items() if row.onnx == TensorProto.DataType.Name(kind)
-}
+TAKEN = {k: row for k, row in NARROW_TYPES.items() if row.onnx == TensorProto.DataType.Name(k)}
 """Types without zero points that TensorRT takes."""
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 TINY = float(np.finfo(np.float32).tiny)
@@ -69,9 +67,7 @@ class _Scope:
 def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
     """Yield the graph, its subgraphs, which see what is outside of them, and the functions called."""
     functions = {(function.domain, function.name): function for function in proto.functions}
-    if not any(
-        node.op_type in PAIR for function in proto.functions for node in with_inner(function.node)
-    ):
+    if not any(node.op_type in PAIR for each in proto.functions for node in with_inner(each.node)):
         functions = {}
     called: dict[Any, Any] = {}  # with the constants, so that their identities stay theirs
     initial = {tensor.name: tensor for tensor in proto.graph.initializer}

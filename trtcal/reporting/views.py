@@ -56,9 +56,7 @@ def shown(document: Document) -> View:
     logs = engines.logs(document)
     findings, events = engines.findings(logs), engines.log_events(logs)
     verdict, run = document["measured"]["verdict"], document["measured"]["run"] or {}
-    estimates = (
-        speed for speed in verdict.get("estimates", ()) if "low" in speed
-    )  # not of old runs
+    estimates = (each for each in verdict.get("estimates", ()) if "low" in each)  # not of old runs
     speeds = grouped([*estimates], "target")
     names = [*(row["name"] for row in rows), *(build["model_name"] for build in document["builds"])]
     return {
@@ -307,9 +305,7 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bo
     across = _across([time for _, time in known if time])
     return {
         "target": target,
-        "drawings": [
-            accuracy_against_latency(*shown, layout, across) for layout in LAYOUTS if points
-        ],
+        "drawings": [accuracy_against_latency(*shown, each, across) for each in LAYOUTS if points],
         "measure": measure,
         "missing": missing,
         "untimed": [row["name"] for row in rows if row["name"] not in {p.name for p in points}],

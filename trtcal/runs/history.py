@@ -207,9 +207,8 @@ class History:
         row = (*(getattr(entry, key) for key in COLUMNS), json.dumps(entry.digests, sort_keys=True))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            known = connection.execute(
-                "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
-            ).fetchone()
+            query = "SELECT id FROM runs WHERE report = ? AND made_at = ?"
+            known = connection.execute(query, row[:2]).fetchone()
             number = int(known[0]) if known else _insert(connection, row, entry.figures)
             rows = [(number, *pair) for pair in own.items()]
             connection.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?, ?)", rows)

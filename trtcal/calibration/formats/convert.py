@@ -167,9 +167,7 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     known = tensor_names(model).union(cache_tensors(model).left_out)
     needed = tensors_to_observe(find_layers(prepare(model)))
     others = (name for name in names if name not in known and not is_unnamed(name))
-    layers = known.union(
-        node.name or f"node_of_{node.output[0]}" for node in model.proto.graph.node
-    )
+    layers = known.union(n.name or f"node_of_{n.output[0]}" for n in model.proto.graph.node)
     foreign = [
         name
         for name in others

@@ -91,15 +91,13 @@ def _write(fold: Fold, names: set[str]) -> None:
     following.outputs.clear()
 
 
-def _affine(
-    node: gs.Node, source: gs.Tensor, channels: int, rank: int
-) -> tuple[Array, Array] | None:
-    """Return factor and offset by channel if a node is `source * factor + offset`, else None."""
+def _affine(node: gs.Node, read: gs.Tensor, channels: int, rank: int) -> tuple[Array, Array] | None:
+    """Return factor and offset by channel if a node is `read * factor + offset`, else None."""
     if is_op(node, "BatchNormalization"):
-        return _normalizing(node, channels) if node.inputs[0] is source else None
+        return _normalizing(node, channels) if node.inputs[0] is read else None
     if not is_op(node, "Mul", "Add"):
         return None
-    other = node.inputs[1] if node.inputs[0] is source else node.inputs[0]
+    other = node.inputs[1] if node.inputs[0] is read else node.inputs[0]
     if (value := _by_channel(constant(other), channels, rank)) is None:
         return None
     value = _wide(value)
