@@ -52,9 +52,7 @@ class CacheTensors:
     def complete(self, calibration: Calibration) -> Calibration:
         """Return a calibration with all ranges, and the reasons why others are not there."""
         ranges, reasons = self.follow(calibration.ranges), self.left_out | calibration.unranged
-        lacking = {
-            name: f"{end!r} has none" for name, end in self.origins.items() if name not in ranges
-        }
+        lacking = {n: f"{end!r} has none" for n, end in self.origins.items() if n not in ranges}
         return replace(calibration, ranges=ranges, unranged=lacking | reasons)
 
 
@@ -62,9 +60,7 @@ def cache_tensors(model: Model) -> CacheTensors:
     """Return the tensors of a float model as it is given to TensorRT, not prepared."""
     graph, types = model.proto.graph, value_types(model.proto)
     producers, constants = producers_of(graph), constants_of(graph)
-    kinds = {
-        name: TensorProto.DataType.Name(t.type.tensor_type.elem_type) for name, t in types.items()
-    }
+    kinds = {n: TensorProto.DataType.Name(t.type.tensor_type.elem_type) for n, t in types.items()}
     origins, pools, left_out = dict[str, str](), dict[str, str](), dict[str, str]()
     for name in dict.fromkeys([*(value.name for value in graph.input), *producers]):
         kind, node = kinds.get(name, "unknown"), producers.get(name)

@@ -174,9 +174,7 @@ class _CountingLane:
         first = len(readings) * self.place // len(self.observer.lanes)
         turned = readings[first:] + readings[:first]
         with self._timed("count"):
-            for reading in [
-                reading for reading in turned if not self._counted(reading, blocking=False)
-            ]:
+            for reading in [each for each in turned if not self._counted(each, blocking=False)]:
                 self._counted(reading, blocking=True)
         self.own.bytes["count"] += sum(reading.values.nbytes for reading in readings)
 

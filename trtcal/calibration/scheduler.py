@@ -140,7 +140,7 @@ def run_parallel(
     """
     scheduler = Scheduler(job, accumulator, list(workers))
     try:
-        while scheduler.unfinished() and after_task(0):
+        while (scheduler.queue or scheduler.running) and after_task(0):
             scheduler.assign()
             for added in scheduler.collect():
                 if not after_task(added):
@@ -159,10 +159,6 @@ class Scheduler:
         self.deaths: Counter[tuple[int, Span]] = Counter()
         self.pace_s = TASK_S  # of a shard; so that the first task is a single one
         self.idle_since = time.perf_counter()
-
-    def unfinished(self) -> bool:
-        """Return whether there is anything to do or to wait for."""
-        return bool(self.queue or self.running)
 
     def assign(self) -> None:
         """Give each idle worker a task; `BackendError` if none has been there for long."""

@@ -324,9 +324,7 @@ class FirstLayers:
         nodes = graph.node[: max(places, default=-1) + 1]
         read = {name for node in nodes for name in reads(node)}
         part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)
-        part.initializer.extend(
-            embedded(tensor) for tensor in graph.initializer if tensor.name in read
-        )
+        part.initializer.extend(embedded(t) for t in graph.initializer if t.name in read)
         proto = onnx.ModelProto(
             ir_version=model.proto.ir_version,
             opset_import=model.proto.opset_import,

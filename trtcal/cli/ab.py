@@ -12,7 +12,6 @@ from trtcal.cli.output import Columns, print_limits, print_table, progress, say
 
 if TYPE_CHECKING:
     from trtcal.evaluate.ab import ABTest
-    from trtcal.evaluate.ab_rule import Answer
 
 
 class Ab(
@@ -105,7 +104,11 @@ def show(result: ABTest) -> None:
         "figure": "{name}",
         result.baseline: "{baseline:.5g}",
         result.candidate: "{candidate:.5g}",
-        "B against A": _difference,
+        "B against A": lambda row: (
+            f"{row.difference.value:.3g} times"
+            if row.unit == "times"
+            else f"{row.difference.value:+.3g}"
+        ),
         "interval": "{difference.low:.3g} to {difference.high:.3g}",
         "p": lambda row: f"{row.p if row.adjusted_p is None else row.adjusted_p:.2g}",
         "mid-p": "{mid_p:.2g}",
@@ -117,8 +120,3 @@ def show(result: ABTest) -> None:
     print_limits(verdict.limits, f"limits, error rate {verdict.rule.alpha:g} for all together")
     say(*result.verdict.warnings, head="warning: ")
     say(f"{result.verdict.word}: {result.verdict.sentence}")
-
-
-def _difference(answer: Answer) -> str:
-    value = answer.difference.value
-    return f"{value:.3g} times" if answer.unit == "times" else f"{value:+.3g}"

@@ -43,10 +43,7 @@ OF_TIMES = {
     "p99 ms": "{latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
-OF_DEVICES = {
-    "compute ms": "{latency.compute_p50_ms:.4g}",
-    "energy mJ": "{latency.energy_mj:.4g}",
-}
+OF_DEVICES = {"compute ms": "{latency.compute_p50_ms:.4g}", "energy mJ": "{latency.energy_mj:.4g}"}
 """Figures that a device may report."""
 
 
@@ -330,9 +327,7 @@ def _of_times(comparison: Comparison, with_times: bool) -> Columns:
         return filled(template, row, "-") if row.latency.on == on else "-"
 
     columns = {name: partial(cell, template=text) for name, text in templates.items()}
-    return {
-        name: column for name, column in columns.items() if {*map(column, comparison.rows)} != {"-"}
-    }
+    return {name: each for name, each in columns.items() if {*map(each, comparison.rows)} != {"-"}}
 
 
 def _show_outputs(comparison: Comparison) -> None:

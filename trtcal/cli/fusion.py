@@ -93,7 +93,12 @@ class Check(
         else:
             if self.output:
                 write_document(self.output, fusions.to_document())
-            _note(fusions)
+            if fusions.inner:
+                note(f"note: {fusions.inner} nodes in subgraphs and functions were not checked")
+            if fusions.layers and fusions.layers.model not in (None, fusions.model):
+                note(
+                    "note: the layers are from a build of another model: nodes are matched by name"
+                )
             self.present(fusions.to_document(), lambda: show(fusions))
         if self.fail_on_broken and fusions.broken:
             raise GateFailed(
@@ -121,13 +126,6 @@ def show(fusions: Fusions) -> None:
         words = ("agrees", "differs", "unknown")
         listed = ", ".join(f"{fusions.verdicts.count(word)} {word}" for word in words)
         say(f"evidence: {len(fusions.layers.layers)} engine layers: {listed}")
-
-
-def _note(fusions: Fusions) -> None:
-    if fusions.inner:
-        note(f"note: {fusions.inner} nodes in subgraphs and functions were not checked")
-    if fusions.is_of_other_model:
-        note("note: the layers are from a build of another model: nodes are matched by name")
 
 
 def _shown(seen: Seen | None, verdict: str) -> str:

@@ -19,7 +19,6 @@ from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.documents import Document
-    from trtcal.limits import Judgement
     from trtcal.runs.diff import RunDifference
     from trtcal.runs.history import Entry, History
 
@@ -233,9 +232,14 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
     )
 
     def _run(self) -> None:
+        from trtcal.runs.follower import find
+
         entries = self.open().entries(self.project)
         if self.mlflow is not None:
-            _send(entries, self.mlflow)
+            mlflow = find("mlflow", "exports to MLflow")
+            with progress("sending runs", len(entries), "runs") as advance:
+                sent = mlflow.export(entries, self.mlflow, advance)
+            say(f"sent {sent} runs; the store already has {len(entries) - sent}")
         elif self.form == "json":
             print_json([entry.to_document() for entry in entries])
         else:
@@ -255,15 +259,6 @@ def words_of(tags: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in tags.items())
 
 
-def _send(entries: list[Entry], uri: str) -> None:
-    from trtcal.runs.follower import find
-
-    mlflow = find("mlflow", "exports to MLflow")
-    with progress("sending runs", len(entries), "runs") as advance:
-        sent = mlflow.export(entries, uri, advance)
-    say(f"sent {sent} runs; the store already has {len(entries) - sent}")
-
-
 class Check(
     HistoryOptions,
     AlertOptions,
@@ -280,12 +275,19 @@ class Check(
 
     def _run(self) -> None:
         from trtcal.limits import BROKEN, parse_limits, require
-        from trtcal.runs.diff import judge_run
+        from trtcal.runs.diff import compare_runs, judge_run
 
         options.required(self.limits or None, "a limit", "--limit")
         before, after = _pair(self.open(), self.project, self.against)
         judged = judge_run(parse_limits(self.limits), before, after)
-        document = _alert_document(before, after, judged)
+        document = {
+            "run": after.number,
+            "name": after.name,
+            "verdict": after.verdict,
+            "baseline": before.number if before else None,
+            "limits": [judgement.to_document() for judgement in judged],
+            "inputs": compare_runs(before, after).inputs if before else {},
+        }
         self.present(document, lambda: print_limits(judged, f"run {after.number} of {after.name}"))
         if any(judgement.state == BROKEN for judgement in judged):
             self.send_alerts(document)
@@ -302,21 +304,6 @@ def _pair(history: History, name: str | None, against: int | None) -> tuple[Entr
         return history.entry(against), after
     both = history.entries(after.name, 2)
     return (both[0] if len(both) == 2 else None), after
-
-
-def _alert_document(
-    before: Entry | None, after: Entry, judged: Sequence[Judgement]
-) -> dict[str, Any]:
-    from trtcal.runs.diff import compare_runs
-
-    return {
-        "run": after.number,
-        "name": after.name,
-        "verdict": after.verdict,
-        "baseline": before.number if before else None,
-        "limits": [judgement.to_document() for judgement in judged],
-        "inputs": compare_runs(before, after).inputs if before else {},
-    }
 
 
 add_commands(command, Add, List, Show, Devices, Diff, Export, Check)

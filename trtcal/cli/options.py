@@ -86,6 +86,10 @@ ELSEWHERE = {f"--{name}": f"`{key or name}` in trtcal.toml" for name, key in KEY
     f"--{name}": f"`trtcal {owner} --{name}`" for owner, names in OWNERS.items() for name in names
 }
 """What a hint names in place of an option that the command which ends with it lacks."""
+VERBOSITIES = (
+    click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),
+    click.Option(["-v", "--verbose"], is_flag=True, help="Print all rows, and cut nothing off."),
+)
 NAMED = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -168,7 +172,7 @@ class Options:
         return click.Command(
             cls.__name__.lower(),
             callback=partial(_start, cls),
-            params=[*_parameters(cls), *_verbosities()],
+            params=[*_parameters(cls), *VERBOSITIES],
             help=inspect.getdoc(cls),
             short_help=" ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split()),
             epilog=f"Example: {cls.example}",
@@ -187,15 +191,6 @@ def _paths(values: Iterable[object]) -> Iterator[Path]:
             yield from _paths(value)
         elif isinstance(value, Path):
             yield value
-
-
-def _verbosities() -> list[click.Parameter]:
-    return [
-        click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),
-        click.Option(
-            ["-v", "--verbose"], is_flag=True, help="Print all rows, and cut nothing off."
-        ),
-    ]
 
 
 def add_commands(group: click.Group, *kinds: type[Options]) -> None:

@@ -74,8 +74,14 @@ class Prepare(
             others = [stage.name for stage in passes if stage.name != FLOAT32.name]
             before = prepare_with_record(loaded, others, [FLOAT32.name], passes).model
         equality = self.run_both(before, prepared.model, self.config)
-        if equality:
-            _check(equality)
+        if equality and not equality.holds:
+            worst = max(equality.differences, key=equality.differences.__getitem__)
+            raise GateFailed(
+                f"the outputs of the prepared model differ ({worst!r} by {equality.largest:.2g} of "
+                f"its largest value, where rounding explains {equality.tolerance:g}): nothing was "
+                "written",
+                "find the pass with --skip-pass, and report it as a defect",
+            )
         written = write_onnx(path, prepared.model.proto)
         if folder is not None:
             follower.see_prepared(prepared)
@@ -112,16 +118,6 @@ def _list_passes(options: Prepare) -> None:
     ]
     columns = {"pass": "{name}", "what it is for": "{purpose}", "runs": "{runs}"}
     options.present({"passes": passes}, lambda: print_table(passes, columns))
-
-
-def _check(equality: Equality) -> None:
-    if not equality.holds:
-        worst = max(equality.differences, key=equality.differences.__getitem__)
-        raise GateFailed(
-            f"the outputs of the prepared model differ ({worst!r} by {equality.largest:.2g} of its "
-            f"largest value, where rounding explains {equality.tolerance:g}): nothing was written",
-            "find the pass with --skip-pass, and report it as a defect",
-        )
 
 
 def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import (
-    MEASURED,
-    MEASURED_FILE,
-    JsonOptions,
-    argument,
-    config_here,
-    option,
-)
+from trtcal.cli.options import MEASURED, MEASURED_FILE, JsonOptions, argument, config_here, option
 from trtcal.cli.output import print_json, print_page, say
 from trtcal.errors import InputError
 

@@ -22,12 +22,8 @@ class Upgrade(JsonOptions, example="trtcal upgrade reports/digits"):
         from trtcal.runs.upgrade import upgrade
 
         changed = [str(file) for path in self.paths for file in upgrade(path)]
-
-        def show() -> None:
-            say(*changed, head="converted ")
-            say(f"{len(changed)} files converted")
-
-        self.present({"converted": changed}, show)
+        lines = [*(f"converted {file}" for file in changed), f"{len(changed)} files converted"]
+        self.present({"converted": changed}, lambda: say(*lines))
 
 
 command = Upgrade.command()

@@ -184,7 +184,8 @@ class ImageDataset(StreamedDataset):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for first, last in spans(size, start, stop, self.shapes):
                 files = self.files[first:last]
-                shape = self._shape_of(first)
+                pairs = zip(accumulate(count for count, _ in self.shapes), self.shapes, strict=True)
+                shape = next(own[self._spec.name] for end, (_, own) in pairs if first < end)
                 batch = np.empty((len(files), *shape), self._spec.dtype)
                 list(pool.map(self._fill, files, batch))
                 yield {self._spec.name: batch, **repeated(self._constants, len(files))}
@@ -195,15 +196,12 @@ class ImageDataset(StreamedDataset):
             raise self._misfit(name, sample.shape, f"the first image is {list(place.shape)}")
         place[...] = sample
 
-    def _shape_of(self, number: int) -> tuple[int, ...]:
-        ends = accumulate(count for count, _ in self.shapes)
-        pairs = zip(ends, self.shapes, strict=True)
-        return next(shapes[self._spec.name] for end, (_, shapes) in pairs if number < end)
-
     def _sample_shapes(self) -> Iterator[tuple[int, ...]]:
         """Yield the shape of each sample: the first one's, where what is declared fixes sizes."""
         sample = self._preprocess(self.path / self.files[0])
-        if self._preprocess.fixes_size or all(isinstance(x, int) for x in self._spec.shape[1:]):
+        config = self._preprocess.config
+        is_fixed = config.crop is not None or isinstance(config.resize, tuple)
+        if is_fixed or all(isinstance(x, int) for x in self._spec.shape[1:]):
             yield from repeat(self._fitting(self.files[0], sample.shape), len(self))
             return
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -43,11 +43,6 @@ class Preprocess:
             np.take(values, pixels[..., channel], out=planes[channel], mode="clip")
         return planes if self.config.layout == "NCHW" else np.moveaxis(planes, 0, -1)
 
-    @property
-    def fixes_size(self) -> bool:
-        """Whether all images become of one size."""
-        return self.config.crop is not None or isinstance(self.config.resize, tuple)
-
     def shape(self, file: Path) -> tuple[int, ...]:
         """Return the shape of a file's sample, of which only the header is read."""
         with reading(file), Image.open(file, formats=_formats()) as image:

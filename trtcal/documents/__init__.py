@@ -349,9 +349,7 @@ def from_fields(kind: type[T], value: object) -> T:
     return kind(**{name: _typed(types[name], value[name]) for name in present})
 
 
-@cache
-def _types_of(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_types_of = cache(get_type_hints)
 
 
 def _typed(kind: Any, value: Any) -> Any:

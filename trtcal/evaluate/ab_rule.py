@@ -167,9 +167,7 @@ class Answer:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; ends that are not finite are null."""
-        ends = {
-            key: end if math.isfinite(end) else None for key, end in vars(self.difference).items()
-        }
+        ends = {k: end if math.isfinite(end) else None for k, end in vars(self.difference).items()}
         return {**asdict(self), "difference": ends, "is_change": self.is_change}
 
 

@@ -234,11 +234,7 @@ class MeanCollector:
 
     def result(self, samples: int) -> dict[str, Mean]:
         """Return the means of figures that every sample had."""
-        return {
-            name: pairs.result()
-            for name, pairs in self.pairs.items()
-            if pairs.value.count == samples
-        }
+        return {n: pair.result() for n, pair in self.pairs.items() if pair.value.count == samples}
 
 
 def noise_shares(signal: Values, error: Values) -> Values:

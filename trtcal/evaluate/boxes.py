@@ -291,9 +291,7 @@ def _are_rows(rows: Values, at: Columns, size: int) -> bool:
     scores, boxes = rows[:, at.score], rows[:, at.box : at.box + 4]
     whole = [rows[:, column] for column in (at.label, at.sample) if column >= 0]
     inside = at.sample < 0 or bool(((rows[:, at.sample] < size) & (rows[:, at.sample] >= -1)).all())
-    integers = all(
-        bool((values == np.round(values)).all() and (values >= -1).all()) for values in whole
-    )
+    integers = all(bool((v == np.round(v)).all() and (v >= -1).all()) for v in whole)
     shares = bool(((scores >= 0) & (scores <= 1)).all())
     kept = boxes[scores > 0]
     valid = not len(rows) or _valid(kept, False) or _valid(kept, True)

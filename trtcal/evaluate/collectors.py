@@ -264,9 +264,7 @@ class TaskReplay:
         floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f"}
         masks = {name: ~np.isfinite(array) for name, array in floats.items()}
         masks = {name: mask for name, mask in masks.items() if mask.any()}
-        rows = [
-            mask.reshape(size, -1).any(1) for mask in masks.values() if mask.shape[:1] == (size,)
-        ]
+        rows = [m.reshape(size, -1).any(1) for m in masks.values() if m.shape[:1] == (size,)]
         if masks:
             self.not_finite[place] += int(np.any(rows, axis=0).sum()) if rows else size
         return outputs | {name: np.where(mask, 0, outputs[name]) for name, mask in masks.items()}
@@ -374,11 +372,9 @@ class CollectSettings:
     outputs: tuple[str, ...] = ()
     checker: DataChecker | None = None
 
-    def reading(
-        self, dataset: Dataset, slices: Path | None, metric: Path | None
-    ) -> CollectSettings:
+    def reading(self, data: Dataset, slices: Path | None, metric: Path | None) -> CollectSettings:
         """Return it with what files say: a CSV of slices, and a Python file with a metric."""
-        attributes = read_attributes(slices, len(dataset), dataset.files) if slices else ()
+        attributes = read_attributes(slices, len(data), data.files) if slices else ()
         return replace(self, attributes=attributes, own=load_metric(metric) if metric else None)
 
 
@@ -501,10 +497,9 @@ def evaluate(
                 collector.add(part.numbers, figures[0], each)
     evaluations = [collector.result() for collector in collectors]
     for place, evaluation in enumerate(evaluations):
+        overflow = find_overflow(everyone[place].narrow_model, dataset, batch)
         infinite = of_outputs(replayed.not_finite[place], len(dataset))
-        evaluation["findings"] = joined(
-            find_overflow(everyone[place].narrow_model, dataset, batch), infinite
-        )
+        evaluation["findings"] = joined(overflow, infinite)
         if replayed.precision is not None:
             evaluation["means"] |= replayed.precision.means(place)
     return evaluations, replayed

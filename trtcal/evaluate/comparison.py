@@ -395,12 +395,8 @@ def warnings(comparison: Comparison, with_times: bool = True) -> tuple[str, ...]
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
     times = _of_latency(comparison) if with_times else ()
     if arithmetic := comparison.machine.get("float16"):
-        accuracy.append(
-            f"float16 is {arithmetic}; a GPU may add up in float16, or round less often"
-        )
-    crashes = (
-        f"{crash['variant']} is not compared: {crash['why']}" for crash in comparison.crashes
-    )
+        accuracy += [f"float16 is {arithmetic}; a GPU may add up in float16, or round less often"]
+    crashes = (f"{each['variant']} is not compared: {each['why']}" for each in comparison.crashes)
     issues = map(str, comparison.issues)
     return (*crashes, *issues, *unjudged(comparison), *accuracy, *times)
 

@@ -93,9 +93,7 @@ class Verdict:
 
 def leading(measured: Iterable[tuple[Verdict, T]]) -> tuple[Verdict, T]:
     """Return the first, unless a later one is better than what led until then."""
-    return functools.reduce(
-        lambda best, later: later if later[0].is_better(best[0]) else best, measured
-    )
+    return functools.reduce(lambda best, new: new if new[0].is_better(best[0]) else best, measured)
 
 
 class Judge(AbstractContextManager["Judge"]):

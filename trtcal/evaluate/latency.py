@@ -333,6 +333,4 @@ def _summary(blocks: Blocks, batch: int, warnings: tuple[str, ...] = ()) -> Late
 
 def throughput(latencies: Sequence[Latency]) -> list[Throughput]:
     """Return what latencies for batches of one size say of throughput."""
-    return [
-        Throughput(each.batch, each.p50_ms, each.samples_per_s, each.speedup) for each in latencies
-    ]
+    return [Throughput(row.batch, row.p50_ms, row.samples_per_s, row.speedup) for row in latencies]

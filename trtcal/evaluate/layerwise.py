@@ -326,7 +326,9 @@ def _run(
     """Run the reference and the quantized model on the samples, and add up their tensors' powers."""
     names = sorted({site.tensor for site, _ in pairs})
     reference, quantized = (Inside(model.proto, names) for model in both)
-    batches = dataset.batches(_batch_size(quantized, dataset), 0, samples)
+    tensors = quantized.read(next(dataset.batches(1)))
+    sample_bytes = max(sum(array.nbytes for array in tensors.values()), 1)
+    batches = dataset.batches(max(1, min(MOST_SAMPLES, ROOM // sample_bytes)), 0, samples)
     for batch in replay(reference.read, [quantized.read], batches, progress=progress):
         for site, sums in pairs:
             expected, actual = (values[site.tensor] for values in (batch.expected, *batch.outputs))
@@ -337,12 +339,6 @@ def _run(
 def _tensors(proto: onnx.ModelProto) -> set[str]:
     written = {name for node in proto.graph.node for name in node.output}
     return written | {value.name for value in proto.graph.input}
-
-
-def _batch_size(reader: Inside, dataset: Dataset) -> int:
-    tensors = reader.read(next(dataset.batches(1)))
-    sample_bytes = max(sum(array.nbytes for array in tensors.values()), 1)
-    return max(1, min(MOST_SAMPLES, ROOM // sample_bytes))
 
 
 def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums:

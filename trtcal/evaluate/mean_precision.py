@@ -117,9 +117,7 @@ class PrecisionCollector:
         key = (samples, None if where is None else where.tobytes())
         if key not in self.drawn:
             self.drawn[key] = bootstrap(
-                lambda weights: np.array(
-                    [mean_precision(categories, weights) for categories in everyone]
-                ),
+                lambda weights: np.array([mean_precision(each, weights) for each in everyone]),
                 samples,
                 where,
             )

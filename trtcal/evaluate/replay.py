@@ -136,9 +136,7 @@ class _OwnStates:
         if not isinstance(feeds, CarriedFeeds):
             return self.run(feeds)
         samples = [
-            self._next(
-                {name: array[i : i + 1] for name, array in feeds.items()}, feeds.states, start
-            )
+            self._next({n: array[i : i + 1] for n, array in feeds.items()}, feeds.states, start)
             for i, start in enumerate(feeds.starts)
         ]
         return {name: np.concatenate([outputs[name] for outputs in samples]) for name in samples[0]}

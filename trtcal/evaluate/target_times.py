@@ -136,9 +136,7 @@ def estimate_model(
         for target, gpu in gpus.items()
     )
     batch = _batch(model, shapes)
-    return tuple(
-        TargetTime(**vars(time), target=target, batch=batch) for target, time in times if time
-    )
+    return tuple(TargetTime(**vars(time), target=name, batch=batch) for name, time in times if time)
 
 
 def _batch(model: Model, shapes: Mapping[str, Shape]) -> int:
@@ -162,9 +160,7 @@ def sized(
         tf32 = gpu.tf32_tflops is not None
         every = [predict_layers(model, tf32=tf32, shapes=each) for each in shapes]
     else:
-        batches = [
-            of[0] for of in next(iter(user_shapes.values()), [(n,) for n in DEFAULT_BATCHES])
-        ]
+        batches = [s[0] for s in next(iter(user_shapes.values()), [(n,) for n in DEFAULT_BATCHES])]
         every = [tuple(_at_batch(layer, batch) for layer in engine.layers) for batch in batches]
     if every[0] == every[-1]:
         return [(SIZES[1], _first(every[0]), every[0])]

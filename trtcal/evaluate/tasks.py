@@ -207,9 +207,7 @@ def default_limits(kinds: Kinds, known: Collection[str] = ()) -> tuple[str, ...]
                 limits.append(f"{metric.name} {metric.defaults[kind]}")
     plain = [metric for metric in OF_OUTPUTS if not metric.needs_labels]
     for kind in judged:
-        limits += [
-            f"{metric.name} {metric.defaults[kind]}" for metric in plain if kind in metric.defaults
-        ]
+        limits += [f"{each.name} {each.defaults[kind]}" for each in plain if kind in each.defaults]
     return tuple(dict.fromkeys(limits))
 
 
@@ -478,6 +476,4 @@ def _are_scales(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
         return False
     if len(a) == 3:
         return a[2] == b[2] and a[1] > b[1] and 3 <= a[1] / b[1] <= 5
-    return all(a[axis] == 2 * b[axis] for axis in (-2, -1)) or all(
-        a[axis] == 2 * b[axis] for axis in (-3, -2)
-    )
+    return any(all(a[axis] == 2 * b[axis] for axis in axes) for axes in ((-2, -1), (-3, -2)))

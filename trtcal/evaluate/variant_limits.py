@@ -129,9 +129,7 @@ def judge_row(
     limits: Sequence[Limit], row: Row, reference: Row, level: float = LEVEL
 ) -> tuple[Judgement, ...]:
     """Hold one variant to the limits that are about it."""
-    return tuple(
-        _judge(limit, row, reference, level) for limit in limits if limit.is_about(row.name)
-    )
+    return tuple(_judge(each, row, reference, level) for each in limits if each.is_about(row.name))
 
 
 def _judge(limit: Limit, row: Row, reference: Row, level: float) -> Judgement:

@@ -58,14 +58,9 @@ class Grid:
     values: Narrow
     scale: Floats
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether weights in blocks along the summed axis share a scale."""
-        return self.scale.ndim == self.values.ndim > 1
-
     def scales(self, axis: int | None) -> Floats:
         """Return the scales in a shape that broadcasts to the values; `axis` is that of outputs."""
-        if not self.is_blocked:
+        if not self.scale.ndim == self.values.ndim > 1:  # no blocks of weights share a scale
             return along(self.scale, self.values.ndim, axis)
         scales = self.scale
         for place, (whole, blocks) in enumerate(zip(self.values.shape, scales.shape, strict=True)):

@@ -34,9 +34,7 @@ from trtcal.model.files import (
 
 STANDARD = ("", "ai.onnx")
 PAIR = ("QuantizeLinear", "DequantizeLinear")
-TAKEN = {
-    kind: row for kind, row in NARROW_TYPES.items() if row.onnx == TensorProto.DataType.Name(kind)
-}
+TAKEN = {k: row for k, row in NARROW_TYPES.items() if row.onnx == TensorProto.DataType.Name(k)}
 """Types without zero points that TensorRT takes."""
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 TINY = float(np.finfo(np.float32).tiny)
@@ -69,16 +67,21 @@ class _Scope:
 def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
     """Yield the graph, its subgraphs, which see what is outside of them, and the functions called."""
     functions = {(function.domain, function.name): function for function in proto.functions}
-    if not any(
-        node.op_type in PAIR for function in proto.functions for node in with_inner(function.node)
-    ):
+    if not any(node.op_type in PAIR for each in proto.functions for node in with_inner(each.node)):
         functions = {}
     called: dict[Any, Any] = {}  # with the constants, so that their identities stay theirs
     initial = {tensor.name: tensor for tensor in proto.graph.initializer}
     pending = [(list(proto.graph.node), initial, _Scope(opset))]
     while pending:
         nodes, constants, outside = pending.pop()
-        scope = _scope(nodes, constants, outside)
+        qdq = tuple(node for node in nodes if _is_pair(node))
+        makers = {name: node for node in qdq for name in node.output}
+        scope = replace(
+            outside,
+            constants=outside.constants.new_child(constants | _constants(nodes)),
+            makers=outside.makers.new_child(makers),
+            nodes=qdq,
+        )
         yield scope
         for node in nodes:
             for part in subgraphs_of(node):
@@ -96,20 +99,6 @@ def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
                 called[key] = passed
                 body = list(with_attributes(function, node))
                 pending.append((body, passed, _Scope(opset_of(function), function=function.name)))
-
-
-def _scope(
-    nodes: Sequence[NodeProto], constants: dict[str, TensorProto], outside: _Scope
-) -> _Scope:
-    """Return a scope within another; `constants` are those of it that no node makes."""
-    pairs = tuple(node for node in nodes if _is_pair(node))
-    makers = {name: node for node in pairs for name in node.output}
-    return replace(
-        outside,
-        constants=outside.constants.new_child(constants | _constants(nodes)),
-        makers=outside.makers.new_child(makers),
-        nodes=pairs,
-    )
 
 
 def _is_pair(node: NodeProto) -> bool:

@@ -175,13 +175,11 @@ def groups(
     return into, sums
 
 
-def _sources(
-    name: str, producers: dict[str, onnx.NodeProto], constants: set[str]
-) -> tuple[str, ...]:
+def _sources(name: str, makers: dict[str, onnx.NodeProto], constants: set[str]) -> tuple[str, ...]:
     pending, names = [name], list[str]()
     while pending:
         tensor = pending.pop()
-        node = producers.get(tensor)
+        node = makers.get(tensor)
         if node is not None and node.op_type in MOVES and node.input[0] not in constants:
             pending.append(node.input[0])
         elif node is not None and node.op_type == "Concat" and constants.isdisjoint(node.input):

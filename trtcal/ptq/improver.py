@@ -229,18 +229,17 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
         name = NEAREST if method == NONE else f"{RANGES}{method}"
         ranges = _Attempt(name, "", [State(table, tables)], now())
         progress = _judged(progress, context, judge, ranges)
-    for optimization in filter(options.takes, OPTIMIZATIONS):
+    for each in filter(options.takes, OPTIMIZATIONS):
         try:
             context.check_time()
             started = now()
             with crashes_as_warnings():
-                states = optimization.apply(context, progress.best, progress.ranges)
-                attempt = _Attempt(
-                    optimization.name, optimization.description, states, started, optimization.finer
-                )
+                states = each.apply(context, progress.best, progress.ranges)
+                what = f"{each.what} ({each.source})"
+                attempt = _Attempt(each.name, what, states, started, each.finer)
                 progress = _judged(progress, context, judge, attempt)
         except OutOfTimeError:
-            progress = replace(progress, untried=(*progress.untried, optimization.name))
+            progress = replace(progress, untried=(*progress.untried, each.name))
     return progress
 
 

@@ -161,11 +161,6 @@ class Optimization:
     finer: bool = False
     int8_only: bool = False
 
-    @property
-    def description(self) -> str:
-        """What it does, with the source."""
-        return f"{self.what} ({self.source})"
-
 
 def _changing(find: Callable[[Model, Dataset, int], Changes | None], method: str = "") -> Apply:
     """Return what applies changes of the float model; `method` gives the ranges of what they move."""

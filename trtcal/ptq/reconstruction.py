@@ -65,7 +65,6 @@ def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:
 class ReconstructionOptions:
     """What is corrected in a layer: its bias, its weights by `rounding`, their scales by `clipping`."""
 
-    bias: bool = True
     rounding: bool = False
     clipping: bool = False
 
@@ -247,7 +246,7 @@ class LayerwiseReconstruction:
                 grid = self._rounded(step, step.form, options, weights)
         self._run_layer(step, grid)
         bias = None
-        if options.bias and step.bias is not None:
+        if step.bias is not None:
             shift = self._missing_shift(step, weights).astype(np.float32)
             bias = step.bias.values + shift
             self._shift(step, shift)
@@ -315,7 +314,7 @@ class LayerwiseReconstruction:
     def _rounded(
         self, step: _Step, form: MatrixForm, options: ReconstructionOptions, weights: TokenWeights
     ) -> Grid:
-        centered = options.bias and step.bias is not None
+        centered = step.bias is not None
         read = partial(self._inputs, step)
         turns = [range(self.batches)[i::2] for i in range(2)]
         halves = [measure_moments(form, turn, read, centered, weights) for turn in turns if turn]

@@ -167,9 +167,7 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
     options = {"--calibration": quantization.get("calibration"), "--optimizations": changes}
     if options["--calibration"] not in written:
         return None
-    return tuple(
-        word for name, digest in options.items() if digest for word in (name, written[digest])
-    )
+    return tuple(word for name, sha in options.items() if sha for word in (name, written[sha]))
 
 
 def _after_a_loss(document: Document, files: Files) -> NextStep | None:

@@ -343,7 +343,11 @@ def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Lay
         figure = Figure(figsize=size, dpi=DPI)
         FigureCanvasSVG(figure)
         for place, tensor in enumerate(tensors):
-            axes = _panel(figure, place, size, head, layout)
+            row, column = divmod(place, layout.columns)
+            left = (column * layout.panel[0] + 0.12) / size[0]
+            bottom = (size[1] - head - (row + 1) * layout.panel[1] + 0.32) / size[1]
+            width, height = (layout.panel[0] - 0.34) / size[0], (layout.panel[1] - 0.72) / size[1]
+            axes = figure.add_axes((left, bottom, width, height))
             _draw_histogram(axes, f"{layout.prefix}histogram-{place}", tensor, methods)
         _legend(figure, methods, size, beside)
         source = saved(figure)
@@ -352,16 +356,6 @@ def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Lay
     description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
     title = "Histograms and ranges"
     return tidy(source, title, description, tooltips, f"{layout.prefix}histograms")
-
-
-def _panel(
-    figure: Figure, place: int, size: tuple[float, float], head: float, layout: Layout
-) -> Axes:
-    row, column = divmod(place, layout.columns)
-    left = (column * layout.panel[0] + 0.12) / size[0]
-    bottom = (size[1] - head - (row + 1) * layout.panel[1] + 0.32) / size[1]
-    width, height = (layout.panel[0] - 0.34) / size[0], (layout.panel[1] - 0.72) / size[1]
-    return figure.add_axes((left, bottom, width, height))
 
 
 def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) -> None:

@@ -95,7 +95,7 @@ def collect(folder: Path) -> Findings:
     builds = read(manifest.BUILD_KIND, _build_at)
     comparisons = read(Comparison.kind, Comparison.read)
     failed_logs = tuple(
-        _relative(log.parent, folder)
+        log.parent.relative_to(folder).as_posix()
         for log in _files(folder, manifest.LOG)
         if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists()
     )
@@ -111,15 +111,13 @@ def collect(folder: Path) -> Findings:
         plans=read(PLAN, read_plan),
         run=_at_most_one(folder, documents(RUN), "runs"),
         failed_logs=failed_logs,
-        where={build.digest: _relative(build.folder, folder) for build in builds},
+        where={each.digest: each.folder.relative_to(folder).as_posix() for each in builds},
         diagnoses={
             build.digest: read_document(path, DIAGNOSIS, DIAGNOSIS_VERSION)
             for build in builds
             if (path := build.folder / manifest.DIAGNOSIS).is_file()
         },
-        observations=tuple(
-            read_observation(path) for path in _files(folder, ".npz") if is_observation(path)
-        ),
+        observations=tuple(map(read_observation, filter(is_observation, _files(folder, ".npz")))),
         tails=documents(TAILS),
         tests=read(AB, lambda path: read_document(path, AB, 3)),
         models=models_in(folder, {build.model for build in builds}),
@@ -189,10 +187,6 @@ def models_in(folder: Path, fingerprints: set[str]) -> dict[str, Model]:
             model = load_model(path)
             models[model.fingerprint] = model
     return {digest: model for digest, model in models.items() if digest in fingerprints}
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()
 
 
 def read_record(path: Path) -> Document:

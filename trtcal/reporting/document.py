@@ -103,7 +103,7 @@ def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
         key=lambda build: (build.model_name, build.backend, build.target, build.digest),
     )
     every = sorted(findings.calibrations, key=lambda table: (table.method, table.digest))
-    models = {_fingerprint(record) for record in findings.optimizations}
+    models = {optimized_fingerprint(x["model"], x["optimizations"]) for x in findings.optimizations}
     calibrations = [calibration for calibration in every if calibration.model not in models]
     optimized = [calibration for calibration in every if calibration.model in models]
     cost = CostConfig.from_document(findings.run or {}).to_document()
@@ -133,7 +133,7 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> Iter
     """Yield each record with the ranges of the optimized model and the variants that have them."""
     rows = findings.comparison.rows if findings.comparison else ()
     for record in sorted(findings.optimizations, key=itemgetter("digest")):
-        model = _fingerprint(record)
+        model = optimized_fingerprint(record["model"], record["optimizations"])
         own = [_calibration(calibration) for calibration in optimized if calibration.model == model]
         digests = {row["digest"] for row in own}
         origins = {row.name: row.quantization for row in rows}
@@ -143,10 +143,6 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> Iter
             if origin.get("calibration") in digests or origin.get("model") == model
         ]
         yield {**record, "variants": names, "calibrations": own}
-
-
-def _fingerprint(record: Document) -> str:
-    return str(optimized_fingerprint(record["model"], record["optimizations"]))
 
 
 def _kept(source: Any, names: Sequence[str]) -> Document:

@@ -80,9 +80,7 @@ def tensor_facts(
     are the samples that reach farthest. Histograms and tails that no calibration is of are left out.
     """
     chosen = {calibration.histograms for calibration in calibrations}
-    histograms = next(
-        (observation.histograms for observation in observations if observation.digest in chosen), {}
-    )
+    histograms = next((seen.histograms for seen in observations if seen.digest in chosen), {})
     data = {(calibration.model, calibration.dataset) for calibration in calibrations}
     reaches: Document = next(
         (tail["tensors"] for tail in tails if (tail["model"], tail["dataset"]) in data), {}

@@ -500,9 +500,7 @@ def _broken_sentence(best: _Judged, is_only: bool) -> str:
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     judged = best.limits if best else ()
-    parts = [f"{judgement.limit}{_here(judgement)}" for judgement in judged] or map(
-        str, comparison.limits
-    )
+    parts = [f"{each.limit}{_here(each)}" for each in judged] or map(str, comparison.limits)
     chosen = "smallest loss beyond chance, then the highest agreement and SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     rule = f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "

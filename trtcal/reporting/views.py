@@ -56,6 +56,8 @@ def shown(document: Document) -> View:
     logs = engines.logs(document)
     findings, events = engines.findings(logs), engines.log_events(logs)
     verdict, run = document["measured"]["verdict"], document["measured"]["run"] or {}
+    estimates = (each for each in verdict.get("estimates", ()) if "low" in each)  # not of old runs
+    speeds = grouped([*estimates], "target")
     names = [*(row["name"] for row in rows), *(build["model_name"] for build in document["builds"])]
     return {
         "report": document,
@@ -74,7 +76,7 @@ def shown(document: Document) -> View:
         "the_verdict": verdict,
         "verdict_class": CLASSES.get(verdict["word"], "open"),
         "share": _share_of_labels(chosen),
-        "speeds": _speeds(verdict),
+        "speeds": sorted(speeds, key=lambda several: not several[0]["is_measured"]),
         "engine_summaries": [
             summary_of(build)
             for build in document["builds"]
@@ -190,13 +192,6 @@ def gpu_targets(document: Document) -> list[str]:
     return sorted(built) or refused_targets(measured["failed_builds"]) or sorted(estimated)
 
 
-def _speeds(verdict: View) -> list[list[View]]:
-    """Return the speed beside the others by target, measured ones first; older ones had no ends."""
-    known = [speed for speed in verdict.get("estimates", ()) if "low" in speed]
-    by_target = grouped(known, "target")
-    return sorted(by_target, key=lambda several: not several[0]["is_measured"])
-
-
 def shows_times(document: Document) -> bool:
     """Tell whether the times of this machine are shown: a CPU's only where that is a target."""
     measured = document["measured"]
@@ -310,9 +305,7 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"], here: bo
     across = _across([time for _, time in known if time])
     return {
         "target": target,
-        "drawings": [
-            accuracy_against_latency(*shown, layout, across) for layout in LAYOUTS if points
-        ],
+        "drawings": [accuracy_against_latency(*shown, each, across) for each in LAYOUTS if points],
         "measure": measure,
         "missing": missing,
         "untimed": [row["name"] for row in rows if row["name"] not in {p.name for p in points}],

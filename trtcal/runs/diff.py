@@ -127,9 +127,7 @@ def against_last(history: History, report: Document, project: str | None = None)
             "verdict": before.verdict,
         },
         "figures": [_figure(change) for change in own],
-        "changed": [
-            {"what": what, "before": was, "now": now} for what, (was, now) in changed.items()
-        ],
+        "changed": [{"what": k, "before": was, "now": now} for k, (was, now) in changed.items()],
         "same": [what for what in now.digests if what not in changed],
     }
 

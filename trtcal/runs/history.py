@@ -202,13 +202,13 @@ class History:
         """
         entry: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
         own = read_tags({**entry.tags, **(tags or {})})
-        meter = self._meter(report)
+        meters = (parsing(self.path, partial(kind.meter, report)) for kind in follower_kinds())
+        meter = next((meter for meter in meters if meter is not None), None)
         row = (*(getattr(entry, key) for key in COLUMNS), json.dumps(entry.digests, sort_keys=True))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            known = connection.execute(
-                "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
-            ).fetchone()
+            query = "SELECT id FROM runs WHERE report = ? AND made_at = ?"
+            known = connection.execute(query, row[:2]).fetchone()
             number = int(known[0]) if known else _insert(connection, row, entry.figures)
             rows = [(number, *pair) for pair in own.items()]
             connection.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?, ?)", rows)
@@ -216,11 +216,6 @@ class History:
                 plain = [number, json.dumps(meter)]
                 connection.execute("INSERT OR IGNORE INTO meters VALUES (?, ?)", plain)
             return number
-
-    def _meter(self, report: Document) -> Document | None:
-        """Return what the follower that computes costs keeps of a report, None without one."""
-        meters = (parsing(self.path, partial(kind.meter, report)) for kind in follower_kinds())
-        return next((meter for meter in meters if meter is not None), None)
 
     def convert(self) -> bool:
         """Give figures and words the names that they have now; tell whether one changed."""

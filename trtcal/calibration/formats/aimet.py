@@ -132,9 +132,7 @@ def to_aimet(amaxes: Mapping[str, float]) -> bytes:
 def to_aimet_1(amaxes: Mapping[str, float]) -> bytes:
     """Return encodings 1.0.0 in int8, symmetric."""
     kind = {"dtype": "INT", "bw": 8, "is_sym": True, "enc_type": "PER_TENSOR", "offset": [-128.0]}
-    encodings = [
-        {"name": name, **kind, "scale": [float(scale_of(amax))]} for name, amax in amaxes.items()
-    ]
+    encodings = [{"name": n, **kind, "scale": [float(scale_of(a))]} for n, a in amaxes.items()]
     lists = {"activation_encodings": encodings, "param_encodings": list[Entry]()}
     return json_bytes({"version": "1.0.0", **lists})
 

@@ -144,17 +144,13 @@ def _followed(calibration: Calibration, model: Model) -> Calibration:
     prepared, ranges = prepare(model), dict(calibration.ranges)
     listed = cache_tensors(prepared)
     every = listed.follow(calibration.ranges)
-    for name in _tensors_to_quantize(prepared):
+    for name in tensors_to_observe(find_layers(prepared)):
         if name in every and name not in ranges:
             source = next(n for n, each in calibration.ranges.items() if each is every[name])
             notes = [every[name].note, f"it has the range of {source!r}"]
             ranges[name] = replace(every[name], note="; ".join(filter(None, notes)))
     unranged = {name: why for name, why in calibration.unranged.items() if name not in ranges}
     return replace(calibration, ranges=ranges, unranged=unranged)
-
-
-def _tensors_to_quantize(prepared: Model) -> list[str]:
-    return tensors_to_observe(find_layers(prepared))
 
 
 def _same(path: Path, what: str, stored: str, expected: str) -> None:
@@ -169,11 +165,9 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     """Return how a file's tensors and a model's agree; names that TensorRT made up do not count."""
     names = list(ranges)
     known = tensor_names(model).union(cache_tensors(model).left_out)
-    needed = _tensors_to_quantize(prepare(model))
+    needed = tensors_to_observe(find_layers(prepare(model)))
     others = (name for name in names if name not in known and not is_unnamed(name))
-    layers = known.union(
-        node.name or f"node_of_{node.output[0]}" for node in model.proto.graph.node
-    )
+    layers = known.union(n.name or f"node_of_{n.output[0]}" for n in model.proto.graph.node)
     foreign = [
         name
         for name in others

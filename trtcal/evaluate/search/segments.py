@@ -292,7 +292,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         Every `STEP_SAMPLES` samples it stops if what differs from `kind` is known to the tolerance.
         """
         sessions = {place: self._open(part) for place, part in instead.items()}
-        run = partial(self._from_kept, kind, min(instead), sessions)
+        run = partial(self._resumed, kind, min(instead), sessions)
         parts: list[Rows] = []
         step, numbers = -(-STEP_SAMPLES // self.batch), range(len(self.recording))
         for start in numbers[::step]:
@@ -305,7 +305,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         """Make these segments, from the current one on, part of the all-INT8 run."""
         for place, part in instead.items():
             self.sessions["int8", place] = self._open(part)
-        run = partial(self._from_kept, "int8", min(instead), NONE)
+        run = partial(self._resumed, "int8", min(instead), NONE)
         self.rows = joined(self.recording.compare(run, self._rows))
 
     def _is_known(self, kind: str, error: Values) -> bool:
@@ -328,9 +328,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         spill = self.recording.spill
         return spill.get(kind, number) if self.place else self.recording.feeds(number)
 
-    def _from_kept(
-        self, kind: str, start: int, instead: Mapping[int, Session], number: int
-    ) -> Feeds:
+    def _resumed(self, kind: str, start: int, instead: Mapping[int, Session], number: int) -> Feeds:
         return self._through(kind, start, self._kept(kind, number), instead)
 
     def _through(

@@ -112,11 +112,6 @@ class Fusions:
         """For each match whether the layer list agrees with the prediction; see `verdict`."""
         return tuple(map(verdict, self.matches, self.seen))
 
-    @property
-    def is_of_other_model(self) -> bool:
-        """Whether the layer list says that it is of another model than this one."""
-        return self.layers is not None and self.layers.model not in (None, self.model)
-
     def to_document(self) -> Document:
         """Return the JSON form, sealed; it holds no paths."""
         rows = zip(self.matches, self.seen, self.verdicts, strict=True)

@@ -385,27 +385,23 @@ class _Solver:
                 own = solution.plus(term.name, spelled.nodes, spelled.edges)
                 yield from self._all(term, (spelled.reads,), own)
 
-    def _all(
-        self, term: Operator, tensors: tuple[str, ...], solution: _Solution
-    ) -> Iterator[_Solution]:
-        if len(term.inputs) > len(tensors):
+    def _all(self, term: Operator, names: tuple[str, ...], base: _Solution) -> Iterator[_Solution]:
+        if len(term.inputs) > len(names):
             return
-        orders = [tensors[: len(term.inputs)]]
-        if term.name in COMMUTES and len(tensors) == len(term.inputs) == 2:
-            orders += [tensors[::-1]] if tensors[0] != tensors[1] else []
+        orders = [names[: len(term.inputs)]]
+        if term.name in COMMUTES and len(names) == len(term.inputs) == 2:
+            orders += [names[::-1]] if names[0] != names[1] else []
         for order in orders:
             pairs = sorted(  # what is quick to judge, and rules out most, first
                 zip(term.inputs, order, strict=True), key=lambda pair: isinstance(pair[0], Operator)
             )
-            yield from self._pairs(tuple(pairs), solution)
+            yield from self._pairs(tuple(pairs), base)
 
-    def _pairs(
-        self, pairs: tuple[tuple[Term, str], ...], solution: _Solution
-    ) -> Iterator[_Solution]:
+    def _pairs(self, pairs: tuple[tuple[Term, str], ...], base: _Solution) -> Iterator[_Solution]:
         if not pairs:
-            yield solution
+            yield base
             return
-        for extended in self._value(*pairs[0], solution):
+        for extended in self._value(*pairs[0], base):
             yield from self._pairs(pairs[1:], extended)
 
     def _value(self, term: Term, tensor: str, solution: _Solution) -> Iterator[_Solution]:

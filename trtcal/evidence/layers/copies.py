@@ -71,10 +71,7 @@ def _change(layer: Layer) -> str:
     if not layer.inputs or not layer.outputs:
         return "unknown"
     ends = layer.inputs[0], layer.outputs[0]
-    changes = {
-        "precision": [tensor.dtype for tensor in ends],
-        "layout": [layout_of(tensor) for tensor in ends],
-    }
+    changes = {"precision": [end.dtype for end in ends], "layout": list(map(layout_of, ends))}
     parts = [f"{what} {old} to {new}" for what, (old, new) in changes.items() if old != new]
     return ", ".join(parts) or "copy"
 

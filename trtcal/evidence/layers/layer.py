@@ -49,9 +49,7 @@ MYELIN_KINDS = frozenset(
     {"correlation", "corrltn", "gemm", "deconv", "fully_connected", "runtime_fusion"}
 )
 
-TACTIC_PRECISIONS = tuple(
-    (name, re.compile(row.tactics)) for name, row in BY_LISTED.items() if row.tactics
-)
+TACTIC_PRECISIONS = tuple((n, re.compile(r.tactics)) for n, r in BY_LISTED.items() if r.tactics)
 # In a fused kernel's name, a cast before the product means that the cast values are multiplied.
 CAST_BEFORE_PRODUCT = re.compile(r"Cast[A-Za-z]*?(?:Fc|Gemm|Corr|Conv|Matm)")
 

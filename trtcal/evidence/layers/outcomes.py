@@ -64,18 +64,13 @@ def check(precisions: Mapping[str, str], layers: Sequence[Layer]) -> tuple[Outco
 
 def _outcome(node: str, precision: str, index: LayersByNode) -> Outcome:
     listing = [index.layers[number] for number in index.listing(node)]
-    deciding = _deciding(node, listing)
+    heavy = [layer for layer in listing if layer.is_heavy]
+    computing = heavy or [layer for layer in listing if layer.is_pooling]
+    deciding = [layer for layer in computing if layer.nodes[:1] == (node,)] or computing
     if not deciding:
         return _undecided(node, precision, listing, index.layers)
     layer = next((layer for layer in deciding if _answer(layer) == precision), deciding[0])
     return _decided(node, precision, layer, index.layers)
-
-
-def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
-    """Return the layers that compute the node, or only those of which it is the main node."""
-    heavy = [layer for layer in listing if layer.is_heavy]
-    computing = heavy or [layer for layer in listing if layer.is_pooling]
-    return [layer for layer in computing if layer.nodes[:1] == (node,)] or computing
 
 
 def _answer(layer: Layer) -> str:

@@ -431,10 +431,11 @@ class _Writer:
         macs = [self.macs.get(name) for name in names]
         if nodes[kernel.nodes[0]].op_type == "Concat":
             self._join_parts(computed, inputs)
+        is_moved = inputs and inputs[0].format.startswith(CHANNELS) and _places(inputs[0]) > 1
         self.written.append(
             Layer(
                 name=" + ".join(names),
-                kind=self._kind(kernel, inputs),
+                kind="Shuffle" if is_moved and self._is_free(kernel) else kernel.kind,
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
                 constants=tuple(constants),
@@ -455,10 +456,6 @@ class _Writer:
         form = (own, LINEAR) if own not in FLOATS or is_last else (dtype, layout)
         self.wide[name, None] = self._info(name, *form)
         return self.wide[name, None]
-
-    def _kind(self, kernel: _Kernel, inputs: Sequence[TensorInfo]) -> str:
-        is_moved = inputs and inputs[0].format.startswith(CHANNELS) and _places(inputs[0]) > 1
-        return "Shuffle" if is_moved and self._is_free(kernel) else kernel.kind
 
     def _join_parts(self, parts: Sequence[_Read], inputs: Sequence[TensorInfo]) -> None:
         """Write the copies of what a Concat reads and no kernel can write where it is needed."""
@@ -553,12 +550,10 @@ class _Writer:
         elif (read.tensor, None) in self.wide or self.network.scale_of(read):
             self._float(read, dtype, LINEAR)
 
-    def _copy(
-        self, origin: str, steps: Sequence[int], source: TensorInfo, result: TensorInfo
-    ) -> None:
+    def _copy(self, why: str, steps: Sequence[int], source: TensorInfo, result: TensorInfo) -> None:
         nodes = tuple(self.network.view.nodes[i].name for i in steps)
         name = nodes[0] if nodes else f"copy of {source.name}"
-        copy = Layer(name, "Reformat", (source,), (result,), (), PREDICTED, nodes, origin)
+        copy = Layer(name, "Reformat", (source,), (result,), (), PREDICTED, nodes, why)
         self.written.append(copy)
 
 

@@ -118,7 +118,12 @@ def _fail(what: str) -> NoReturn:
 
 def _read_program(number: int, text: str) -> Iterator[Layer]:
     blocks = _parse(text)
-    tensors = _Tensors(number, _borders(blocks.group("header")), blocks.group("descriptors"))
+    header = blocks.group("header")
+    # The program ends the names of the engine's own inputs and outputs in `.1`; of an output that it
+    # has renamed altogether, only that other name is known here.
+    names = (*header.group("inputs").items, *header.group("outputs").items)
+    borders = {name: NUMBERED.sub("", name) for name in names}
+    tensors = _Tensors(number, borders, blocks.group("descriptors"))
     fields = blocks.group("main").fields
     statements = [(word, value) for word, value in fields if isinstance(value, Group)]
     if len(statements) > MAX_LAYERS:
@@ -179,15 +184,6 @@ class _Parser:
     def _keep(self) -> None:
         if self.word:
             self.stack[-1].items.append(self.word)
-
-
-def _borders(header: Group) -> dict[str, str]:
-    """Return the engine's own inputs and outputs, whose names the program ends in `.1`.
-
-    Where it has renamed an output altogether, only that other name is known here.
-    """
-    names = (*header.group("inputs").items, *header.group("outputs").items)
-    return {name: NUMBERED.sub("", name) for name in names}
 
 
 class _Tensors:

@@ -60,31 +60,25 @@ def _next(conv: gs.Node, graph: gs.Graph, kept: KeptTensors) -> Fold | None:
     grouped_transpose = conv.op == "ConvTranspose" and conv.attrs.get("group", 1) != 1
     if following is None or weight is None or weight.ndim < 3 or grouped_transpose:
         return None
-    channels = weight.shape[output_axis(conv.op)]
+    axis = output_axis(conv.op)
+    channels = weight.shape[axis]
     bias = _bias(conv)
     if type_of(conv.inputs[1]) not in FOLDED or bias is None or bias.size not in (1, channels):
         return None
     affine = _affine(following, conv.outputs[0], channels, weight.ndim)
-    return None if affine is None else _folded(conv, following, weight, *affine)
+    if affine is None:
+        return None
+    factor, offset = affine
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = (_wide(weight) * along(factor, weight.ndim, axis)).astype(weight.dtype)
+        moved = np.broadcast_to(_wide(bias) * factor + offset, channels).astype(weight.dtype)
+    finite = np.isfinite(scaled).all() and np.isfinite(moved).all()
+    return Fold(conv, following, scaled, moved) if finite else None
 
 
 def _bias(conv: gs.Node) -> Array | None:
     bias = optional_input(conv, 2)
     return np.zeros(1, np.float32) if bias is None else constant(bias)
-
-
-def _folded(
-    conv: gs.Node, following: gs.Node, weight: Array, factor: Array, offset: Array
-) -> Fold | None:
-    """Return the fold by a factor and an offset a channel, None if a value would overflow."""
-    axis = output_axis(conv.op)
-    bias = _wide(np.asarray(_bias(conv)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (_wide(weight) * along(factor, weight.ndim, axis)).astype(weight.dtype)
-        moved = np.broadcast_to(bias * factor + offset, weight.shape[axis])
-        moved = moved.astype(weight.dtype)
-    finite = np.isfinite(scaled).all() and np.isfinite(moved).all()
-    return Fold(conv, following, scaled, moved) if finite else None
 
 
 def _write(fold: Fold, names: set[str]) -> None:
@@ -97,15 +91,13 @@ def _write(fold: Fold, names: set[str]) -> None:
     following.outputs.clear()
 
 
-def _affine(
-    node: gs.Node, source: gs.Tensor, channels: int, rank: int
-) -> tuple[Array, Array] | None:
-    """Return factor and offset by channel if a node is `source * factor + offset`, else None."""
+def _affine(node: gs.Node, read: gs.Tensor, channels: int, rank: int) -> tuple[Array, Array] | None:
+    """Return factor and offset by channel if a node is `read * factor + offset`, else None."""
     if is_op(node, "BatchNormalization"):
-        return _normalizing(node, channels) if node.inputs[0] is source else None
+        return _normalizing(node, channels) if node.inputs[0] is read else None
     if not is_op(node, "Mul", "Add"):
         return None
-    other = node.inputs[1] if node.inputs[0] is source else node.inputs[0]
+    other = node.inputs[1] if node.inputs[0] is read else node.inputs[0]
     if (value := _by_channel(constant(other), channels, rank)) is None:
         return None
     value = _wide(value)

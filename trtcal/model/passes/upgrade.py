@@ -53,10 +53,6 @@ def _raise(graph: gs.Graph) -> int:
     return int(graph.opset - before)
 
 
-def _is_old(graph: gs.Graph) -> str | None:
-    return None if graph.opset < MIN_OPSET else f"its opset is {graph.opset} already"
-
-
 def _has_fp16(graph: gs.Graph) -> str | None:
     if graph.opset >= FP16_OPSET:
         return f"its opset is {graph.opset} already"
@@ -111,7 +107,7 @@ OPSET = Pass(
     "opset",
     f"Raise the opset to {MIN_OPSET}, the first in which Q/DQ have an axis.",
     _raise,
-    _is_old,
+    lambda graph: None if graph.opset < MIN_OPSET else f"its opset is {graph.opset} already",
     raised_to(MIN_OPSET),
 )
 TYPES = Pass(
