@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,7 +20,7 @@ PREFIX, WORDS = MESSAGES.prefix, MESSAGES.severities
 # By far the most lines: one glance is enough if the message then begins with a word.
 PLAIN = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?(?:\[TRT\] )?\[([EWIVX])\] (?:\[TRT\] )?"
-    r"[ \t]*(?=[A-Z][a-z]+ [^\x1b\r`&\u2018-\u201f|*<\\]*$)(?!Info|Warning|Error)"
+    r"[ \t]*(?=[A-Z][a-z]+ [ -%'-)+-;=-\[\]-_a-{}~\t]*$)(?!Info|Warning|Error)"
 )
 # TensorRT's own prefix behind something else: a container's name, a progress bar, another line.
 EMBEDDED = re.compile(
@@ -59,15 +58,16 @@ def strip_decoration(text: str) -> str:
     return text.rpartition("\r")[2] if "\r" in text else text
 
 
-def unjoined(raw: bytes) -> Iterator[bytes]:
-    """Yield the lines, each with its prefix, of which something else made a single line."""
-    start = 0
-    if JOINED_BY.search(raw, 32):
-        for line in BEGINS_LINE.finditer(raw, 1):
-            if raw[start : line.start()].strip(b"[] 0123456789/:-|"):
-                yield raw[start : line.start()].rstrip(b" /|")
-                start = line.start()
-    yield raw[start:]
+def unjoined(raw: bytes) -> list[bytes]:
+    """Return the lines, each with its prefix, of which something else made a single line."""
+    if not JOINED_BY.search(raw, 32):
+        return [raw]
+    starts = [0]
+    for line in BEGINS_LINE.finditer(raw, 1):
+        if raw[starts[-1] : line.start()].strip(b"[] 0123456789/:-|"):
+            starts.append(line.start())
+    ends = [*starts[1:], len(raw)]
+    return [raw[start:end].rstrip(b" /|") for start, end in zip(starts, ends, strict=True)]
 
 
 def split_line(text: str) -> tuple[str | None, str, bool]:

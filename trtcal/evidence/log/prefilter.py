@@ -9,16 +9,13 @@ mean, is found, and some more.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
-
-import re2
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from trtcal.evidence.log.lines import EMBEDDED, PREFIX
 from trtcal.evidence.log.recognition import RULES
-from trtcal.evidence.log.rules import LOCATION, MIN_HEAD, Rule
+from trtcal.evidence.log.rules import LOCATION, MIN_HEAD, Rule, any_of, automaton
 
-MEMORY_BYTES = 64 << 20
 PREFIX_BYTES = 1 << 10
 # Headings that are no event but change what the next lines mean.
 HEADINGS = (
@@ -76,10 +73,6 @@ def _untagged() -> str:
 
 def _literal(text: str) -> str:
     return re.escape(text).replace(r"\\d", r"\d")
-
-
-def _any(texts: Iterable[str]) -> str:
-    return "|".join(sorted({re.escape(text) for text in texts}))
 
 
 LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
@@ -155,13 +148,13 @@ def _tagged() -> str:
     starts = {beginning for rule in QUIET_RULES for beginning in _beginning(rule)}
     message = rf"(?:{loosened(LOCATION.pattern)})?(?:{'|'.join(sorted(starts))}|{NUMBERED})"
     other = "|".join(
-        [_any(HEADINGS), *(piece for piece in PIECES if not piece.startswith(r"(?:\["))]
+        [any_of(HEADINGS), *(piece for piece in PIECES if not piece.startswith(r"(?:\["))]
     )
     brand: Node = {}
     _grow(brand, "[TRT]")
     bracket = _outside(brand["["])
     anywhere = {need for rule in QUIET_RULES if not rule.beginnings for need in rule.needles}
-    later = rf"{_any([*anywhere, *WRAPPED, TABLE])}|{HIDDEN}|{JOINED}"
+    later = rf"{any_of([*anywhere, *WRAPPED, TABLE])}|{HIDDEN}|{JOINED}"
     return (
         rf"{tag}(?:\[TRT\][ \t]*(?:\[|{message}|{other})|\[(?:{bracket})|{message}|{other}"
         rf"|[^\n]*?(?:{later}))"
@@ -171,20 +164,13 @@ def _tagged() -> str:
 def _with_literals() -> str:
     """Return a pattern of all lines that a logger's prefix begins, or that may matter without one."""
     needles = {needle for rule in RULES for needle in rule.needles}
-    literals = _any([*needles, *WRAPPED, *HEADINGS, TABLE])
+    literals = any_of([*needles, *WRAPPED, *HEADINGS, TABLE])
     within = rf"{literals}|{loosened(EMBEDDED.pattern)}|{HIDDEN}"
     return rf"[ \t]*(?:{'|'.join(PIECES)})|[^\n]*?(?:{within})"
 
 
-def _automaton(pattern: str) -> Any:
-    options = re2.Options()
-    options.max_mem = MEMORY_BYTES
-    options.encoding = re2.Options.Encoding.LATIN1  # type: ignore[attr-defined,unused-ignore]  # the stubs lack it
-    return re2.compile(rf"(?m)^(?:{pattern})".encode(), options)
-
-
-LEAVES_QUIET = _automaton(f"{_tagged()}|{_untagged()}")
-MAY_MATTER = _automaton(_with_literals())
+LEAVES_QUIET = automaton(rf"(?m)^(?:{_tagged()}|{_untagged()})")
+MAY_MATTER = automaton(rf"(?m)^(?:{_with_literals()})")
 IS_TAGGED = re.compile(
     rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})".encode()
 )
