@@ -32,7 +32,8 @@ EMBEDDED = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} \[[EWIVF]:onnxruntime:"
 )
 BEGINS_LINE = re.compile(EMBEDDED.pattern.encode())
-JOINED_BY = re.compile(rb"\[(?:[EWIVF]:|[EWIVF]\] |TRT\][ :]|TensorRT\] )")
+MARK = r"\[(?:[EWIVF]:|[EWIVF]\] |TRT\][ :]|TensorRT\] )"
+JOINED_BY, MAY_EMBED = re.compile(MARK.encode()), re.compile(rf"{MARK}|TRT [A-Z]")
 EMBEDDED_WITHIN = 300
 SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
@@ -83,7 +84,7 @@ def _split(text: str) -> tuple[str | None, str, bool]:
     position = start = _skip_space(text, 0)
     for _ in range(MAX_PIECES):
         piece = PREFIX.match(text, position)
-        if piece is None and severity is None:
+        if piece is None and severity is None and MAY_EMBED.search(text, position):
             piece = EMBEDDED.search(text, position, position + EMBEDDED_WITHIN)
             position = piece.start() if piece else position
             piece = PREFIX.match(text, position)

@@ -129,7 +129,8 @@ class Reader:
             raw, place = text[place:stop], stop + 1
             self.number += 1
             recognised = self.recognised
-            for line in unjoined(raw[:MAX_LINE_BYTES]):
+            raw = raw[:MAX_LINE_BYTES]
+            for line in [raw] if stream.is_open else unjoined(raw):
                 if complete := self._take(stream, line):
                     yield complete
             self.recognised = min(self.recognised, recognised + 1)

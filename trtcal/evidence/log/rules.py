@@ -290,21 +290,22 @@ class RuleIndex:
     """Rules in order, found by how a message begins: most need not be asked."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
-        heads = {"", *(start[:MIN_HEAD] for rule in self.rules for start in rule.beginnings)}
-        self.by_head = {head: self._asked(head, is_anywhere=True) for head in heads}
-        self.by_head_alone = {head: self._asked(head, is_anywhere=False) for head in heads}
-        self.anywhere = automaton(any_of(needle for needle, _ in self.by_head[""]))
-
-    def _asked(self, head: str, is_anywhere: bool) -> tuple[tuple[str, Rule], ...]:
-        """Return the rules of messages that begin so, or anyhow, in order, with each of its needles."""
-        return tuple(
-            (needle, rule)
-            for rule in self.rules
-            if (head in {start[:MIN_HEAD] for start in rule.beginnings})
-            or (is_anywhere and not rule.beginnings)
+        asked = [
+            ({start[:MIN_HEAD] for start in rule.beginnings}, needle, rule)
+            for rule in rules
             for needle in rule.needles
+        ]
+        heads = {"", *(head for begun, _, _ in asked for head in begun)}
+        self.by_head_alone, self.by_head = (
+            {
+                head: tuple(
+                    (text, rule) for begun, text, rule in asked if head in (begun or others)
+                )
+                for head in heads
+            }
+            for others in ((), heads)
         )
+        self.anywhere = automaton(any_of(needle for needle, _ in self.by_head[""]))
 
     def find(self, body: Body, severity: str | None) -> tuple[Rule, re.Match[str]] | None:
         """Return the first rule that knows a body's text, with its match."""
