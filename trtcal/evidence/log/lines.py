@@ -16,7 +16,8 @@ CACHED_LINES = 4096  # lines seen before: logs repeat themselves
 CACHED_LENGTH = 2048
 MAX_PIECES = 12
 
-PREFIX, WORDS = MESSAGES.prefix, MESSAGES.severities
+WORDS = MESSAGES.severities
+PREFIX = re.compile("|".join(f"(?:{pattern})" for pattern in MESSAGES.prefixes))
 # By far the most lines: one glance is enough if the message then begins with a word.
 PLAIN = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?(?:\[TRT\] )?\[([EWIVX])\] (?:\[TRT\] )?"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trtcal.evidence.log.lines import EMBEDDED, PREFIX
-from trtcal.evidence.log.recognition import RULES
+from trtcal.evidence.log.recognition import MESSAGES, RULES
 from trtcal.evidence.log.rules import LOCATION, MIN_HEAD, Rule, any_of, automaton
 
 PREFIX_BYTES = 1 << 10
@@ -33,7 +33,7 @@ JOINED = (
     r"(?:\[TRT\]|\d\]| [/|]) \[[EWF]\] |\[[EWF]\] \[TRT\]|\[TensorRT\] [EW][A-Z]{3,6}:"
     r"|(?:ERROR|WARNING): \[TRT\]"
 )
-QUIET_LEVELS = frozenset({"info", "verbose"})
+QUIET = frozenset({"info", "verbose"})
 
 TIME = r"[\d\d/\d\d/\d\d\d\d-\d\d:\d\d:\d\d] "
 QUIET_TAGS = (
@@ -116,15 +116,6 @@ def _closing(pattern: str, start: int) -> int:
     raise ValueError(f"a group without an end: {pattern}")
 
 
-def _alternatives(pattern: str) -> Iterator[str]:
-    """Yield the groups that a pattern joins with `|`."""
-    start = 0
-    while start < len(pattern):
-        end = _closing(pattern, start) + 1
-        yield pattern[start:end]
-        start = end + 1
-
-
 def _beginning(rule: Rule) -> Iterator[str]:
     """Yield patterns of the beginnings of a rule's messages, up to one of its needles."""
     for head in {start[:MIN_HEAD] for start in rule.beginnings}:
@@ -134,12 +125,8 @@ def _beginning(rule: Rule) -> Iterator[str]:
             yield from (re.escape(head[:at] + needle) for at in overlaps)
 
 
-def _can_be_quiet(rule: Rule) -> bool:
-    return not rule.levels or not QUIET_LEVELS.isdisjoint(rule.levels)
-
-
-PIECES = tuple(map(loosened, _alternatives(PREFIX.pattern)))
-QUIET_RULES = tuple(rule for rule in RULES if _can_be_quiet(rule))
+PIECES = tuple(f"(?:{loosened(pattern)})" for pattern in MESSAGES.prefixes)
+QUIET_RULES = tuple(rule for rule in RULES if not (rule.levels and QUIET.isdisjoint(rule.levels)))
 
 
 def _tagged() -> str:

@@ -201,19 +201,15 @@ def _read_message(
     stream.table = table_headed(message)
     if stream.table.columns:
         return None, 0
-    stream.has_dla = _has_dla(stream.has_dla, message)
+    stream.has_dla = message.startswith("[DlaLayer]") or (
+        stream.has_dla and not message.startswith("No layer is running on DLA")
+    )
     known = known_event(severity, message)
     if known is None or (known.event.fields.get("rule") == "gpu_layer" and not stream.has_dla):
         return None, 0
     has_more = is_prefixed or not {"foremost", "encloses"}.isdisjoint(known.event.tags)
     has_more |= "where" in known.event.fields and not message.endswith(")")
     return known, FOLLOWING_LINES.get(known.event.severity, 0) if has_more else 0
-
-
-def _has_dla(before: bool, message: str) -> bool:
-    if message.startswith("[DlaLayer]"):
-        return True
-    return before and not message.startswith("No layer is running on DLA")
 
 
 @dataclass(frozen=True)

@@ -159,12 +159,12 @@ class Category:
 class Messages:
     """A table of messages: rules, their categories, the prefixes of loggers, and severities by word.
 
-    In a match of `prefix` the last group, if there is one, is the word for a severity.
+    In a match of one of `prefixes` the last group, if there is one, is the word for a severity.
     """
 
     categories: dict[str, Category]
     rules: tuple[Rule, ...]
-    prefix: re.Pattern[str]
+    prefixes: tuple[str, ...]
     severities: dict[str, str]
 
 
@@ -174,14 +174,13 @@ def read_messages(path: Path, *first: Path) -> Messages:
     groups = [group for file in (*first, path) for group in read_toml(file)["group"]]
     parts = {name: "".join(text) for name, text in document["parts"].items()}
     prefixes = (_fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
-    numbered = (text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
+    numbered = tuple(text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
     tables = document["category"]
     categories = {name: from_fields(Category, fields) for name, fields in tables.items()}
     entries = ({**group, **rule} for group in groups for rule in group["rule"])
     rules = ({"why": categories[entry["category"]].why, **entry} for entry in entries)
-    prefix = re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
     words = {word: name for name, words in document["severities"].items() for word in words}
-    return Messages(categories, tuple(_rule(entry, parts) for entry in rules), prefix, words)
+    return Messages(categories, tuple(_rule(entry, parts) for entry in rules), numbered, words)
 
 
 def _fill(text: str, parts: Mapping[str, str]) -> str:

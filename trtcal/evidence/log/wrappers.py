@@ -85,14 +85,6 @@ def _prefix(pattern: bytes) -> Peel:
     return peel
 
 
-def _without_colour(line: bytes) -> Peeled | None:
-    return Peeled(ESCAPED.sub(b"", line)) if b"\x1b" in line else None
-
-
-def _without_return(line: bytes) -> Peeled | None:
-    return Peeled(line.rstrip(b"\r")) if line.endswith(b"\r") else None
-
-
 def _docker(line: bytes) -> Peeled | None:
     entry = _json(line, b'"log"')
     text = entry.get("log")
@@ -136,10 +128,15 @@ PROCESS = rb"[\w.-]{1,100} (?P<stream>[A-Za-z_/][\w./@-]{0,100}(?:\[\d{1,10}\])?
 OWN = re.compile(rb"[ |]*" + LEVELS + rb"(?!:)|[ ]*\||- |\[[EWIVF]:")
 
 WRAPPERS = (
-    Wrapper("Windows line ends", _without_return),
+    Wrapper(
+        "Windows line ends",
+        lambda line: Peeled(line.rstrip(b"\r")) if line.endswith(b"\r") else None,
+    ),
     Wrapper("docker", _docker),
     Wrapper("journald's JSON", _journal),
-    Wrapper("colours", _without_colour, share=0.3),
+    Wrapper(
+        "colours", lambda line: Peeled(ESCAPED.sub(b"", line)) if b"\x1b" in line else None, 0.3
+    ),
     Wrapper(
         "Kubernetes",
         _prefix(MOMENT + rb" (?P<source>stdout|stderr) (?:F|(?P<more>P))(?::[\w:]{1,40})?(?: |$)"),
