@@ -51,7 +51,6 @@ BINARY: tuple[tuple[bytes, str, str], ...] = (
     (rb"SQLite format 3\x00", "a database", TEXT_HINT),
     (rb"\x80[\x02-\x05][\x00-\xff]", "a Python pickle", TEXT_HINT),
 )
-BINARY_KINDS = tuple((re.compile(start, re.DOTALL), what, hint) for start, what, hint in BINARY)
 CONTROL = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b\b")) + b"\x7f"
 
 
@@ -79,8 +78,8 @@ def text_blocks(blocks: Iterable[bytes], source: str) -> Iterator[bytes]:
 
 
 def _kind_of(head: bytes) -> tuple[str, str]:
-    for start, what, hint in BINARY_KINDS:
-        if start.match(head):
+    for start, what, hint in BINARY:
+        if re.match(start, head, re.DOTALL):
             return what, hint
     control = len(head) - len(head.translate(None, CONTROL))
     if _utf16_of(head) is None and control > MAX_CONTROL * len(head):
