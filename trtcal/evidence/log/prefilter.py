@@ -75,6 +75,7 @@ def _literal(text: str) -> str:
 
 
 TAG = rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})"
+# A pattern with groups inside of groups, up to five deep; RE2 refuses what is left of deeper ones.
 ATOM = r"\\.|\[(?:\\.|[^\]\\])*\]|[^()\[\\]"
 NESTED = reduce(lambda inner, _: rf"(?:{ATOM}|\({inner}*\))", range(4), rf"(?:{ATOM})")
 LOOKAROUND = re.compile(rf"\(\?=(?P<last>{NESTED}*)\)(?=\)*(?:\||$))|\(\?(?:[=!]|<[=!]){NESTED}*\)")

@@ -71,16 +71,16 @@ class Wrapper:
 def _prefix(pattern: bytes) -> Peel:
     """Return what takes a prefix off: its groups may give `stream`, `source`, `more` and `joins`."""
     compiled = re.compile(pattern)
-    named = compiled.groupindex
 
     def peel(line: bytes) -> Peeled | None:
         match = compiled.match(line)
         if match is None:
             return None
-        groups = match.groupdict(b"") if named else {}
+        groups = match.groupdict(b"")
         origin = (groups.get("stream", b""), groups.get("source", b""))
-        flags = bool(groups.get("more")), bool(groups.get("joins"))
-        return Peeled(line[match.end() :], *origin, *flags)
+        return Peeled(
+            line[match.end() :], *origin, bool(groups.get("more")), bool(groups.get("joins"))
+        )
 
     return peel
 
