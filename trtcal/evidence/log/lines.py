@@ -17,7 +17,7 @@ CACHED_LENGTH = 2048
 MAX_PIECES = 12
 
 WORDS = MESSAGES.severities
-PREFIX = re.compile("|".join(f"(?:{pattern})" for pattern in MESSAGES.prefixes))
+PREFIX = re.compile(rf"(?:{'|'.join(MESSAGES.prefixes)})[ \t]*")
 # By far the most lines: one glance is enough if the message then begins with a word.
 PLAIN = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?(?:\[TRT\] )?\[([EWIVX])\] (?:\[TRT\] )?"
@@ -36,14 +36,15 @@ BEGINS_LINE = re.compile(EMBEDDED.pattern.encode())
 MARK = r"\[(?:[EWIVF]:|[EWIVF]\] |TRT\][ :]|TensorRT\] )"
 JOINED_BY, MAY_EMBED = re.compile(MARK.encode()), re.compile(rf"{MARK}|TRT [A-Z]")
 EMBEDDED_WITHIN = 300
-SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
 # ONNX Runtime puts the place behind the message: [file.h:123 function]; others do without brackets.
 PLACE_BEHIND = re.compile(
     r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6})$"
 )
 # What a page or a file of code puts behind a line.
-TAIL = re.compile(r"(?: ?</?\w{1,10} ?/?>|\*\*|\\[rn]|[\"'],?|,$| [/|])+$")
+TAIL = re.compile(
+    r"(?: ?</?(?:br|p|b|code|pre|li|td|tr|div|span|strong|em) ?/?>|\*\*|\\[rn]|[\"'],?|,$| [/|])+$"
+)
 TAIL_ENDS = (">", "**", "\\n", "\\r", '",', "',", '\\n"', " |", " /")
 ENTITY = re.compile(r"&(?:[lg]t|amp|quot|apos|nbsp|#3[49]|#x2[27F]);")
 STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
@@ -82,7 +83,7 @@ def _split(text: str) -> tuple[str | None, str, bool]:
         return WORDS[plain[1].lower()], text[plain.end() :].rstrip(), True
     text = strip_decoration(text)
     severity = None
-    position = start = _skip_space(text, 0)
+    position = start = len(text) - len(text.lstrip(" \t"))
     for _ in range(MAX_PIECES):
         piece = PREFIX.match(text, position)
         if piece is None and severity is None and MAY_EMBED.search(text, position):
@@ -93,7 +94,7 @@ def _split(text: str) -> tuple[str | None, str, bool]:
             break
         if piece.lastgroup is not None:
             severity = WORDS[piece[piece.lastgroup].lower()]
-        position = _skip_space(text, piece.end())
+        position = piece.end()
     message = PLACE_BEHIND.sub("", text[position:].rstrip())
     message = TAIL.sub("", message) if message.endswith(TAIL_ENDS) else message
     message = message.partition(" | ")[0] if text.startswith("|", start) else message
@@ -104,11 +105,6 @@ def _split(text: str) -> tuple[str | None, str, bool]:
 
 
 _split_short = lru_cache(maxsize=CACHED_LINES)(_split)
-
-
-def _skip_space(text: str, position: int) -> int:
-    match = SPACE.match(text, position)
-    return match.end() if match else position
 
 
 MAX_COLUMNS = 6
