@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -61,10 +62,10 @@ def strip_decoration(text: str) -> str:
     return text.rpartition("\r")[2] if "\r" in text else text
 
 
-def unjoined(raw: bytes) -> list[bytes]:
+def unjoined(raw: bytes) -> Sequence[bytes]:
     """Return the lines, each with its prefix, of which something else made a single line."""
     if not JOINED_BY.search(raw, 32):
-        return [raw]
+        return (raw,)
     starts = [0]
     for line in BEGINS_LINE.finditer(raw, 1):
         if raw[starts[-1] : line.start()].strip(b"[] 0123456789/:-|"):

@@ -128,12 +128,13 @@ class Reader:
             stop = text.find(b"\n", place)
             raw, place = text[place:stop], stop + 1
             self.number += 1
-            recognised = self.recognised
+            most = self.recognised + 1
             raw = raw[:MAX_LINE_BYTES]
-            for line in [raw] if stream.is_open else unjoined(raw):
+            for line in (raw,) if stream.is_open else unjoined(raw):
                 if complete := self._take(stream, line):
                     yield complete
-            self.recognised = min(self.recognised, recognised + 1)
+            if self.recognised > most:
+                self.recognised = most
         if stream.listing.texts:
             self.listing = stream.listing
 

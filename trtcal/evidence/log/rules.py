@@ -170,8 +170,8 @@ class Messages:
 
 def read_messages(path: Path, *first: Path) -> Messages:
     """Read a table of messages, and the rules of other files before its own."""
-    document = read_toml(path)
-    groups = [group for file in (*first, path) for group in read_toml(file)["group"]]
+    *others, document = map(read_toml, (*first, path))
+    groups = [group for table in (*others, document) for group in table["group"]]
     parts = {name: "".join(text) for name, text in document["parts"].items()}
     prefixes = (_fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
     numbered = tuple(text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
