@@ -174,7 +174,7 @@ def test_of_a_folder_the_logs_of_its_builds_are_read(place, capsys):
     (place / "empty").mkdir()
     status, _, err = run(capsys, "empty")
     assert status == 2
-    assert "empty has no build log" in err
+    assert "empty has no build.log, which a build keeps" in err
     assert "build.log" in err
 
 

@@ -107,10 +107,9 @@ def _logs(file: str) -> list[str]:
     if file == STANDARD_INPUT or not folder.is_dir():
         return [file]
     logs = sorted(str(log) for depth in ("", "*/", "*/*/") for log in folder.glob(f"{depth}*{LOG}"))
-    if not logs:
-        hint = f"`trtcal build` and `trtcal run` keep a {LOG}; or give the log's file"
-        raise InputError(f"{file} has no build log", hint)
-    return logs
+    if logs:
+        return logs
+    raise InputError(f"{file} has no {LOG}, which a build keeps", "give the log's file")
 
 
 def _explain_all(entries: tuple[Explanation, ...]) -> None:

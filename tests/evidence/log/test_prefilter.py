@@ -12,10 +12,9 @@ from tests.fixtures.logs import SHAPES
 from tests.fixtures.tables import each
 from tests.fixtures.wrapped import BLOCKS, log
 from trtcal.evidence.log import reader
-from trtcal.evidence.log.lines import PREFIX
-from trtcal.evidence.log.prefilter import Quiet, _alternatives, loosened, quiet_lines
+from trtcal.evidence.log.prefilter import Quiet, loosened, quiet_lines
 from trtcal.evidence.log.reader import events_of
-from trtcal.evidence.log.recognition import RULES
+from trtcal.evidence.log.recognition import MESSAGES, RULES
 
 TAGS = ("[V] ", "[I] [TRT] ", "[X]  ", "  [03/04/2031-05:06:07] [V] [TRT] ", "[TRT] [V] ", "")
 WORDS = (
@@ -88,6 +87,6 @@ def test_lines_without_a_tag_are_passed_over_and_not_counted_as_tagged():
 @examples(120)
 @given(st.text(alphabet="[]() :-#|0123456789/.,TRWEINFOVarning", max_size=80))
 def test_a_loosened_prefix_matches_wherever_the_prefix_does(text):
-    for piece in _alternatives(PREFIX.pattern):
+    for piece in MESSAGES.prefixes:
         if re.match(piece, text, re.ASCII):
             assert re2.match(loosened(piece), text)

@@ -14,6 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
@@ -36,11 +37,7 @@ TEXT_HINT = "give the text that the builder printed"
 COPY_HINT = "copy it again, or unpack it yourself and give the part that can be read"
 
 BINARY: tuple[tuple[bytes, str, str], ...] = (
-    (
-        rb"\x08[\x01-\x1f](?:[\x12\x1a\x22\x32\x3a\x42].|\x28[\x00-\x7f])",
-        "an ONNX model",
-        MODEL_HINT,
-    ),
+    (rb"\x08[\x01-\x1f](?:[\x12\x1a\"2:B].|\([\x00-\x7f])", "an ONNX model", MODEL_HINT),
     (rb"[fpv]trt", "a TensorRT engine", ENGINE_HINT),
     (rb"....TFL3", "a TensorFlow Lite model", MODEL_HINT),
     (rb"PK\x03\x04.{26}[^\x00]{0,200}\.npy", "an NPZ archive of arrays", DATA_HINT),
@@ -54,7 +51,6 @@ BINARY: tuple[tuple[bytes, str, str], ...] = (
     (rb"SQLite format 3\x00", "a database", TEXT_HINT),
     (rb"\x80[\x02-\x05][\x00-\xff]", "a Python pickle", TEXT_HINT),
 )
-BINARY_KINDS = tuple((re.compile(start, re.DOTALL), what, hint) for start, what, hint in BINARY)
 CONTROL = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b\b")) + b"\x7f"
 
 
@@ -82,8 +78,8 @@ def text_blocks(blocks: Iterable[bytes], source: str) -> Iterator[bytes]:
 
 
 def _kind_of(head: bytes) -> tuple[str, str]:
-    for start, what, hint in BINARY_KINDS:
-        if start.match(head):
+    for start, what, hint in BINARY:
+        if re.match(start, head, re.DOTALL):
             return what, hint
     control = len(head) - len(head.translate(None, CONTROL))
     if _utf16_of(head) is None and control > MAX_CONTROL * len(head):
@@ -162,17 +158,11 @@ def _utf16_of(head: bytes) -> str | None:
 
 
 def _in_utf8(head: bytes, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    encoding = _utf16_of(head)
-    if encoding is None:
-        return _without(codecs.BOM_UTF8, blocks)
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    decoded = (decoder.decode(block).encode("utf-8", "replace") for block in blocks)
-    return _without(codecs.BOM_UTF8, decoded)
-
-
-def _without(mark: bytes, blocks: Iterable[bytes]) -> Iterator[bytes]:
     blocks = iter(blocks)
-    yield next(blocks, b"").removeprefix(mark)
+    if encoding := _utf16_of(head):
+        decode = codecs.getincrementaldecoder(encoding)("replace").decode
+        blocks = (decode(block).encode("utf-8", "replace") for block in blocks)
+    yield next(blocks, b"").removeprefix(codecs.BOM_UTF8)
     yield from blocks
 
 
@@ -197,18 +187,25 @@ MAX_LINE_BYTES = 1 << 20
 PAUSE_S = 0.2
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        what = f"cannot read {path}: {error.strerror or str(error)}"
+        raise InputError(what, "check the path") from error
+
+
 def portions_of_file(path: Path) -> Iterator[bytes]:
     """Yield a file's lines in portions; `InputError` if it is no log, or cannot be read."""
     clock = Clock(path)
-    try:
+    with _readable(path):
         if path.is_block_device() or (path.is_char_device() and not path.samefile("/dev/stdin")):
             raise InputError(f"{path} is a device", "give a log, a pipe or standard input")
         with path.open("rb") as file:
-            for portion in portions(text_blocks(blocks_of(file), str(path))):
+            for portion in portions_of_input(file, str(path)):
                 yield portion
                 clock.check(len(portion))
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def portions_of_growing_file(path: Path) -> Iterator[bytes]:
@@ -216,19 +213,13 @@ def portions_of_growing_file(path: Path) -> Iterator[bytes]:
 
     The file need not exist yet; one that is cut or replaced is read anew from its beginning.
     """
-    try:
+    with _readable(path):
         yield from portions(text_blocks(_growing_blocks(path), str(path)))
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def portions_of_input(file: BinaryIO, source: str = "standard input") -> Iterator[bytes]:
     """Yield the lines of an open file in portions; `InputError` if it is no log."""
     return portions(text_blocks(blocks_of(file), source))
-
-
-def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(f"cannot read {path}: {error.strerror or str(error)}", "check the path")
 
 
 def portions(blocks: Iterable[bytes]) -> Iterator[bytes]:

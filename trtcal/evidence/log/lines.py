@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,11 +17,12 @@ CACHED_LINES = 4096  # lines seen before: logs repeat themselves
 CACHED_LENGTH = 2048
 MAX_PIECES = 12
 
-PREFIX, WORDS = MESSAGES.prefix, MESSAGES.severities
+WORDS = MESSAGES.severities
+PREFIX = re.compile(rf"(?:{'|'.join(MESSAGES.prefixes)})[ \t]*")
 # By far the most lines: one glance is enough if the message then begins with a word.
 PLAIN = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?(?:\[TRT\] )?\[([EWIVX])\] (?:\[TRT\] )?"
-    r"[ \t]*(?=[A-Z][a-z]+ [^\x1b\r`&\u2018-\u201f|*<\\]*$)(?!Info|Warning|Error)"
+    r"[ \t]*(?=[A-Z][a-z]+ [ -%'-)+-;=-\[\]-_a-{}~\t]*$)(?!Info|Warning|Error)"
 )
 # TensorRT's own prefix behind something else: a container's name, a progress bar, another line.
 EMBEDDED = re.compile(
@@ -33,16 +34,18 @@ EMBEDDED = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} \[[EWIVF]:onnxruntime:"
 )
 BEGINS_LINE = re.compile(EMBEDDED.pattern.encode())
-JOINED_BY = re.compile(rb"\[(?:[EWIVF]:|[EWIVF]\] |TRT\][ :]|TensorRT\] )")
+MARK = r"\[(?:[EWIVF]:|[EWIVF]\] |TRT\][ :]|TensorRT\] )"
+JOINED_BY, MAY_EMBED = re.compile(MARK.encode()), re.compile(rf"{MARK}|TRT [A-Z]")
 EMBEDDED_WITHIN = 300
-SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
 # ONNX Runtime puts the place behind the message: [file.h:123 function]; others do without brackets.
 PLACE_BEHIND = re.compile(
     r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6})$"
 )
 # What a page or a file of code puts behind a line.
-TAIL = re.compile(r"(?: ?</?\w{1,10} ?/?>|\*\*|\\[rn]|[\"'],?|,$| [/|])+$")
+TAIL = re.compile(
+    r"(?: ?</?(?:br|p|b|code|pre|li|td|tr|div|span|strong|em) ?/?>|\*\*|\\[rn]|[\"'],?|,$| [/|])+$"
+)
 TAIL_ENDS = (">", "**", "\\n", "\\r", '",', "',", '\\n"', " |", " /")
 ENTITY = re.compile(r"&(?:[lg]t|amp|quot|apos|nbsp|#3[49]|#x2[27F]);")
 STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
@@ -59,15 +62,16 @@ def strip_decoration(text: str) -> str:
     return text.rpartition("\r")[2] if "\r" in text else text
 
 
-def unjoined(raw: bytes) -> Iterator[bytes]:
-    """Yield the lines, each with its prefix, of which something else made a single line."""
-    start = 0
-    if JOINED_BY.search(raw, 32):
-        for line in BEGINS_LINE.finditer(raw, 1):
-            if raw[start : line.start()].strip(b"[] 0123456789/:-|"):
-                yield raw[start : line.start()].rstrip(b" /|")
-                start = line.start()
-    yield raw[start:]
+def unjoined(raw: bytes) -> Sequence[bytes]:
+    """Return the lines, each with its prefix, of which something else made a single line."""
+    if not JOINED_BY.search(raw, 32):
+        return (raw,)
+    starts = [0]
+    for line in BEGINS_LINE.finditer(raw, 1):
+        if raw[starts[-1] : line.start()].strip(b"[] 0123456789/:-|"):
+            starts.append(line.start())
+    ends = [*starts[1:], len(raw)]
+    return [raw[start:end].rstrip(b" /|") for start, end in zip(starts, ends, strict=True)]
 
 
 def split_line(text: str) -> tuple[str | None, str, bool]:
@@ -80,10 +84,10 @@ def _split(text: str) -> tuple[str | None, str, bool]:
         return WORDS[plain[1].lower()], text[plain.end() :].rstrip(), True
     text = strip_decoration(text)
     severity = None
-    position = start = _skip_space(text, 0)
+    position = start = len(text) - len(text.lstrip(" \t"))
     for _ in range(MAX_PIECES):
         piece = PREFIX.match(text, position)
-        if piece is None and severity is None:
+        if piece is None and severity is None and MAY_EMBED.search(text, position):
             piece = EMBEDDED.search(text, position, position + EMBEDDED_WITHIN)
             position = piece.start() if piece else position
             piece = PREFIX.match(text, position)
@@ -91,7 +95,7 @@ def _split(text: str) -> tuple[str | None, str, bool]:
             break
         if piece.lastgroup is not None:
             severity = WORDS[piece[piece.lastgroup].lower()]
-        position = _skip_space(text, piece.end())
+        position = piece.end()
     message = PLACE_BEHIND.sub("", text[position:].rstrip())
     message = TAIL.sub("", message) if message.endswith(TAIL_ENDS) else message
     message = message.partition(" | ")[0] if text.startswith("|", start) else message
@@ -102,11 +106,6 @@ def _split(text: str) -> tuple[str | None, str, bool]:
 
 
 _split_short = lru_cache(maxsize=CACHED_LINES)(_split)
-
-
-def _skip_space(text: str, position: int) -> int:
-    match = SPACE.match(text, position)
-    return match.end() if match else position
 
 
 MAX_COLUMNS = 6

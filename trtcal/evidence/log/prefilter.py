@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
-
-import re2
+from functools import reduce
+from typing import NamedTuple
 
 from trtcal.evidence.log.lines import EMBEDDED, PREFIX
-from trtcal.evidence.log.recognition import RULES
-from trtcal.evidence.log.rules import LOCATION, MIN_HEAD, Rule
+from trtcal.evidence.log.recognition import MESSAGES, RULES
+from trtcal.evidence.log.rules import LOCATION, MIN_HEAD, Rule, any_of, automaton
 
-MEMORY_BYTES = 64 << 20
 PREFIX_BYTES = 1 << 10
 # Headings that are no event but change what the next lines mean.
 HEADINGS = (
@@ -36,7 +34,7 @@ JOINED = (
     r"(?:\[TRT\]|\d\]| [/|]) \[[EWF]\] |\[[EWF]\] \[TRT\]|\[TensorRT\] [EW][A-Z]{3,6}:"
     r"|(?:ERROR|WARNING): \[TRT\]"
 )
-QUIET_LEVELS = frozenset({"info", "verbose"})
+QUIET = frozenset({"info", "verbose"})
 
 TIME = r"[\d\d/\d\d/\d\d\d\d-\d\d:\d\d:\d\d] "
 QUIET_TAGS = (
@@ -49,11 +47,14 @@ QUIET_TAGS = (
 Node = dict[str, "Node"]
 
 
-def _grow(node: Node, text: str) -> Node:
-    r"""Put a text into a trie, byte by byte; `\d` stands for any digit."""
-    for symbol in re.findall(r"\\d|.", text):
-        node = node.setdefault(symbol, {})
-    return node
+def _trie(texts: Iterable[str]) -> Node:
+    r"""Return a trie of texts, symbol by symbol; `\d` stands for any digit."""
+    root: Node = {}
+    for text in texts:
+        node = root
+        for symbol in re.findall(r"\\d|.", text):
+            node = node.setdefault(symbol, {})
+    return root
 
 
 def _outside(node: Node, more: str = "") -> str:
@@ -65,12 +66,7 @@ def _outside(node: Node, more: str = "") -> str:
 
 def _untagged() -> str:
     """Return a pattern of the beginnings of lines that carry no quiet tag."""
-    tags: Node = {}
-    both: Node = {}
-    for tag in QUIET_TAGS:
-        _grow(tags, tag)
-        _grow(both, tag)
-    _grow(both, TIME)
+    tags, both = _trie(QUIET_TAGS), _trie([*QUIET_TAGS, TIME])
     return rf"[ \t]*(?:{_outside(both, ' 	')}|{_literal(TIME)}(?:{_outside(tags)}))"
 
 
@@ -78,14 +74,13 @@ def _literal(text: str) -> str:
     return re.escape(text).replace(r"\\d", r"\d")
 
 
-def _any(texts: Iterable[str]) -> str:
-    return "|".join(sorted({re.escape(text) for text in texts}))
-
-
-LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
+TAG = rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})"
+# A pattern with groups inside of groups, up to five deep; RE2 refuses what is left of deeper ones.
+ATOM = r"\\.|\[(?:\\.|[^\]\\])*\]|[^()\[\\]"
+NESTED = reduce(lambda inner, _: rf"(?:{ATOM}|\({inner}*\))", range(4), rf"(?:{ATOM})")
+LOOKAROUND = re.compile(rf"\(\?=(?P<last>{NESTED}*)\)(?=\)*(?:\||$))|\(\?(?:[=!]|<[=!]){NESTED}*\)")
 WIDE = re.compile(r"\{(\d+),(?:\d{2,})?\}")
 BEYOND_ASCII = re.compile(r"\[[^\]]*(?:\\u\w{4}|[^\x00-\x7f])[^\]]*\]|\\u\w{4}|[^\x00-\x7f]")
-ENDS = re.compile(r"\)*(?:\||$)")
 
 
 def loosened(pattern: str) -> str:
@@ -94,42 +89,11 @@ def loosened(pattern: str) -> str:
     RE2 looks neither ahead nor behind: what must follow at the end becomes a part of the match, and
     everything else of that kind goes. Wide bounds go too, and letters beyond ASCII are any of them.
     """
-    while lookaround := LOOKAROUND.search(pattern):
-        end = _closing(pattern, lookaround.start())
-        inner = pattern[lookaround.end() : end]
-        is_last = lookaround[0] == "(?=" and ENDS.match(pattern, end + 1)
-        pattern = pattern[: lookaround.start()] + (inner if is_last else "") + pattern[end + 1 :]
+    while LOOKAROUND.search(pattern):
+        pattern = LOOKAROUND.sub(r"\g<last>", pattern)
     pattern = re.sub(r"\(\?P<\w+>", "(?:", pattern)
     pattern = BEYOND_ASCII.sub(r"[\\x80-\\xff]+", pattern)
     return WIDE.sub(lambda bound: "*" if bound[1] == "0" else "+", pattern)
-
-
-def _closing(pattern: str, start: int) -> int:
-    """Return where the group that opens at a place closes."""
-    depth, in_class, place = 0, False, start
-    while place < len(pattern):
-        letter = pattern[place]
-        if letter == "\\":
-            place += 1
-        elif in_class:
-            in_class = letter != "]"
-        elif letter == "[":
-            in_class = True
-        elif letter in "()":
-            depth += 1 if letter == "(" else -1
-            if not depth:
-                return place
-        place += 1
-    raise ValueError(f"a group without an end: {pattern}")
-
-
-def _alternatives(pattern: str) -> Iterator[str]:
-    """Yield the groups that a pattern joins with `|`."""
-    start = 0
-    while start < len(pattern):
-        end = _closing(pattern, start) + 1
-        yield pattern[start:end]
-        start = end + 1
 
 
 def _beginning(rule: Rule) -> Iterator[str]:
@@ -141,29 +105,22 @@ def _beginning(rule: Rule) -> Iterator[str]:
             yield from (re.escape(head[:at] + needle) for at in overlaps)
 
 
-def _can_be_quiet(rule: Rule) -> bool:
-    return not rule.levels or not QUIET_LEVELS.isdisjoint(rule.levels)
-
-
-PIECES = tuple(map(loosened, _alternatives(PREFIX.pattern)))
-QUIET_RULES = tuple(rule for rule in RULES if _can_be_quiet(rule))
+PIECES = tuple(f"(?:{loosened(pattern)})" for pattern in MESSAGES.prefixes)
+QUIET_RULES = tuple(rule for rule in RULES if not (rule.levels and QUIET.isdisjoint(rule.levels)))
 
 
 def _tagged() -> str:
     """Return a pattern of the lines with a quiet tag that may matter all the same."""
-    tag = rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})[ \t]*"
     starts = {beginning for rule in QUIET_RULES for beginning in _beginning(rule)}
     message = rf"(?:{loosened(LOCATION.pattern)})?(?:{'|'.join(sorted(starts))}|{NUMBERED})"
     other = "|".join(
-        [_any(HEADINGS), *(piece for piece in PIECES if not piece.startswith(r"(?:\["))]
+        [any_of(HEADINGS), *(piece for piece in PIECES if not piece.startswith(r"(?:\["))]
     )
-    brand: Node = {}
-    _grow(brand, "[TRT]")
-    bracket = _outside(brand["["])
+    bracket = _outside(_trie(["TRT]"]))
     anywhere = {need for rule in QUIET_RULES if not rule.beginnings for need in rule.needles}
-    later = rf"{_any([*anywhere, *WRAPPED, TABLE])}|{HIDDEN}|{JOINED}"
+    later = rf"{any_of([*anywhere, *WRAPPED, TABLE])}|{HIDDEN}|{JOINED}"
     return (
-        rf"{tag}(?:\[TRT\][ \t]*(?:\[|{message}|{other})|\[(?:{bracket})|{message}|{other}"
+        rf"{TAG}[ \t]*(?:\[TRT\][ \t]*(?:\[|{message}|{other})|\[(?:{bracket})|{message}|{other}"
         rf"|[^\n]*?(?:{later}))"
     )
 
@@ -171,23 +128,14 @@ def _tagged() -> str:
 def _with_literals() -> str:
     """Return a pattern of all lines that a logger's prefix begins, or that may matter without one."""
     needles = {needle for rule in RULES for needle in rule.needles}
-    literals = _any([*needles, *WRAPPED, *HEADINGS, TABLE])
+    literals = any_of([*needles, *WRAPPED, *HEADINGS, TABLE])
     within = rf"{literals}|{loosened(EMBEDDED.pattern)}|{HIDDEN}"
     return rf"[ \t]*(?:{'|'.join(PIECES)})|[^\n]*?(?:{within})"
 
 
-def _automaton(pattern: str) -> Any:
-    options = re2.Options()
-    options.max_mem = MEMORY_BYTES
-    options.encoding = re2.Options.Encoding.LATIN1  # type: ignore[attr-defined,unused-ignore]  # the stubs lack it
-    return re2.compile(rf"(?m)^(?:{pattern})".encode(), options)
-
-
-LEAVES_QUIET = _automaton(f"{_tagged()}|{_untagged()}")
-MAY_MATTER = _automaton(_with_literals())
-IS_TAGGED = re.compile(
-    rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})".encode()
-)
+LEAVES_QUIET = automaton(rf"(?m)^(?:{_tagged()}|{_untagged()})")
+MAY_MATTER = automaton(rf"(?m)^(?:{_with_literals()})")
+IS_TAGGED = re.compile(TAG.encode())
 
 
 class Quiet(NamedTuple):

@@ -128,11 +128,13 @@ class Reader:
             stop = text.find(b"\n", place)
             raw, place = text[place:stop], stop + 1
             self.number += 1
-            recognised = self.recognised
-            for line in unjoined(raw[:MAX_LINE_BYTES]):
+            most = self.recognised + 1
+            raw = raw[:MAX_LINE_BYTES]
+            for line in (raw,) if stream.is_open else unjoined(raw):
                 if complete := self._take(stream, line):
                     yield complete
-            self.recognised = min(self.recognised, recognised + 1)
+            if self.recognised > most:
+                self.recognised = most
         if stream.listing.texts:
             self.listing = stream.listing
 
@@ -200,19 +202,15 @@ def _read_message(
     stream.table = table_headed(message)
     if stream.table.columns:
         return None, 0
-    stream.has_dla = _has_dla(stream.has_dla, message)
+    stream.has_dla = message.startswith("[DlaLayer]") or (
+        stream.has_dla and not message.startswith("No layer is running on DLA")
+    )
     known = known_event(severity, message)
     if known is None or (known.event.fields.get("rule") == "gpu_layer" and not stream.has_dla):
         return None, 0
     has_more = is_prefixed or not {"foremost", "encloses"}.isdisjoint(known.event.tags)
     has_more |= "where" in known.event.fields and not message.endswith(")")
     return known, FOLLOWING_LINES.get(known.event.severity, 0) if has_more else 0
-
-
-def _has_dla(before: bool, message: str) -> bool:
-    if message.startswith("[DlaLayer]"):
-        return True
-    return before and not message.startswith("No layer is running on DLA")
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ QUOTED = re.compile(
 # TensorRT's own form for what an error is about: `name: what is wrong`.
 NAME_FIRST = re.compile(
     r"(?!Assertion\b|(?!onnx)\w{1,100}::)(?P<name>[^\s:]\S{0,500}?"
-    r"|(?:\(Unnamed Layer\* |\{ForeignNode\[).{1,500}?|\S{1,300} \+ .{1,500}?): (?=[A-Za-z])"
+    r"|(?:\(Unnamed Layer\* |\{ForeignNode\[).{1,500}?|\S{1,300} \+ .{1,500}?"
+    r"|%[\w.]{1,100} : .{1,500}?\)(?:, scope: \S{1,300}?)?(?: # \S{1,300}?)?): (?=[A-Za-z])"
 )
 # What distinguishes a node's name from a word, where only the form speaks for one: conv_1, /a/b, x.3
 NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*(?:\.\w{1,4}|\(\))$)")

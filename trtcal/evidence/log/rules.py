@@ -19,12 +19,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import re2
+
 from trtcal.config import read_toml
 from trtcal.documents import from_fields
 
 Value = str | int | float
 
 MAX_TEXT = 8192
+MEMORY_BYTES = 64 << 20
 
 LOCATION = re.compile(r"[\w./+-]{1,120}\.(?:cpp|cc|cu|h|hpp|py):\d{1,6}: ")
 WRAPPER = re.compile(
@@ -38,8 +41,8 @@ NUMBERED = re.compile(r"(?:Error\[\d{1,2}\]: )?(\d|1[0-3]): (?=[A-Z\[({/]|\S{1,3
 RECORDED = re.compile(r"Error\[(\d{1,2})\]: ")
 # ../builder/file.cpp (12) - Misc Error in function: -1 (TEXT)
 OLD_WRAPPER = re.compile(
-    r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) ?\(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
-    r"(?P<where>[\w:~]{1,120}(?:\(\))?): ?-?\d{1,9} ?\((?P<text>.+)\)$",
+    r"(?:[A-Z]:)?[\w./\\+-]{1,120}\.(?:cpp|cu|h) ?\(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
+    r"(?P<where>[\w:~`'-]{1,200}(?:\(\))?): ?-?\d{1,9} ?\((?P<text>.+)\)$",
     re.DOTALL,
 )
 ENDS_REASON = re.compile(r"(?s).\)(?:$|[\"'`*<\\\n])|\.\s?\)")
@@ -157,29 +160,28 @@ class Category:
 class Messages:
     """A table of messages: rules, their categories, the prefixes of loggers, and severities by word.
 
-    In a match of `prefix` the last group, if there is one, is the word for a severity.
+    In a match of one of `prefixes` the last group, if there is one, is the word for a severity.
     """
 
     categories: dict[str, Category]
     rules: tuple[Rule, ...]
-    prefix: re.Pattern[str]
+    prefixes: tuple[str, ...]
     severities: dict[str, str]
 
 
 def read_messages(path: Path, *first: Path) -> Messages:
     """Read a table of messages, and the rules of other files before its own."""
-    document = read_toml(path)
-    groups = [group for file in (*first, path) for group in read_toml(file)["group"]]
+    *others, document = map(read_toml, (*first, path))
+    groups = [group for table in (*others, document) for group in table["group"]]
     parts = {name: "".join(text) for name, text in document["parts"].items()}
     prefixes = (_fill("".join(prefix["pattern"]), parts) for prefix in document["prefix"])
-    numbered = (text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
+    numbered = tuple(text.replace("<level>", f"<level{n}>") for n, text in enumerate(prefixes))
     tables = document["category"]
     categories = {name: from_fields(Category, fields) for name, fields in tables.items()}
     entries = ({**group, **rule} for group in groups for rule in group["rule"])
     rules = ({"why": categories[entry["category"]].why, **entry} for entry in entries)
-    prefix = re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
     words = {word: name for name, words in document["severities"].items() for word in words}
-    return Messages(categories, tuple(_rule(entry, parts) for entry in rules), prefix, words)
+    return Messages(categories, tuple(_rule(entry, parts) for entry in rules), numbered, words)
 
 
 def _fill(text: str, parts: Mapping[str, str]) -> str:
@@ -288,24 +290,37 @@ class RuleIndex:
     """Rules in order, found by how a message begins: most need not be asked."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
-        heads = {start[:MIN_HEAD] for rule in self.rules for start in rule.beginnings}
-        self.by_head = {head: self._beginning_with(head) for head in heads}
-        self.others = self._beginning_with(None)
-
-    def _beginning_with(self, head: str | None) -> tuple[tuple[str, Rule], ...]:
-        """Return the rules of messages that may begin so, in order, each with each of its needles."""
-        return tuple(
-            (needle, rule)
-            for rule in self.rules
-            if not rule.beginnings or head in {start[:MIN_HEAD] for start in rule.beginnings}
+        asked = [
+            ({start[:MIN_HEAD] for start in rule.beginnings}, (needle, rule))
+            for rule in rules
             for needle in rule.needles
-        )
+        ]
+        heads = {"", *(head for own, _ in asked for head in own)}
+        self.begun = {head: tuple(pair for own, pair in asked if head in own) for head in heads}
+        self.by_head = {
+            head: tuple(pair for own, pair in asked if not own or head in own) for head in heads
+        }
+        self.anywhere = automaton(any_of(needle for needle, _ in self.by_head[""]))
 
     def find(self, body: Body, severity: str | None) -> tuple[Rule, re.Match[str]] | None:
         """Return the first rule that knows a body's text, with its match."""
         text = body.text
-        for needle, rule in self.by_head.get(text[:MIN_HEAD], self.others):
+        is_anywhere = self.anywhere.search(text.encode("utf-8", "surrogatepass"))
+        known = self.by_head if is_anywhere else self.begun
+        for needle, rule in known.get(text[:MIN_HEAD]) or known[""]:
             if needle in text and (match := rule.match(body, severity)):
                 return rule, match
         return None
+
+
+def any_of(texts: Iterable[str]) -> str:
+    """Return a pattern of literals."""
+    return "|".join(sorted({re.escape(text) for text in texts}))
+
+
+def automaton(pattern: str) -> Any:
+    """Compile a pattern for bytes, whose search takes one pass however many literals it has."""
+    options = re2.Options()
+    options.max_mem = MEMORY_BYTES
+    options.encoding = re2.Options.Encoding.LATIN1  # type: ignore[attr-defined,unused-ignore]  # the stubs lack it
+    return re2.compile(pattern.encode(), options)

@@ -71,26 +71,18 @@ class Wrapper:
 def _prefix(pattern: bytes) -> Peel:
     """Return what takes a prefix off: its groups may give `stream`, `source`, `more` and `joins`."""
     compiled = re.compile(pattern)
-    named = compiled.groupindex
 
     def peel(line: bytes) -> Peeled | None:
         match = compiled.match(line)
         if match is None:
             return None
-        groups = match.groupdict(b"") if named else {}
+        groups = match.groupdict(b"")
         origin = (groups.get("stream", b""), groups.get("source", b""))
-        flags = bool(groups.get("more")), bool(groups.get("joins"))
-        return Peeled(line[match.end() :], *origin, *flags)
+        return Peeled(
+            line[match.end() :], *origin, bool(groups.get("more")), bool(groups.get("joins"))
+        )
 
     return peel
-
-
-def _without_colour(line: bytes) -> Peeled | None:
-    return Peeled(ESCAPED.sub(b"", line)) if b"\x1b" in line else None
-
-
-def _without_return(line: bytes) -> Peeled | None:
-    return Peeled(line.rstrip(b"\r")) if line.endswith(b"\r") else None
 
 
 def _docker(line: bytes) -> Peeled | None:
@@ -136,10 +128,15 @@ PROCESS = rb"[\w.-]{1,100} (?P<stream>[A-Za-z_/][\w./@-]{0,100}(?:\[\d{1,10}\])?
 OWN = re.compile(rb"[ |]*" + LEVELS + rb"(?!:)|[ ]*\||- |\[[EWIVF]:")
 
 WRAPPERS = (
-    Wrapper("Windows line ends", _without_return),
+    Wrapper(
+        "Windows line ends",
+        lambda line: Peeled(line.rstrip(b"\r")) if line.endswith(b"\r") else None,
+    ),
     Wrapper("docker", _docker),
     Wrapper("journald's JSON", _journal),
-    Wrapper("colours", _without_colour, share=0.3),
+    Wrapper(
+        "colours", lambda line: Peeled(ESCAPED.sub(b"", line)) if b"\x1b" in line else None, 0.3
+    ),
     Wrapper(
         "Kubernetes",
         _prefix(MOMENT + rb" (?P<source>stdout|stderr) (?:F|(?P<more>P))(?::[\w:]{1,40})?(?: |$)"),
