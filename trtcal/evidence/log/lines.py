@@ -99,10 +99,17 @@ def _split(text: str) -> tuple[str | None, str, bool]:
     message = PLACE_BEHIND.sub("", text[position:].rstrip())
     message = TAIL.sub("", message) if message.endswith(TAIL_ENDS) else message
     message = message.partition(" | ")[0] if text.startswith("|", start) else message
+    return severity, _without_marks(message), position > start
+
+
+def _without_marks(message: str) -> str:
+    """Return a message without the marks of code around it, or behind it alone."""
+    if message.endswith("`") and message.find("`", 1) == len(message) - 1:
+        message = message.strip("`")
     for mark in '`"':
         if message.endswith(mark) and message.count(mark) % 2:
             message = message.rstrip(f"{mark} ")
-    return severity, message, position > start
+    return message
 
 
 _split_short = lru_cache(maxsize=CACHED_LINES)(_split)

@@ -130,7 +130,8 @@ def with_next(event: Event, message: str) -> Event:
     """Return an event together with the line behind it: what both say, if a line was broken in two."""
     if not event.message:
         return recognise(event.line, event.severity, message) or event
-    text = f"{event.message}\n{message}"[:MAX_MESSAGE]
+    between = " " if message.startswith("(") else "\n"  # a reason in parentheses ends a message
+    text = f"{event.message}{between}{message}"[:MAX_MESSAGE]
     for space in (" ", ""):
         broken = event.message.replace("\n", space)
         if joined := _joined(event, broken, f"{broken}{space}{message}"):

@@ -50,11 +50,11 @@ class _Group:
         else:
             self.others += count
 
-    def to_document(self, cause: int) -> dict[str, Any]:
+    def to_document(self, cause: _Group) -> dict[str, Any]:
         rule, line = self.first.rule, self.first.line
         more = {name: value for name in KNOWN if (value := getattr(rule, name, ()))}
-        if rank(self.first)[0] == ECHO and "fatal" in self.first.tags and line != cause:
-            more["follows"] = cause
+        if rank(self.first)[0] == ECHO and "fatal" in self.first.tags and self is not cause:
+            more["follows"] = cause.first.line
         return {
             "category": self.first.category,
             "rule": rule.name if rule else None,
@@ -141,7 +141,6 @@ class Summary:
     def to_document(self) -> dict[str, Any]:
         """Return what `summarize` describes."""
         groups = sorted(self._groups.values(), key=_weight)
-        cause = groups[0].first.line if groups else 0
         return {
             **self.facts.to_document(bool(self.precisions)),
             "precisions": dict(self.precisions),
@@ -149,7 +148,7 @@ class Summary:
             "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
             "severities": {name: n for name in SEVERITIES if (n := self.severities[name])},
             "tactics": _tactics(self.counts, self._memory),
-            "findings": [group.to_document(cause) for group in groups],
+            "findings": [group.to_document(groups[0]) for group in groups],
             "left_out": {"ungrouped": self._ungrouped, "subjects": sum(g.others for g in groups)},
         }
 
