@@ -89,7 +89,7 @@ def test_a_failed_build_has_a_report_that_names_the_layer_the_line_and_a_remedy(
     assert verdict["word"] == "DO NOT SHIP"
     assert "up/deconv" in verdict["sentence"]
     assert "(line 2 of its log)" in verdict["sentence"]
-    assert "Give the node a higher precision" in verdict["sentence"]
+    assert "give the node a higher precision" in verdict["sentence"]
     page = render(document)
     assert 'id="line-0-2"' in page
     assert 'href="#line-0-2"' in page

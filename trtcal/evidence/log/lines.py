@@ -63,12 +63,16 @@ def strip_decoration(text: str) -> str:
 
 
 def unjoined(raw: bytes) -> Sequence[bytes]:
-    """Return the lines, each with its prefix, of which something else made a single line."""
+    """Return the lines, each with its prefix, of which something else made a single line.
+
+    A prefix behind a word is a part of a name, which must not make an event.
+    """
     if not JOINED_BY.search(raw, 32):
         return (raw,)
     starts = [0]
     for line in BEGINS_LINE.finditer(raw, 1):
-        if raw[starts[-1] : line.start()].strip(b"[] 0123456789/:-|"):
+        before = raw[starts[-1] : line.start()].rstrip(b" ")
+        if before.strip(b"[] 0123456789/:-|") and not before[-1:].isalnum():
             starts.append(line.start())
     ends = [*starts[1:], len(raw)]
     return [raw[start:end].rstrip(b" /|") for start, end in zip(starts, ends, strict=True)]
