@@ -222,7 +222,7 @@ NO_KERNEL = "Could not find any implementation for node c3."
     "text, lines",
     [
         (f"[E] {NO_KERNEL} / [W] Odd", [1, 1]),
-        (f"[TRT] [W] Odd thing[03/04/2031-05:06:07] [E] {NO_KERNEL}", [1, 1]),
+        (f"[TRT] [W] Odd thing) [03/04/2031-05:06:07] [E] {NO_KERNEL}", [1]),
         (f"> [E] IBuilder::b: Error Code 10: Internal Error\n> ({NO_KERNEL})", [1]),
         (f"IBuilder::b: Error Code 10: Internal Error\n({NO_KERNEL})", [1]),
         (f"[2031-03-04 05:06:07 ERROR] \n{NO_KERNEL}", [1]),

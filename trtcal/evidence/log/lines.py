@@ -65,15 +65,14 @@ def strip_decoration(text: str) -> str:
 def unjoined(raw: bytes) -> Sequence[bytes]:
     """Return the lines, each with its prefix, of which something else made a single line.
 
-    A prefix behind a word and a space is a part of a name, which must not make an event.
+    Only a prefix behind `/` or `|` counts: elsewhere it may be part of a name, which makes no event.
     """
     if not JOINED_BY.search(raw, 32):
         return (raw,)
     starts = [0]
     for line in BEGINS_LINE.finditer(raw, 1):
-        before = raw[starts[-1] : line.start()]
-        is_named = before.endswith(b" ") and before.rstrip(b" ")[-1:].isalnum()
-        if before.strip(b"[] 0123456789/:-|") and not is_named:
+        before = raw[starts[-1] : line.start()].rstrip(b" ")
+        if before.strip(b"[] 0123456789/:-|") and before.endswith((b"/", b"|")):
             starts.append(line.start())
     ends = [*starts[1:], len(raw)]
     return [raw[start:end].rstrip(b" /|") for start, end in zip(starts, ends, strict=True)]
