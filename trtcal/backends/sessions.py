@@ -177,7 +177,7 @@ def open_session(
 def disabled_optimizers(graph: onnx.ModelProto) -> list[str]:
     """Return the optimizers of ONNX Runtime that would change what a model computes."""
     int8 = {item.name for item in graph.graph.initializer if item.data_type == TensorProto.INT8}
-    signed = any(n.op_type == "QGemm" and n.input[2] in int8 for n in graph.graph.node)
+    signed = any(n.op_type == "QGemm" and int8.intersection(n.input[2:3]) for n in graph.graph.node)
     further = [UNSIGNS_WEIGHTS] * signed + [*NOT_FOR_NARROW] * is_narrow(graph)
     return [QUANTIZES_UNASKED, *further]
 

@@ -17,7 +17,7 @@ from trtcal.evidence.layers.listing import MAX_LAYERS
 from trtcal.evidence.log import reader, recognition
 from trtcal.evidence.log.files import blocks_of, portions, portions_of_growing_file
 from trtcal.evidence.log.reader import Live, parse_file
-from trtcal.evidence.log.recognition import RULES
+from trtcal.evidence.log.recognition import MESSAGES, RULES
 from trtcal.evidence.log.rules import MAX_TEXT
 from trtcal.evidence.log.summary import FACTS, LogWriter, log_document
 
@@ -177,6 +177,11 @@ def test_no_pattern_can_be_tried_in_too_many_ways(rule):
     pattern = _parser.parse(rule.pattern)
     places = 1 if str(pattern[0][0]) == "AT" else MAX_TEXT
     assert ways(pattern) * places <= 10**7
+
+
+@each("prefix", MESSAGES.prefixes)
+def test_no_prefix_of_a_line_can_be_tried_in_too_many_ways(prefix):
+    assert ways(_parser.parse(prefix.replace("(?=", "(?:"))) <= 10**6
 
 
 def test_a_growing_file_is_followed_and_read_anew_when_it_is_replaced(tmp_path):

@@ -46,6 +46,7 @@ PLACE_BEHIND = re.compile(
 TAIL = re.compile(
     r"(?: ?</?(?:br|p|b|code|pre|li|td|tr|div|span|strong|em) ?/?>|\*\*|\\[rn]|[\"'],?|,$| [/|])+$"
 )
+TAIL_LENGTH = 80
 TAIL_ENDS = (">", "**", "\\n", "\\r", '",', "',", '\\n"', " |", " /")
 ENTITY = re.compile(r"&(?:[lg]t|amp|quot|apos|nbsp|#3[49]|#x2[27F]);")
 STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
@@ -71,8 +72,8 @@ def unjoined(raw: bytes) -> Sequence[bytes]:
         return (raw,)
     starts = [0]
     for line in BEGINS_LINE.finditer(raw, 1):
-        before = raw[starts[-1] : line.start()].rstrip(b" ")
-        if before.strip(b"[] 0123456789/:-|") and before.endswith((b"/", b"|")):
+        is_joined = raw[max(line.start() - 3, 0) : line.start()].rstrip(b" ").endswith((b"/", b"|"))
+        if is_joined and raw[starts[-1] : line.start()].strip(b"[] 0123456789/:-|"):
             starts.append(line.start())
     ends = [*starts[1:], len(raw)]
     return [raw[start:end].rstrip(b" /|") for start, end in zip(starts, ends, strict=True)]
@@ -101,7 +102,8 @@ def _split(text: str) -> tuple[str | None, str, bool]:
             severity = WORDS[piece[piece.lastgroup].lower()]
         position = piece.end()
     message = PLACE_BEHIND.sub("", text[position:].rstrip())
-    message = TAIL.sub("", message) if message.endswith(TAIL_ENDS) else message
+    if message.endswith(TAIL_ENDS):
+        message = message[:-TAIL_LENGTH] + TAIL.sub("", message[-TAIL_LENGTH:])
     message = message.partition(" | ")[0] if text.startswith("|", start) else message
     return severity, _without_marks(message), position > start
 
