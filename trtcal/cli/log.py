@@ -156,8 +156,8 @@ def _explain(options: Log, files: tuple[str, ...]) -> list[tuple[str, str, str]]
     newline = "" if len(files) > 1 else "\n"
     for number, file in enumerate(files):
         with _writer(options.output, options.as_json) as write:
-            has_failed = any(map(ends_build, recorded(Path(file))))
-            writer = LogWriter(file, write, newline, has_failed)
+            causes = tuple(filter(ends_build, recorded(Path(file))))
+            writer = LogWriter(file, write, newline, bool(causes))
             writer.write(_portions(file))
         summary = writer.end["summary"]
         if not options.as_json:
@@ -165,7 +165,7 @@ def _explain(options: Log, files: tuple[str, ...]) -> list[tuple[str, str, str]]
                 say("")
             show(file, writer)
         _warn_of_few(file, writer.end)
-        failed += [summarized(file, summary)] if summary["is_failed"] else []
+        failed += [summarized(file, summary, causes)] if summary["is_failed"] else []
     return failed
 
 

@@ -71,9 +71,11 @@ def failure_of(log: Path, events: Iterable[Event] | None = None) -> Finding | No
     return next(filter(ends_build, reading.findings()), None)
 
 
-def summarized(file: str, summary: Mapping[str, Any]) -> tuple[str, str, str]:
+def summarized(
+    file: str, summary: Mapping[str, Any], causes: Iterable[Finding]
+) -> tuple[str, str, str]:
     """Return the log of a failed build, why it failed, and what helps: as recorded, else by the log."""
-    for cause in filter(ends_build, recorded(Path(file))):
+    for cause in causes:
         return file, cause.what, cause.fix
     for first in summary["findings"][:1]:
         return file, in_words(first["message"].partition("\n")[0]).rstrip(":"), first["fix"]
