@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.evidence.fusion.graphs import GRAPHS
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.errors import GateFailed

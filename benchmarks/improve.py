@@ -39,7 +39,7 @@ from benchmarks.accuracy import BATCH, infer, judge
 from benchmarks.calibration_memory import CHILD
 from benchmarks.int8_speed import describe_machine
 from benchmarks.placement import BACKEND, figures
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array
 from trtcal.data import Dataset, batch_for, open_dataset

@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS, find_backend
 from trtcal.errors import InputError

@@ -36,7 +36,7 @@ from benchmarks.accuracy import TENSORRT_ACCEPTS, Reader, first_samples, judge
 from benchmarks.networks import NETWORKS, light_network, random_images
 from tests.backends.listing import precisions
 from tests.fixtures.zoo import ZOO
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX

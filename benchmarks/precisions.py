@@ -30,7 +30,7 @@ from tests.fixtures.zoo_language import encoder
 from tests.fixtures.zoo_net import Entry, Net
 from tests.fixtures.zoo_products import tokens
 from tests.fixtures.zoo_scene import Scene, scene
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.errors import BackendError, InputError

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from onnx import helper, numpy_helper
 
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.evidence.layers.layer import Layer

@@ -47,7 +47,7 @@ from trtcal.evaluate.search.pipeline import SearchOptions, find_plans
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
-from trtcal.evidence.layers.roofline import find_target
+from trtcal.evidence.gpus import find_target
 from trtcal.model import load_model
 from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import ImproveOptions

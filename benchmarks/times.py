@@ -27,7 +27,7 @@ from scipy.optimize import least_squares
 
 from benchmarks.engine_networks import KernelFacts, kernels_of
 from trtcal.config import read_toml
-from trtcal.evidence.layers.roofline import Target
+from trtcal.evidence.gpus import Target
 from trtcal.evidence.times import CONSTANTS, kernel_ms
 from trtcal.stats import proportion
 

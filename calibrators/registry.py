@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from calibrators.range import Calibrator
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "trtcal.calibrators"
 BUILT_IN = {kind.lower(): kind for kind in ("Auto", "Entropy", "MinMax", "MSE", "Percentile")}
@@ -54,4 +57,6 @@ def _factory(name: str) -> Factory:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # it takes as long as a small calibration
+
     return {point.name: point for point in entry_points(group=GROUP)}

@@ -14,7 +14,7 @@ from tests.fixtures.engines import int8, made, needs_rtx, worker
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, detection_net, transposed_net
 from tests.fixtures.tables import each
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import (
     BuildOptions,

@@ -12,7 +12,7 @@ from tests.fixtures.fails import fails
 from tests.fixtures.zoo_net import Entry, Net
 from tests.fixtures.zoo_products import tokens
 from tests.fixtures.zoo_scene import scene
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.capabilities import check_precisions, has
 from trtcal.backends.lowering import lower
 from trtcal.backends.options import BuildOptions

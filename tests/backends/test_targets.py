@@ -11,14 +11,8 @@ from trtcal.backends.options import BuildOptions, parse_profiles
 from trtcal.backends.registry import targets_here
 from trtcal.backends.targets import canonical, has_provider, parse_target, runs_on
 from trtcal.errors import BackendError, InputError
+from trtcal.evidence.gpus import DATASHEETS, GPUS, datasheet_of, find_target, target_names
 from trtcal.evidence.layers.outcomes import find_outcomes
-from trtcal.evidence.layers.roofline import (
-    DATASHEETS,
-    GPUS,
-    datasheet_of,
-    find_target,
-    target_names,
-)
 from trtcal.model import load_model
 from trtcal.quantization.qdq import asked_precisions
 

@@ -13,7 +13,7 @@ from tests.backends.listing import precisions
 from tests.fixtures.slow import SLOW, slow_but
 from tests.fixtures.zoo import ZOO
 from tests.fixtures.zoo_scene import HEAVY, scene
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.lowering import lower
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS

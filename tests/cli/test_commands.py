@@ -373,9 +373,9 @@ def test_a_terminated_build_leaves_no_child_and_no_folder(place):
     """Its builder would sleep for ever."""
     (place / "sleeper.py").write_text("import time\nwhile True: time.sleep(1)\n")
     code = (
-        "from trtcal.backends import onnxruntime; from trtcal.cli.main import main; "
-        "run = onnxruntime.run_worker; "
-        "onnxruntime.run_worker = lambda module, *others: run('sleeper', *others); main()"
+        "from trtcal.backends import child; from trtcal.cli.main import main; "
+        "run = child.run_worker; "
+        "child.run_worker = lambda module, *others: run('sleeper', *others); main()"
     )
     paths = os.pathsep.join([str(SAMPLES.parent), str(place)])
     child = subprocess.Popen(

@@ -23,7 +23,7 @@ from tests.fixtures.networks import conv_net
 from tests.fixtures.quantized import calibrated
 from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.child import watching
 from trtcal.backends.narrow_floats import is_narrow
 from trtcal.backends.options import BuildOptions, Route

@@ -13,7 +13,7 @@ from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net
 from tests.fixtures.slow import SLOW
 from tests.fixtures.tables import each
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import find_backend
 from trtcal.config import Config, parse_config

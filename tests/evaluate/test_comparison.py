@@ -6,7 +6,7 @@ from tests.fixtures.commands import shows
 from tests.fixtures.fails import fails
 from tests.fixtures.networks import conv_net, transposed_net
 from tests.fixtures.quantized import calibrated
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.data.slices import read_attributes

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import times as benchmark
 from tests.fixtures.tables import each
+from trtcal.evidence.gpus import Target, find_target
 from trtcal.evidence.layers.layer import Layer, TensorInfo
-from trtcal.evidence.layers.roofline import Target, find_target
 from trtcal.evidence.times import (
     CONSTANTS,
     PRODUCT,

@@ -263,7 +263,7 @@ def test_a_failing_build_does_not_stop_the_run(place, monkeypatch):
     def broken(*arguments):
         raise BackendError("the builder failed: out of tactics")
 
-    monkeypatch.setattr("trtcal.backends.onnxruntime.run_worker", broken)
+    monkeypatch.setattr("trtcal.backends.child.run_worker", broken)
     config = configured(place, conv_net, "second")
     result = run(config)
     assert result.missing_builds["int8-minmax for cpu"] == "the builder failed: out of tactics"

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from tests.fixtures.tables import each
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX

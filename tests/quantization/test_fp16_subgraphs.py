@@ -14,7 +14,8 @@ from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import conv_net, rng, samples, save, weight
 from tests.fixtures.tables import each
 from tests.quantization.towers import feeds_for, towers
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.building import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.calibration import ObserveOptions, calibrate, observe

@@ -17,7 +17,7 @@ from onnx.external_data_helper import uses_external_data
 
 from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import conv_net, rng, samples, save, weight
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.onnxruntime import OnnxRuntime
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session

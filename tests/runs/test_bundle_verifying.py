@@ -24,7 +24,7 @@ from tests.fixtures.tables import each
 from tests.runs.conftest import TARGETS, write_keys
 from trtcal.documents import canonical_json, digest_file, read_npz, seal, write_json, write_npz
 from trtcal.errors import InputError
-from trtcal.evidence.layers.roofline import find_target
+from trtcal.evidence.gpus import find_target
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import make_bundle
 from trtcal.runs.bundle.devices import matrix

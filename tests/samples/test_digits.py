@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from tests.fixtures.slow import SLOW
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.calibration import calibrate, observe

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import SAMPLES
 from tests.fixtures.slow import SLOW
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command

@@ -9,7 +9,7 @@ from tests.fixtures.slow import SLOW
 from tests.fixtures.zoo_language import encoder
 from tests.fixtures.zoo_net import Net
 from tests.fixtures.zoo_scene import quantized_scene
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session, run_session

@@ -16,7 +16,7 @@ from trtcal.backends.targets import (
 )
 from trtcal.config import hardware_of
 from trtcal.errors import InputError
-from trtcal.evidence.layers.roofline import GPUS
+from trtcal.evidence.gpus import GPUS
 from trtcal.formats import NARROW, PRECISIONS
 
 PORTABLE_FIRST = (8, 0)

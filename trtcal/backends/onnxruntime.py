@@ -9,27 +9,27 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
-import onnxruntime
 
 from trtcal.backends.base import BUILD_AGAIN, Availability, Backend, Made
-from trtcal.backends.child import run_worker
 from trtcal.backends.narrow_floats import ADDED, WIDE
 from trtcal.backends.options import BuildOptions
-from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS, has_provider
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.layer import Layer, TensorInfo
-from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.evidence.log.reader import parse_file
-from trtcal.evidence.manifest import LOG, Build
 from trtcal.formats import NARROW
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.ops import INTEGER, MULTIPLIES
 from trtcal.model.passes.bfloat16 import refuse_bfloat16
 from trtcal.model.tensors import producers_of
+
+if TYPE_CHECKING:
+    from trtcal.backends.sessions import Session
+    from trtcal.evidence.layers.outcomes import Outcome
+    from trtcal.evidence.manifest import Build
 
 OPTIMIZED = "optimized.onnx"
 FLOAT_KERNELS = MULTIPLIES | {"FusedConv", "FusedGemm", "FusedMatMul"}
@@ -47,6 +47,8 @@ class OnnxRuntime(Backend):
 
     def availability(self) -> Availability:
         """Return that it works: it is a dependency of trtcal."""
+        import onnxruntime
+
         return Availability(True, onnxruntime.__version__)
 
     def targets(self) -> tuple[str, ...]:
@@ -68,12 +70,14 @@ class OnnxRuntime(Backend):
 
         The other providers take Q/DQ as it stands; TensorRT's lists its layers in the log, if at all.
         """
+        from trtcal.backends.child import run_worker
+
         target = options.target
         if target == "cpu":
             refuse_bfloat16(model)
         if not has_provider(target):
             raise BackendError(
-                f"this ONNX Runtime {onnxruntime.__version__} has no {PROVIDERS[target]}",
+                f"this ONNX Runtime {self.availability().version} has no {PROVIDERS[target]}",
                 "install onnxruntime-gpu instead of onnxruntime, together with CUDA or TensorRT",
             )
         write_onnx(folder / "model.onnx", model.proto)
@@ -86,6 +90,9 @@ class OnnxRuntime(Backend):
         }
         run_worker("trtcal.backends.onnxruntime_worker", request, folder, options.time_limit_s)
         if target == "tensorrt-ep":
+            from trtcal.evidence.log.reader import parse_file
+            from trtcal.evidence.manifest import LOG
+
             return Made(parse_file(folder / LOG).layers)
         optimized = onnx.load(folder / OPTIMIZED, load_external_data=False)
         return Made(read_layers(optimized, model.proto))
@@ -97,6 +104,8 @@ class OnnxRuntime(Backend):
 
     def open(self, build: Build, data: bytes) -> Session:
         """Load an engine into a session of its provider."""
+        from trtcal.backends.sessions import open_session
+
         return open_session(data, provider=PROVIDERS[build.target])
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtcal.backends.base import Backend, is_recorded
 from trtcal.backends.onnxruntime import OnnxRuntime
-from trtcal.backends.sessions import Session
 from trtcal.backends.targets import PROVIDERS, canonical, named_gpus
 from trtcal.backends.tensorrt import TensorRT, TensorRTRTX
 from trtcal.config import hardware_of, is_device
 from trtcal.documents import digest_bytes
 from trtcal.documents.bounds import ARRAYS_BYTES, read_bytes
 from trtcal.errors import InputError
-from trtcal.evidence.diagnosis.failure import no_engine
-from trtcal.evidence.manifest import LOG, MANIFEST, Build, read_manifest
 from trtcal.extensions import DEVICES, load
 from trtcal.model import Model, TensorSpec
 from trtcal.model.cut import metadata_of, tail_of
 from trtcal.model.ops import FLOATED
+
+if TYPE_CHECKING:
+    from trtcal.backends.sessions import Session
+    from trtcal.evidence.manifest import Build
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend for backend in (OnnxRuntime(), TensorRTRTX(), TensorRT())
@@ -96,6 +98,13 @@ def targets_here() -> dict[str, str]:
     return dict(sorted(dict(pairs).items(), key=lambda pair: pair[0] in PROVIDERS))
 
 
+def likely_target() -> str:
+    """Return the target that an advice names: what can be built for here, found without a builder."""
+    if BACKENDS[TensorRTRTX.name].availability().works:
+        return "sm89"
+    return "gpu" if BACKENDS[TensorRT.name].availability().works else "cpu"
+
+
 def _offer(targets: Iterable[str]) -> str:
     if every := ", ".join(f"--target {target}{named_gpus(target)}" for target in targets):
         return f"the targets on this machine are: {every}"
@@ -140,9 +149,13 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
 
 
 def _read_manifest(place: Path) -> tuple[Build, str]:
+    from trtcal.evidence.manifest import LOG, MANIFEST, read_manifest
+
     folder = place if place.is_dir() else place.parent
     if not (folder / MANIFEST).is_file():
         if (folder / LOG).is_file():
+            from trtcal.evidence.diagnosis.failure import no_engine
+
             raise no_engine(folder / LOG)
         what = f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine"
         raise InputError(what, "give an ONNX file, or a folder that `trtcal build` wrote")

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import onnxruntime
-
 from trtcal.backends.cuda import LIBRARY
 from trtcal.config import DEVICE_NAME, is_device
 from trtcal.errors import InputError
-from trtcal.evidence.layers.roofline import GPUS, capability_of
+from trtcal.evidence.gpus import GPUS, capability_of
 
 PORTABLE = "portable"
 CAPABILITY = re.compile(r"sm(\d{1,2})(\d)")
@@ -182,4 +180,6 @@ def version_of(name: str) -> str | None:
 
 def has_provider(target: str) -> bool:
     """Whether the installed ONNX Runtime was built with the provider of a target."""
+    import onnxruntime
+
     return PROVIDERS[target] in onnxruntime.get_available_providers()

@@ -13,12 +13,11 @@ import shutil
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from trtcal.backends.base import Availability, Backend, Made
-from trtcal.backends.child import run_worker
 from trtcal.backends.cuda import find_device
 from trtcal.backends.options import ROUTES, BuildOptions, ShapeRanges, shape_ranges
 from trtcal.backends.targets import (
@@ -34,16 +33,16 @@ from trtcal.backends.trtexec_words import build_words
 from trtcal.backends.weakly_typed import for_tensorrt_8, kept_in_float32
 from trtcal.documents import replacing
 from trtcal.errors import BackendError, InputError
-from trtcal.evidence.layers.inspector import read_inspector, with_types
-from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.evidence.log.reader import parse_file
-from trtcal.evidence.manifest import INSPECTED, LOG, Build
 from trtcal.formats import RANGED
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.ops import FLOATED
 from trtcal.quantization.qdq import fp16_tensors
+
+if TYPE_CHECKING:
+    from trtcal.evidence.layers.layer import Layer
+    from trtcal.evidence.layers.outcomes import Outcome
+    from trtcal.evidence.manifest import Build
 
 Profiles = tuple[ShapeRanges, ...]
 STRONGLY_TYPED = range(9, 11)
@@ -212,6 +211,8 @@ class TensorRT(Backend):
 
 
 def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder: Path) -> Made:
+    from trtcal.backends.child import run_worker
+
     version = _installed() if request["module"] == "tensorrt" else None
     proto, settings = request_of(model, options, version)
     write_onnx(folder / "model.onnx", proto)
@@ -298,6 +299,10 @@ def _is_quantized(model: Model) -> bool:
 
 def listed_layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
     """Return the layers that the inspector listed in a folder, else those of the verbose log."""
+    from trtcal.evidence.layers.inspector import read_inspector, with_types
+    from trtcal.evidence.log.reader import parse_file
+    from trtcal.evidence.manifest import INSPECTED, LOG
+
     layers = parse_file(folder / LOG).layers
     if (folder / INSPECTED).exists():
         return with_types(read_inspector((folder / INSPECTED).read_bytes()), layers)

@@ -129,8 +129,8 @@ def _build_one(
     options: BuildEngine, model: Model, place: tuple[Backend, str], folder: Path
 ) -> tuple[Build, str | None, Diagnosis]:
     """Build for one target; return the build, the backend's own command, and the diagnosis."""
-    from trtcal.backends.base import build
     from trtcal.backends.bisection import BISECT_S
+    from trtcal.backends.building import build
     from trtcal.backends.child import watching
     from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
     from trtcal.evidence.log.reader import Live

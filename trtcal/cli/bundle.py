@@ -290,7 +290,7 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
     )
 
     def _run(self) -> None:
-        from trtcal.evidence.layers.roofline import find_target, target_names
+        from trtcal.evidence.gpus import find_target, target_names
         from trtcal.runs.bundle.devices import matrix
 
         described = [find_target(name) for name in self.devices or target_names()]

@@ -18,7 +18,7 @@ class Doctor(JsonOptions, example="trtcal doctor --json"):
         from trtcal.backends.cuda import find_device
         from trtcal.backends.registry import BACKENDS, targets_here
         from trtcal.backends.targets import machine, packages
-        from trtcal.evidence.layers.roofline import GPUS
+        from trtcal.evidence.gpus import GPUS
 
         here = targets_here()
         states = {name: backend.availability() for name, backend in BACKENDS.items()}

@@ -50,9 +50,9 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
     def _run(self) -> None:
         from trtcal.backends.options import parse_profiles
         from trtcal.evaluate.target_times import estimates_of, sized
+        from trtcal.evidence.gpus import DEFAULT_GPU, find_target
         from trtcal.evidence.layers.copies import examine
         from trtcal.evidence.layers.reading import Engine, engine_document, read_engine
-        from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
         from trtcal.model import load_model
         from trtcal.model.loaders import is_model
 

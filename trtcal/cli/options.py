@@ -624,10 +624,12 @@ class PreparedOptions(DataOptions, ModelOptions, SkipOptions):
 
     def prepare(self, model: Model, optimizations: Path | None = None) -> Model:
         """Return a model made ready for Q/DQ, with optimizations if there are any."""
+        prepared = self.ready(model, self.skipped)
+        if optimizations is None:
+            return prepared
         from trtcal.ptq.artifact import read_optimizations
 
-        prepared = self.ready(model, self.skipped)
-        return read_optimizations(optimizations).apply(prepared) if optimizations else prepared
+        return read_optimizations(optimizations).apply(prepared)
 
 
 class OptimizedOptions(PreparedOptions):

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -22,7 +23,6 @@ from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, ProgressColumn
 
     from trtcal.limits import Judgement
     from trtcal.quantization.coverage import Coverage
@@ -265,47 +265,49 @@ class Every:
 @contextlib.contextmanager
 def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error where that is a terminal, else a line every 10 s."""
-    from rich.markup import escape
-    from rich.progress import Progress
-
     done = 0
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        bars.advance(task, count)
+        update(advance=count)
         show_line(f"{title}: {done:,} of {total:,} {unit}".rstrip())
 
-    with _bars(*Progress.get_default_columns()) as (bars, show_line):
-        task = bars.add_task(escape(printable(title)), total=total)
+    with _bar(title, total) as (update, show_line):
         yield advance
 
 
 @contextlib.contextmanager
 def clock(title: str) -> Iterator[Callable[[str], None]]:
     """Show the elapsed time and the latest message on standard error, without a terminal every 10 s."""
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     def show(text: str) -> None:
-        bars.update(task, description=printable(f"{title}: {text}"))
+        update(description=printable(f"{title}: {text}"))
         show_line(f"{title}: {text}")
 
-    message = TextColumn("{task.description}", markup=False)
-    with _bars(SpinnerColumn(), TimeElapsedColumn(), message) as (bars, show_line):
-        task = bars.add_task(printable(title), total=None)
+    with _bar(title, None) as (update, show_line):
         yield show
 
 
 @contextlib.contextmanager
-def _bars(*columns: ProgressColumn) -> Iterator[tuple[Progress, Callable[[str], None]]]:
-    """Yield bars on a terminal's standard error, and what prints a line every 10 s on another one."""
-    from rich.progress import Progress
+def _bar(
+    title: str, total: int | None
+) -> Iterator[tuple[Callable[..., object], Callable[[str], None]]]:
+    """Yield what changes a bar on a terminal, and what prints a line every 10 s elsewhere."""
+    stream = streams.errors(streams.AS_IS)
+    if is_quiet() or not stream.isatty():
+        yield (lambda **_: None), Every().show
+        return
+    from rich import progress as rich
 
-    console, every = _console(streams.errors(streams.AS_IS)), Every()
-    disable = is_quiet() or not console.is_terminal
-    shown = Progress(*columns, console=console, transient=True, disable=disable)
+    message = rich.TextColumn("{task.description}", markup=False)
+    columns = (message, *rich.Progress.get_default_columns()[1:])
+    if total is None:
+        columns = (rich.SpinnerColumn(), rich.TimeElapsedColumn(), message)
+    shown = rich.Progress(*columns, console=_console(stream), transient=True)
     with shown as bars, streams.guarded():
-        yield bars, (lambda text: None) if console.is_terminal else every.show
+        task = bars.add_task(printable(title), total=total)
+        yield partial(bars.update, task), lambda text: None
 
 
 class StatusLine:

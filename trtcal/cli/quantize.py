@@ -255,7 +255,7 @@ class Quantize(
         return replace(calibration or without_ranges(model), peaks=peaks)
 
     def _advise(self, plan: Plan) -> None:
-        from trtcal.backends.registry import targets_here
+        from trtcal.backends.registry import likely_target
 
         ranges, optimizations = self.chosen_ranges(plan), self.optimizations
         if self.improve:
@@ -266,8 +266,7 @@ class Quantize(
         sources = {"model": self.model or self.config.model, "data": known.get("data")}
         files = {"ranges": ranges, "optimizations": optimizations, "plan": self.plan}
         remember(self.output_path, **sources, **files)
-        here = targets_here()
-        target = next(iter((*self._suited, *(["sm89"] if "sm89" in here else here))))
+        target = (*self._suited, likely_target())[0]
         advise(self, "build", self.output_path, "--target", target, "-o", Path("builds", target))
 
 

@@ -378,7 +378,7 @@ def _trials(options: Search) -> Any:
 def _precisions(options: Search, gpu: str) -> tuple[str, ...]:
     """Return the precisions to choose from, the first of which others are compared with."""
     from trtcal.backends.capabilities import check_precisions, has
-    from trtcal.evidence.layers.roofline import find_target
+    from trtcal.evidence.gpus import find_target
 
     target = options.target or find_target(gpu).capability or ""
     if options.precisions == "all":
@@ -400,7 +400,7 @@ def _precisions(options: Search, gpu: str) -> tuple[str, ...]:
 
 def _gpu_of(target: str | None, configured: Sequence[str] = ()) -> str:
     """Return the GPU whose datasheet is that of a build's target; say if none is."""
-    from trtcal.evidence.layers.roofline import DEFAULT_GPU, datasheet_of
+    from trtcal.evidence.gpus import DEFAULT_GPU, datasheet_of
 
     targets = target.split(",") if target else configured
     known = next(filter(None, map(datasheet_of, targets)), None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trtcal.backends.base import Backend, build
+from trtcal.backends.base import Backend
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.data import Dataset, size_ranges

@@ -20,10 +20,11 @@ from trtcal.backends.options import (
 )
 from trtcal.documents import Document
 from trtcal.evaluate.latency import Latency
+from trtcal.evidence.gpus import Target, datasheet_of, find_target
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.predicted import predict_layers
 from trtcal.evidence.layers.reading import Engine
-from trtcal.evidence.layers.roofline import Target, datasheet_of, find_target, time_of
+from trtcal.evidence.layers.roofline import time_of
 from trtcal.evidence.manifest import Build
 from trtcal.evidence.times import (
     TENSORRT,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.config import read_toml
+from trtcal.evidence.gpus import Target
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.roofline import Target
 from trtcal.formats import BY_LISTED
 
 Constants = Mapping[str, Any]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trtcal.backends.base import build
 from trtcal.backends.bisection import BISECT_S
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend, floated
 from trtcal.calibration import Observation, ObserveOptions, cached, calibrate, observe

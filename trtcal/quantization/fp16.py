@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
-import scipy
 
 from trtcal.formats import FORMATS
 from trtcal.model.graph import FP16_OPSET, STANDARD, captured, constant, format_of
@@ -306,6 +305,8 @@ class _Network:
 
     def in_fp16(self, preferred: str) -> set[Hashable]:
         """Return the names on the source's side of a minimum cut."""
+        import scipy
+
         rows, columns, capacities = np.array(self.edges or [(0, 1, 0)], np.int32).T
         size = (len(self.numbers), len(self.numbers))
         capacity = scipy.sparse.coo_array((capacities, (rows, columns)), size).tocsr()

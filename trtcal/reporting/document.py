@@ -26,9 +26,10 @@ from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.findings import Finding
 from trtcal.evidence.fusion.fusions import check_fusions
+from trtcal.evidence.gpus import datasheet_of, find_target
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
-from trtcal.evidence.layers.roofline import counted_precision, datasheet_of, find_target
+from trtcal.evidence.layers.roofline import counted_precision
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build

@@ -12,9 +12,9 @@ from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Choice, split, unit_of
 from trtcal.evaluate.search.milp import Programme
 from trtcal.evaluate.search.plan_time import Costs, listed_times, measured_times, work_of
+from trtcal.evidence.gpus import Target
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
-from trtcal.evidence.layers.roofline import Target
 from trtcal.evidence.times import DEVICE, FP16, INT8, SpeedupEstimate, pays
 
 SLOW = Target("slow memory", 1e-3, 1e6, 1e6, 1e6)  # 1 byte takes 1 us

@@ -17,7 +17,7 @@ from trtcal.evaluate.search.milp import Surrogate
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.plan_time import Costs, work_of
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
-from trtcal.evidence.layers.roofline import Target
+from trtcal.evidence.gpus import Target
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, parse_limits
 
 SLOW = Target("slow memory", 0.01, 130, 65, 8.1)

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.commands import shows
 from tests.fixtures.fails import fails
 from tests.fixtures.zoo_net import Net
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.calibration import ObserveOptions, calibrate, observe

@@ -18,7 +18,7 @@ from tests.fixtures.structures import (
 )
 from tests.fixtures.tables import each
 from tests.fixtures.zoo_net import Net
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.evidence.diagnosis.reasons import find_faults, find_refused

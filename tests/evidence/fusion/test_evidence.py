@@ -9,7 +9,7 @@ import pytest
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
 from tests.fixtures.fails import fails
 from tests.fixtures.slow import slow_but
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.errors import InputError

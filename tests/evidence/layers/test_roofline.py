@@ -4,9 +4,9 @@ import pytest
 
 from tests.fixtures.tables import each
 from trtcal.errors import InputError
+from trtcal.evidence.gpus import Target, find_target, target_names
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.reading import Engine, engine_document
-from trtcal.evidence.layers.roofline import Target, find_target, target_names
 from trtcal.evidence.times import layer_ms
 
 GPU = Target("toy", bandwidth_gb_s=1, int8_tops=4, fp16_tflops=2, fp32_tflops=1, tf32_tflops=5)

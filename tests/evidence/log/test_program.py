@@ -12,7 +12,7 @@ from tests.fixtures.fails import fails
 from tests.fixtures.tables import each
 from tests.fixtures.zoo import ZOO
 from tests.fixtures.zoo_scene import scene
-from trtcal.backends.base import build
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions, parse_profiles
 from trtcal.backends.registry import BACKENDS
 from trtcal.errors import InputError

@@ -13,7 +13,8 @@ from typing import Any
 
 import onnx
 
-from trtcal.backends.base import Backend, build
+from trtcal.backends.base import Backend
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
@@ -40,7 +41,7 @@ from trtcal.evaluate.search.sensitivity import (
 )
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import open_variant
-from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
+from trtcal.evidence.gpus import DEFAULT_GPU, find_target
 from trtcal.evidence.times import SpeedupEstimate
 from trtcal.model import Model
 from trtcal.model.files import write_onnx

@@ -22,9 +22,9 @@ from trtcal.data import Feeds
 from trtcal.errors import InputError
 from trtcal.evaluate.search.limits import Unit, split, unit_of
 from trtcal.evidence import times as kernel_times
+from trtcal.evidence.gpus import Target
 from trtcal.evidence.layers.predicted import fused_nodes
 from trtcal.evidence.layers.reading import Engine
-from trtcal.evidence.layers.roofline import Target
 from trtcal.evidence.times import SpeedupEstimate, TimeEstimate
 from trtcal.formats import FORMATS, PRECISIONS, RANGED
 from trtcal.model import Model, work

@@ -11,6 +11,7 @@ from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.failure import no_engine, recorded
+from trtcal.evidence.gpus import Target
 from trtcal.evidence.layers.copies import examine
 from trtcal.evidence.layers.inspector import (
     LayerTime,
@@ -22,7 +23,6 @@ from trtcal.evidence.layers.inspector import (
 )
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.roofline import (
-    Target,
     bytes_of,
     counted_precision,
     share_by_kind,

@@ -10,7 +10,7 @@ from typing import Any
 from trtcal.backends.targets import CAPABILITY
 from trtcal.documents import parsing
 from trtcal.errors import InputError
-from trtcal.evidence.layers.roofline import Target, capability_of
+from trtcal.evidence.gpus import Target, capability_of
 from trtcal.runs.bundle.building import read_bundle
 from trtcal.runs.bundle.verifying import MANIFEST, REFUSED, VERDICTS, Device, choose
 

@@ -11,7 +11,7 @@ from trtcal.backends.options import shape_ranges
 from trtcal.backends.targets import CAPABILITY, PORTABLE, parse_target, runs_on
 from trtcal.documents import Document, digest_file, files_in
 from trtcal.errors import __version__
-from trtcal.evidence.layers.roofline import GPUS
+from trtcal.evidence.gpus import GPUS
 from trtcal.evidence.manifest import Build
 from trtcal.runs.bundle.verifying import HEADER, MANIFEST, PREDICATE, SIGNATURE
 from trtcal.runs.statement import statement

@@ -21,6 +21,7 @@ from trtcal.data.polygraphy import array_of, class_of, read_feeds
 from trtcal.documents import Document, digest_bytes
 from trtcal.documents.bounds import in_time, parse_json
 from trtcal.errors import InputError
+from trtcal.evidence.gpus import capability_of
 from trtcal.evidence.layers.inspector import (
     Profile,
     profile_in_log,
@@ -28,7 +29,6 @@ from trtcal.evidence.layers.inspector import (
     read_profile,
 )
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.roofline import capability_of
 from trtcal.evidence.log.files import portions_of_input
 from trtcal.evidence.log.reader import parse
 from trtcal.evidence.log.recognition import Event

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import Backend, build
+from trtcal.backends.base import Backend
+from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import check_engine
 from trtcal.data import Feeds
