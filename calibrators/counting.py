@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.imports import compiled
+from calibrators.imports import Compiled, compiled, compiled_beside
 
 MANTISSA_BITS = 11
 SHIFT = 23 - MANTISSA_BITS
@@ -15,6 +15,8 @@ ZERO_SLOTS = 8  # zeros, by far the most frequent value, are counted by turns so
 BLOCK = 4096  # values counted together: 16 KiB, half of a usual first cache
 REACH = 16 << MANTISSA_BITS  # bins in a row that hold nearly all values of a tensor: 16 binades
 LINE = 16  # counts in a line of the cache
+PART = 1 << 16  # values that NumPy counts together
+MAGNITUDE = np.int32(0x7FFFFFFF)
 
 Bits = npt.NDArray[np.int32]
 Patterns = npt.NDArray[np.uint32]
@@ -23,17 +25,22 @@ Counts = npt.NDArray[np.int64]
 
 def load_kernels() -> None:
     """Load the compiled code now; else it is loaded when first used. It takes some 60 MB."""
+    Compiled.left = -1
     bits, counts = np.zeros(1, np.int32), np.zeros(BINS + ZERO_SLOTS, np.uint32)
     finite_nonzero(bits)
     collect(bits, np.empty(1, np.uint32), 0)
     count_values(bits, counts)
     warm(counts, 1)
     bins = occupied_bins(counts)
-    empty_bins(counts, bins[0])
     sum_bins(*bins, *bins)
 
 
-@compiled
+def _nonzero(bits: Bits) -> int:
+    magnitude = bits & MAGNITUDE
+    return int(np.count_nonzero((magnitude > 0) & (magnitude < INFINITY_KEY)))
+
+
+@compiled_beside(_nonzero)
 def finite_nonzero(bits: Bits) -> int:
     """Return the number of finite values that are not zero."""
     count = 0
@@ -43,7 +50,14 @@ def finite_nonzero(bits: Bits) -> int:
     return count
 
 
-@compiled
+def _collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
+    block, *numbers = split(bits)
+    values = block[block & MAGNITUDE != 0].view(np.uint32)
+    kept[size : size + values.size] = values
+    return size + values.size, block.size - values.size, *numbers
+
+
+@compiled_beside(_collect, 2)
 def collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
     """Append the finite values that are not zero to the `size` kept ones.
 
@@ -66,7 +80,22 @@ def collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, 
     return size, zeros, nan, positive, negative
 
 
-@compiled
+def _count(
+    bits: Bits, counts: npt.NDArray[np.uint32]
+) -> tuple[np.int32, np.int32, int, int, int, int]:
+    lows, highs, numbers = [MAGNITUDE], [~MAGNITUDE], np.zeros(4, np.int64)
+    for start in range(0, bits.size, PART):
+        block, *others = split(bits[start : start + PART])
+        low, high = _extent(block)
+        lows, highs = [*lows, low], [*highs, high]
+        zeros = np.array([(block == 0).sum(), (block == ~MAGNITUDE).sum()], np.uint32)
+        np.add.at(counts, block.view(np.uint32) >> np.uint32(SHIFT), np.uint32(1))
+        counts[[0, BINS // 2]] -= zeros
+        numbers += [int(number) for number in (zeros.sum(), *others)]
+    return min(lows), max(highs), *numbers
+
+
+@compiled_beside(_count, 2)
 def count_values(
     bits: Bits, counts: npt.NDArray[np.uint32]
 ) -> tuple[np.int32, np.int32, int, int, int, int]:
@@ -91,7 +120,7 @@ def count_values(
     return lowest, highest, zeros, nan, positive, negative
 
 
-@compiled
+@compiled_beside(lambda counts, end: np.uint32(0), 0)
 def warm(counts: npt.NDArray[np.uint32], end: int) -> np.uint32:
     """Read the `REACH` bins before `end` into the cache, in order, which is faster than as they come.
 
@@ -103,8 +132,7 @@ def warm(counts: npt.NDArray[np.uint32], end: int) -> np.uint32:
     return total
 
 
-@compiled
-def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
+def split(bits: Bits) -> tuple[Bits, int, int, int]:
     """Return the patterns of the finite values, and the numbers of NaN, +Inf and -Inf."""
     magnitude = bits & np.int32(0x7FFFFFFF)
     infinite = magnitude == INFINITY_KEY
@@ -113,7 +141,15 @@ def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
     return bits[magnitude < INFINITY_KEY], nan, infinite.sum() - negative, negative
 
 
-@compiled
+_finite = compiled(split)
+
+
+def _extent(bits: Bits) -> tuple[np.int32, np.int32]:
+    keys = bits ^ ((bits >> np.int32(31)) & MAGNITUDE)
+    return keys.min(initial=MAGNITUDE), keys.max(initial=~MAGNITUDE)
+
+
+@compiled_beside(_extent)
 def extent(bits: Bits) -> tuple[np.int32, np.int32]:
     """Return the lowest and highest key.
 
@@ -137,7 +173,12 @@ def _fill(bits: Patterns, counts: npt.NDArray[np.uint32]) -> None:
         counts[slot if zero else pattern >> np.uint32(SHIFT)] += np.uint32(1)
 
 
-@compiled
+def _occupied(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
+    bins = np.flatnonzero(counts[:BINS])
+    return bins.astype(np.uint32) << np.uint32(SHIFT), counts[bins].astype(np.int64)
+
+
+@compiled_beside(_occupied)
 def occupied_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
     """Return the occupied bins of dense counts."""
     occupied = 0
@@ -152,14 +193,19 @@ def occupied_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
     return patterns, totals
 
 
-@compiled
 def empty_bins(counts: npt.NDArray[np.uint32], patterns: Patterns) -> None:
     """Empty these bins, and touch no other memory."""
-    for pattern in patterns:
-        counts[pattern >> np.uint32(SHIFT)] = 0
+    counts[patterns >> np.uint32(SHIFT)] = 0
 
 
-@compiled
+def _sum(a: Patterns, in_a: Counts, b: Patterns, in_b: Counts) -> tuple[Patterns, Counts]:
+    patterns, place = np.unique(np.concatenate((a, b)), return_inverse=True)
+    counts = np.zeros(patterns.size, np.int64)
+    np.add.at(counts, place, np.concatenate((in_a, in_b)))
+    return patterns, counts
+
+
+@compiled_beside(_sum, 16)
 def sum_bins(a: Patterns, in_a: Counts, b: Patterns, in_b: Counts) -> tuple[Patterns, Counts]:
     """Return the sum of two lists of bins, both rising."""
     patterns = np.empty(a.size + b.size, np.uint32)

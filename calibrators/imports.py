@@ -24,10 +24,18 @@ def without_file(name: str) -> Iterator[None]:
 
 
 class Compiled:
-    """A function that numba compiles when it is first called, or compiled into another one."""
+    """A function that numba compiles when it is first called, or compiled into another one.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    `plain` does the same in NumPy while there is little work: `cost` a value in its first argument.
+    """
+
+    left = 1 << 25  # values for NumPy, which takes 0.1 s for them: less than to import numba
+
+    def __init__(
+        self, function: Callable[..., Any], plain: Callable[..., Any] | None = None, cost: int = 1
+    ) -> None:
         functools.update_wrapper(self, function)
+        self.plain, self.cost = plain, cost
 
     @functools.cached_property
     def kernel(self) -> Any:
@@ -39,8 +47,11 @@ class Compiled:
         return njit(nogil=True, cache=True)(self.__wrapped__)  # type: ignore[attr-defined]
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the compiled function."""
-        return self.kernel(*arguments)
+        """Call the function: compiled, unless there was little to do in this process until now."""
+        if self.plain is None or Compiled.left < 0:
+            return self.kernel(*arguments)
+        Compiled.left -= self.cost * arguments[0].size
+        return self.plain(*arguments)
 
     @property
     def _numba_type_(self) -> Any:
@@ -54,3 +65,10 @@ def compiled(function: Function) -> Function:
     A configuration in the current folder could name another place for it, whose files are unpickled.
     """
     return cast("Function", Compiled(function))
+
+
+def compiled_beside(
+    plain: Callable[..., Any], cost: int = 1
+) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function, but call its `plain` form in NumPy while there is little to do."""
+    return lambda function: Compiled(function, plain, cost)
