@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends import base
+from trtcal.backends import building
 from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
@@ -260,7 +260,7 @@ def build(
     check_precisions(set(asked_precisions(loaded.proto).values()), (chosen,))
     if data is not None:
         settings = with_sizes(settings, loaded, size_ranges(loaded, open_data(data, loaded)))
-    return base.build(loaded, backend, settings, Path(output))
+    return building.build(loaded, backend, settings, Path(output))
 
 
 def diagnose(
