@@ -101,3 +101,14 @@ def test_parts_count_alike():
     powers = np.ones((2, 2, 5))
     powers[0, 0], powers[0, 1] = 0.01, 0.0001
     np.testing.assert_allclose(decibels(powers), -30.0)
+
+
+def test_outputs_that_are_not_finite_lose_to_all_others(tmp_path, subject):
+    network = subject(detector)
+    broken = load_model(detector(tmp_path / "broken.onnx", boxes=np.inf))
+    with Judge(network.prepared, network.dataset) as judge:
+        usual, lost = map(judge.measure, (network.prepared.proto, broken.proto))
+    assert usual.is_better(lost)
+    assert not lost.is_better(usual)
+    with Judge(broken, network.dataset) as judge, fails(InputError, "infinite"):
+        judge.measure(broken.proto)

@@ -22,7 +22,7 @@ from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss, OwnMetric, Rows, joined, rows_of, total
-from trtcal.evaluate.per_sample import Values
+from trtcal.evaluate.per_sample import NotFiniteError, Values, check_finite
 from trtcal.evaluate.replay import Batch, Recording, Run, quantized_runner, runner
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph, is_op
@@ -126,9 +126,14 @@ class Judge(AbstractContextManager["Judge"]):
         self.recording.close()
 
     def measure(self, proto: onnx.ModelProto) -> Verdict:
-        """Return what a quantized model loses."""
+        """Return what a quantized model loses: infinitely much if it crashes or gives NaN."""
         with crashes_as_warnings():
-            return self._measured(quantized_runner(self._showing(proto), self.shown))
+            run = quantized_runner(self._showing(proto), self.shown)
+            try:
+                return self._measured(run)
+            except NotFiniteError:
+                for expected in map(self.recording.expected, range(len(self.recording))):
+                    check_finite(*map(expected.__getitem__, self.names))
         samples = sum(head.size for head in self.recording.heads)
         return Verdict(Loss(samples, math.inf), np.full(samples, np.inf))
 

@@ -10,12 +10,14 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import batch_for, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
-from trtcal.errors import InputError, __version__
+from trtcal.errors import BackendError, InputError, __version__
 from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
@@ -120,6 +122,7 @@ class _Progress:
     tries: tuple[Try, ...] = ()
     untried: tuple[str, ...] = ()
     ranges: Mapping[str, Calibration] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
 
     @property
     def best(self) -> State:
@@ -150,7 +153,7 @@ def improve(
         context = _context(prepared, fit, options, reporter)
         progress = _try_all(context, judge)
     best = progress.best
-    warnings = _warnings(len(fit), len(selection))
+    warnings = (*_warnings(len(fit), len(selection)), *progress.failures)
     counts = {"fitted": context.in_memory, "calibration": len(fit), "selection": len(selection)}
     record = {
         "kind": OPTIMIZATIONS_KIND,
@@ -240,6 +243,11 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
                 progress = _judged(progress, context, judge, attempt)
         except OutOfTimeError:
             progress = replace(progress, untried=(*progress.untried, each.name))
+        except (BackendError, InputError, np.linalg.LinAlgError) as error:
+            nothing = Try(each.name, each.what, Loss(0, math.inf), math.inf, False, now() - started)
+            line = f"{each.name} was not kept: {error}"
+            tries, failures = (*progress.tries, nothing), (*progress.failures, line)
+            progress = replace(progress, tries=tries, failures=failures)
     return progress
 
 
@@ -260,6 +268,8 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
         what = f"{what}; with ranges by {state.calibration.method}"
     kept = progress.keeps(verdict, attempt.finer)
     seconds = now() - attempt.started
+    infinite = f"{attempt.name}: the INT8 outputs have NaN or infinite values"
+    failures = () if math.isfinite(verdict.value) else (infinite,)
     tried = Try(attempt.name, what, verdict.loss, verdict.value, kept, seconds)
     return replace(
         progress,
@@ -267,6 +277,7 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
         verdict=verdict if kept else progress.verdict,
         tries=(*progress.tries, tried),
         ranges={**progress.ranges, attempt.name: state.calibration},
+        failures=(*progress.failures, *failures),
     )
 
 
