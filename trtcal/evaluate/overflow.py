@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.backends.sessions import Array, Session, open_session, run_session
 from trtcal.backends.taps import showing
 from trtcal.data import Dataset, Feeds, batch_for
 from trtcal.errors import TrtcalError, some
@@ -67,13 +67,19 @@ class _Run:
 
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
         self.outputs = [value.name for value in proto.graph.output]
-        self.tensors = tensors
-        reduced = showing(proto, (f"{name} peak" for name in tensors))
-        ends = {" zero": 0.0, " infinity": math.inf}.items()
-        scalars = (helper.make_tensor(name, TensorProto.FLOAT, (), [end]) for name, end in ends)
+        self.proto, self.tensors, self.is_finite = proto, tensors, True
+        self.session = self._open(_ends, ENDS)
+
+    def _open(
+        self, nodes: Callable[[str], Iterable[onnx.NodeProto]], suffixes: Sequence[str]
+    ) -> Session:
+        self.figures = [f"{name} {suffix}" for name in self.tensors for suffix in suffixes]
+        reduced = showing(self.proto, self.figures)
+        limits = {" zero": 0.0, " infinity": math.inf}.items()
+        scalars = (helper.make_tensor(name, TensorProto.FLOAT, (), [end]) for name, end in limits)
         reduced.graph.initializer.extend(scalars)
-        reduced.graph.node.extend(node for name in tensors for node in _peak(name))
-        self.session = open_session(reduced, as_it_is=True, arena=False)
+        reduced.graph.node.extend(node for name in self.tensors for node in nodes(name))
+        return open_session(reduced, as_it_is=True)
 
     def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
         wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
@@ -84,10 +90,29 @@ class _Run:
     ) -> dict[str, float]:
         highest = np.zeros(len(self.tensors))
         for feeds in batches:
-            values = self.read(feeds, [f"{name} peak" for name in self.tensors])
-            highest = np.maximum(highest, [np.max(peak) for peak in values])
+            highest = np.maximum(highest, self._peaks(feeds))
             progress(len(next(iter(feeds.values()))))
         return dict(zip(self.tensors, highest.tolist(), strict=True))
+
+    def _peaks(self, feeds: Feeds) -> Array:
+        """Return the peaks of one batch: from the ends, unless a value is not finite."""
+        values = np.array([np.max(each) for each in self.read(feeds, self.figures)])
+        if not self.is_finite:
+            return values
+        least, most, total = values.reshape(-1, len(ENDS)).T
+        if np.isfinite(total).all():
+            return np.asarray(np.maximum(-least, most))
+        self.is_finite, self.session = False, self._open(_peak, ("peak",))
+        return self._peaks(feeds)
+
+
+ENDS = ("least", "most", "total")
+"""Figures of a tensor that take no copy of it; the total is not finite where a value is not."""
+
+
+def _ends(tensor: str) -> Iterable[onnx.NodeProto]:
+    for op, end in zip(("ReduceMin", "ReduceMax", "ReduceSum"), ENDS, strict=True):
+        yield helper.make_node(op, [tensor], [f"{tensor} {end}"], keepdims=0)
 
 
 def _peak(tensor: str) -> Iterable[onnx.NodeProto]:
