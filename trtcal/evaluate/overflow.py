@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 import onnx
@@ -71,7 +73,7 @@ class _Run:
         self.session = self._open(_ends, ENDS)
 
     def _open(
-        self, nodes: Callable[[str], Iterable[onnx.NodeProto]], suffixes: Sequence[str]
+        self, nodes: Callable[[str], Iterable[onnx.NodeProto]], suffixes: Iterable[str]
     ) -> Session:
         self.figures = [f"{name} {suffix}" for name in self.tensors for suffix in suffixes]
         reduced = showing(self.proto, self.figures)
@@ -96,22 +98,29 @@ class _Run:
 
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
-        values = np.array([np.max(each) for each in self.read(feeds, self.figures)])
+        values = self.read(feeds, self.figures)  # of each run that the batch takes
         if not self.is_finite:
-            return values
-        least, most, total = values.reshape(-1, len(ENDS)).T
+            return np.array([np.max(each) for each in values])
+        reduced = [
+            reduce(each) for each, (_, reduce) in zip(values, cycle(ENDS.values()), strict=False)
+        ]
+        least, most, total = np.reshape(reduced, (-1, len(ENDS))).T
         if np.isfinite(total).all():
             return np.asarray(np.maximum(-least, most))
         self.is_finite, self.session = False, self._open(_peak, ("peak",))
         return self._peaks(feeds)
 
 
-ENDS = ("least", "most", "total")
+ENDS: dict[str, tuple[str, Callable[[Array], Any]]] = {
+    "least": ("ReduceMin", np.min),
+    "most": ("ReduceMax", np.max),
+    "total": ("ReduceSum", np.sum),
+}
 """Figures of a tensor that take no copy of it; the total is not finite where a value is not."""
 
 
 def _ends(tensor: str) -> Iterable[onnx.NodeProto]:
-    for op, end in zip(("ReduceMin", "ReduceMax", "ReduceSum"), ENDS, strict=True):
+    for end, (op, _) in ENDS.items():
         yield helper.make_node(op, [tensor], [f"{tensor} {end}"], keepdims=0)
 
 
