@@ -57,10 +57,13 @@ class Placement:
         return list(dict.fromkeys(layer.name for layer in every))
 
 
-def find_layers(model: Model, is_needed: bool = True) -> Placement:
-    """Return every place for Q/DQ in a prepared model; `InputError` if one `is_needed` and none is."""
+def find_layers(model: Model, is_needed: bool = True, graph: gs.Graph | None = None) -> Placement:
+    """Return every place for Q/DQ in a prepared model; `InputError` if one `is_needed` and none is.
+
+    `graph` is the model's, imported here if it is None.
+    """
     refuse_bfloat16(model)
-    placement = place(import_graph(model.proto))
+    placement = place(graph or import_graph(model.proto))
     is_needed = is_needed or REFUSAL in placement.refused.values()
     if is_needed and not any(layer.op in MULTIPLIES for layer in placement.layers):
         if bodies := list(_multiplying_bodies(model)):

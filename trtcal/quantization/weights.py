@@ -24,6 +24,7 @@ Scale = npt.NDArray[Any]
 FP16_SCALES = (2.0**-24, 65504.0)  # the smallest and largest positive float16
 
 _known: OrderedDict[Any, tuple[Int8, Scale]] = OrderedDict()
+_known_bytes = 0
 _lock = Lock()
 
 
@@ -73,6 +74,7 @@ def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, S
     The arrays are read-only: the same weights are quantized once, as long as there is room for them.
     Source: NVIDIA, "Working with Quantized Types".
     """
+    global _known_bytes
     key = (sha256(np.ascontiguousarray(values).data).digest(), values.shape, values.dtype, axis)
     with _lock:
         if key in _known:
@@ -82,9 +84,10 @@ def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, S
     for array in arrays:
         array.flags.writeable = False
     with _lock:
+        _known_bytes += 0 if key in _known else arrays[0].nbytes
         _known[key] = arrays
-        while sum(steps.nbytes for steps, _ in _known.values()) > CACHE_BYTES and len(_known) > 1:
-            _known.popitem(last=False)
+        while _known_bytes > CACHE_BYTES and len(_known) > 1:
+            _known_bytes -= _known.popitem(last=False)[1][0].nbytes
     return arrays
 
 

@@ -143,6 +143,7 @@ class _Network:
         self.dequantized, self.requested = dict[str, Scale](), dict[str, Scale]()
         self._move_steps()
         self.kernels: dict[int, _Kernel] = {}
+        self.inner = set[int]()  # nodes behind the first of a kernel, up to its last
         counts = Counter(KINDS.get(view.operators[i]) for i in self.nodes)
         is_new = version >= FIRST_COMPILED
         self.is_compiled = is_new and counts["Gemm"] > counts["Convolution"]
@@ -228,7 +229,12 @@ class _Network:
         operators = [self.view.operators[i] for i in nodes]
         kinds = [KINDS.get(n, "Reduction" if n.startswith("Reduce") else n) for n in operators]
         heavy = next((each for each in kinds if each in HEAVY), kinds[-1]) if kinds else ""
-        self.kernels |= dict.fromkeys(nodes, _Kernel(kind or heavy, nodes))
+        self._set(nodes, _Kernel(kind or heavy, nodes))
+
+    def _set(self, nodes: Collection[int], kernel: _Kernel) -> None:
+        self.kernels |= dict.fromkeys(nodes, kernel)
+        if kernel.nodes:
+            self.inner.update(range(min(kernel.nodes) + 1, max(kernel.nodes) + 1))
 
     def _extend(self, kernel: _Kernel) -> None:
         """Take the light kernels behind one into it, as long as they wait for nothing else."""
@@ -237,7 +243,7 @@ class _Network:
             kernel.nodes.extend(following.nodes)
             if kernel.kind in self.chained:
                 kernel.kind = max(kernel.kind, following.kind, key=self.chained.index)
-            self.kernels |= dict.fromkeys(following.nodes, kernel)
+            self._set(following.nodes, kernel)
 
     def _following(self, kernel: _Kernel) -> _Kernel | None:
         last = self.view.nodes[max(kernel.nodes)].output[0]
@@ -268,7 +274,13 @@ class _Network:
         return following.kind == "PointWise" and operators <= light
 
     def _waits(self, following: _Kernel, kernel: _Kernel) -> bool:
-        """Tell whether a kernel waits for another one by a detour."""
+        """Tell whether a kernel waits for another one by a detour.
+
+        No kernel lies on both sides of `start`: what is before it waits for nothing behind it.
+        """
+        start = min(kernel.nodes)
+        while start in self.inner:
+            start -= 1
         reads = self.computed(following)
         pending = [m for r in reads if (m := self.view.makers.get(r.tensor)) not in kernel.nodes]
         seen = set[_Kernel]()
@@ -276,7 +288,7 @@ class _Network:
             before = self.kernels.get(-1 if (maker := pending.pop()) is None else maker)
             if before is kernel:
                 return True
-            if before is not None and before not in seen:
+            if before is not None and before not in seen and before.nodes[0] >= start:
                 seen.add(before)
                 pending.extend(self.view.makers.get(read.tensor) for read in self.inputs(before))
         return False
@@ -293,7 +305,7 @@ class _Network:
                 self._join(tail)
                 kernel.nodes = [i for i in kernel.nodes if i not in tail]
                 first.nodes = sorted({*first.nodes, *kernel.nodes})
-                self.kernels |= dict.fromkeys(kernel.nodes, first)
+                self._set(kernel.nodes, first)
 
     def _tail(self, kernel: _Kernel) -> list[int]:
         """Return the activations in a kernel, and what is behind them, if one is no Relu."""

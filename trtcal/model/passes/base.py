@@ -64,6 +64,33 @@ def interface(graph: gs.Graph) -> list[tuple[str, int | None]]:
     return [(tensor.name, type_of(tensor)) for tensor in (*graph.inputs, *graph.outputs)]
 
 
+State = tuple[list[object], list[object]]
+
+
+def state_of(graph: gs.Graph) -> State:
+    """Return what a graph is made of, to be compared, and the objects that its numbers stand for.
+
+    Where it stays the same, so does the graph's fingerprint, which takes several times as long.
+    """
+    parts = parts_of(graph)
+    nodes = [node for part in parts for node in part.nodes]
+    ends = [[*part.inputs, *part.outputs] for part in parts]
+    tensors = list({id(t): t for n in nodes for t in (*n.inputs, *n.outputs)}.values())
+    tensors += [tensor for part in ends for tensor in part]
+    values = [getattr(tensor, "_values", None) for tensor in tensors]
+    state: list[object] = [graph.opset, *map(repr, graph.functions)]
+    state += [[id(tensor) for tensor in part] for part in ends]
+    state += [
+        (id(n), n.op, n.name, n.domain, repr(n.attrs), [*map(id, n.inputs)], [*map(id, n.outputs)])
+        for n in nodes
+    ]
+    state += [
+        (t.name, t.dtype, repr(t.shape), id(value))
+        for t, value in zip(tensors, values, strict=True)
+    ]
+    return state, [*nodes, *tensors, *values]
+
+
 def sound(graph: gs.Graph) -> str | None:
     """Hold if whatever is read or returned is an input, a constant, or one node's output."""
     parts = parts_of(graph)

@@ -76,8 +76,7 @@ def removal(name: str, purpose: str, source: Source, on_request: bool = False) -
         for view, node, equal in removable(graph):
             view.take_out(node, equal)
             count += 1
-        clean(graph)
-        return count + apply(graph) if count else 0
+        return count + apply(clean(graph)) if count else 0
 
     def after(graph: gs.Graph) -> str | None:
         left = next(removable(graph), None)

@@ -36,9 +36,11 @@ def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelP
 
 
 def changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
-    """Put what `change` makes of a graph's stand-in in the graph's place."""
+    """Put what `change` makes of a graph's stand-in in the graph's place, if that is another one."""
     small, weights = small_export(graph)
     proto = change(small)
+    if proto == small:
+        return
     drop_other_types(proto)
     name_nodes(proto)
     new = restored(proto, weights)
