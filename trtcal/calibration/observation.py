@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
@@ -44,6 +45,8 @@ class Observation:
     profile: Profile | None = field(default=None, compare=False)  # if it was run here
     sizes: SizeRanges = field(default_factory=dict, compare=False)
     sample_digests: str = ""  # `trtcal.data.overlap.keep`
+    # tensor -> (largest magnitude, sample) of those that reach farthest; None in files without
+    reaches: dict[str, list[tuple[float, int]]] | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> str:
@@ -74,11 +77,29 @@ def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
     }
 
 
+def pack_reaches(reaches: Mapping[str, Sequence[tuple[float, int]]]) -> npt.NDArray[np.void]:
+    """Return an array of (tensor, magnitude, sample)."""
+    rows = [(name, *reach) for name, farthest in reaches.items() for reach in farthest]
+    width = max((len(name) for name in reaches), default=1)
+    return np.array(rows, [("tensor", f"U{width}"), ("value", "f8"), ("sample", "i8")])
+
+
+def unpack_reaches(arrays: Mapping[str, Any]) -> dict[str, list[tuple[float, int]]]:
+    """Return what `pack_reaches` took."""
+    reaches: dict[str, list[tuple[float, int]]] = {}
+    for name, value, sample in arrays["reaches"].tolist():
+        reaches.setdefault(name, []).append((float(value), int(sample)))
+    return reaches
+
+
 def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
     header += [json.dumps(observation.sizes), observation.sample_digests]
-    write_npz(path, chain([("header", np.array(header))], pack(observation.histograms)))
+    more = {"header": np.array(header)}
+    if observation.reaches is not None:
+        more["reaches"] = pack_reaches(observation.reaches)
+    write_npz(path, chain(more.items(), pack(observation.histograms)))
 
 
 def is_observation(path: Path) -> bool:
@@ -98,7 +119,8 @@ def read_observation(path: Path) -> Observation:
         model, dataset, samples, sizes, *more = arrays["header"].tolist()
         kept = from_fields(_Sizes, {"sizes": json.loads(sizes)}).sizes
         observation = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
-        return replace(observation, sample_digests="".join(more))
+        reaches = unpack_reaches(arrays) if "reaches" in arrays else None
+        return replace(observation, sample_digests="".join(more), reaches=reaches)
 
     return parsing(path, build)
 
