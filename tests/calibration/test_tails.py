@@ -6,7 +6,9 @@ import pytest
 from onnx import helper
 
 from trtcal.backends.taps import Inside
-from trtcal.calibration.extremes import REACHES, find_tails
+from trtcal.calibration import observe
+from trtcal.calibration.extremes import REACHES, find_tails, tails_of
+from trtcal.calibration.observation import read_observation, write_observation
 from trtcal.data import open_dataset
 from trtcal.documents import read_document
 from trtcal.model import load_model
@@ -69,3 +71,16 @@ def test_the_tensors_of_which_most_is_cut_come_first():
     both = [ranges(a=4.0, b=2.0, c=3.0), ranges(a=4.0, b=3.9, c=1.0)]
     assert most_stretched(both, 5) == ["c", "b"]
     assert most_stretched(both, 1) == ["c"]
+
+
+@pytest.mark.parametrize("count", [5, 200])
+def test_the_observing_pass_names_the_same_samples(tmp_path, count):
+    x = np.float32(np.random.default_rng(0).standard_normal((count, 3)))
+    x[2::7] = x[1]  # equal ones: the first counts
+    for kind, shape, more in [("Abs", ["N", 3], {}), ("ReduceSum", [], {"keepdims": 0})]:
+        model, data = one_node(tmp_path, kind, x, shape, **more)
+        seen = observe(model, data, ["x", "y"])
+        write_observation(tmp_path / "h.npz", seen)
+        reaches = read_observation(tmp_path / "h.npz").reaches
+        tails = find_tails(model, data, ["x", "y"])
+        assert tails_of(model, data, reaches, ["x", "y"]) == tails
