@@ -74,7 +74,7 @@ class Histogram:
         self._older: Bins = np.empty(0, np.uint32), np.empty(0, np.int64)
         self.zeros = self.nan = self.positive_inf = self.negative_inf = 0
         self.minimum, self.maximum = math.inf, -math.inf
-        self._largest = 0.0  # magnitude of the latest values
+        self._largest = 0.0
 
     def update(self, values: npt.ArrayLike, padding: int = 0) -> float:
         """Count every element of `values` (float32, or float16, which float32 holds exactly).

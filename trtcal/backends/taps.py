@@ -40,7 +40,6 @@ Feeds = Mapping[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
 Forms = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Name of a value in the optimized graph -> its shape and type."""
-Origin = tuple[int, int]
 NCHWC = "_nchwc"
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 TOLERANCE = 1e-3
@@ -53,16 +52,15 @@ MODEL, WEIGHTS = "model.onnx", "weights.bin"
 
 @dataclass(frozen=True)
 class Reading:
-    """Some batches of one tensor, along the first axis; how many zeros among them are padding.
+    """Some batches of one tensor along the first axis, the samples of each, and zeros of padding.
 
-    `origins` has for each batch its first sample and their number, 0 where all of it is of that one.
-    In a batch the elements of a sample are in any order.
+    The elements of a sample are in any order.
     """
 
     tensor: str
     values: Array
     padding: int
-    origins: tuple[Origin, ...]
+    samples: tuple[range, ...]
 
 
 class Taps:
@@ -213,9 +211,10 @@ class Lane:
 
     def __init__(self, taps: Taps) -> None:
         self.taps, self.buffers, self.latest = taps, dict[Shapes, _Buffers](), Shapes()
+        self.samples: list[range] = []  # of each batch that is collected
 
-    def read(self, feeds: Feeds, start: int) -> list[Reading]:
-        """Run the batch that begins with sample `start`; return what has been collected if enough.
+    def read(self, feeds: Feeds, samples: range) -> list[Reading]:
+        """Run the batch of these samples; return what has been collected if enough, else nothing.
 
         What is returned is overwritten by the next batch.
         """
@@ -223,28 +222,28 @@ class Lane:
             return []
         runs = self.taps.session.runs_of(feeds)
         if len(runs) == 1:
-            name, array = next(iter(feeds.items()))
-            whole = len(array) == 1 and runs[0][name].ndim < array.ndim
-            return self._read(runs[0], (start, 0 if whole else len(array)))
-        each = enumerate(runs, start)
-        readings = (reading for i, run in each for reading in self._read(run, (i, 0)))
+            return self._read(runs[0], samples)
+        each = zip(runs, samples, strict=True)
+        readings = (reading for run, i in each for reading in self._read(run, range(i, i + 1)))
         return [replace(reading, values=reading.values.copy()) for reading in readings]
 
-    def _read(self, feeds: Feeds, origin: Origin) -> list[Reading]:
+    def _read(self, feeds: Feeds, samples: range) -> list[Reading]:
         shapes = _shapes(feeds)
         before = self.rest() if shapes != self.latest else []
         self.latest = shapes
         buffers = self._buffers(shapes, feeds)
-        run_bound(self.taps.session, buffers.next(feeds, origin))
+        run_bound(self.taps.session, buffers.next(feeds))
+        self.samples.append(samples)
         return before + (self.rest() if buffers.full else [])
 
     def rest(self) -> list[Reading]:
         """Return what is collected and was not yet returned."""
         buffers, taps = self.buffers.get(self.latest), self.taps
-        collected, origins = buffers.take() if buffers else ({}, ())
+        collected = buffers.take() if buffers else {}
+        samples, self.samples = tuple(self.samples), []
         names = {name: taps.places.get(name, name) for name in taps.tensors}
         return [
-            Reading(name, values, len(values) * taps.padding(name, values[0]), origins)
+            Reading(name, values, len(values) * taps.padding(name, values[0]), samples)
             for name, place in names.items()
             if (values := collected.get(place)) is not None
         ]
@@ -269,26 +268,24 @@ class _Buffers:
             _binding(session, {name: array[i, ...] for name, array in self.arrays.items()})
             for i in range(batches)
         ]
-        self.origins: list[Origin] = []
+        self.filled = 0
 
     @property
     def full(self) -> bool:
-        return len(self.origins) == len(self.bindings)
+        return self.filled == len(self.bindings)
 
-    def next(self, feeds: Feeds, origin: Origin) -> Any:
+    def next(self, feeds: Feeds) -> Any:
         """Return the binding to run the next batch with."""
-        binding = self.bindings[len(self.origins)]
+        binding = self.bindings[self.filled]
         for name, array in feeds.items():
             binding.bind_cpu_input(name, np.asarray(array, order="C"))
-        self.origins.append(origin)
+        self.filled += 1
         return binding
 
-    def take(self) -> tuple[dict[str, Array], tuple[Origin, ...]]:
-        """Return what is filled, shape (batches, *batch), and its origins; begin anew."""
-        origins, self.origins = tuple(self.origins), []
-        filled = len(origins)
-        arrays = {name: array[:filled] for name, array in self.arrays.items()} if filled else {}
-        return arrays, origins
+    def take(self) -> dict[str, Array]:
+        """Return what is filled, shape (batches, *batch), and begin anew."""
+        filled, self.filled = self.filled, 0
+        return {name: array[:filled] for name, array in self.arrays.items()} if filled else {}
 
 
 def lay_out(proto: onnx.ModelProto, folder: Path) -> None:

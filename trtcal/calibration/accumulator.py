@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -13,9 +14,9 @@ import numpy as np
 
 from calibrators import Histogram
 from trtcal.backends.taps import Reading
-from trtcal.calibration.extremes import Farthest, farther, see
+from trtcal.calibration.extremes import Reaches, farther, see
 from trtcal.calibration.job import joined
-from trtcal.calibration.observation import pack, pack_reaches, unpack, unpack_reaches
+from trtcal.calibration.observation import pack, unpack, unpack_texts
 from trtcal.data import Dataset
 from trtcal.data.dataset import Span
 from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, removing, write_npz
@@ -34,7 +35,7 @@ class HistogramAccumulator:
 
     histograms: dict[str, Histogram] = field(default_factory=dict)
     done: dict[int, list[Span]] = field(default_factory=dict)
-    reaches: dict[str, Farthest] = field(default_factory=dict)
+    reaches: Reaches = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -106,7 +107,8 @@ class Checkpoint:
         return parsing(self.path, lambda: self._parse(arrays))
 
     def _parse(self, arrays: dict[str, Any]) -> tuple[HistogramAccumulator, list[list[str]]]:
-        accumulator = HistogramAccumulator(unpack(arrays), reaches=unpack_reaches(arrays))
+        accumulator = HistogramAccumulator(unpack(arrays))
+        accumulator.reaches = unpack_texts(arrays).reaches or {}
         if arrays["done"].dtype != np.int64:
             raise ValueError("done is of another type")
         for number, start, stop in arrays["done"].tolist():
@@ -124,7 +126,7 @@ class Checkpoint:
             "done": np.array(done, np.int64).reshape(-1, 3),
             "passes": np.array(len(passes)),
             "witnessed": self.dataset.witnessed(),
-            "reaches": pack_reaches(accumulator.reaches),
+            "reaches": np.array(json.dumps(accumulator.reaches)),
         }
         arrays |= {f"pass/{number}": np.array(names) for number, names in enumerate(passes)}
         write_npz(self.path, chain(arrays.items(), pack(accumulator.histograms)), compressed=False)

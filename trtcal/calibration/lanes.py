@@ -153,11 +153,10 @@ class _CountingLane:
         self.own.seconds["load"] += seconds
         self.own.bytes["load"] += sum(array.nbytes for array in feeds.values())
         with self._timed("infer"):
-            readings = self.lane.read(feeds, span[0])
+            readings = self.lane.read(feeds, range(*span))
         self.own.finish(self.observer.number, [span])
-        origins = ((span[0], span[1] - span[0]),)
-        inputs = self.observer.inputs
-        self._count([Reading(name, feeds[name][None], 0, origins) for name in inputs])
+        inputs, samples = self.observer.inputs, (range(*span),)
+        self._count([Reading(name, feeds[name][None], 0, samples) for name in inputs])
         if readings or not self.has_computed:
             self._finish(readings)
         return span[1] - span[0]

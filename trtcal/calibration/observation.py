@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
 from calibrators.floating import floating_amax
 from calibrators.range import FLOOR
 from calibrators.registry import BUILT_IN
+from trtcal.calibration.extremes import Reaches
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
 from trtcal.documents import canonical_json, digest_bytes, from_fields, parsing, read_npz, write_npz
@@ -45,8 +45,7 @@ class Observation:
     profile: Profile | None = field(default=None, compare=False)  # if it was run here
     sizes: SizeRanges = field(default_factory=dict, compare=False)
     sample_digests: str = ""  # `trtcal.data.overlap.keep`
-    # tensor -> (largest magnitude, sample) of those that reach farthest; None in files without
-    reaches: dict[str, list[tuple[float, int]]] | None = field(default=None, compare=False)
+    reaches: Reaches | None = field(default=None, compare=False)  # none in files of older versions
 
     @property
     def digest(self) -> str:
@@ -56,8 +55,9 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class _Texts:
     sizes: SizeRanges
+    reaches: Reaches | None
 
 
 def pack(histograms: Mapping[str, Histogram]) -> Iterator[tuple[str, Any]]:
@@ -77,28 +77,17 @@ def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
     }
 
 
-def pack_reaches(reaches: Mapping[str, Sequence[tuple[float, int]]]) -> npt.NDArray[np.void]:
-    """Return an array of (tensor, magnitude, sample)."""
-    rows = [(name, *reach) for name, farthest in reaches.items() for reach in farthest]
-    width = max((len(name) for name in reaches), default=1)
-    return np.array(rows, [("tensor", f"U{width}"), ("value", "f8"), ("sample", "i8")])
-
-
-def unpack_reaches(arrays: Mapping[str, Any]) -> dict[str, list[tuple[float, int]]]:
-    """Return what `pack_reaches` took."""
-    reaches: dict[str, list[tuple[float, int]]] = {}
-    for name, value, sample in arrays["reaches"].tolist():
-        reaches.setdefault(name, []).append((float(value), int(sample)))
-    return reaches
+def unpack_texts(arrays: Mapping[str, Any], sizes: str = "{}") -> _Texts:
+    """Return what is kept as JSON."""
+    reaches = str(arrays.get("reaches", "null"))
+    return from_fields(_Texts, {"sizes": json.loads(sizes), "reaches": json.loads(reaches)})
 
 
 def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
     header += [json.dumps(observation.sizes), observation.sample_digests]
-    more = {"header": np.array(header)}
-    if observation.reaches is not None:
-        more["reaches"] = pack_reaches(observation.reaches)
+    more = {"header": np.array(header), "reaches": np.array(json.dumps(observation.reaches))}
     write_npz(path, chain(more.items(), pack(observation.histograms)))
 
 
@@ -117,10 +106,9 @@ def read_observation(path: Path) -> Observation:
 
     def build() -> Observation:
         model, dataset, samples, sizes, *more = arrays["header"].tolist()
-        kept = from_fields(_Sizes, {"sizes": json.loads(sizes)}).sizes
-        observation = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
-        reaches = unpack_reaches(arrays) if "reaches" in arrays else None
-        return replace(observation, sample_digests="".join(more), reaches=reaches)
+        texts = unpack_texts(arrays, sizes)
+        observation = Observation(model, dataset, int(samples), unpack(arrays))
+        return replace(observation, sample_digests="".join(more), **vars(texts))
 
     return parsing(path, build)
 
@@ -139,7 +127,9 @@ def cached(
     if path is not None and path.exists():
         kept = read_observation(path)
         same_model = (kept.model, list(kept.histograms)) == (model.fingerprint, list(tensors))
-        if same_model and kept.dataset == dataset.fingerprint:  # which may have to be read for it
+        if (
+            same_model and kept.reaches is not None and kept.dataset == dataset.fingerprint
+        ):  # which may have to be read for it
             return kept
     observation = make()
     if path is not None:

@@ -94,14 +94,13 @@ def observe(
     for histogram in accumulator.histograms.values():
         histogram.compact()
     histograms = {name: _sum([*map(accumulator.of, each)]) for name, each in grouped.items()}
-    reaches = known(grouped, accumulator.reaches)
     for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
         kept.remove()
     facts = dataset.fingerprint, len(dataset), histograms, profile
     more = size_ranges(model, dataset), keep(numbers_of(dataset))
-    return Observation(model.fingerprint, *facts, *more, reaches)
+    return Observation(model.fingerprint, *facts, *more, known(grouped, accumulator.reaches))
 
 
 def _job(

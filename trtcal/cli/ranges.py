@@ -167,16 +167,19 @@ class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data ima
     output: Path = option("JSON file for the samples.", "-o", default=Path("tails.json"))
 
     def _run(self) -> None:
-        from trtcal.calibration.extremes import TENSORS, find_tails
+        from trtcal.calibration import observe
+        from trtcal.calibration.extremes import TENSORS, tails_of
         from trtcal.model import load_model
         from trtcal.ranges import Calibration, most_stretched
 
         tensors = most_stretched([Calibration.read(path) for path in self.tables], TENSORS)
         model = load_model(self.model)
         dataset = self.open_data(model, self.config.calibration)
+        prepared = self.ready(model)
         title = f"finding the samples that stretch {len(tensors)} ranges"
         with progress(title, len(dataset), "samples") as advance:
-            tails = find_tails(self.ready(model), dataset, tensors, advance)
+            reached = observe(prepared, dataset, tensors, progress=advance).reaches
+        tails = tails_of(prepared, dataset, reached, tensors)
         reaches = [(name, reach) for name, own in tails.tensors.items() for reach in own]
         columns: Columns = {
             "tensor": "{0}",

@@ -14,7 +14,7 @@ from trtcal.backends.bisection import BISECT_S
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend, floated
 from trtcal.calibration import Observation, ObserveOptions, cached, calibrate, observe
-from trtcal.calibration.extremes import TENSORS, find_tails, tails_of
+from trtcal.calibration.extremes import TENSORS, tails_of
 from trtcal.check.data_check import check_data
 from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.config import BuildConfig, Config
@@ -131,28 +131,17 @@ def find_peaks(inputs: Inputs, model: Model, journal: Journal) -> dict[str, floa
 
 
 def record_tails(
-    inputs: Inputs,
-    calibrations: Sequence[Calibration],
-    observation: Observation,
-    journal: Journal,
+    inputs: Inputs, calibrations: Sequence[Calibration], seen: Observation, journal: Journal
 ) -> None:
     """Find the samples that stretch the ranges of which most is cut off."""
     tensors = most_stretched(calibrations, TENSORS)
     if not tensors:
         return
-    data = inputs.calibration_data
     with journal.step("tails", "tails.json") as record:
         if step := journal.done.get("tails.json"):
             record(step.digest)
             return
-        reaches = observation.reaches
-        if reaches is None:  # histograms of an older version
-            title = f"finding the samples with the largest values of {len(tensors)} tensors"
-            purpose = "samples with the largest values"
-            with data.reading_for(purpose), journal.progress(title, len(data)) as advance:
-                tails = find_tails(inputs.prepared, data, tensors, advance)
-        else:
-            tails = tails_of(inputs.prepared, data, reaches, tensors)
+        tails = tails_of(inputs.prepared, inputs.calibration_data, seen.reaches, tensors)
         record(str(tails.write(journal.folder / "tails.json")["digest"]))
 
 
