@@ -21,7 +21,7 @@ COUNT = 41
 
 
 def find_tails(model, data, tensors):
-    return tails_of(model, data, observe(model, data, tensors).reaches, tensors)
+    return tails_of(observe(model, data, tensors), data.files, tensors)
 
 
 def test_they_are_those_of_the_largest_magnitudes(scene, tmp_path):
@@ -81,9 +81,9 @@ def test_they_are_kept_in_the_file_where_it_is_known_whose_values_are_whose(tmp_
         model, data = one_node(tmp_path, kind, x, shape, **more)
         seen = observe(model, data, ["x", "y"], ObserveOptions(batch=batch, threads=2))
         write_observation(tmp_path / "h.npz", seen)
-        reaches = read_observation(tmp_path / "h.npz").reaches
-        assert reaches == seen.reaches
-        assert [index for _, index in reaches["x"]] == [1, 4, 7]
+        reaches = tails_of(read_observation(tmp_path / "h.npz"), None, ["x", "y"]).tensors
+        assert reaches == tails_of(seen, data.files, ["x", "y"]).tensors
+        assert [(reach.index, reach.value) for reach in reaches["x"]] == [(1, 9), (4, 9), (7, 9)]
         assert ("y" in reaches) == (kind == "Abs" or batch == 1)
 
 

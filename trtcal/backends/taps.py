@@ -52,10 +52,7 @@ MODEL, WEIGHTS = "model.onnx", "weights.bin"
 
 @dataclass(frozen=True)
 class Reading:
-    """Some batches of one tensor along the first axis, the samples of each, and zeros of padding.
-
-    The elements of a sample are in any order.
-    """
+    """Batches of one tensor, a sample's elements in any order; zeros of padding; samples of each."""
 
     tensor: str
     values: Array

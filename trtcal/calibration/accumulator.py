@@ -14,9 +14,9 @@ import numpy as np
 
 from calibrators import Histogram
 from trtcal.backends.taps import Reading
-from trtcal.calibration.extremes import Reaches, farther, see
+from trtcal.calibration.extremes import farther, see
 from trtcal.calibration.job import joined
-from trtcal.calibration.observation import pack, unpack, unpack_texts
+from trtcal.calibration.observation import Reaches, pack, unpack, unpack_texts
 from trtcal.data import Dataset
 from trtcal.data.dataset import Span
 from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, removing, write_npz
@@ -57,7 +57,7 @@ class HistogramAccumulator:
         for name, histogram in other.histograms.items():
             self.of(name).merge(histogram)
         for name, farthest in other.reaches.items():
-            self.reaches[name] = farther([*self.reaches.get(name, []), *farthest])
+            self.reaches[name] = farther(self.reaches.get(name, []), farthest)
         for number, spans in other.done.items():
             self.finish(number, spans)
         for stage, seconds in other.seconds.items():
@@ -107,8 +107,9 @@ class Checkpoint:
         return parsing(self.path, lambda: self._parse(arrays))
 
     def _parse(self, arrays: dict[str, Any]) -> tuple[HistogramAccumulator, list[list[str]]]:
-        accumulator = HistogramAccumulator(unpack(arrays))
-        accumulator.reaches = unpack_texts(arrays).reaches or {}
+        accumulator = HistogramAccumulator(
+            unpack(arrays), reaches=unpack_texts(arrays).reaches or {}
+        )
         if arrays["done"].dtype != np.int64:
             raise ValueError("done is of another type")
         for number, start, stop in arrays["done"].tolist():

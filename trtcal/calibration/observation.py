@@ -19,7 +19,6 @@ from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
 from calibrators.floating import floating_amax
 from calibrators.range import FLOOR
 from calibrators.registry import BUILT_IN
-from trtcal.calibration.extremes import Reaches
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
 from trtcal.documents import canonical_json, digest_bytes, from_fields, parsing, read_npz, write_npz
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from trtcal.calibration.profile import Profile
 
 KEYS = ("bins", "counts", "scalars", "extent")
+Reaches = dict[str, list[tuple[float, int]]]
+"""Tensor -> largest magnitude, negated so that they sort, of the samples that reach farthest."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,8 @@ def cached(
     if path is not None and path.exists():
         kept = read_observation(path)
         same_model = (kept.model, list(kept.histograms)) == (model.fingerprint, list(tensors))
-        if (
-            same_model and kept.reaches is not None and kept.dataset == dataset.fingerprint
-        ):  # which may have to be read for it
+        same_model &= kept.reaches is not None
+        if same_model and kept.dataset == dataset.fingerprint:  # which may have to be read for it
             return kept
     observation = make()
     if path is not None:

@@ -14,7 +14,7 @@ from types import FrameType
 from calibrators import Histogram
 from trtcal.backends.taps import COLLECTED_BYTES, lay_out
 from trtcal.calibration.accumulator import Checkpoint, HistogramAccumulator, resumed
-from trtcal.calibration.extremes import REACHES, known
+from trtcal.calibration.extremes import REACHES, UNKNOWN, farther
 from trtcal.calibration.job import Job, count, passes_within
 from trtcal.calibration.lanes import Observer
 from trtcal.calibration.observation import Observation
@@ -94,13 +94,15 @@ def observe(
     for histogram in accumulator.histograms.values():
         histogram.compact()
     histograms = {name: _sum([*map(accumulator.of, each)]) for name, each in grouped.items()}
+    unknown, reaches = [UNKNOWN], accumulator.reaches
+    far = {n: farther(*(reaches.get(part, unknown) for part in grouped[n])) for n in grouped}
     for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
         kept.remove()
     facts = dataset.fingerprint, len(dataset), histograms, profile
     more = size_ranges(model, dataset), keep(numbers_of(dataset))
-    return Observation(model.fingerprint, *facts, *more, known(grouped, accumulator.reaches))
+    return Observation(model.fingerprint, *facts, *more, far)
 
 
 def _job(

@@ -175,11 +175,10 @@ class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data ima
         tensors = most_stretched([Calibration.read(path) for path in self.tables], TENSORS)
         model = load_model(self.model)
         dataset = self.open_data(model, self.config.calibration)
-        prepared = self.ready(model)
         title = f"finding the samples that stretch {len(tensors)} ranges"
         with progress(title, len(dataset), "samples") as advance:
-            reached = observe(prepared, dataset, tensors, progress=advance).reaches
-        tails = tails_of(prepared, dataset, reached, tensors)
+            seen = observe(self.ready(model), dataset, tensors, progress=advance)
+        tails = tails_of(seen, dataset.files, tensors)
         reaches = [(name, reach) for name, own in tails.tensors.items() for reach in own]
         columns: Columns = {
             "tensor": "{0}",

@@ -141,7 +141,7 @@ def record_tails(
         if step := journal.done.get("tails.json"):
             record(step.digest)
             return
-        tails = tails_of(inputs.prepared, inputs.calibration_data, seen.reaches, tensors)
+        tails = tails_of(seen, inputs.calibration_data.files, tensors)
         record(str(tails.write(journal.folder / "tails.json")["digest"]))
 
 
