@@ -107,9 +107,8 @@ class Checkpoint:
         return parsing(self.path, lambda: self._parse(arrays))
 
     def _parse(self, arrays: dict[str, Any]) -> tuple[HistogramAccumulator, list[list[str]]]:
-        accumulator = HistogramAccumulator(
-            unpack(arrays), reaches=unpack_texts(arrays).reaches or {}
-        )
+        reaches = unpack_texts(arrays).reaches or {}
+        accumulator = HistogramAccumulator(unpack(arrays), reaches=reaches)
         if arrays["done"].dtype != np.int64:
             raise ValueError("done is of another type")
         for number, start, stop in arrays["done"].tolist():

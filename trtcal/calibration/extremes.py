@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from trtcal.backends.taps import Reading
-from trtcal.calibration.observation import Observation
+from trtcal.calibration.observation import Farthest, Observation
 from trtcal.documents import Sealed
 
 TAILS_KIND = "tails"
@@ -42,22 +42,20 @@ def tails_of(seen: Observation, files: Sequence[str] | None, tensors: Iterable[s
     """Return the samples that reach farthest, of the tensors of which they are known."""
     known = {n: own for n, own in (seen.reaches or {}).items() if UNKNOWN not in own}
     tails = {
-        name: tuple(Reach(-least, i, files[i] if files else None) for least, i in known[name])
+        name: tuple(Reach(abs(least), i, files[i] if files else None) for least, i in known[name])
         for name in tensors
         if name in known
     }
     return Tails(seen.model, seen.dataset, seen.samples, tails)
 
 
-def farther(*reaches: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Return those of `Reaches` that reach farthest, each sample once."""
+def farther(*reaches: Iterable[tuple[float, int]]) -> Farthest:
+    """Return the samples that reach farthest, each sample once."""
     each = {index: least for least, index in sorted(chain(*reaches), reverse=True)}
     return sorted((least, index) for index, least in each.items())[:REACHES]
 
 
-def see(
-    farthest: list[tuple[float, int]], reading: Reading, largest: float
-) -> list[tuple[float, int]]:
+def see(farthest: Farthest, reading: Reading, largest: float) -> Farthest:
     """Return the farthest with a reading, of which `largest` is the largest magnitude.
 
     Values that are not finite do not count: they are in no range.

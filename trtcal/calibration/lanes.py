@@ -155,8 +155,7 @@ class _CountingLane:
         with self._timed("infer"):
             readings = self.lane.read(feeds, range(*span))
         self.own.finish(self.observer.number, [span])
-        inputs, samples = self.observer.inputs, (range(*span),)
-        self._count([Reading(name, feeds[name][None], 0, samples) for name in inputs])
+        self._count([Reading(n, feeds[n][None], 0, (range(*span),)) for n in self.observer.inputs])
         if readings or not self.has_computed:
             self._finish(readings)
         return span[1] - span[0]

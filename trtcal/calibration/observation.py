@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from trtcal.calibration.profile import Profile
 
 KEYS = ("bins", "counts", "scalars", "extent")
-Reaches = dict[str, list[tuple[float, int]]]
-"""Tensor -> largest magnitude, negated so that they sort, of the samples that reach farthest."""
+Farthest = list[tuple[float, int]]
+"""Largest magnitude, negated so that they sort, and place of the samples that reach farthest."""
+Reaches = dict[str, Farthest]
 
 
 @dataclass(frozen=True)
