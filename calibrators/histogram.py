@@ -74,15 +74,18 @@ class Histogram:
         self._older: Bins = np.empty(0, np.uint32), np.empty(0, np.int64)
         self.zeros = self.nan = self.positive_inf = self.negative_inf = 0
         self.minimum, self.maximum = math.inf, -math.inf
+        self._largest = 0.0
 
-    def update(self, values: npt.ArrayLike, padding: int = 0) -> None:
+    def update(self, values: npt.ArrayLike, padding: int = 0) -> float:
         """Count every element of `values` (float32, or float16, which float32 holds exactly).
 
-        `padding` says how many of the zeros among them are none of the tensor's own.
+        `padding` says how many of the zeros among them are none of the tensor's own. Returns the
+        largest magnitude of the finite ones.
         """
         array = np.ascontiguousarray(values)
         if array.dtype not in (np.float16, np.float32):
             raise TypeError(f"a histogram counts float32 or float16 values, not {array.dtype}")
+        self._largest = 0.0
         bits = array.astype(np.float32, copy=False).reshape(-1).view(np.int32)
         if self._kept is not None and self._size + finite_nonzero(bits) > VALUES_KEPT:
             self._spill(self._kept[: self._size])
@@ -92,6 +95,7 @@ class Histogram:
             for start in range(0, bits.size, COUNT_LIMIT):
                 self._count(bits[start : start + COUNT_LIMIT])
         self.zeros -= padding
+        return self._largest
 
     def _keep(self, bits: Bits) -> None:
         if self._kept is None or not self._kept.size:
@@ -147,8 +151,9 @@ class Histogram:
 
     def _extend(self, low: int, high: int) -> None:
         if low <= high:
-            self.minimum = min(self.minimum, _value_of_key(low))
-            self.maximum = max(self.maximum, _value_of_key(high))
+            lowest, highest = _value_of_key(low), _value_of_key(high)
+            self.minimum, self.maximum = min(self.minimum, lowest), max(self.maximum, highest)
+            self._largest = max(self._largest, -lowest, highest)
 
     def _bins(self) -> Bins:
         if self._kept is not None:

@@ -43,7 +43,7 @@ Forms = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 NCHWC = "_nchwc"
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 TOLERANCE = 1e-3
-COLLECTED_BYTES = 1 << 26  # of tensors that a lane collects and counts then, or those of one batch
+COLLECTED_BYTES = 1 << 25  # of tensors that a lane collects and counts then, or those of one batch
 LANES_BYTES = 1 << 30  # of tensors of all lanes together
 MOST_BATCHES = 8
 PIECE = 1 << 18  # values processed together
@@ -52,11 +52,12 @@ MODEL, WEIGHTS = "model.onnx", "weights.bin"
 
 @dataclass(frozen=True)
 class Reading:
-    """Some batches of one tensor: elements in any order, and how many zeros among them are padding."""
+    """Batches of one tensor, a sample's elements in any order; zeros of padding; samples of each."""
 
     tensor: str
     values: Array
     padding: int
+    samples: tuple[range, ...]
 
 
 class Taps:
@@ -207,9 +208,10 @@ class Lane:
 
     def __init__(self, taps: Taps) -> None:
         self.taps, self.buffers, self.latest = taps, dict[Shapes, _Buffers](), Shapes()
+        self.samples: list[range] = []  # of each batch that is collected
 
-    def read(self, feeds: Feeds) -> list[Reading]:
-        """Run one batch; return what has been collected once it is enough, until then nothing.
+    def read(self, feeds: Feeds, samples: range) -> list[Reading]:
+        """Run the batch of these samples; return what has been collected if enough, else nothing.
 
         What is returned is overwritten by the next batch.
         """
@@ -217,25 +219,28 @@ class Lane:
             return []
         runs = self.taps.session.runs_of(feeds)
         if len(runs) == 1:
-            return self._read(runs[0])
-        readings = (reading for run in runs for reading in self._read(run))
+            return self._read(runs[0], samples)
+        each = zip(runs, samples, strict=True)
+        readings = (reading for run, i in each for reading in self._read(run, range(i, i + 1)))
         return [replace(reading, values=reading.values.copy()) for reading in readings]
 
-    def _read(self, feeds: Feeds) -> list[Reading]:
+    def _read(self, feeds: Feeds, samples: range) -> list[Reading]:
         shapes = _shapes(feeds)
         before = self.rest() if shapes != self.latest else []
         self.latest = shapes
         buffers = self._buffers(shapes, feeds)
         run_bound(self.taps.session, buffers.next(feeds))
+        self.samples.append(samples)
         return before + (self.rest() if buffers.full else [])
 
     def rest(self) -> list[Reading]:
         """Return what is collected and was not yet returned."""
         buffers, taps = self.buffers.get(self.latest), self.taps
         collected = buffers.take() if buffers else {}
+        samples, self.samples = tuple(self.samples), []
         names = {name: taps.places.get(name, name) for name in taps.tensors}
         return [
-            Reading(name, values, len(values) * taps.padding(name, values[0]))
+            Reading(name, values, len(values) * taps.padding(name, values[0]), samples)
             for name, place in names.items()
             if (values := collected.get(place)) is not None
         ]

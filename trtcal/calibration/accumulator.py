@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from calibrators import Histogram
+from trtcal.backends.taps import Reading
+from trtcal.calibration.extremes import farther, see
 from trtcal.calibration.job import joined
-from trtcal.calibration.observation import pack, unpack
+from trtcal.calibration.observation import Reaches, pack, unpack, unpack_texts
 from trtcal.data import Dataset
 from trtcal.data.dataset import Span
 from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, removing, write_npz
@@ -32,12 +35,18 @@ class HistogramAccumulator:
 
     histograms: dict[str, Histogram] = field(default_factory=dict)
     done: dict[int, list[Span]] = field(default_factory=dict)
+    reaches: Reaches = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def of(self, tensor: str) -> Histogram:
         """Return a tensor's histogram, a new one at first."""
         return self.histograms.setdefault(tensor, Histogram())
+
+    def count(self, tensor: str, reading: Reading) -> None:
+        """Count a reading, and see whether its samples reach farther than those before."""
+        largest = self.of(tensor).update(reading.values, reading.padding)
+        self.reaches[tensor] = see(self.reaches.get(tensor, []), reading, largest)
 
     def finish(self, number: int, spans: list[Span]) -> None:
         """Record that a pass has these samples in the histograms now."""
@@ -47,6 +56,8 @@ class HistogramAccumulator:
         """Add what another worker counted of other samples."""
         for name, histogram in other.histograms.items():
             self.of(name).merge(histogram)
+        for name, farthest in other.reaches.items():
+            self.reaches[name] = farther(self.reaches.get(name, []), farthest)
         for number, spans in other.done.items():
             self.finish(number, spans)
         for stage, seconds in other.seconds.items():
@@ -59,6 +70,7 @@ class HistogramAccumulator:
         for histogram in self.histograms.values():
             histogram.clear()
         self.done.clear()
+        self.reaches.clear()
         self.seconds.clear()
         self.bytes.clear()
 
@@ -95,7 +107,8 @@ class Checkpoint:
         return parsing(self.path, lambda: self._parse(arrays))
 
     def _parse(self, arrays: dict[str, Any]) -> tuple[HistogramAccumulator, list[list[str]]]:
-        accumulator = HistogramAccumulator(unpack(arrays))
+        reaches = unpack_texts(arrays).reaches or {}
+        accumulator = HistogramAccumulator(unpack(arrays), reaches=reaches)
         if arrays["done"].dtype != np.int64:
             raise ValueError("done is of another type")
         for number, start, stop in arrays["done"].tolist():
@@ -113,6 +126,7 @@ class Checkpoint:
             "done": np.array(done, np.int64).reshape(-1, 3),
             "passes": np.array(len(passes)),
             "witnessed": self.dataset.witnessed(),
+            "reaches": np.array(json.dumps(accumulator.reaches)),
         }
         arrays |= {f"pass/{number}": np.array(names) for number, names in enumerate(passes)}
         write_npz(self.path, chain(arrays.items(), pack(accumulator.histograms)), compressed=False)

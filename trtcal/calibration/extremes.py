@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import heapq
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
-from trtcal.backends.taps import Inside
-from trtcal.calibration.observer import Progress
-from trtcal.data import Dataset
+from trtcal.backends.taps import Reading
+from trtcal.calibration.observation import Farthest, Observation
 from trtcal.documents import Sealed
-from trtcal.model import Model
 
 TAILS_KIND = "tails"
 REACHES = 3
 TENSORS = 24  # in a run, whose ranges cut most
-BATCH = 16
+UNKNOWN = (-math.inf, -1)  # stays the first where nobody knows whose value is whose
 
 
 @dataclass(frozen=True, order=True)
@@ -41,32 +38,36 @@ class Tails(Sealed, kind=TAILS_KIND, command="trtcal ranges tails"):
     tensors: dict[str, tuple[Reach, ...]]
 
 
-def find_tails(
-    model: Model, dataset: Dataset, tensors: Sequence[str], progress: Progress = lambda done: None
-) -> Tails:
-    """Run all samples once, and keep for each tensor the three that reach farthest.
+def tails_of(seen: Observation, files: Sequence[str] | None, tensors: Iterable[str]) -> Tails:
+    """Return the samples that reach farthest, of the tensors of which they are known."""
+    known = {n: own for n, own in (seen.reaches or {}).items() if UNKNOWN not in own}
+    tails = {
+        name: tuple(Reach(abs(least), i, files[i] if files else None) for least, i in known[name])
+        for name in tensors
+        if name in known
+    }
+    return Tails(seen.model, seen.dataset, seen.samples, tails)
 
-    Memory does not grow with samples. A tensor whose first axis is not that of the samples is left
-    out: whose value is whose is not known there.
+
+def farther(*reaches: Iterable[tuple[float, int]]) -> Farthest:
+    """Return the samples that reach farthest, each sample once."""
+    each = {index: least for least, index in sorted(chain(*reaches), reverse=True)}
+    return sorted((least, index) for index, least in each.items())[:REACHES]
+
+
+def see(farthest: Farthest, reading: Reading, largest: float) -> Farthest:
+    """Return the farthest with a reading, of which `largest` is the largest magnitude.
+
+    Values that are not finite do not count: they are in no range.
     """
-    kept: dict[str, list[Reach]] = {name: [] for name in tensors}
-    inside, start = Inside(model.proto, tensors), 0
-    for feeds in dataset.batches(BATCH):
-        size = len(next(iter(feeds.values())))
-        for name, array in inside.read(feeds).items():
-            if array.ndim and len(array) == size:
-                reaches = _reaches(array, start, dataset.files)
-                every = [*kept[name], *reaches]  # of equal ones the first
-                kept[name] = heapq.nlargest(REACHES, every, key=lambda r: (r.value, -r.index))
-        start += size
-        progress(size)
-    found_tails = {name: tuple(reaches) for name, reaches in kept.items() if reaches}
-    return Tails(model.fingerprint, dataset.fingerprint, start, found_tails)
-
-
-def _reaches(array: npt.NDArray[Any], start: int, files: Sequence[str] | None) -> Iterable[Reach]:
-    """Yield each sample's reach; values that are not finite do not count, they are in no range."""
-    flat = np.abs(array.reshape(len(array), -1).astype(np.float32))
-    largest = np.max(flat, axis=1, initial=0.0, where=np.isfinite(flat))
-    for row, value in enumerate(largest.tolist(), start):
-        yield Reach(value, row, files[row] if files else None)
+    values, first = reading.values, reading.samples[0]
+    if len(first) > 1 and values.shape[1:2] != (len(first),):
+        return farther(farthest, [UNKNOWN])
+    most = -largest, min(samples.start for samples in reading.samples)
+    if len(farthest) == REACHES and most >= farthest[-1]:
+        return farthest
+    flat = values.reshape(len(values) * len(first), -1)
+    ends = np.minimum(-flat.max(axis=1, initial=0.0), flat.min(axis=1, initial=0.0))
+    if not np.isfinite(ends).all():
+        ends = -np.max(np.abs(flat), axis=1, initial=0.0, where=np.isfinite(flat))
+    return farther(farthest, zip(ends.tolist(), chain(*reading.samples), strict=False))

@@ -19,7 +19,7 @@ from trtcal.data.dataset import Span
 from trtcal.data.dataset import spans as split
 from trtcal.errors import TrtcalError
 
-BATCH_BYTES = 1 << 25  # of tensors of a batch, unless one sample takes more
+BATCH_BYTES = 1 << 24  # of tensors of a batch, unless one sample takes more
 AfterBatch = Callable[[int], bool]
 """Called after each batch with its number of samples; returns whether to go on."""
 
@@ -153,9 +153,9 @@ class _CountingLane:
         self.own.seconds["load"] += seconds
         self.own.bytes["load"] += sum(array.nbytes for array in feeds.values())
         with self._timed("infer"):
-            readings = self.lane.read(feeds)
+            readings = self.lane.read(feeds, range(*span))
         self.own.finish(self.observer.number, [span])
-        self._count([Reading(name, feeds[name], 0) for name in self.observer.inputs])
+        self._count([Reading(n, feeds[n][None], 0, (range(*span),)) for n in self.observer.inputs])
         if readings or not self.has_computed:
             self._finish(readings)
         return span[1] - span[0]
@@ -184,7 +184,7 @@ class _CountingLane:
         if not lock.acquire(blocking):
             return False
         try:
-            self.observer.accumulator.of(name).update(reading.values, reading.padding)
+            self.observer.accumulator.count(name, reading)
         finally:
             lock.release()
         return True

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from trtcal.calibration.profile import Profile
 
 KEYS = ("bins", "counts", "scalars", "extent")
+Farthest = list[tuple[float, int]]
+"""Largest magnitude, negated so that they sort, and place of the samples that reach farthest."""
+Reaches = dict[str, Farthest]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Observation:
     profile: Profile | None = field(default=None, compare=False)  # if it was run here
     sizes: SizeRanges = field(default_factory=dict, compare=False)
     sample_digests: str = ""  # `trtcal.data.overlap.keep`
+    reaches: Reaches | None = field(default=None, compare=False)  # none in files of older versions
 
     @property
     def digest(self) -> str:
@@ -53,8 +57,9 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class _Texts:
     sizes: SizeRanges
+    reaches: Reaches | None
 
 
 def pack(histograms: Mapping[str, Histogram]) -> Iterator[tuple[str, Any]]:
@@ -74,11 +79,18 @@ def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
     }
 
 
+def unpack_texts(arrays: Mapping[str, Any], sizes: str = "{}") -> _Texts:
+    """Return what is kept as JSON."""
+    reaches = str(arrays.get("reaches", "null"))
+    return from_fields(_Texts, {"sizes": json.loads(sizes), "reaches": json.loads(reaches)})
+
+
 def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
     header += [json.dumps(observation.sizes), observation.sample_digests]
-    write_npz(path, chain([("header", np.array(header))], pack(observation.histograms)))
+    more = {"header": np.array(header), "reaches": np.array(json.dumps(observation.reaches))}
+    write_npz(path, chain(more.items(), pack(observation.histograms)))
 
 
 def is_observation(path: Path) -> bool:
@@ -96,9 +108,9 @@ def read_observation(path: Path) -> Observation:
 
     def build() -> Observation:
         model, dataset, samples, sizes, *more = arrays["header"].tolist()
-        kept = from_fields(_Sizes, {"sizes": json.loads(sizes)}).sizes
-        observation = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
-        return replace(observation, sample_digests="".join(more))
+        texts = unpack_texts(arrays, sizes)
+        observation = Observation(model, dataset, int(samples), unpack(arrays))
+        return replace(observation, sample_digests="".join(more), **vars(texts))
 
     return parsing(path, build)
 
@@ -117,6 +129,7 @@ def cached(
     if path is not None and path.exists():
         kept = read_observation(path)
         same_model = (kept.model, list(kept.histograms)) == (model.fingerprint, list(tensors))
+        same_model &= kept.reaches is not None
         if same_model and kept.dataset == dataset.fingerprint:  # which may have to be read for it
             return kept
     observation = make()

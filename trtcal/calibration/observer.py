@@ -14,6 +14,7 @@ from types import FrameType
 from calibrators import Histogram
 from trtcal.backends.taps import COLLECTED_BYTES, lay_out
 from trtcal.calibration.accumulator import Checkpoint, HistogramAccumulator, resumed
+from trtcal.calibration.extremes import REACHES, UNKNOWN, farther
 from trtcal.calibration.job import Job, count, passes_within
 from trtcal.calibration.lanes import Observer
 from trtcal.calibration.observation import Observation
@@ -38,7 +39,7 @@ class ObserveOptions:
     """How to observe a model.
 
     `batch` is an upper limit: batches end where a shard (1/64 of the samples) does, and their tensors
-    take no more than 256 MiB. `workers` processes have `threads` each; 0 threads shares out all cores.
+    take no more than 16 MiB. `workers` processes have `threads` each; 0 threads shares out all cores.
     `cluster` "ray" takes the workers from a Ray cluster, of one thread each if nothing is given, and
     as many as it has cores for. `max_memory` (bytes) is a ceiling for all processes on this machine:
     the data are then read in several passes if need be. `checkpoint` is a file from which the same
@@ -93,13 +94,15 @@ def observe(
     for histogram in accumulator.histograms.values():
         histogram.compact()
     histograms = {name: _sum([*map(accumulator.of, each)]) for name, each in grouped.items()}
+    unknown, reaches = [UNKNOWN], accumulator.reaches
+    far = {n: farther(*(reaches.get(part, unknown) for part in grouped[n])) for n in grouped}
     for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
         kept.remove()
     facts = dataset.fingerprint, len(dataset), histograms, profile
     more = size_ranges(model, dataset), keep(numbers_of(dataset))
-    return Observation(model.fingerprint, *facts, *more)
+    return Observation(model.fingerprint, *facts, *more, far)
 
 
 def _job(
@@ -120,7 +123,7 @@ def _checkpoint(
     model: Model, dataset: Dataset, into: dict[str, str], options: ObserveOptions
 ) -> Checkpoint | None:
     work: Document = {"model": model.fingerprint, "tensors": into}
-    work |= {"batch": options.batch, "memory": options.max_memory}
+    work |= {"batch": options.batch, "memory": options.max_memory, "reaches": REACHES}
     return None if options.checkpoint is None else Checkpoint(options.checkpoint, work, dataset)
 
 

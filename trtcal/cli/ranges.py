@@ -167,7 +167,8 @@ class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data ima
     output: Path = option("JSON file for the samples.", "-o", default=Path("tails.json"))
 
     def _run(self) -> None:
-        from trtcal.calibration.extremes import TENSORS, find_tails
+        from trtcal.calibration import observe
+        from trtcal.calibration.extremes import TENSORS, tails_of
         from trtcal.model import load_model
         from trtcal.ranges import Calibration, most_stretched
 
@@ -176,7 +177,8 @@ class Tails(DataOptions, example="trtcal ranges tails net.onnx c.json --data ima
         dataset = self.open_data(model, self.config.calibration)
         title = f"finding the samples that stretch {len(tensors)} ranges"
         with progress(title, len(dataset), "samples") as advance:
-            tails = find_tails(self.ready(model), dataset, tensors, advance)
+            seen = observe(self.ready(model), dataset, tensors, progress=advance)
+        tails = tails_of(seen, dataset.files, tensors)
         reaches = [(name, reach) for name, own in tails.tensors.items() for reach in own]
         columns: Columns = {
             "tensor": "{0}",

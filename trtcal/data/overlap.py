@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trtcal.data.dataset import Dataset, digests_of
 
 DIGESTS = 4096
-BATCH = 64
+BATCH = 8
 Numbers = npt.NDArray[np.uint64]
 BIG = np.dtype(">u8")
 

@@ -115,7 +115,7 @@ def run_stages(inputs: Inputs, journal: Journal, command: str, history: History 
     peaks = stages.find_peaks(inputs, inputs.prepared, journal) if inputs.asks_fp16 else {}
     calibrations = stages.calibrate_all(observation, inputs.config, journal, peaks)
     clipped = [*calibrations.values(), calibrate(observation, "percentile")]
-    stages.record_tails(inputs, clipped, journal)
+    stages.record_tails(inputs, clipped, observation, journal)
     variants = stages.quantize_all(inputs, calibrations, journal)
     models = [*map(load_model, variants)]
     sizes = size_ranges(inputs.model, inputs.calibration_data)

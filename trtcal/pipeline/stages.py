@@ -14,7 +14,7 @@ from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend, floated
 from trtcal.calibration import Observation, ObserveOptions, cached, calibrate, observe
-from trtcal.calibration.extremes import TENSORS, find_tails
+from trtcal.calibration.extremes import TENSORS, tails_of
 from trtcal.check.data_check import check_data
 from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.config import BuildConfig, Config
@@ -130,22 +130,15 @@ def find_peaks(inputs: Inputs, model: Model, journal: Journal) -> dict[str, floa
         return tensor_peaks(model, data, advance)
 
 
-def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: Journal) -> None:
+def record_tails(
+    inputs: Inputs, calibrations: Sequence[Calibration], seen: Observation, journal: Journal
+) -> None:
     """Find the samples that stretch the ranges of which most is cut off."""
     tensors = most_stretched(calibrations, TENSORS)
     if not tensors:
         return
-    data = inputs.calibration_data
-    title = f"finding the samples with the largest values of {len(tensors)} tensors"
-    with (
-        journal.step("tails", "tails.json") as record,
-        data.reading_for("samples with the largest values"),
-        journal.progress(title, len(data)) as advance,
-    ):
-        if step := journal.done.get("tails.json"):
-            record(step.digest)
-            return
-        tails = find_tails(inputs.prepared, data, tensors, advance)
+    with journal.step("tails", "tails.json") as record:
+        tails = tails_of(seen, inputs.calibration_data.files, tensors)
         record(str(tails.write(journal.folder / "tails.json")["digest"]))
 
 
