@@ -56,13 +56,18 @@ Checked = tuple[DataIssue | None, Samples]
 
 
 def check_data(
-    model: Model, dataset: Dataset, count: int = SAMPLES, batch_size: int = BATCH
+    model: Model,
+    dataset: Dataset,
+    count: int = SAMPLES,
+    batch_size: int = BATCH,
+    fingerprint: bool = True,
 ) -> DataCheck:
     """Return what is wrong with data for a model, and what may be; no issues for data that fit.
 
     What only the model's answers speak for is a question; labels make it an issue, or settle it.
     Up to `count` samples from all over the data are run, and up to 32 of them once more for each change
-    of their values, `batch_size` at a time. `BackendError` if the model cannot be run.
+    of their values, `batch_size` at a time. Without `fingerprint` no other samples are read: the check
+    lacks that of the data. `BackendError` if the model cannot be run.
     """
     samples = take_samples(model, dataset, count)
     issues = check_samples(samples)
@@ -70,7 +75,8 @@ def check_data(
         issues += _check_with_model(model, dataset, drop_duplicates(samples), batch_size)
     questions = tuple(issue for issue in issues if isinstance(issue, Question))
     statements = tuple(issue for issue in issues if not isinstance(issue, Question))
-    about = model.fingerprint, dataset.fingerprint, dataset.name, len(dataset), len(samples)
+    digest = dataset.fingerprint if fingerprint else ""
+    about = model.fingerprint, digest, dataset.name, len(dataset), len(samples)
     return DataCheck(*about, statements, questions)
 
 
