@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -163,9 +164,12 @@ class KeptPixels:
         return KeptPixels, (self.decode,)
 
     @cached_property
-    def handle(self) -> Any:
-        """The file, which has no name."""
-        return tempfile.TemporaryFile(buffering=0)
+    def handle(self) -> int:
+        """The open file, which has no name and goes with this object."""
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+        weakref.finalize(self, os.close, handle)
+        return handle
 
     def pixels(self, path: Path) -> Array:
         """Return an image's pixels; `InputError` if it cannot be decoded."""
@@ -176,7 +180,7 @@ class KeptPixels:
         state = info.st_size, info.st_mtime_ns
         was, offset, shape = self.places.get(path, (None, 0, ()))
         if was == state:
-            data = os.pread(self.handle.fileno(), math.prod(shape), offset)
+            data = os.pread(self.handle, math.prod(shape), offset)
             if len(data) == math.prod(shape):
                 return np.frombuffer(data, np.uint8).reshape(shape)
         pixels = self.decode(path)
@@ -186,7 +190,7 @@ class KeptPixels:
     def _keep(self, path: Path, state: object, pixels: Array) -> None:
         with self.lock, suppress(OSError):  # on a full disk it is decoded again
             has_room = self.end + pixels.nbytes <= KEPT_BYTES
-            if has_room and os.pwrite(self.handle.fileno(), pixels.data, self.end) == pixels.nbytes:
+            if has_room and os.pwrite(self.handle, pixels.data, self.end) == pixels.nbytes:
                 self.places[path] = state, self.end, pixels.shape
                 self.end += pixels.nbytes
 
