@@ -69,8 +69,10 @@ class Norm:
 
 Features = dict[str, Array]
 """Layer -> chosen places of its output."""
-Answer = tuple[tuple[Array, bool] | None, list[Values], Features | None]
-"""Class scores of a sample and whether they are dense, moments of each normalization, features."""
+Scores = tuple[Array, bool] | None
+"""Class scores, and whether they are dense."""
+Answer = tuple[Scores, list[Values], Features | None]
+"""Of one sample: scores, moments of each normalization, features."""
 
 
 class ModelProbe:
@@ -125,38 +127,26 @@ class ModelProbe:
     def _run(self, feeds: Feeds, inside: bool) -> list[Answer]:
         read = dict.fromkeys([*self.read, *(self.layers if inside else ())])
         names = [name for name in read if name not in feeds]
-        tensors = {
-            **feeds,
-            **dict(zip(names, run_session(self.session, names, feeds), strict=True)),
-        }
+        outputs = run_session(self.session, names, feeds)
+        tensors = {**feeds, **dict(zip(names, outputs, strict=True))}
         size = len(next(iter(feeds.values())))
         scores = _scores([tensors[name] for name in self.outputs], size)
         moments = [_moments(tensors[norm.tensor], size) for norm in self.norms]
-        features = _features(tensors, self.layers, size) if inside else None
-        return [
-            (
-                scores and (scores[0][i], scores[1]),
-                [each[i] for each in moments],
-                features and {name: rows[i] for name, rows in features.items()},
-            )
-            for i in range(size)
-        ]
+        chosen = _features(tensors, self.layers, size).items() if inside else ()
+        kept = [{name: rows[i] for name, rows in chosen} if inside else None for i in range(size)]
+        classes = [scores and (scores[0][i], scores[1]) for i in range(size)]
+        return [(classes[i], [each[i] for each in moments], kept[i]) for i in range(size)]
 
     def signal_to_bias(self, samples: Samples) -> float | None:
         """Return how strongly a few of the samples drive the first layers: see `FirstLayers`."""
         few = samples.first(DRIVEN)
         key = few.form, few.numbers.tobytes()
-        if key not in self.driven:
-            self.driven[key] = self._signal_to_bias(few)
-        return self.driven[key]
-
-    def _signal_to_bias(self, samples: Samples) -> float | None:
-        if self.first_layers is None:
-            return None
-        driven = samples.batches(batch_for(self.model, FEW))
-        ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
-        known = [ratio for ratio in ratios if ratio is not None]
-        return float(np.mean(known)) if known else None
+        if self.first_layers is not None and key not in self.driven:
+            driven = few.batches(batch_for(self.model, FEW))
+            ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
+            known = [ratio for ratio in ratios if ratio is not None]
+            self.driven[key] = float(np.mean(known)) if known else None
+        return self.driven.get(key)
 
     def _response(self, answers: list[Answer], inside: bool) -> Response:
         outputs, moments, features = zip(*answers, strict=True)
@@ -165,9 +155,7 @@ class ModelProbe:
         response = self._answered(outputs, float(np.mean(misfits)) if misfits else None)
         return replace(response, features=feature_distances(features)) if inside else response
 
-    def _answered(
-        self, outputs: Sequence[tuple[Array, bool] | None], misfit: float | None
-    ) -> Response:
+    def _answered(self, outputs: Sequence[Scores], misfit: float | None) -> Response:
         known = [scores for scores in outputs if scores is not None]
         if len(known) < len(outputs):
             return _response_of(None, misfit)
@@ -219,7 +207,7 @@ def _misfit(norm: Norm, sums: Values) -> float:
     return float(np.log1p(np.median(nats)))
 
 
-def _scores(outputs: list[Array], samples: int) -> tuple[Array, bool] | None:
+def _scores(outputs: list[Array], samples: int) -> Scores:
     """Return class scores, [n, classes], and whether they are dense: the highest of many places."""
     plain = [(scores, False) for scores in map(class_scores, outputs) if scores is not None]
     dense = [(scores, True) for scores in map(_highest, outputs) if scores is not None]
@@ -309,7 +297,7 @@ def feature_distances(samples: Sequence[Features]) -> Values | None:
     In natural logarithms of Euclidean norms, in the mean over layers.
     """
     distances = []
-    for name in samples[0]:
+    for name in (n for n in samples[0] if all(n in features for features in samples)):
         rows = np.stack([features[name] for features in samples]).astype(np.float64)
         norms = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
         if np.isfinite(norms).all():
