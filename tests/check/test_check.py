@@ -11,6 +11,8 @@ from tests.fixtures.graphs import as_nodes
 from tests.fixtures.networks import samples, save, weight
 from tests.fixtures.pictures import CLASSES, SIZE, paint, smooth, template_classifier
 from tests.fixtures.tables import each
+from trtcal.backends.sessions import run_session
+from trtcal.check import probe
 from trtcal.check.data_check import check_data
 from trtcal.check.evidence import check_labels, weigh
 from trtcal.check.preprocessing import (
@@ -25,7 +27,14 @@ from trtcal.check.preprocessing import (
     forms_of,
 )
 from trtcal.check.probe import FirstLayers, ModelProbe, Response
-from trtcal.check.samples import ImageInput, check_layout, roughness, take_samples
+from trtcal.check.samples import (
+    ImageInput,
+    Samples,
+    check_layout,
+    drop_duplicates,
+    roughness,
+    take_samples,
+)
 from trtcal.data import open_dataset
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import load_model
@@ -312,6 +321,26 @@ def test_scale_and_order_are_named_without_class_scores(detector):
     assert codes(model, images * 255) == ["pixels_not_scaled?"]
     assert codes(model, images / 255) == ["scaled_twice?"]
     assert codes(model, images[:, ::-1]) == ["channel_order?"]
+
+
+def test_no_sample_is_run_twice_in_one_form(detector, monkeypatch):
+    model, images = detector
+    rows = []
+
+    def counting(session, names, feeds):
+        rows.extend(row.tobytes() for row in feeds["x"] if names[0] == "y")
+        return run_session(session, names, feeds)
+
+    monkeypatch.setattr(probe, "run_session", counting)
+    assert codes(model, images[:, ::-1]) == ["channel_order?"]
+    assert len(rows) == len({*rows}) > 64
+
+
+def test_samples_that_differ_in_one_value_are_no_copies():
+    array = np.zeros((4, 3, 30, 30), np.float32)
+    array[1, 0, 0, 1] = array[2, 0, 0, 1] = 1
+    kept = drop_duplicates(Samples({"x": array}, None, 4, 1, np.arange(4)))
+    assert kept.numbers.tolist() == [0, 1]
 
 
 def test_a_first_layer_is_driven_as_strongly_as_its_input_is_stretched(detector):

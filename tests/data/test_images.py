@@ -11,7 +11,8 @@ from tests.data.pictures import PLAIN, draw, everything, gallery, model_of
 from tests.fixtures.fails import fails
 from tests.fixtures.stored import CHANGED
 from tests.fixtures.tables import each
-from trtcal.data import open_dataset
+from trtcal.data import images, open_dataset
+from trtcal.data.preprocessing import Preprocess
 from trtcal.errors import InputError
 
 
@@ -194,3 +195,20 @@ def test_a_folder_that_cannot_be_read_is_refused(folder, model):
     (folder / "locked").mkdir(mode=0)
     with fails(InputError, "locked"):
         open_dataset(folder, model, PLAIN)
+
+
+def test_later_passes_decode_only_images_that_changed_or_had_no_room(tmp_path, monkeypatch):
+    size = draw(tmp_path / "a.png", 1).size
+    draw(tmp_path / "b.png", 2), draw(tmp_path / "c.png", 3)
+    monkeypatch.setattr(images, "KEPT_BYTES", 2 * size)
+    planes = Preprocess(PLAIN, "uint8").pixels
+    decoded = []
+    kept = images.KeptPixels(lambda path: decoded.append(path.name) or planes(path))
+    for _ in range(2):
+        for name in ("a.png", "b.png", "c.png"):
+            assert (kept.pixels(tmp_path / name) == planes(tmp_path / name)).all()
+    assert decoded == ["a.png", "b.png", "c.png", "c.png"]
+    draw(tmp_path / "b.png", 4)
+    os.utime(tmp_path / "b.png", ns=(0, 0))
+    assert (kept.pixels(tmp_path / "b.png") == planes(tmp_path / "b.png")).all()
+    assert decoded[4:] == ["b.png"]

@@ -56,13 +56,18 @@ Checked = tuple[DataIssue | None, Samples]
 
 
 def check_data(
-    model: Model, dataset: Dataset, count: int = SAMPLES, batch_size: int = BATCH
+    model: Model,
+    dataset: Dataset,
+    count: int = SAMPLES,
+    batch_size: int = BATCH,
+    fingerprint: bool = True,
 ) -> DataCheck:
     """Return what is wrong with data for a model, and what may be; no issues for data that fit.
 
     What only the model's answers speak for is a question; labels make it an issue, or settle it.
     Up to `count` samples from all over the data are run, and up to 32 of them once more for each change
-    of their values, `batch_size` at a time. `BackendError` if the model cannot be run.
+    of their values, `batch_size` at a time. Without `fingerprint` no other samples are read: the check
+    lacks that of the data. `BackendError` if the model cannot be run.
     """
     samples = take_samples(model, dataset, count)
     issues = check_samples(samples)
@@ -70,7 +75,8 @@ def check_data(
         issues += _check_with_model(model, dataset, drop_duplicates(samples), batch_size)
     questions = tuple(issue for issue in issues if isinstance(issue, Question))
     statements = tuple(issue for issue in issues if not isinstance(issue, Question))
-    about = model.fingerprint, dataset.fingerprint, dataset.name, len(dataset), len(samples)
+    digest = dataset.fingerprint if fingerprint else ""
+    about = model.fingerprint, digest, dataset.name, len(dataset), len(samples)
     return DataCheck(*about, statements, questions)
 
 
@@ -101,7 +107,8 @@ def in_doubt(model: Model, dataset: Dataset, first: Samples) -> Callable[[Sample
         most = samples.fitting(2 * len(first) if samples.labels is None else LABELLED, ROOM)
         if samples is not first or min(samples.total, most) <= len(samples):
             return samples
-        others = drop_duplicates(take_samples(model, dataset, most))
+        others = replace(take_samples(model, dataset, most), form=first.form)
+        others = drop_duplicates(others)
         return others if samples.labels is not None else replace(others, labels=None)
 
     return more
@@ -152,7 +159,9 @@ class ImageChecks:
     def _layout(self, samples: Samples) -> Checked:
         array = samples.feeds[self.image.name]
         issue = check_layout(self.image, array)
-        return issue, self._with(samples, transposed(self.image, array)) if issue else samples
+        return issue, self._with(
+            samples, transposed(self.image, array), transposed
+        ) if issue else samples
 
     def _noise(self, samples: Samples) -> Checked:
         if (noise := check_noise(self.image, samples.feeds[self.image.name])) is None:
@@ -216,7 +225,7 @@ class ImageChecks:
         for some in self._growing(samples):
             if not ways or len(some) <= seen:
                 break
-            response, seen = self.probe.run(some), len(some)
+            response, seen = self.probe.run(some, inside=True), len(some)
             tried = [(self._weighed(some, response, way), way) for way in ways]
             if seen < min(CORRECTED, len(samples)):
                 ways = [way for evidence, way in tried if evidence.may_be_clear]
@@ -309,18 +318,19 @@ class ImageChecks:
         if np.array_equal(swapped.feeds[self.image.name], samples.feeds[self.image.name]):
             original = self.probe.run(samples)
             return weigh(original, original, None)
-        original, changed = map(self.probe.run_inside, (samples, swapped))
+        original, changed = (self.probe.run(each, inside=True) for each in (samples, swapped))
         return weigh(*self._driven(original, samples, changed, swapped), None)
 
     def _changed(self, samples: Samples, way: Way) -> Samples:
         if way is None:
             return samples
         planes = self.image.planes(samples.feeds[self.image.name])
-        return self._with(samples, self.image.packed(way(planes)))
+        alone = isinstance(way, Change) or way is exchanged  # others may depend on all samples
+        return self._with(samples, self.image.packed(way(planes)), way if alone else object())
 
-    def _with(self, samples: Samples, array: Array) -> Samples:
+    def _with(self, samples: Samples, array: Array, way: object) -> Samples:
         feeds = {**samples.feeds, self.image.name: np.ascontiguousarray(array)}
-        return replace(samples, feeds=feeds)
+        return replace(samples, feeds=feeds, form=(*samples.form, way))
 
 
 def _stated(issue: DataIssue, evidence: Proof) -> DataIssue:

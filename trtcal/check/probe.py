@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from trtcal.backends.sessions import Session, open_session, run_session
-from trtcal.backends.taps import Inside, showing
+from trtcal.backends.taps import showing
 from trtcal.calibration.job import tensor_bytes
 from trtcal.check.samples import Samples, find_image_input
 from trtcal.data import Feeds, batch_for
@@ -67,26 +67,36 @@ class Norm:
     variance: Values
 
 
+Features = dict[str, Array]
+"""Layer -> chosen places of its output."""
+Scores = tuple[Array, bool] | None
+"""Class scores, and whether they are dense."""
+Answer = tuple[Scores, list[Values], Features | None]
+"""Of one sample: scores, moments of each normalization, features."""
+
+
 class ModelProbe:
-    """A model, opened when it is first needed and run on samples again and again."""
+    """A model, opened when it is first needed; what it makes of each sample is kept, and run once."""
 
     def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
         self.batch_size = batch_for(model, batch_size)
         self.norms = _norms(model.proto)
-        self.outputs = len(model.outputs)
+        self.layers = _inner_layers(model)
+        self.answers = dict[tuple[object, int], Answer]()
+        self.driven = dict[tuple[object, bytes], float | None]()
         self.columns: npt.NDArray[np.bool_] | None = None  # of dense outputs, once seen
-        self.read = [*(spec.name for spec in model.outputs), *(norm.tensor for norm in self.norms)]
-
-    @functools.cached_property
-    def inside(self) -> Inside | None:
-        """The model with its normalizations' inputs as outputs; None without normalizations."""
-        return Inside(self.model.proto, self.read) if self.norms else None
+        self.outputs = [spec.name for spec in model.outputs]
+        self.read = [*self.outputs, *(norm.tensor for norm in self.norms)]
 
     @functools.cached_property
     def session(self) -> Session:
-        """The model as it is."""
+        """The model, with everything that is read as outputs."""
+        inputs = {spec.name for spec in self.model.inputs}
+        names = [name for name in (*self.read, *self.layers) if name not in inputs]
         source = self.model.proto if fits(self.model.proto) else self.model.path
+        if {*names} > {*self.outputs}:
+            source = showing(self.model.proto, dict.fromkeys(names))
         return open_session(source, arena=False)  # large weights stay in files
 
     @functools.cached_property
@@ -94,62 +104,68 @@ class ModelProbe:
         """The first layers, if the model takes images."""
         return FirstLayers(self.model) if find_image_input(self.model) else None
 
-    @functools.cached_property
-    def inner_layers(self) -> InnerLayers:
-        """The inner layers of the model."""
-        return InnerLayers(self.model, self.batch_size, self.read)
+    def run(self, samples: Samples, inside: bool = False) -> Response:
+        """Return the response to samples, which has features `inside`; `BackendError` if it fails."""
+        keys = [(samples.form, int(number)) for number in samples.numbers]
+        missing = [i for i, key in enumerate(keys) if not self._knows(key, inside)]
+        rest, new = samples.at(np.array(missing, int)), (keys[i] for i in missing)
+        for feeds in rest.batches(self._size(samples, inside)):
+            self.answers |= {next(new): answer for answer in self._run(feeds, inside)}
+        return self._response([self.answers[key] for key in keys], inside)
 
-    def run(self, samples: Samples) -> Response:
-        """Run the model on samples; `BackendError` if that fails."""
+    def _knows(self, key: tuple[object, int], inside: bool) -> bool:
+        return key in self.answers and not (inside and self.answers[key][2] is None)
+
+    def _size(self, samples: Samples, inside: bool) -> int:
         size = batch_for(self.model, samples.fitting(self.batch_size, INPUT_BYTES))
-        runs = ((self._run(feeds), feeds) for feeds in samples.batches(size))
-        return self._response_to(runs)
+        if not inside or size == samples.batch:
+            return size
+        sizes = tensor_bytes(stand_in(self.model.proto), next(samples.batches(1)))
+        taken = sum(sizes.get(name, 0) for name in self.layers)
+        return int(np.clip(ROOM // max(taken, 1), 1, size))
 
-    def run_inside(self, samples: Samples) -> Response:
-        """Run the model on samples for a response that has their features, if there are any."""
-        if self.inner_layers.inside is None:
-            return self.run(samples)
-        batches = [*self.inner_layers.read(samples)]
-        runs = (([tensors[name] for name in self.read], feeds) for feeds, tensors, _ in batches)
-        features = feature_distances([rows for _, _, rows in batches], len(samples))
-        return replace(self._response_to(runs), features=features)
-
-    def _response_to(self, runs: Iterable[tuple[list[Array], Feeds]]) -> Response:
-        scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
-        for tensors, feeds in runs:
-            size = max(len(array) for array in feeds.values() if array.ndim)
-            scores.append(_scores(tensors[: self.outputs], size))
-            for sum_, tensor in zip(sums, tensors[self.outputs :], strict=True):
-                sum_ += _moments(tensor)
-        misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
-        return self._response(scores, float(np.mean(misfits)) if misfits else None)
+    def _run(self, feeds: Feeds, inside: bool) -> list[Answer]:
+        read = dict.fromkeys([*self.read, *(self.layers if inside else ())])
+        names = [name for name in read if name not in feeds]
+        outputs = run_session(self.session, names, feeds)
+        tensors = {**feeds, **dict(zip(names, outputs, strict=True))}
+        size = len(next(iter(feeds.values())))
+        scores = _scores([tensors[name] for name in self.outputs], size)
+        moments = [_moments(tensors[norm.tensor], size) for norm in self.norms]
+        chosen = _features(tensors, self.layers, size).items() if inside else ()
+        kept = [{name: rows[i] for name, rows in chosen} if inside else None for i in range(size)]
+        classes = [scores and (scores[0][i], scores[1]) for i in range(size)]
+        return [(classes[i], [each[i] for each in moments], kept[i]) for i in range(size)]
 
     def signal_to_bias(self, samples: Samples) -> float | None:
         """Return how strongly a few of the samples drive the first layers: see `FirstLayers`."""
-        if self.first_layers is None:
-            return None
-        driven = samples.first(DRIVEN).batches(batch_for(self.model, FEW))
-        ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
-        known = [ratio for ratio in ratios if ratio is not None]
-        return float(np.mean(known)) if known else None
+        few = samples.first(DRIVEN)
+        key = few.form, few.numbers.tobytes()
+        if self.first_layers is not None and key not in self.driven:
+            driven = few.batches(batch_for(self.model, FEW))
+            ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
+            known = [ratio for ratio in ratios if ratio is not None]
+            self.driven[key] = float(np.mean(known)) if known else None
+        return self.driven.get(key)
 
-    def _response(self, outputs: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
+    def _response(self, answers: list[Answer], inside: bool) -> Response:
+        outputs, moments, features = zip(*answers, strict=True)
+        sums = [np.sum(rows, axis=0) for rows in zip(*moments, strict=True)]
+        misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
+        response = self._answered(outputs, float(np.mean(misfits)) if misfits else None)
+        return replace(response, features=feature_distances(features)) if inside else response
+
+    def _answered(self, outputs: Sequence[Scores], misfit: float | None) -> Response:
         known = [scores for scores in outputs if scores is not None]
         if len(known) < len(outputs):
             return _response_of(None, misfit)
-        scores, is_dense = np.concatenate([scores for scores, _ in known]), known[0][1]
+        scores, is_dense = np.stack([scores for scores, _ in known]), known[0][1]
         if is_dense and self.columns is None:
-            self.columns = _probabilities(scores, self.outputs == 1)
+            self.columns = _probabilities(scores, len(self.outputs) == 1)
         if is_dense and self.columns is not None and not self.columns.any():
             return _response_of(None, misfit)
         response = _response_of(scores[:, self.columns] if is_dense else scores, misfit)
         return replace(response, classes=None) if is_dense else response
-
-    def _run(self, feeds: Feeds) -> list[Array]:
-        if self.inside is None:
-            return run_session(self.session, self.read, feeds)
-        tensors = self.inside.read(feeds)
-        return [tensors[name] for name in self.read]
 
 
 def _norms(proto: onnx.ModelProto) -> list[Norm]:
@@ -169,10 +185,17 @@ def _norm(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> Norm:
     return Norm(node.input[0], mean, variance + 1e-5)
 
 
-def _moments(values: Array) -> Values:
-    """Return number, sum and sum of squares of each channel, [3, C]."""
-    rows = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1).astype(np.float64)
-    return np.stack([np.full(len(rows), rows.shape[1]), rows.sum(1), np.square(rows).sum(1)])
+def _moments(values: Array, samples: int) -> Values:
+    """Return number, sum and sum of squares of each channel, [samples, 3, C].
+
+    What is not of one sample each is shared out evenly.
+    """
+    rows = values.reshape(*values.shape[:2], -1).astype(np.float64)
+    counts = np.full(rows.shape[:2], rows.shape[2])
+    moments = np.stack([counts, rows.sum(2), np.square(rows).sum(2)], axis=1)
+    if len(moments) == samples:
+        return moments
+    return np.repeat(moments.sum(0, keepdims=True) / samples, samples, axis=0)
 
 
 def _misfit(norm: Norm, sums: Values) -> float:
@@ -184,7 +207,7 @@ def _misfit(norm: Norm, sums: Values) -> float:
     return float(np.log1p(np.median(nats)))
 
 
-def _scores(outputs: list[Array], samples: int) -> tuple[Array, bool] | None:
+def _scores(outputs: list[Array], samples: int) -> Scores:
     """Return class scores, [n, classes], and whether they are dense: the highest of many places."""
     plain = [(scores, False) for scores in map(class_scores, outputs) if scores is not None]
     dense = [(scores, True) for scores in map(_highest, outputs) if scores is not None]
@@ -246,44 +269,21 @@ LAYERS = 8  # read, evenly over the network
 FROM = 0.25  # of its depth on: what is before sees edges, whatever the colours
 PLACES = 4096  # of a layer's output, chosen with a fixed seed
 ROOM = 1 << 25  # bytes of outputs at a time
-Features = dict[str, Values]
 
 
-class InnerLayers:
-    """Some layers of a model, of which outputs are read, beside the tensors `read`."""
+def _inner_layers(model: Model) -> list[str]:
+    """Return the outputs of some layers of a model that takes images."""
+    layers = weighted(model.proto) if find_image_input(model) and fits(model.proto) else []
+    last = len(layers) - 1
+    places = np.unique(np.linspace(FROM * last, last, LAYERS).round().astype(int))
+    return [layers[place].output[0] for place in places if layers]
 
-    def __init__(self, model: Model, batch_size: int, read: Sequence[str]) -> None:
-        self.model, self.batch_size = model, batch_for(model, batch_size)
-        layers = weighted(model.proto) if fits(model.proto) else []
-        last = len(layers) - 1
-        places = np.unique(np.linspace(FROM * last, last, LAYERS).round().astype(int))
-        self.tensors = [layers[place].output[0] for place in places if layers]
-        names = [*dict.fromkeys([*read, *self.tensors])]
-        self.inside = Inside(model.proto, names) if self.tensors else None
 
-    def read(self, samples: Samples) -> Iterator[tuple[Feeds, Mapping[str, Array], Features]]:
-        """Yield batches, what the model makes of them, and the chosen places of each layer's output."""
-        for feeds in samples.batches(self._size(samples)):
-            tensors = self.inside.read(feeds) if self.inside else {}
-            yield feeds, tensors, self._features(tensors, len(next(iter(feeds.values()))))
-
-    def _size(self, samples: Samples) -> int:
-        if self.batch_size == samples.batch:
-            return self.batch_size
-        first = next(iter(samples.batches(1)))
-        sizes = tensor_bytes(stand_in(self.model.proto), first)
-        taken = sum(sizes.get(name, 0) for name in self.tensors)
-        return int(np.clip(ROOM // max(taken, 1), 1, self.batch_size))
-
-    def _features(self, tensors: Mapping[str, Array], size: int) -> Features:
-        """Return the chosen places of each layer's output, [n, places], one row a sample."""
-        chosen = {}
-        for name in self.tensors:
-            values = tensors[name]
-            if values.ndim > 1 and len(values) == size:
-                rows = values.reshape(size, -1)
-                chosen[name] = rows[:, _places(rows.shape[1])].astype(np.float64)
-        return chosen
+def _features(tensors: Mapping[str, Array], layers: Sequence[str], size: int) -> Features:
+    """Return the chosen places of each layer's output, [n, places], one row a sample."""
+    alike = {n: tensors[n] for n in layers if tensors[n].ndim > 1 and len(tensors[n]) == size}
+    rows = {name: values.reshape(size, -1) for name, values in alike.items()}
+    return {name: values[:, _places(values.shape[1])] for name, values in rows.items()}
 
 
 @functools.cache
@@ -291,16 +291,16 @@ def _places(width: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng(0).choice(width, min(width, PLACES), replace=False)
 
 
-def feature_distances(batches: Sequence[Features], samples: int) -> Values | None:
+def feature_distances(samples: Sequence[Features]) -> Values | None:
     """Return how far each sample's features are from the mean of all samples, [n].
 
     In natural logarithms of Euclidean norms, in the mean over layers.
     """
     distances = []
-    for name in batches[0]:
-        rows = np.concatenate([batch[name] for batch in batches])
+    for name in (n for n in samples[0] if all(n in features for features in samples)):
+        rows = np.stack([features[name] for features in samples]).astype(np.float64)
         norms = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
-        if len(rows) == samples and np.isfinite(norms).all():
+        if np.isfinite(norms).all():
             distances.append(np.log(norms + LEAST_NORM))
     return np.mean(distances, axis=0) if distances else None
 

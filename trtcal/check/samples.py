@@ -7,8 +7,9 @@ each other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,13 +25,17 @@ CHANNELS = (1, 3)
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples of a dataset with `total`: feeds with all of them, labels, places in the data."""
+    """Some samples of a dataset with `total`: feeds with all of them, labels, places in the data.
+
+    Those with one `form` and place are the same ones.
+    """
 
     feeds: Feeds
     labels: Labels | None
     total: int
     batch: int
     numbers: Array
+    form: tuple[object, ...] = field(default_factory=lambda: (object(),))
 
     def __len__(self) -> int:
         return len(next(iter(self.feeds.values())))
@@ -55,7 +60,7 @@ class Samples:
         """Return the samples at some places."""
         feeds = {name: array[rows] for name, array in self.feeds.items()}
         labels = None if self.labels is None else self.labels[rows]
-        return Samples(feeds, labels, self.total, self.batch, self.numbers[rows])
+        return replace(self, feeds=feeds, labels=labels, numbers=self.numbers[rows])
 
 
 def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
@@ -116,6 +121,7 @@ def find_image_input(model: Model) -> ImageInput | None:
 
 FEWEST = 16  # samples below which ranges hang on single ones
 SHARE = 0.05  # of the samples; a blank or repeated one now and then is usual
+KEY = 64  # values of each input by which samples that are no copies are told apart
 SMALLEST = 16  # values below which an input may well be constant: a mask, a size
 
 
@@ -182,15 +188,23 @@ def _constant_rows(array: Array) -> Array:
 
 def drop_duplicates(samples: Samples) -> Samples:
     """Leave out copies, which would count as evidence of their own; a fixed batch stays whole."""
-    return samples.at(_first_of_each(samples.feeds)) if samples.batch == 1 else samples
+    rows = _first_of_each(samples.feeds)
+    return samples.at(rows) if samples.batch == 1 and len(rows) < len(samples) else samples
 
 
 def _first_of_each(feeds: Feeds) -> Array:
     """Return the places of the samples without those that are copies of an earlier one."""
-    first = dict[bytes, int]()
-    for i in range(len(next(iter(feeds.values())))):
-        first.setdefault(b"".join(array[i].tobytes() for array in feeds.values()), i)
+    keys = [_bytes(feeds, i, KEY) for i in range(len(next(iter(feeds.values()))))]
+    first, shared = dict[bytes, int](), Counter(keys)
+    for i, key in enumerate(keys):
+        first.setdefault(key if shared[key] == 1 else _bytes(feeds, i), i)
     return np.array(list(first.values()))
+
+
+def _bytes(feeds: Feeds, sample: int, most: int | None = None) -> bytes:
+    """Return the values of a sample, of each input about `most` from all over."""
+    rows = [array[sample].reshape(-1) for array in feeds.values()]
+    return b"".join(row[:: max(1, row.size // most) if most else 1].tobytes() for row in rows)
 
 
 LOOKED_AT = 24  # samples by which smoothness is judged

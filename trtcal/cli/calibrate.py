@@ -125,7 +125,8 @@ class Calibrate(
                 return observe(network, observed, names, how, advance, remark)
 
         def make() -> Observation:
-            checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
+            size = 1 if self.max_memory else 16
+            checks.append(check_data(loaded, dataset, batch_size=size, fingerprint=False))
             warn(checks[0])
             phases.lap("data check")
             seen = count(prepared, tensors, kept)
@@ -142,7 +143,8 @@ class Calibrate(
         note(f"note: {result.samples:,} samples in {sum(phases.seconds.values()):.1f} s")
         with together():
             for check in checks:
-                check.write(output.with_suffix(".data-check.json"))
+                known = replace(check, dataset=dataset.fingerprint)
+                known.write(output.with_suffix(".data-check.json"))
             document = result.write(output)
         self.present(document, lambda: _show(result, title), output)
         remember(output, model=loaded.path, data=self.data or settings.data)

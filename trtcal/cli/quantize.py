@@ -52,7 +52,7 @@ def _improved(model: Model, prepared: Model, options: Quantize, plan: Plan) -> S
     effort = options.improve or "fast"
     settings = ImproveOptions(effort, options.time_limit, options.objective, metric, plan=plan)
     dataset = options.open_data(model, options.config.calibration)
-    warn(check_data(model, dataset))
+    warn(check_data(model, dataset, fingerprint=False))
     result = improve(prepared, dataset, settings, progress)
     for line in result.warnings:
         warning(line)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from itertools import accumulate, repeat
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -140,11 +146,61 @@ def _check_numbers(folder: Path, classes: list[str]) -> None:
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
+KEPT_BYTES = 1 << 28
+
+
+class KeptPixels:
+    """Pixels of decoded images in a temporary file of `KEPT_BYTES` at most, for later passes.
+
+    A file that is another than when it was decoded, by size or time, is decoded again. Copies for other
+    processes keep their own.
+    """
+
+    def __init__(self, decode: Callable[[Path], Array]) -> None:
+        self.decode, self.lock, self.end = decode, Lock(), 0
+        self.places = dict[Path, tuple[object, int, tuple[int, ...]]]()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptPixels, (self.decode,)
+
+    @cached_property
+    def handle(self) -> int:
+        """The open file, which has no name and goes with this object."""
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+        weakref.finalize(self, os.close, handle)
+        return handle
+
+    def pixels(self, path: Path) -> Array:
+        """Return an image's pixels; `InputError` if it cannot be decoded."""
+        try:
+            info = path.stat()
+        except OSError:
+            return self.decode(path)  # which says why
+        state = info.st_size, info.st_mtime_ns
+        was, offset, shape = self.places.get(path, (None, 0, ()))
+        if was == state:
+            data = os.pread(self.handle, math.prod(shape), offset)
+            if len(data) == math.prod(shape):
+                return np.frombuffer(data, np.uint8).reshape(shape)
+        pixels = self.decode(path)
+        self._keep(path, state, pixels)
+        return pixels
+
+    def _keep(self, path: Path, state: object, pixels: Array) -> None:
+        with self.lock, suppress(OSError):  # on a full disk it is decoded again
+            has_room = self.end + pixels.nbytes <= KEPT_BYTES
+            if has_room and os.pwrite(self.handle, pixels.data, self.end) == pixels.nbytes:
+                self.places[path] = state, self.end, pixels.shape
+                self.end += pixels.nbytes
+
+
 class ImageDataset(StreamedDataset):
     """Image files below a folder, preprocessed as declared, for a model with one image input.
 
-    Memory holds one batch. `InputError` if nothing is declared, or the first image does not fit
-    the model; other images are read in their turn, and named if they are damaged or of another shape.
+    Memory holds one batch; later passes decode no image whose pixels are kept. `InputError` if nothing
+    is declared, or the first image does not fit the model; other images are read in their turn, and
+    named if they are damaged or of another shape.
     """
 
     def __init__(
@@ -158,6 +214,7 @@ class ImageDataset(StreamedDataset):
         files, others = listing or find_images(folder)
         self._spec = _image_input(folder, layout)
         self._preprocess = Preprocess(_declared(folder, images), self._spec.dtype)
+        self._kept = KeptPixels(self._preprocess.pixels)
         used = [CSV] if labels == "csv" else []
         unused = tuple(name for name in others if name not in used)
         all_labels = image_labels(folder, files, labels)
@@ -191,14 +248,14 @@ class ImageDataset(StreamedDataset):
                 yield {self._spec.name: batch, **repeated(self._constants, len(files))}
 
     def _fill(self, name: str, place: Array) -> None:
-        sample = self._preprocess(self.path / name)
+        sample = self._preprocess.sample(self._kept.pixels(self.path / name))
         if sample.shape != place.shape:
             raise self._misfit(name, sample.shape, f"the first image is {list(place.shape)}")
         place[...] = sample
 
     def _sample_shapes(self) -> Iterator[tuple[int, ...]]:
         """Yield the shape of each sample: the first one's, where what is declared fixes sizes."""
-        sample = self._preprocess(self.path / self.files[0])
+        sample = self._preprocess.sample(self._kept.pixels(self.path / self.files[0]))
         config = self._preprocess.config
         is_fixed = config.crop is not None or isinstance(config.resize, tuple)
         if is_fixed or all(isinstance(x, int) for x in self._spec.shape[1:]):

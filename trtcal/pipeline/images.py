@@ -197,7 +197,8 @@ def _by_check(model: Model, data: Path, labels: str | None, usual: Way) -> Image
         if usual[axis][0] not in ("gray", RAW.text):
             why[axis] = f"usual, and the data do not contradict it{about}; {settles}"
     for _ in range(CHECKS):
-        check = check_data(model, _open(model, data, labels, first | changes))
+        dataset = _open(model, data, labels, first | changes)
+        check = check_data(model, dataset, fingerprint=False)
         changed = dict[str, Any]()
         for issue in (*check.issues, *check.questions):
             changed |= issue.settings
