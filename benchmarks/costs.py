@@ -9,7 +9,7 @@ of `--peers` is a Python with NNCF, ModelOpt or ONNX Runtime: their `quantize` r
 
 One line for each tool: wall clock of all its commands and of each, CPU seconds, peak memory (of the
 largest process). Imports and writing are included. The first N samples calibrate, the last `--test`
-samples test. Medians of the rounds. Every tool works once before all that is measured.
+samples test. Medians of the rounds.
 """
 
 from __future__ import annotations
@@ -35,33 +35,34 @@ for sample in np.load(sys.argv[2])[name]:
 ORT = """
 import sys, numpy as np
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+model, data, names, out = sys.argv[1:]
 class Reader(CalibrationDataReader):
     def __init__(self):
-        of = dict(np.load(sys.argv[2]))
+        of = {name: np.load(data)[name] for name in names.split(",")}
         self.rows = ({k: of[k][i:i + 1] for k in of} for i in range(len(next(iter(of.values())))))
     def get_next(self):
         return next(self.rows, None)
-quantize_static(sys.argv[1], sys.argv[3] + "/ort.onnx", Reader(), quant_format=QuantFormat.QDQ,
+quantize_static(model, out + "/ort.onnx", Reader(), quant_format=QuantFormat.QDQ,
     per_channel=True, activation_type=QuantType.QInt8, weight_type=QuantType.QInt8)
 """
 NNCF = """
 import sys
 import numpy as np, nncf, openvino as ov
-model, data, out, *kind = sys.argv[1:]
-of = dict(np.load(data))
+model, data, names, out, *kind = sys.argv[1:]
+of = {name: np.load(data)[name] for name in names.split(",")}
 rows = [{name: of[name][i:i + 1] for name in of} for i in range(len(next(iter(of.values()))))]
 made = nncf.quantize(ov.Core().read_model(model), nncf.Dataset(rows), subset_size=len(rows),
-    model_type=nncf.ModelType(kind[0]) if kind else None)
+    model_type=nncf.ModelType(kind[0]) if any(kind) else None)
 ov.save_model(made, out + "/nncf.xml", compress_to_fp16=False)
 """
 MODELOPT = """
 import sys
 import numpy as np
 from modelopt.onnx.quantization import quantize
-model, data, out, precision, method = (sys.argv[1:] + ["int8", "max"])[:5]
+model, data, names, out, precision, method = (sys.argv[1:] + ["int8", "max"])[:6]
 quantize(model, quantize_mode=precision, calibration_method=method, dq_only=True,
-    calibration_data=dict(np.load(data)), calibration_eps=["cpu"], high_precision_dtype="fp32",
-    output_path=out + "/modelopt.onnx")
+    calibration_data={name: np.load(data)[name] for name in names.split(",")},
+    calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=out + "/modelopt.onnx")
 """
 PEERS = {"NNCF": ("nncf", NNCF), "ModelOpt max": ("modelopt", MODELOPT)}
 PEERS |= {"ORT MinMax": ("onnxruntime.quantization", ORT)}
@@ -92,11 +93,12 @@ known = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_in
 print(f"# {describe_machine()}, instructions: {' '.join(known)}")
 """
 CUT = """
-import sys, numpy as np
-path, first, last, out = sys.argv[1:]
-data = np.load(path)
+import sys, numpy as np, onnxruntime
+model, first, last, out = sys.argv[1:]
+data = np.load(model[:-5] + ".npz")
 cut = slice(int(first) or None, int(last) or None)
 np.savez(out, **{name: data[name][cut] if data[name].ndim else data[name] for name in data.files})
+print(*(one.name for one in onnxruntime.InferenceSession(model).get_inputs()), sep=",")
 """
 LARGE = """
 import sys, pathlib
@@ -138,27 +140,134 @@ def run(command: list[str], folder: Path) -> Cost | None:
     return Cost(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
 
 
-def run_here(code: str, *words: object) -> None:
-    """Run a program of this checkout in a process of its own."""
-    subprocess.run([sys.executable, "-c", code, *map(str, words)], check=True)  # noqa: S603
+def run_here(code: str, *words: object) -> str:
+    """Run a program of this checkout in a process of its own; return what it printed."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.check_output(command, text=True).strip()  # noqa: S603
 
 
 @dataclass(frozen=True)
 class Tool:
-    """Commands to run one after the other; words in braces stand for paths."""
+    """Commands to run one after the other: a program, and its words, in which paths stand in braces."""
 
-    commands: tuple[tuple[str, ...], ...]
+    program: tuple[str, ...]
+    commands: tuple[str, ...]
 
-    def costs(self, paths: dict[str, str]) -> tuple[Cost, ...] | None:
-        """Return the cost of each command in a new folder, None if one fails."""
+    def costs(self, paths: dict[str, str]) -> list[Cost] | None:
+        """Return the cost of each command, all in a new folder; None if one fails."""
+        costs = []
         with tempfile.TemporaryDirectory() as name:
-            costs = []
-            for command in self.commands:
-                words = [word.format(**paths, out=name) for word in command if "\n" not in word]
-                words = [word for whole in words for word in whole.split("\0") if word]
-                words[1:1] = ["-c", *(word for word in command if "\n" in word)] * ("\n" in command[1])
-                cost = run(words, Path(name))
+            for line in self.commands:
+                cost = run([*self.program, *line.format(**paths, out=name).split()], Path(name))
                 if cost is None:
                     return None
                 costs.append(cost)
-        return tuple(costs)
+        return costs
+
+
+def tools(command: str, options: argparse.Namespace, arrays: bool) -> dict[str, Tool]:
+    """Return the tools that do what a command does, trtcal first."""
+    pythons = {"trtcal": Path(sys.executable)} | (
+        {"before": Path(options.before)} if options.before else {}
+    )
+    found = {
+        name: Tool((str(python.parent / "trtcal"),), COMMANDS[command])
+        for name, python in pythons.items()
+    }
+    if command != "quantize" or not arrays:
+        return found
+    found["bare"] = Tool((sys.executable, "-c", BARE), ("{model} {data}",))
+    for python in options.peers:
+        for name, (module, code) in PEERS.items():
+            known = [str(python), "-c", f"import {module}"]
+            if name not in found and not subprocess.run(known, capture_output=True).returncode:  # noqa: S603
+                found[name] = Tool((str(python), "-c", code), ("{model} {data} {names} {out}",))
+    return found
+
+
+def measure(tools: dict[str, Tool], rounds: int, paths: dict[str, str]) -> dict[str, list[Cost]]:
+    """Return the median costs of the commands of each tool that works, measured in turns."""
+    costs: dict[str, list[list[Cost]]] = {}
+    for _ in range(rounds):
+        for name, tool in tools.items():
+            if spent := tool.costs(paths):
+                costs.setdefault(name, []).append(spent)
+    return {
+        name: [_median(each) for each in zip(*known, strict=True)] for name, known in costs.items()
+    }
+
+
+def _median(costs: tuple[Cost, ...]) -> Cost:
+    seconds, cpu, megabytes = (
+        [getattr(cost, name) for cost in costs] for name in Cost.__annotations__
+    )
+    return Cost(*map(statistics.median, (seconds, cpu, megabytes)))
+
+
+def show(label: str, costs: dict[str, list[Cost]]) -> None:
+    """Print a line for each tool; the last column is its time over that of trtcal."""
+    whole = {name: sum(cost.seconds for cost in each) for name, each in costs.items()}
+    for name, each in costs.items():
+        parts = " + ".join(f"{cost.seconds:.2f}" for cost in each)
+        cpu, peak = sum(cost.cpu for cost in each), max(cost.megabytes for cost in each)
+        ratio = f"{whole[name] / whole['trtcal']:.2f}" if "trtcal" in whole else ""
+        spent = f"{whole[name]:8.2f} s {cpu:8.2f} CPU s {peak:6.0f} MB"
+        print(f"{label} {name:12} {spent} {ratio:>6}  {parts}", flush=True)
+
+
+def write_paths(options: argparse.Namespace, name: str, count: int, folder: Path) -> dict[str, str]:
+    """Write the samples that calibrate and that test; return where all is that commands need."""
+    model, toml = options.folder / f"{name}.onnx", options.folder / f"{name}.toml"
+    data, test = folder / "data.npz", folder / "test.npz"
+    names = ""
+    images = sorted((options.folder / name).glob("*.jpg"))
+    if images:
+        data, test = folder / "data", folder / "test"
+        for target, chosen in (data, images[:count]), (test, images[-options.test :]):
+            target.mkdir()
+            for path in chosen:
+                shutil.copy(path, target)
+    else:
+        names = run_here(CUT, model, 0, count, data)
+        run_here(CUT, model, -options.test, 0, test)
+    config = f"--config {toml}" if toml.exists() else ""
+    paths = {
+        "model": str(model),
+        "data": str(data),
+        "test": str(test),
+        "toml": config,
+        "names": names,
+    }
+    for word, command, code in (("large", "report", LARGE), ("history", "dashboard", HISTORY)):
+        paths[word] = str(folder / word)
+        if command in options.commands:
+            run_here(code, folder / word)
+    return paths
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--samples", type=int, nargs="+", default=[8, 64, 512])
+    parser.add_argument("--test", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--commands", nargs="+", default=["quantize"], choices=COMMANDS)
+    parser.add_argument("--before", type=os.path.abspath)
+    parser.add_argument("--peers", type=os.path.abspath, nargs="*", default=[])
+    options = parser.parse_args()
+    options.folder = options.folder.absolute()
+    print(run_here(MACHINE), flush=True)
+    for name in options.names or sorted(path.stem for path in options.folder.glob("*.onnx")):
+        for count in options.samples:
+            with tempfile.TemporaryDirectory() as folder:
+                paths = write_paths(options, name, count, Path(folder))
+                for command in options.commands:
+                    chosen = tools(command, options, "data.npz" in paths["data"])
+                    label = f"{name:12} {count:4} {command:10}"
+                    show(label, measure(chosen, options.rounds, paths))
+
+
+if __name__ == "__main__":
+    main()
