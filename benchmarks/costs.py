@@ -22,36 +22,46 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-BARE = """
-import sys, numpy as np, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-name = session.get_inputs()[0].name
-for sample in np.load(sys.argv[2])[name]:
-    session.run(None, {name: sample[None]})
+ROWS = """
+import sys
+import numpy as np
+def rows(data, ranks):
+    of = {name: np.load(data)[name] for name in ranks}
+    of = {k: v[:, None] if 0 < v.ndim == ranks[k] else v for k, v in of.items()}
+    for row in range(max(map(len, filter(np.ndim, of.values())))):
+        yield {name: value[row] if value.ndim else value for name, value in of.items()}
 """
-ORT = """
-import sys, numpy as np
+BARE = f"""{ROWS}
+import time, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+count, started = 0, time.perf_counter()
+for row in rows(sys.argv[2], {{one.name: len(one.shape) for one in session.get_inputs()}}):
+    session.run(None, row)
+    count += 1
+print(f"bare inference of {{count}} samples: {{time.perf_counter() - started:.2f}} s")
+"""
+ORT = f"""{ROWS}
+import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 model, data, names, out = sys.argv[1:]
+inputs = onnx.load(model, load_external_data=False).graph.input
 class Reader(CalibrationDataReader):
     def __init__(self):
-        of = {name: np.load(data)[name] for name in names.split(",")}
-        self.rows = ({k: of[k][i:i + 1] for k in of} for i in range(len(next(iter(of.values())))))
+        self.rows = rows(data, {{one.name: len(one.type.tensor_type.shape.dim) for one in inputs}})
     def get_next(self):
         return next(self.rows, None)
 quantize_static(model, out + "/ort.onnx", Reader(), quant_format=QuantFormat.QDQ,
     per_channel=True, activation_type=QuantType.QInt8, weight_type=QuantType.QInt8)
 """
-NNCF = """
-import sys
-import numpy as np, nncf, openvino as ov
+NNCF = f"""{ROWS}
+import nncf, openvino as ov
 model, data, names, out, *kind = sys.argv[1:]
-of = {name: np.load(data)[name] for name in names.split(",")}
-rows = [{name: of[name][i:i + 1] for name in of} for i in range(len(next(iter(of.values()))))]
-made = nncf.quantize(ov.Core().read_model(model), nncf.Dataset(rows), subset_size=len(rows),
+read = ov.Core().read_model(model)
+feeds = list(rows(data, {{one.any_name: len(one.partial_shape) for one in read.inputs}}))
+made = nncf.quantize(read, nncf.Dataset(feeds), subset_size=len(feeds),
     model_type=nncf.ModelType(kind[0]) if any(kind) else None)
 ov.save_model(made, out + "/nncf.xml", compress_to_fp16=False)
 """
@@ -67,13 +77,14 @@ quantize(model, quantize_mode=precision, calibration_method=method, dq_only=True
 PEERS = {"NNCF": ("nncf", NNCF), "ModelOpt max": ("modelopt", MODELOPT)}
 PEERS |= {"ORT MinMax": ("onnxruntime.quantization", ORT)}
 
-CALIBRATE = "calibrate {model} --data {data} {toml} --method percentile -o {out}/calibration.json"
+CALIBRATE = "calibrate {model} --data {data} {toml} --method {method} -o {out}/calibration.json"
 QUANTIZE = "quantize {model} --calibration {out}/calibration.json {toml} -o {out}/int8.onnx"
 IMPROVE = "quantize {model} --improve %s --data {data} {toml} -o {out}/%s.onnx"
 BY_CALIBRATION = "{model} --calibration {out}/calibration.json --data {test} {toml}"
 COMMANDS = {
     "help": ("--help",),
     "check-data": ("check-data {model} --data {data} {toml}",),
+    "calibrate": (CALIBRATE,),
     "quantize": (CALIBRATE, QUANTIZE),
     "fast": (IMPROVE % ("fast", "fast"),),
     "best": (IMPROVE % ("best", "best"),),
@@ -100,6 +111,15 @@ cut = slice(int(first) or None, int(last) or None)
 np.savez(out, **{name: data[name][cut] if data[name].ndim else data[name] for name in data.files})
 print(*(one.name for one in onnxruntime.InferenceSession(model).get_inputs()), sep=",")
 """
+COUNT = """
+import sys, pathlib, onnx
+for path in pathlib.Path(sys.argv[1]).glob("*.onnx"):
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    read = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    kinds = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU")
+    products = [node for node in nodes if node.op_type in kinds]
+    print(sum({*node.input[:2]} <= read for node in products), "of", len(products), "products INT8")
+"""
 LARGE = """
 import sys, pathlib
 from tests.reporting.large import write_large_run
@@ -114,11 +134,12 @@ shutil.move(filled(pathlib.Path(sys.argv[1]).parent, 10_000), sys.argv[1])
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took: wall clock and processor time in seconds, peak memory in MB."""
+    """What a process took: seconds of wall clock and of processors, peak MB; what it quantized."""
 
     seconds: float
     cpu: float
     megabytes: float
+    outcome: str = ""
 
 
 def run(command: list[str], folder: Path) -> Cost | None:
@@ -162,6 +183,7 @@ class Tool:
                 if cost is None:
                     return None
                 costs.append(cost)
+            costs[-1] = replace(cost, outcome=run_here(COUNT, name))
         return costs
 
 
@@ -198,10 +220,8 @@ def measure(tools: dict[str, Tool], rounds: int, paths: dict[str, str]) -> dict[
 
 
 def _median(costs: tuple[Cost, ...]) -> Cost:
-    seconds, cpu, megabytes = (
-        [getattr(cost, name) for cost in costs] for name in Cost.__annotations__
-    )
-    return Cost(*map(statistics.median, (seconds, cpu, megabytes)))
+    columns = ([getattr(cost, name) for cost in costs] for name in ("seconds", "cpu", "megabytes"))
+    return Cost(*map(statistics.median, columns), outcome=costs[0].outcome)
 
 
 def show(label: str, costs: dict[str, list[Cost]]) -> None:
@@ -212,7 +232,7 @@ def show(label: str, costs: dict[str, list[Cost]]) -> None:
         cpu, peak = sum(cost.cpu for cost in each), max(cost.megabytes for cost in each)
         ratio = f"{whole[name] / whole['trtcal']:.2f}" if "trtcal" in whole else ""
         spent = f"{whole[name]:8.2f} s {cpu:8.2f} CPU s {peak:6.0f} MB"
-        print(f"{label} {name:12} {spent} {ratio:>6}  {parts}", flush=True)
+        print(f"{label} {name:12} {spent} {ratio:>6}  {parts}  {each[-1].outcome}", flush=True)
 
 
 def write_paths(options: argparse.Namespace, name: str, count: int, folder: Path) -> dict[str, str]:
@@ -231,13 +251,8 @@ def write_paths(options: argparse.Namespace, name: str, count: int, folder: Path
         names = run_here(CUT, model, 0, count, data)
         run_here(CUT, model, -options.test, 0, test)
     config = f"--config {toml}" if toml.exists() else ""
-    paths = {
-        "model": str(model),
-        "data": str(data),
-        "test": str(test),
-        "toml": config,
-        "names": names,
-    }
+    paths = {"model": str(model), "data": str(data), "test": str(test), "names": names}
+    paths |= {"toml": config, "method": options.method}
     for word, command, code in (("large", "report", LARGE), ("history", "dashboard", HISTORY)):
         paths[word] = str(folder / word)
         if command in options.commands:
@@ -254,6 +269,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--commands", nargs="+", default=["quantize"], choices=COMMANDS)
+    parser.add_argument("--method", default="percentile")
     parser.add_argument("--before", type=os.path.abspath)
     parser.add_argument("--peers", type=os.path.abspath, nargs="*", default=[])
     options = parser.parse_args()

@@ -36,7 +36,6 @@ import numpy as np
 import onnx
 
 from benchmarks.accuracy import BATCH, infer, judge
-from benchmarks.calibration_memory import CHILD
 from benchmarks.costs import MODELOPT, NNCF
 from benchmarks.int8_speed import describe_machine
 from benchmarks.placement import BACKEND, figures
@@ -50,10 +49,18 @@ from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
 from trtcal.quantization import prepare
 
+# Linux counts what the parent had into a child's ru_maxrss, so the child reads its own peak.
 PEAK = """
 import pathlib
 lines = pathlib.Path("/proc/self/status").read_text().splitlines()
 print(*[line for line in lines if line.startswith("VmHWM")])
+"""
+CHILD = f"""
+import sys
+from trtcal.cli.main import run_command
+status = run_command(sys.argv[1:])
+{PEAK}
+sys.exit(status)
 """
 RUN_OPENVINO = """
 import sys

@@ -2,14 +2,15 @@
 
     python -m benchmarks.parts [--python PYTHON] [--least 0.02] -- COMMAND ...
 
-The command runs as a process. A thread of it notes every 5 ms in which functions of trtcal, or in which
-import, its main thread is, and adds the time since its last look to them. Prints a tree: the seconds of
-each function that took more than `--least` of the wall clock, and below it those of what it called. A
-function is left out where a call is nearly all of it; `itself` is the rest of a function. The start of
-the interpreter and the end of the process are parts as well.
+`{out}` in a word of COMMAND stands for a new, empty folder. The command runs as a process. A thread of it
+notes every 5 ms in which functions of trtcal, or in which import, its main thread is, and adds the time
+since its last look to them. Prints a tree: the seconds of each function that took more than `--least` of
+the wall clock, and below it those of what it called. A function is left out where a call is nearly all of
+it; `itself` is the rest of a function. The start of the interpreter and the end of the process are parts.
 
-The last line compares the sum of all parts with the wall clock that the caller measured, and with that
-of the same command without the thread, run before: give it an output that may be written twice.
+The last lines compare the sum of all parts with the wall clock that the caller measured, and with that of
+the same command without the thread, in a folder of its own; and name the limit of each part that runs
+the network: bare inference of the samples of each .npz that the command reads.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.costs import BARE
 
 WATCHED = """
 import sys, threading, time
@@ -76,16 +79,28 @@ sys.exit(status)
 """
 
 
+def run(command: list[str], words: list[str]) -> tuple[float, float]:
+    """Run a command with a folder of its own; return its start and its end in seconds."""
+    with tempfile.TemporaryDirectory() as out:
+        started = time.perf_counter()
+        filled = [word.replace("{out}", out) for word in words]
+        status = subprocess.run([*command, *filled], stdout=subprocess.DEVNULL).returncode  # noqa: S603
+        ended = time.perf_counter()
+    if status not in (0, 1):  # 1 is an answer: a limit is broken
+        raise SystemExit(f"trtcal ended with status {status}")
+    return started, ended
+
+
 def watch(python: Path, words: list[str]) -> tuple[float, dict[tuple[str, ...], float]]:
     """Run a command; return its seconds and those of each chain of functions."""
     with tempfile.TemporaryDirectory() as folder:
-        out, before = Path(folder) / "parts.json", time.perf_counter()
-        code = ["-c", WATCHED, str(out), str(before)]
-        subprocess.run([python, *code, *words], check=False, env=os.environ)  # noqa: S603
-        after = time.perf_counter()
+        out = Path(folder) / "parts.json"
+        started, ended = run(
+            [str(python), "-c", WATCHED, str(out), str(time.perf_counter())], words
+        )
         read = json.loads(out.read_text())
     parts = {tuple(key.split("\n")): seconds for key, seconds in read["parts"].items()}
-    return after - before, parts | {("end of the process",): after - read["ended"]}
+    return ended - started, parts | {("end of the process",): ended - read["ended"]}
 
 
 def tree(
@@ -116,15 +131,18 @@ def main() -> None:
     parser.add_argument("--least", type=float, default=0.02)
     parser.add_argument("words", nargs="+")
     options = parser.parse_args()
-    started = time.perf_counter()
-    command = [options.python.parent / "trtcal", *options.words]
-    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)  # noqa: S603
-    plain = time.perf_counter() - started
+    started, ended = run([str(options.python.parent / "trtcal")], options.words)
     wall, parts = watch(options.python, options.words)
     for depth, name, seconds in tree(parts, options.least * wall):
         print(f"{seconds:8.2f} s {seconds / wall:6.1%}  {'  ' * depth}{name}")
     whole = sum(parts.values())
-    print(f"{whole:8.2f} s {whole / wall:6.1%}  of {wall:.2f} s; without the thread {plain:.2f} s")
+    print(
+        f"{whole:8.2f} s {whole / wall:6.1%}  of {wall:.2f} s; without the thread {ended - started:.2f} s"
+    )
+    model = next((word for word in options.words if word.endswith(".onnx")), None)
+    for data in (word for word in options.words if model and word.endswith(".npz")):
+        bare = [sys.executable, "-c", BARE, model, data]
+        print(f"{data}: {subprocess.check_output(bare, text=True).strip()}")  # noqa: S603
 
 
 if __name__ == "__main__":
