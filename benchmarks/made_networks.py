@@ -247,6 +247,7 @@ def main() -> None:
     parser.add_argument("--images", type=Path)
     parser.add_argument("--samples", type=int, default=512)
     options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.names:
         print(write(name, options.folder, options.samples, options.images), flush=True)
 
