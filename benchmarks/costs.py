@@ -189,13 +189,9 @@ class Tool:
 
 def tools(command: str, options: argparse.Namespace, arrays: bool) -> dict[str, Tool]:
     """Return the tools that do what a command does, trtcal first."""
-    pythons = {"trtcal": Path(sys.executable)} | (
-        {"before": Path(options.before)} if options.before else {}
-    )
-    found = {
-        name: Tool((str(python.parent / "trtcal"),), COMMANDS[command])
-        for name, python in pythons.items()
-    }
+    pythons = {"trtcal": sys.executable} | ({"before": options.before} if options.before else {})
+    folders = {name: Path(python).parent for name, python in pythons.items()}
+    found = {name: Tool((str(at / "trtcal"),), COMMANDS[command]) for name, at in folders.items()}
     if command != "quantize" or not arrays:
         return found
     found["bare"] = Tool((sys.executable, "-c", BARE), ("{model} {data}",))

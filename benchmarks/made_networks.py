@@ -28,10 +28,8 @@ WORDS, TOKENS, WIDTH = 30522, 64, 384
 class _Net:
     """A graph that grows; every method returns the name of the tensor that its node writes."""
 
-    def __init__(
-        self, shape: tuple[int, ...], kind: int = TensorProto.FLOAT, seed: int = 0
-    ) -> None:
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, shape: tuple[int, ...], kind: int = TensorProto.FLOAT) -> None:
+        self.rng = np.random.default_rng(0)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
         self.input = helper.make_tensor_value_info("input", kind, ["N", *shape])
@@ -47,12 +45,9 @@ class _Net:
         return name
 
     def he(self, *shape: int, gain: float = 1.0) -> Floats:
-        scale = (
-            gain
-            * np.sqrt(2 / np.prod(shape[1:]))
-            * np.exp(0.3 * self.rng.standard_normal(shape[0]))
-        )
-        weights = self.rng.standard_normal(shape) * scale.reshape(-1, *[1] * (len(shape) - 1))
+        scale = gain * np.sqrt(2 / np.prod(shape[1:]))
+        channels = scale * np.exp(0.3 * self.rng.standard_normal(shape[0]))
+        weights = self.rng.standard_normal(shape) * channels.reshape(-1, *[1] * (len(shape) - 1))
         return np.asarray(weights, np.float32)
 
     def conv(self, x: str, *shape: int, gain: float = 1.0, **attributes: Any) -> str:
@@ -147,9 +142,8 @@ def transformer() -> onnx.ModelProto:
         wide = net.linear(x, WIDTH, 4 * WIDTH)
         gate = net.node("Erf", net.node("Mul", wide, net.constant(2**-0.5)))
         gate = net.node("Mul", net.node("Add", gate, net.constant(1)), net.constant(0.5))
-        x = net.normed(
-            net.node("Add", x, net.linear(net.node("Mul", wide, gate), 4 * WIDTH, WIDTH))
-        )
+        narrow = net.linear(net.node("Mul", wide, gate), 4 * WIDTH, WIDTH)
+        x = net.normed(net.node("Add", x, narrow))
     return net.model([net.linear(x, WIDTH, 128)])
 
 

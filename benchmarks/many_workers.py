@@ -4,9 +4,9 @@
 
 Measured with one thread: tasks of 8 samples, the pickled counts of all samples, and their merge. The
 project's own scheduler then gives out tasks to simulated workers, whose times are drawn from those
-measured. The caller merges one result after the other. One worker in `--slow` takes twice as long; a
-lost worker dies within a task, which is given again. One line each: seconds, the ideal's share of them,
-results and their megabytes. The start of workers and the network's delays are not in it.
+measured. The caller merges one result after the other. One worker in `--slow` takes twice as long. A
+lost worker dies within its first task, which is given again. One line each: seconds, the ideal's share
+of them, results and their megabytes. Starting workers and the network's delays are left out.
 """
 
 from __future__ import annotations
@@ -57,21 +57,18 @@ def simulate(
     """Return the seconds until all is merged, and the number of results."""
     rng, now, merged, results = np.random.default_rng(0), 0.0, 0.0, 0
     scheduler = Scheduler(job, HistogramAccumulator(), cast("list[Worker]", [None] * workers))
-    half, idle = len(scheduler.queue) // 2, list(range(workers))
+    idle = list(range(workers))
     running: list[tuple[float, int, int]] = []
     while scheduler.queue or running:
         while idle and scheduler.queue:
             worker, (_, spans) = idle.pop(0), scheduler._next_task()
             spent = rng.choice(seconds, -(-count(spans) // PIECE)).sum()
             spent *= 2 if slow and worker % slow == slow - 1 else 1
-            if lost and not worker and len(scheduler.queue) < half:
-                lost = False
+            if lost:
                 scheduler.queue.extendleft((0, span) for span in reversed(spans))
-                heapq.heappush(running, (now + spent / 2, worker, 0))
-                continue
+                lost, spent, spans = False, spent / 2, []
             heapq.heappush(running, (now + spent, worker, len(spans)))
-        ended, worker, done = heapq.heappop(running)
-        now = ended
+        now, worker, done = heapq.heappop(running)
         idle.append(worker)
         if done:
             merged, results = max(now, merged) + merge, results + 1
