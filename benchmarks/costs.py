@@ -183,7 +183,7 @@ class Tool:
                 if cost is None:
                     return None
                 costs.append(cost)
-            costs[-1] = replace(cost, outcome=run_here(COUNT, name))
+            costs[-1] = replace(costs[-1], outcome=run_here(COUNT, name))
         return costs
 
 
@@ -217,7 +217,8 @@ def measure(tools: dict[str, Tool], rounds: int, paths: dict[str, str]) -> dict[
 
 def _median(costs: tuple[Cost, ...]) -> Cost:
     columns = ([getattr(cost, name) for cost in costs] for name in ("seconds", "cpu", "megabytes"))
-    return Cost(*map(statistics.median, columns), outcome=costs[0].outcome)
+    seconds, cpu, megabytes = map(statistics.median, columns)
+    return Cost(seconds, cpu, megabytes, costs[0].outcome)
 
 
 def show(label: str, costs: dict[str, list[Cost]]) -> None:
