@@ -36,7 +36,7 @@ import numpy as np
 import onnx
 
 from benchmarks.accuracy import BATCH, infer, judge
-from benchmarks.calibration_memory import CHILD
+from benchmarks.costs import MODELOPT, NNCF
 from benchmarks.int8_speed import describe_machine
 from benchmarks.placement import BACKEND, figures
 from trtcal.backends.building import build
@@ -49,29 +49,18 @@ from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
 from trtcal.quantization import prepare
 
+# Linux counts what the parent had into a child's ru_maxrss, so the child reads its own peak.
 PEAK = """
 import pathlib
 lines = pathlib.Path("/proc/self/status").read_text().splitlines()
 print(*[line for line in lines if line.startswith("VmHWM")])
 """
-NNCF = """
+CHILD = f"""
 import sys
-import numpy as np, nncf, openvino as ov
-model, data, names, out, kind = sys.argv[1:]
-of = {name: np.load(data)[name] for name in names.split(",")}
-rows = [{name: of[name][i:i + 1] for name in of} for i in range(len(next(iter(of.values()))))]
-made = nncf.quantize(ov.Core().read_model(model), nncf.Dataset(rows), subset_size=len(rows),
-    model_type=nncf.ModelType(kind) if kind else None)
-ov.save_model(made, out + "/nncf.xml", compress_to_fp16=False)
-"""
-MODELOPT = """
-import sys
-import numpy as np
-from modelopt.onnx.quantization import quantize
-model, data, names, out, precision, method = sys.argv[1:]
-quantize(model, quantize_mode=precision, calibration_method=method, dq_only=True,
-    calibration_data={name: np.load(data)[name] for name in names.split(",")},
-    calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=out + "/modelopt.onnx")
+from trtcal.cli.main import run_command
+status = run_command(sys.argv[1:])
+{PEAK}
+sys.exit(status)
 """
 RUN_OPENVINO = """
 import sys

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks.improve import MODELOPT
+from benchmarks.costs import MODELOPT
 from benchmarks.int8_speed import describe_machine
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
