@@ -281,7 +281,7 @@ def is_significant(lost: int, won: int, alpha: float) -> bool:
     for less in range(min(lost, won)):
         term = term * (count - less) // (less + 1)
         total += term
-    return 2 * total / 2**count < alpha
+    return 2 * total / (1 << count) < alpha
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:

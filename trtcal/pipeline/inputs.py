@@ -120,7 +120,8 @@ def open_model(
 
 def check_parsed(model: Model, targets: Iterable[str]) -> None:
     """`InputError` with the first of what TensorRT's parser refuses, if it builds for a target."""
-    from trtcal.evidence.diagnosis.build_diagnosis import find_misread, is_refused
+    from trtcal.evidence.diagnosis.build_diagnosis import find_misread
+    from trtcal.evidence.diagnosis.failure import is_refused
 
     finding = next(filter(is_refused, find_misread(model)), None)
     if finding and any(find_backend(None, target)[0].parses_qdq for target in targets):
