@@ -12,10 +12,11 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -28,6 +29,16 @@ FEWEST = 8  # values below which no interval of a mean is given
 RESAMPLES = 500  # of a bootstrap, from which variance and third moment are taken, no quantiles
 HOPELESS = 300.0  # half-widths from the limit beyond which no number of samples is named
 GRID = 1601  # points on which a sequential test's distribution is integrated
+
+
+class _SciPy:
+    """Its packages, each imported when first used: they take as long as a small calibration."""
+
+    def __getattr__(self, name: str) -> Any:
+        return import_module(f"scipy.{name}")
+
+
+scipy = _SciPy()
 
 
 @dataclass(frozen=True)
@@ -242,7 +253,7 @@ class Corpus:
         """Compare both; `reach` is the largest difference that one sample can make."""
         change = self.change
         error = math.sqrt(change.variance / change.count)
-        p = 2 * float(scipy.stats.norm.sf(abs(change.mean) / error)) if error else 1.0
+        p = 2 * float(scipy.special.ndtr(-abs(change.mean) / error)) if error else 1.0
         baseline, candidate = np.nan_to_num(self.values[0]).tolist()
         return Paired(self.samples, baseline, candidate, change.interval(level, reach), p)
 
@@ -262,6 +273,15 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     if one_sided:
         return float(scipy.special.bdtr(won, lost + won, 0.5))
     return min(2 * float(scipy.special.bdtr(min(lost, won), lost + won, 0.5)), 1.0)
+
+
+def is_significant(lost: int, won: int, alpha: float) -> bool:
+    """Return whether `mcnemar` gives less than `alpha`, two-sided: in whole numbers, without SciPy."""
+    count, term, total = lost + won, 1, 1
+    for less in range(min(lost, won)):
+        term = term * (count - less) // (less + 1)
+        total += term
+    return 2 * total / (1 << count) < alpha
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:
@@ -353,7 +373,7 @@ def _student(differences: Values) -> float:
 def median_interval(times: Values) -> Interval:
     """Return the median and its distribution-free interval, from order statistics."""
     ordered = np.sort(times)
-    rank = int(scipy.stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
+    rank = math.ceil(scipy.special.bdtrik((1 - LEVEL) / 2, len(ordered), 0.5))
     low, high = ordered[max(rank - 1, 0)], ordered[min(len(ordered) - rank, len(ordered) - 1)]
     return Interval(float(np.median(ordered)), float(low), float(high))
 

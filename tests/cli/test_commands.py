@@ -311,7 +311,6 @@ PAGES = {"matplotlib", "jinja2", "scipy.optimize", "numba"}
 
 LIBRARIES = {
     *PAGES,
-    "numba",
     "numpy",
     "onnx",
     "onnxruntime",
@@ -329,7 +328,7 @@ LIBRARIES = {
         (["quantize", "digits.onnx", "--precision", "int4", "-o", "q.onnx"], {"numpy", "onnx"}, 92),
         (
             ["calibrate", "digits.onnx", "--data", "data.npz"],
-            {"numpy", "onnx", "onnxruntime", "scipy", "PIL"},
+            {"numpy", "onnx", "onnxruntime", "PIL"},
             125,
         ),
     ],

@@ -17,7 +17,7 @@ import numpy as np
 from trtcal.check.probe import Response
 from trtcal.data.issues import DataIssue
 from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.stats import mcnemar, paired_difference, proportion
+from trtcal.stats import is_significant, mcnemar, paired_difference, proportion
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
@@ -57,7 +57,7 @@ class LabelEvidence:
     def is_better(self) -> bool:
         """Whether significantly more samples get their label's class as changed."""
         lost, won = self.counts
-        return won > lost and mcnemar(lost, won) < P
+        return won > lost and is_significant(lost, won, P)
 
     @property
     def is_far_better(self) -> bool:
@@ -286,7 +286,7 @@ def check_label_numbers(response: Response, labels: Labels) -> DataIssue | None:
     for offset in (1, -1):
         moved = response.classes == labels + offset
         won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
-        clear = won > lost and mcnemar(lost, won) < P and moved.mean() > least
+        clear = won > lost and is_significant(lost, won, P) and moved.mean() > least
         if clear and not like_shuffled(response.classes, labels + offset):
             return _off_by_one(offset, int(right.sum()), int(moved.sum()), len(labels))
     return None
@@ -310,6 +310,8 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
         return None
     right, samples = int((response.classes == labels).sum()), len(labels)
     expected = float(response.confidence.mean())
+    if expected - right / samples <= GAP:
+        return None
     most = proportion(right, samples, 0.98).high
     is_few = most < PART * expected or like_shuffled(response.classes, labels)
     if expected - most <= GAP or not is_few:

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy
 
 from trtcal.calibration import Observation, ObserveOptions, calibrate, create_calibrator, observe
 from trtcal.data import Dataset, open_dataset, whole_batches
@@ -27,7 +26,7 @@ from trtcal.evaluate.search.plan_loss import Reference
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize, tensors_to_observe
 from trtcal.ranges import Parameters
-from trtcal.stats import LEVEL, Interval, Values
+from trtcal.stats import LEVEL, Interval, Values, scipy
 
 CHUNK, LARGEST = 8, 256  # samples of a series: at first, and at most
 SERIES = 4

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trtcal.backends.base import Backend
-from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.data import Dataset, size_ranges
@@ -50,6 +49,8 @@ def open_on(
             continue
         model = load_model(path)
         options = with_sizes(BuildOptions(target), model, size_ranges(model, data))
+        from trtcal.backends.building import build
+
         with Workplace() as folder:
             build(model, backend, options, Path(folder))
             yield open_engine(Path(folder), path, known_as)

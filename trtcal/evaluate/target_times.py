@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from trtcal.backends.options import (
     DEFAULT_BATCHES,
@@ -23,7 +24,6 @@ from trtcal.evaluate.latency import Latency
 from trtcal.evidence.gpus import Target, datasheet_of, find_target
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.predicted import predict_layers
-from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.layers.roofline import time_of
 from trtcal.evidence.manifest import Build
 from trtcal.evidence.times import (
@@ -37,6 +37,9 @@ from trtcal.evidence.times import (
 )
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
+
+if TYPE_CHECKING:
+    from trtcal.evidence.layers.reading import Engine
 
 SIZES = ("least", "usual", "largest")
 Sized = tuple[str, int, tuple[Layer, ...]]

@@ -24,8 +24,6 @@ from trtcal.evaluate.latency import ROUNDS
 from trtcal.evaluate.replay import carry
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
-from trtcal.evidence.diagnosis.build_diagnosis import find_misread
-from trtcal.evidence.diagnosis.failure import is_refused
 from trtcal.limits import Limit
 from trtcal.model import Model, load_model
 from trtcal.model.passes import Pass, PassRecord, Prepared, prepare_with_record
@@ -122,6 +120,9 @@ def open_model(
 
 def check_parsed(model: Model, targets: Iterable[str]) -> None:
     """`InputError` with the first of what TensorRT's parser refuses, if it builds for a target."""
+    from trtcal.evidence.diagnosis.build_diagnosis import find_misread
+    from trtcal.evidence.diagnosis.failure import is_refused
+
     finding = next(filter(is_refused, find_misread(model)), None)
     if finding and any(find_backend(None, target)[0].parses_qdq for target in targets):
         raise InputError(f"TensorRT refuses model {model.path}: {finding.what}", finding.fix)

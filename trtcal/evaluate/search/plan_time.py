@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -24,7 +25,6 @@ from trtcal.evaluate.search.limits import Unit, split, unit_of
 from trtcal.evidence import times as kernel_times
 from trtcal.evidence.gpus import Target
 from trtcal.evidence.layers.predicted import fused_nodes
-from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.times import SpeedupEstimate, TimeEstimate
 from trtcal.formats import FORMATS, PRECISIONS, RANGED
 from trtcal.model import Model, work
@@ -33,6 +33,9 @@ from trtcal.model.ops import FREE, MULTIPLIES, UNTYPED
 from trtcal.model.shapes import Shape
 from trtcal.quantization.coverage import Coverage, cover
 from trtcal.quantization.weighted_ops import weight_count
+
+if TYPE_CHECKING:
+    from trtcal.evidence.layers.reading import Engine
 
 
 @dataclass(frozen=True)
