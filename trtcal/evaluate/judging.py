@@ -63,7 +63,7 @@ BATCH = 16
 SHARE = 0.1  # of the mean power of all samples, added to each one's
 TINY = 1e-30
 LARGEST = 150.0  # dB that a part counts, which may have no noise at all
-ROOM = 1 << 28  # bytes of samples and outputs that are kept in memory
+ROOM = 1 << 26  # bytes of samples and outputs that are kept in memory
 
 
 @dataclass(frozen=True)
