@@ -53,12 +53,13 @@ def activation_of(pair: PairedGraph, place: int) -> Activation | None:
 
 def _elementwise_behind(pair: PairedGraph, place: int, output: str) -> list[onnx.NodeProto]:
     """Return the nodes that work on each value of a tensor, or of their own outputs, by itself."""
-    taken, inside, known = list[onnx.NodeProto](), {output}, set(pair.tensors)
+    taken, inside = list[onnx.NodeProto](), {output}
     unseen = pair.readers[output]
     for node in pair.nodes[place + 1 :]:
         read = set(reads(node))
         unseen -= len(read & inside)
-        if node.op_type in ELEMENTWISE and read & inside and read <= inside | known:
+        others = (name for name in read - inside if name not in pair.tensors)
+        if node.op_type in ELEMENTWISE and read & inside and next(others, None) is None:
             taken.append(node)
             inside |= set(node.output)
             unseen += sum(pair.readers[name] for name in node.output)

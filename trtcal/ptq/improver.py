@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trtcal.backends.sessions import give_back
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
@@ -149,6 +150,7 @@ def improve(
         hint = f"ask for {', '.join(NARROW)} in a layer, or leave --improve out"
         raise InputError("the plan quantizes nothing, so that there is nothing to improve", hint)
     fit, selection = split_samples(prepared, dataset)
+    give_back()  # what a check of the data has left
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, fit, options, reporter)
         progress = _try_all(context, judge)
@@ -263,6 +265,7 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
         return judge.measure(quantize(context.model(state), state.calibration, plan).proto), state
 
     verdict, state = leading(map(measured, itertools.chain([first], in_time)))
+    give_back()
     what = attempt.what
     if others and plan.ranged:
         what = f"{what}; with ranges by {state.calibration.method}"

@@ -50,11 +50,12 @@ from trtcal.ranges import Calibration
 BATCH = 8
 SIDES = ("float", "quantized")
 FEWEST_SAMPLES = 16
-MEMORY_BYTES = 1 << 28  # of values between two layers that are kept in memory
+MEMORY_BYTES = 1 << 28  # of values between two layers, which limit the samples of `fast`
+ROOM = 1 << 26  # bytes of them that are kept in memory
 
 
 def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:
-    """Return for how many samples values fit into memory, as far as shapes are known; at least 16."""
+    """Return for how many samples values fit into 256 MiB, as far as shapes are known; at least 16."""
     size = batch_for(model, 1)
     first = next(iter(dataset.batches(size, 0, size)))
     largest = max(tensor_bytes(stand_in(model.proto), first).values(), default=0) / size
@@ -120,7 +121,7 @@ class LayerwiseReconstruction:
         self.asked = quantized.asked
         self.pair = PairedGraph(self.model, quantized.proto)
         self.dataset, self.samples = dataset, samples
-        self.spill = SpillCache(MEMORY_BYTES)
+        self.spill = SpillCache(ROOM)
         self.batches = 0
         self.masks: list[Mask] = []
 

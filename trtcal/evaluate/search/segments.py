@@ -89,8 +89,9 @@ class PairedGraph:
         """Return a run of nodes, of which some may be units."""
         written = [name for node in self.nodes[start:stop] for name in node.output if name]
         read = [name for node in self.nodes[start:stop] for name in reads(node)]
-        known = set(self.tensors) | set(written)
-        inputs = tuple(name for name in dict.fromkeys(read) if name not in known)
+        own = set(written)
+        new = (name for name in dict.fromkeys(read) if name not in own)
+        inputs = tuple(name for name in new if name not in self.tensors)
         outputs = tuple(name for name in written if self.last.get(name, -1) >= stop)
         mine = tuple(node.name for node in self.nodes[start:stop] if node.name in units)
         return Segment(start, stop, inputs, outputs, mine)
@@ -122,7 +123,7 @@ class PairedGraph:
         """Return nodes as a model, with the constants that they read."""
         read = {name for node in nodes for name in reads(node)}
         graph = onnx.GraphProto(name="segment", node=nodes)
-        constants = sorted(read & set(self.tensors))
+        constants = sorted(name for name in read if name in self.tensors)
         graph.initializer.extend(embedded(self.tensors[name]) for name in constants)
         graph.input.extend(self._value(name) for name in inputs)
         graph.output.extend(self._value(name) for name in outputs)
