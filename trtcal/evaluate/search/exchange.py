@@ -133,7 +133,7 @@ class Search:
 
     def _sweep(self, whole: Point) -> None:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
-        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.plan)
+        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.finite
         for share in SWEEP:
             shares = self.surrogate.by_unit()
             self._try(self.programme.cheapest(shares, share * lost, goal=self.goal))
@@ -236,19 +236,18 @@ class Search:
     def _neighbours(self, best: Point) -> list[Plan]:
         """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
         neighbours = []
-        high = max(self._bracket()) if self.limits.on_loss else float("inf")
+        high = max(self._bracket())
         most_ms = self.limits.most_ms(self.baseline.ms)
+        now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
         for plan in _changed(best.plan, self.units):
-            if plan in self.points:
-                continue
             loss = self.surrogate.loss(plan)
+            is_low = loss <= 1.5 * high if self.limits.on_loss else loss < 1.1 * now
+            if plan in self.points or not is_low:
+                continue
             cost = self._price(plan) if self.limits.on_loss else self.costs.plan_ms(plan)
             better = cost < best.price(self.goal) if self.limits.on_loss else cost <= most_ms
-            if better and loss <= 1.5 * high:
+            if better:
                 neighbours.append((loss, cost, plan))
-        if not self.limits.on_loss:
-            now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
-            neighbours = [row for row in neighbours if row[0] < 1.1 * now]
         return [plan for *_, plan in sorted(neighbours, key=lambda row: row[:2])][: len(self.units)]
 
     def _reason(self, best: Point | None, whole: Point) -> str:

@@ -328,7 +328,7 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
     """Return the limits; those of a goal are half a point where none is about what is lost."""
     if settings.goal == FASTEST or settings.limits.on_loss:
         return settings.limits
-    for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
+    for metric, lost in (("top1", seen.finite.top1_drop), ("agreement", seen.finite.disagreement)):
         if lost is not None:
             asked = (*settings.limits.asked, *Limits.of(f"{metric} >= -0.5").asked)
             return replace(settings.limits, asked=asked)
@@ -427,7 +427,7 @@ def _missing(
 
 def _measure(seen: Sensitivities, limits: Limits) -> str:
     """Return what to add up: divergence where outputs are class scores, else noise."""
-    for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
+    for metric, lost in (("top1", seen.finite.top1_drop), ("agreement", seen.finite.disagreement)):
         if limits.bound(metric) is not None and lost is None:
             raise InputError(
                 f"{metric} is not known for these data: it needs labels, or outputs that are decisions",

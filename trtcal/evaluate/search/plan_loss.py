@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
 from trtcal.backends.sessions import open_session
@@ -16,7 +15,7 @@ from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
-from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
+from trtcal.evaluate.metrics import Loss, Rows, are_finite, joined, task_rows, total
 from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.limits import Unit, split
@@ -108,10 +107,9 @@ class Reference(AbstractContextManager["Reference"]):
 
     def _rows(self, batch: Batch) -> Rows | None:
         """Return the figures of a batch, None where the variant's outputs are not finite."""
-        outputs = batch.outputs[0]
-        if any(each.dtype.kind == "f" and not np.isfinite(each).all() for each in outputs.values()):
+        if not are_finite(batch.outputs[0]):
             return None
-        row = (batch.expected, outputs, batch.size)
+        row = (batch.expected, batch.outputs[0], batch.size)
         return task_rows(self.reader, row, batch.labels, batch.inputs)
 
 
