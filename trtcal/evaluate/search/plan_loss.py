@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 
 from trtcal.backends.sessions import open_session
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
+from trtcal.documents import Workplace
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, are_finite, joined, task_rows, total
@@ -20,7 +21,9 @@ from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.limits import Unit, split
 from trtcal.evaluate.tasks import TaskReader
+from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.model import Model
+from trtcal.model.files import write_onnx
 from trtcal.quantization import Plan, QuantizedModel, quantize
 from trtcal.ranges import Calibration
 
@@ -38,6 +41,7 @@ class Plans:
     calibration: Calibration
     units: Sequence[Unit] = ()
     precision: str = "fp32"
+    opened: dict[Chosen | None, tuple[Variant, Workplace]] = field(default_factory=dict)
 
     def plan(self, chosen: Chosen, precision: str | None = None) -> Plan:
         """Return the plan with these units, other layers in float, of another precision if given."""
@@ -49,6 +53,16 @@ class Plans:
     def quantized(self, chosen: Chosen, precision: str | None = None) -> QuantizedModel:
         """Return the model that a plan gives."""
         return quantize(self.model, self.calibration, self.plan(chosen, precision))
+
+    def variant(self, chosen: Chosen | None) -> Variant:
+        """Return the model that a plan gives, or FP32 for None, opened once."""
+        if chosen not in self.opened:
+            place = Workplace()  # large weights stay in its files
+            path = place.path / f"{len(self.opened)}.onnx"
+            plain = self.model.reference
+            write_onnx(path, plain if chosen is None else self.quantized(chosen).proto)
+            self.opened[chosen] = open_variant(path), place
+        return self.opened[chosen][0]
 
 
 class Reference(AbstractContextManager["Reference"]):
