@@ -135,7 +135,7 @@ class Search:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
         lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.finite
         for share in SWEEP:
-            shares = self.surrogate.by_unit()
+            shares = self.surrogate.shares
             self._try(self.programme.cheapest(shares, share * lost, goal=self.goal))
 
     def _aim(self) -> None:
@@ -151,7 +151,7 @@ class Search:
 
     def _hoped(self, slack: float) -> Plan | None:
         """Return the best plan not measured yet, by what is known; None if it would be no better."""
-        shares, best = self.surrogate.by_unit(), self._best()
+        shares, best = self.surrogate.shares, self._best()
         if self.limits.on_loss:
             most = slack * self._most_loss()
             plan = self.programme.cheapest(shares, most, self.points, self.goal)

@@ -27,22 +27,22 @@ from trtcal.evaluate.search.plan_time import (
 from trtcal.evidence.times import memory_lines
 from trtcal.formats import RANGED
 
-BEYOND = 1e3
+UNFIT = 1e3
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 
 
 class Surrogate:
     """Shares of the loss by layer and precision, none below 0.
 
-    One that is not finite counts as `BEYOND` times all that are, whose sum is `finite`.
+    One that is not finite counts as `UNFIT` times all that are, whose sum is `finite`.
     """
 
     def __init__(self, shares: Mapping[Unit, float]) -> None:
         self.units = list(shares)
         positive = np.array([max(share, 0.0) for share in shares.values()])
         self.finite = float(positive[np.isfinite(positive)].sum())
-        positive[~np.isfinite(positive)] = BEYOND * self.finite or 1.0
-        least = float(positive.sum()) * 1e-6 or 1e-12
+        positive[~np.isfinite(positive)] = UNFIT * self.finite or 1.0
+        least = self.finite * 1e-6 or 1e-12
         self.prior = np.maximum(positive, least)
         self.shares = dict(zip(self.units, self.prior.tolist(), strict=True))
 
@@ -64,10 +64,6 @@ class Surrogate:
         change = np.linalg.lstsq(system, targets, rcond=None)[0]
         learned = self.prior * np.maximum(1.0 + change, 0.01)
         self.shares = dict(zip(self.units, learned.tolist(), strict=True))
-
-    def by_unit(self) -> dict[Unit, float]:
-        """Return the share of each layer in each precision."""
-        return dict(self.shares)
 
     def loss(self, plan: Collection[Unit]) -> float:
         """Return what a plan will probably lose."""

@@ -36,10 +36,7 @@ class Sensitivity:
     whole: Loss
 
     def share(self, measure: str) -> float:
-        """Return the layer's part of the whole loss: the mean of what it adds first and last.
-
-        It is infinite where the layer alone, or all but for this one, gives values that are not finite.
-        """
+        """Return the layer's part of the whole loss: the mean of what it adds first and last."""
         last = max(0.0, self.whole.of(measure) - self.left.of(measure))  # 0 if both are infinite
         return (max(self.alone.of(measure), 0.0) + last) / 2
 
@@ -83,9 +80,8 @@ class Sensitivities:
 
     def to_document(self, of: dict[str, Any]) -> Document:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
-        shares = self.shares(self.measure)
-        known = {name: share if math.isfinite(share) else None for name, share in shares.items()}
-        layers = [row.to_document() | {"share": known[row.layer]} for row in self.ranked]
+        pairs = [(row, row.share(self.measure)) for row in self.ranked]
+        layers = [row.to_document() | {"share": s if s < math.inf else None} for row, s in pairs]
         return {
             "kind": "sensitivity",
             "schema_version": 1,
