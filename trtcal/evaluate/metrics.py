@@ -133,9 +133,13 @@ def task_rows(
     """Return the figures of each sample of a batch, of the outputs that count, by their task.
 
     The noise of boxes after a NonMaxSuppression is the share of boxes that are not found again. Where
-    several outputs count there is no divergence of classes, which one of them has alone.
+    several outputs count there is no divergence of classes, which one of them has alone. All figures
+    are NaN where the second outputs are not finite.
     """
     expected, actual, size = batch
+    if not are_finite(actual):
+        rows = task_rows(reader, (expected, expected, size), labels, inputs)
+        return {name: np.full(len(values), math.nan) for name, values in rows.items()}
     task = reader.read(expected, size, labels, inputs)
     both = [task.rows(outputs, size) for outputs in (expected, actual)]
     figures = task.compare(both[0], both[1], labels)
@@ -152,16 +156,23 @@ def task_rows(
 Outputs = Mapping[str, Array]
 
 
+def are_finite(outputs: Outputs) -> bool:
+    """Tell whether outputs have neither NaN nor infinity."""
+    return all(array.dtype.kind != "f" or np.isfinite(array).all() for array in outputs.values())
+
+
 def joined(parts: Sequence[Rows]) -> Rows:
     """Return the figures of all batches in one."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def total(rows: Rows) -> Loss:
-    """Return the loss over samples."""
+    """Return the loss over samples, infinite where a figure is not finite."""
     error, signal = rows["error"], rows["signal"]
     mean = float(signal.mean())
     noise = float(error.mean()) / mean if mean else 0.0
+    if not all(np.isfinite(values).all() for values in rows.values()):
+        return Loss(len(error), math.inf)
     return Loss(
         len(error),
         noise,

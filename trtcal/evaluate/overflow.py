@@ -16,8 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import cycle
-from typing import Any
 
 import numpy as np
 import onnx
@@ -73,7 +71,7 @@ class _Run:
         self.session = self._open(_ends, ENDS)
 
     def _open(
-        self, nodes: Callable[[str], Iterable[onnx.NodeProto]], suffixes: Iterable[str]
+        self, nodes: Callable[[str], Iterable[onnx.NodeProto]], suffixes: Sequence[str]
     ) -> Session:
         self.figures = [f"{name} {suffix}" for name in self.tensors for suffix in suffixes]
         reduced = showing(self.proto, self.figures)
@@ -81,7 +79,7 @@ class _Run:
         scalars = (helper.make_tensor(name, TensorProto.FLOAT, (), [end]) for name, end in limits)
         reduced.graph.initializer.extend(scalars)
         reduced.graph.node.extend(node for name in self.tensors for node in nodes(name))
-        return open_session(reduced, as_it_is=True)
+        return open_session(reduced, as_it_is=True, arena=False)
 
     def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
         wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
@@ -98,29 +96,25 @@ class _Run:
 
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
-        values = self.read(feeds, self.figures)  # of each run that the batch takes
+        values = self.read(feeds, self.figures)
         if not self.is_finite:
             return np.array([np.max(each) for each in values])
-        reduced = [
-            reduce(each) for each, (_, reduce) in zip(values, cycle(ENDS.values()), strict=False)
+        pairs = [
+            (-np.min(low), np.max(high))
+            for low, high in zip(values[::3], values[1::3], strict=True)
         ]
-        least, most, total = np.reshape(reduced, (-1, len(ENDS))).T
-        if np.isfinite(total).all():
-            return np.asarray(np.maximum(-least, most))
+        if all(np.isfinite(total).all() for total in values[2::3]):
+            return np.asarray(np.array(pairs).reshape(-1, 2).max(axis=1))
         self.is_finite, self.session = False, self._open(_peak, ("peak",))
         return self._peaks(feeds)
 
 
-ENDS: dict[str, tuple[str, Callable[[Array], Any]]] = {
-    "least": ("ReduceMin", np.min),
-    "most": ("ReduceMax", np.max),
-    "total": ("ReduceSum", np.sum),
-}
+ENDS = ("least", "most", "total")
 """Figures of a tensor that take no copy of it; the total is not finite where a value is not."""
 
 
 def _ends(tensor: str) -> Iterable[onnx.NodeProto]:
-    for end, (op, _) in ENDS.items():
+    for op, end in zip(("ReduceMin", "ReduceMax", "ReduceSum"), ENDS, strict=True):
         yield helper.make_node(op, [tensor], [f"{tensor} {end}"], keepdims=0)
 
 

@@ -28,6 +28,23 @@ def far_net(path: Path) -> Path:
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 5]})
 
 
+def vanishing_net(path: Path) -> Path:
+    """A layer that reads small channels of a tensor with a large one: in INT8 it divides by zero."""
+    weights = {
+        "w1": rng(5).standard_normal((8, 3, 1, 1)).astype(np.float32),
+        "w2": rng(6).standard_normal((5, 8, 1, 1)).astype(np.float32),
+    }
+    weights["w1"][1:] *= 1e-6
+    weights["w2"][:, 0] = 0
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "mixed"),
+        helper.make_node("Conv", ["a", "w2"], ["b"], "small"),
+        helper.make_node("ReduceMean", ["b"], ["p"], "pool", axes=[2, 3], keepdims=0),
+        helper.make_node("Reciprocal", ["p"], ["y"], "divide"),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 5]})
+
+
 def random_net(path: Path, seed: int, layers: int = 8) -> Path:
     """Convolutions with Relus, some with a skip; a few have channels of very different scales."""
     draw = rng(seed)

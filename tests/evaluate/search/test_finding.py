@@ -1,11 +1,12 @@
 """The whole search: values beyond float16, a limit of time at every stage, samples held back."""
 
 import itertools
+import math
 
 import numpy as np
 import onnx
 
-from tests.evaluate.search.nets import far_net, random_net
+from tests.evaluate.search.nets import far_net, random_net, vanishing_net
 from tests.fixtures.networks import conv_net, linear_classifier, rng, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
@@ -36,6 +37,19 @@ def test_layers_beyond_float16_are_named_and_stay_out_of_it(make):
 
 def test_values_that_fit_float16_keep_no_layer_out_of_it(residual):
     assert not find(residual).beyond
+
+
+def test_a_layer_whose_outputs_are_not_finite_is_left_in_float(make, tmp_path):
+    one = make(vanishing_net)
+    cache = EvaluationCache(tmp_path / "evaluations.jsonl", {})
+    result = find(one, cache, precision="fp32")
+    mixed, small = result.sensitivities.layers
+    assert [small.alone.noise, small.share("noise"), small.share("kl")] == [math.inf] * 3
+    assert mixed.alone.is_fit
+    assert not result.sensitivities.whole.is_fit
+    assert all("small" not in point.plan for point in result.found.front)
+    rows = result.sensitivities.to_document({})["layers"]
+    assert [row["share"] for row in rows] == [None, mixed.share(result.measure)]
 
 
 class Clock:

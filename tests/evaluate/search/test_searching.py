@@ -141,8 +141,8 @@ def test_the_surrogate_takes_up_what_was_measured():
     surrogate.learn([({"a", "b"}, 4.0), ({"b"}, 1.0)])
     assert surrogate.loss({"a", "b"}) == pytest.approx(4.0, rel=0.05)
     assert surrogate.loss({"b"}) == pytest.approx(1.0, rel=0.05)
-    assert surrogate.by_unit()["a"] == pytest.approx(3.0, rel=0.05)
-    assert min(surrogate.by_unit().values()) > 0
+    assert surrogate.shares["a"] == pytest.approx(3.0, rel=0.05)
+    assert min(surrogate.shares.values()) > 0
 
 
 def point(name, noise, ms, drop=None):

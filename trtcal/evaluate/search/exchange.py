@@ -133,9 +133,9 @@ class Search:
 
     def _sweep(self, whole: Point) -> None:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
-        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.plan)
+        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.finite
         for share in SWEEP:
-            shares = self.surrogate.by_unit()
+            shares = self.surrogate.shares
             self._try(self.programme.cheapest(shares, share * lost, goal=self.goal))
 
     def _aim(self) -> None:
@@ -151,7 +151,7 @@ class Search:
 
     def _hoped(self, slack: float) -> Plan | None:
         """Return the best plan not measured yet, by what is known; None if it would be no better."""
-        shares, best = self.surrogate.by_unit(), self._best()
+        shares, best = self.surrogate.shares, self._best()
         if self.limits.on_loss:
             most = slack * self._most_loss()
             plan = self.programme.cheapest(shares, most, self.points, self.goal)
@@ -236,19 +236,18 @@ class Search:
     def _neighbours(self, best: Point) -> list[Plan]:
         """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
         neighbours = []
-        high = max(self._bracket()) if self.limits.on_loss else float("inf")
+        high = max(self._bracket())
         most_ms = self.limits.most_ms(self.baseline.ms)
+        now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
         for plan in _changed(best.plan, self.units):
-            if plan in self.points:
-                continue
             loss = self.surrogate.loss(plan)
+            is_low = loss <= 1.5 * high if self.limits.on_loss else loss < 1.1 * now
+            if plan in self.points or not is_low:
+                continue
             cost = self._price(plan) if self.limits.on_loss else self.costs.plan_ms(plan)
             better = cost < best.price(self.goal) if self.limits.on_loss else cost <= most_ms
-            if better and loss <= 1.5 * high:
+            if better:
                 neighbours.append((loss, cost, plan))
-        if not self.limits.on_loss:
-            now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
-            neighbours = [row for row in neighbours if row[0] < 1.1 * now]
         return [plan for *_, plan in sorted(neighbours, key=lambda row: row[:2])][: len(self.units)]
 
     def _reason(self, best: Point | None, whole: Point) -> str:

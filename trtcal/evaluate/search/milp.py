@@ -26,20 +26,25 @@ from trtcal.evaluate.search.plan_time import (
 )
 from trtcal.evidence.times import memory_lines
 from trtcal.formats import RANGED
-from trtcal.stats import Values
 
+UNFIT = 1e3
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 
 
 class Surrogate:
-    """Shares of the loss by layer and precision, none below 0."""
+    """Shares of the loss by layer and precision, none below 0.
+
+    One that is not finite counts as `UNFIT` times all that are, whose sum is `finite`.
+    """
 
     def __init__(self, shares: Mapping[Unit, float]) -> None:
         self.units = list(shares)
         positive = np.array([max(share, 0.0) for share in shares.values()])
-        least = float(positive.sum()) * 1e-6 or 1e-12
+        self.finite = float(positive[np.isfinite(positive)].sum())
+        positive[~np.isfinite(positive)] = UNFIT * self.finite or 1.0
+        least = self.finite * 1e-6 or 1e-12
         self.prior = np.maximum(positive, least)
-        self.shares: Values = self.prior
+        self.shares = dict(zip(self.units, self.prior.tolist(), strict=True))
 
     def learn(self, measured: Sequence[tuple[Collection[Unit], float]]) -> None:
         """Move the shares as little as measured plans ask: (plan, loss) each.
@@ -57,15 +62,12 @@ class Surrogate:
         rest = (losses - rows @ self.prior) * weights
         targets = np.concatenate([rest, np.zeros(len(self.units))])
         change = np.linalg.lstsq(system, targets, rcond=None)[0]
-        self.shares = self.prior * np.maximum(1.0 + change, 0.01)
-
-    def by_unit(self) -> dict[Unit, float]:
-        """Return the share of each layer in each precision."""
-        return dict(zip(self.units, self.shares.tolist(), strict=True))
+        learned = self.prior * np.maximum(1.0 + change, 0.01)
+        self.shares = dict(zip(self.units, learned.tolist(), strict=True))
 
     def loss(self, plan: Collection[Unit]) -> float:
         """Return what a plan will probably lose."""
-        return float(sum(share for name, share in self.by_unit().items() if name in plan))
+        return float(sum(share for name, share in self.shares.items() if name in plan))
 
 
 class Programme:

@@ -11,10 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 import onnx
 
 from trtcal.backends.base import Backend
 from trtcal.backends.building import build
+=======
+from trtcal.backends.base import Backend, build
+>>>>>>> sea
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
@@ -40,11 +44,14 @@ from trtcal.evaluate.search.sensitivity import (
     measure_sensitivities,
 )
 from trtcal.evaluate.tasks import TaskReader
+<<<<<<< HEAD
 from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.gpus import DEFAULT_GPU, find_target
+=======
+from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
+>>>>>>> sea
 from trtcal.evidence.times import SpeedupEstimate
 from trtcal.model import Model
-from trtcal.model.files import write_onnx
 from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.quantization.fp16 import BEYOND
 from trtcal.ranges import Calibration
@@ -329,7 +336,7 @@ def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
     """Return the limits; those of a goal are half a point where none is about what is lost."""
     if settings.goal == FASTEST or settings.limits.on_loss:
         return settings.limits
-    for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
+    for metric, lost in (("top1", seen.finite.top1_drop), ("agreement", seen.finite.disagreement)):
         if lost is not None:
             asked = (*settings.limits.asked, *Limits.of(f"{metric} >= -0.5").asked)
             return replace(settings.limits, asked=asked)
@@ -378,8 +385,7 @@ def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) ->
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
     """
     limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
-    protos = (plans.model.reference, plans.quantized(plan).proto)
-    return _test(protos, dataset, Question(tuple(limits)), settings.reader)
+    return _test(plans, (None, plan), dataset, Question(tuple(limits)), settings.reader)
 
 
 def _beside(
@@ -389,8 +395,8 @@ def _beside(
     whole, best = pair
     if best.plan in (frozenset(), whole):
         return None
-    protos = (*(plans.quantized(plan).proto for plan in (whole, best.plan)), plans.model.reference)
-    answer = _test(protos, dataset, Question(), settings.reader).verdict.answers[0]
+    tested = _test(plans, (whole, best.plan, None), dataset, Question(), settings.reader)
+    answer = tested.verdict.answers[0]
     timed = settings.device.timed if settings.device else {}
     if best.plan in timed:
         return timed[best.plan][1], answer
@@ -398,20 +404,22 @@ def _beside(
 
 
 def _test(
-    protos: Sequence[onnx.ModelProto], dataset: Dataset, question: Question, reader: TaskReader
+    plans: Plans,
+    chosen: Sequence[Plan | None],
+    dataset: Dataset,
+    question: Question,
+    reader: TaskReader,
 ) -> ABTest:
-    """Test the second of some models beside the first; a third is what agreement is measured with."""
-    with Workplace() as name:
-        paths = [Path(name) / f"{number}.onnx" for number in range(len(protos))]
-        for path, proto in zip(paths, protos, strict=True):
-            write_onnx(path, proto)
-        baseline, candidate, *others = map(open_variant, paths)
-        known = [spec.name for spec in baseline.outputs]  # others are those of a body
-        outputs = tuple(name for name in reader.outputs if name in known)
-        options = ABOptions(
-            BATCH, reference=next(iter(others), None), task=reader.name, outputs=outputs
-        )
-        return ab_test(baseline, candidate, dataset, question, options)
+    """Test the second of some plans beside the first; a third is what agreement is measured with.
+
+    None is FP32.
+    """
+    baseline, candidate, *others = map(plans.variant, chosen)
+    known = [spec.name for spec in baseline.outputs]  # others are those of a body
+    outputs = tuple(name for name in reader.outputs if name in known)
+    reference = next(iter(others), None)
+    options = ABOptions(BATCH, reference=reference, task=reader.name, outputs=outputs)
+    return ab_test(baseline, candidate, dataset, question, options)
 
 
 def _missing(
@@ -428,7 +436,7 @@ def _missing(
 
 def _measure(seen: Sensitivities, limits: Limits) -> str:
     """Return what to add up: divergence where outputs are class scores, else noise."""
-    for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
+    for metric, lost in (("top1", seen.finite.top1_drop), ("agreement", seen.finite.disagreement)):
         if limits.bound(metric) is not None and lost is None:
             raise InputError(
                 f"{metric} is not known for these data: it needs labels, or outputs that are decisions",

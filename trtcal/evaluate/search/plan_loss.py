@@ -6,22 +6,24 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
 import onnx
 
 from trtcal.backends.sessions import open_session
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
+from trtcal.documents import Workplace
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
-from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
+from trtcal.evaluate.metrics import Loss, Rows, are_finite, joined, task_rows, total
 from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.limits import Unit, split
 from trtcal.evaluate.tasks import TaskReader
+from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.model import Model
+from trtcal.model.files import write_onnx
 from trtcal.quantization import Plan, QuantizedModel, quantize
 from trtcal.ranges import Calibration
 
@@ -39,6 +41,7 @@ class Plans:
     calibration: Calibration
     units: Sequence[Unit] = ()
     precision: str = "fp32"
+    opened: dict[Chosen | None, tuple[Variant, Workplace]] = field(default_factory=dict)
 
     def plan(self, chosen: Chosen, precision: str | None = None) -> Plan:
         """Return the plan with these units, other layers in float, of another precision if given."""
@@ -50,6 +53,16 @@ class Plans:
     def quantized(self, chosen: Chosen, precision: str | None = None) -> QuantizedModel:
         """Return the model that a plan gives."""
         return quantize(self.model, self.calibration, self.plan(chosen, precision))
+
+    def variant(self, chosen: Chosen | None) -> Variant:
+        """Return the model that a plan gives, or FP32 for None, opened once."""
+        if chosen not in self.opened:
+            place = Workplace()  # large weights stay in its files
+            path = place.path / f"{len(self.opened)}.onnx"
+            plain = self.model.reference
+            write_onnx(path, plain if chosen is None else self.quantized(chosen).proto)
+            self.opened[chosen] = open_variant(path), place
+        return self.opened[chosen][0]
 
 
 class Reference(AbstractContextManager["Reference"]):
@@ -108,10 +121,9 @@ class Reference(AbstractContextManager["Reference"]):
 
     def _rows(self, batch: Batch) -> Rows | None:
         """Return the figures of a batch, None where the variant's outputs are not finite."""
-        outputs = batch.outputs[0]
-        if any(each.dtype.kind == "f" and not np.isfinite(each).all() for each in outputs.values()):
+        if not are_finite(batch.outputs[0]):
             return None
-        row = (batch.expected, outputs, batch.size)
+        row = (batch.expected, batch.outputs[0], batch.size)
         return task_rows(self.reader, row, batch.labels, batch.inputs)
 
 

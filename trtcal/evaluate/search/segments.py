@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -98,12 +98,13 @@ class PairedGraph:
 
     def _widths(self) -> list[int]:
         """Return for each place how many tensors a cut before that node hands on."""
-        live, widths = set(self.inputs), []
-        for i, node in enumerate(self.nodes):
-            live = {name for name in live if self.last.get(name, -1) >= i}
-            widths.append(sum(self.last[name] < len(self.nodes) for name in live))
-            live |= {name for name in node.output if name}
-        return widths
+        written = ((name, i) for i, node in enumerate(self.nodes, 1) for name in node.output)
+        changes = [0] * (len(self.nodes) + 1)
+        for name, first in (dict.fromkeys(self.inputs, 0) | dict(written)).items():
+            if first <= (last := self.last.get(name, -1)) < len(self.nodes):
+                changes[first] += 1
+                changes[last + 1] -= 1
+        return list(accumulate(changes[:-1]))
 
     def part(self, segment: Segment, int8: Collection[str]) -> onnx.ModelProto:
         """Return a segment as a model, these of its nodes quantized."""
@@ -344,9 +345,8 @@ class Rerun(AbstractContextManager["Rerun"]):
         inputs = {name: values[name] for name in segment.inputs}
         results = run_session(session, segment.outputs, inputs)
         after = {**values, **dict(zip(segment.outputs, results, strict=True))}
-        later = (part.inputs for part in self.parts if part.start >= segment.stop)
-        names = set(self.pair.outputs).union(*later)
-        return {name: value for name, value in after.items() if name in names}
+        last = self.pair.last
+        return {name: value for name, value in after.items() if last.get(name, -1) >= segment.stop}
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:

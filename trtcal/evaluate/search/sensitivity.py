@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +37,7 @@ class Sensitivity:
 
     def share(self, measure: str) -> float:
         """Return the layer's part of the whole loss: the mean of what it adds first and last."""
-        last = max(self.whole.of(measure) - self.left.of(measure), 0.0)
+        last = max(0.0, self.whole.of(measure) - self.left.of(measure))  # 0 if both are infinite
         return (max(self.alone.of(measure), 0.0) + last) / 2
 
     def to_document(self) -> dict[str, Any]:
@@ -64,7 +65,13 @@ class Sensitivities:
     @property
     def measure(self) -> str:
         """What adds up best: divergence where outputs are class scores, else noise."""
-        return "noise" if self.whole.kl is None else "kl"
+        return "noise" if self.finite.kl is None else "kl"
+
+    @property
+    def finite(self) -> Loss:
+        """The first loss with finite outputs, which has all figures there are; `whole` if none has."""
+        losses = [self.whole, *(loss for row in self.layers for loss in (row.alone, row.left))]
+        return next((loss for loss in losses if loss.is_fit), self.whole)
 
     @property
     def ranked(self) -> list[Sensitivity]:
@@ -73,7 +80,8 @@ class Sensitivities:
 
     def to_document(self, of: dict[str, Any]) -> Document:
         """Return the JSON form, the layers ranked; `of` says what was measured with what."""
-        layers = [row.to_document() | {"share": row.share(self.measure)} for row in self.ranked]
+        pairs = [(row, row.share(self.measure)) for row in self.ranked]
+        layers = [row.to_document() | {"share": s if s < math.inf else None} for row, s in pairs]
         return {
             "kind": "sensitivity",
             "schema_version": 1,
@@ -87,7 +95,7 @@ class Sensitivities:
     def shares(self, measure: str) -> dict[str, float]:
         """Return each layer's part of the whole loss; missing ones share evenly what is left of it."""
         shares = {layer.layer: layer.share(measure) for layer in self.layers}
-        rest = max(self.whole.of(measure) - sum(shares.values()), 0.0)
+        rest = max(0.0, self.whole.of(measure) - sum(shares.values()))
         return shares | {name: rest / len(self.missing) for name in self.missing}
 
 
