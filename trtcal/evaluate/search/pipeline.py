@@ -11,14 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-import onnx
-
 from trtcal.backends.base import Backend
 from trtcal.backends.building import build
-=======
-from trtcal.backends.base import Backend, build
->>>>>>> sea
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset
@@ -44,12 +38,7 @@ from trtcal.evaluate.search.sensitivity import (
     measure_sensitivities,
 )
 from trtcal.evaluate.tasks import TaskReader
-<<<<<<< HEAD
-from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.gpus import DEFAULT_GPU, find_target
-=======
-from trtcal.evidence.layers.roofline import DEFAULT_GPU, find_target
->>>>>>> sea
 from trtcal.evidence.times import SpeedupEstimate
 from trtcal.model import Model
 from trtcal.quantization import QuantizedModel, find_layers
