@@ -63,7 +63,7 @@ def test_taps_read_what_the_plain_way_reads(tmp_path, channels, activation):
     with Taps(laid_out(proto, tmp_path), tensors, {"x": IMAGES[:1]}) as taps:
         (lane,) = taps.lanes
         for batch in batches:
-            count(made, lane.read({"x": batch}))
+            count(made, lane.read({"x": batch}, range(len(batch))))
             for name, values in zip(tensors, plainly(proto, tensors, {"x": batch}), strict=True):
                 plain[name].update(values)
         count(made, lane.rest())
@@ -94,7 +94,10 @@ def test_taps_round_a_float16_model_once(tmp_path):
     feeds = {"x": rng().standard_normal((4, 16)).astype(np.float32)}
     with Taps(laid_out(proto, tmp_path), tensors, feeds) as taps:
         (lane,) = taps.lanes
-        read = {one.tensor: one.values.copy() for one in (*lane.read(feeds), *lane.rest())}
+        read = {
+            one.tensor: one.values.copy()
+            for one in (*lane.read(feeds, range(len(feeds["x"]))), *lane.rest())
+        }
         opened = taps.folder / module.MODEL
         open_session(opened, as_it_is=True, optimized=tmp_path / "session.onnx")
         nodes = len(onnx.load(opened).graph.node)
@@ -109,7 +112,7 @@ def test_batches_are_collected_until_there_are_enough(tmp_path, monkeypatch):
     feeds = [{"x": IMAGES[i : i + 1]} for i in range(6)]
     with Taps(laid_out(proto, tmp_path), ["b", "h"], feeds[0]) as taps:
         (lane,) = taps.lanes
-        read = [[copied(one) for one in lane.read(each)] for each in feeds]
+        read = [[copied(one) for one in lane.read(each, range(1))] for each in feeds]
         assert [len(readings) for readings in read] == [0, 0, 2, 0, 0, 2]
         assert not lane.rest()
         for number, (first, second) in enumerate(zip(read[2], read[5], strict=True)):
@@ -136,7 +139,7 @@ def test_a_wrong_place_is_noticed_and_read_plainly(tmp_path, monkeypatch):
     feeds = {"x": IMAGES[:, :, :8, :8]}
     with Taps(laid_out(proto, tmp_path), ["b", "e", "g"], feeds) as taps:
         (lane,) = taps.lanes
-        readings = [*lane.read(feeds), *lane.rest()]
+        readings = [*lane.read(feeds, range(len(feeds["x"]))), *lane.rest()]
     for reading, values in zip(readings, plainly(proto, ["b", "e", "g"], feeds), strict=True):
         np.testing.assert_allclose(
             np.sort(reading.values, None)[-9:], np.sort(values, None)[-9:], 1e-3

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.fixtures.networks import conv_net
-from trtcal.backends import tensorrt
+from trtcal.backends import child, tensorrt
 from trtcal.backends.base import Made
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import TensorRT
@@ -93,7 +93,7 @@ def test_float16_is_a_flag_for_the_versions_that_have_no_strong_typing(
     monkeypatch.setattr(tensorrt, "kept_in_float32", lambda proto: kept)
     monkeypatch.setattr(tensorrt, "_is_quantized", lambda model: quantized)
     monkeypatch.setattr(tensorrt, "for_tensorrt_8", lambda proto: seen.update(rewritten=1) or proto)
-    monkeypatch.setattr(tensorrt, "run_worker", lambda module, request, *_: seen.update(request))
+    monkeypatch.setattr(child, "run_worker", lambda module, request, *_: seen.update(request))
     monkeypatch.setattr(tensorrt, "listed_layers", lambda folder, options: ())
     model = load_model(conv_net(tmp_path / "net.onnx"))
     TensorRT().build_in(model, BuildOptions("gpu"), tmp_path)
