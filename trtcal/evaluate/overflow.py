@@ -109,13 +109,13 @@ class _Run:
         return self._peaks(feeds)
 
 
-ENDS = ("least", "most", "total")
-"""Figures of a tensor that take no copy of it; the total is not finite where a value is not."""
+ENDS = ("Min", "Max", "Sum")
+"""Figures of a tensor that take no copy of it; the sum is not finite where a value is not."""
 
 
 def _ends(tensor: str) -> Iterable[onnx.NodeProto]:
-    for op, end in zip(("ReduceMin", "ReduceMax", "ReduceSum"), ENDS, strict=True):
-        yield helper.make_node(op, [tensor], [f"{tensor} {end}"], keepdims=0)
+    for end in ENDS:
+        yield helper.make_node(f"Reduce{end}", [tensor], [f"{tensor} {end}"], keepdims=0)
 
 
 def _peak(tensor: str) -> Iterable[onnx.NodeProto]:
