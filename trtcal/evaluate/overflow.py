@@ -104,18 +104,18 @@ class _Run:
             for low, high in zip(values[::3], values[1::3], strict=True)
         ]
         if all(np.isfinite(total).all() for total in values[2::3]):
-            return np.asarray(np.array(pairs).reshape(-1, 2).max(axis=1))
+            return np.array(pairs).reshape(-1, 2).max(axis=1) + 0.0  # of zeros no negative one
         self.is_finite, self.session = False, self._open(_peak, ("peak",))
         return self._peaks(feeds)
 
 
-ENDS = ("Min", "Max", "Sum")
+ENDS = ("min", "max", "sum")
 """Figures of a tensor that take no copy of it; the sum is not finite where a value is not."""
 
 
 def _ends(tensor: str) -> Iterable[onnx.NodeProto]:
     for end in ENDS:
-        yield helper.make_node(f"Reduce{end}", [tensor], [f"{tensor} {end}"], keepdims=0)
+        yield helper.make_node(f"Reduce{end.title()}", [tensor], [f"{tensor} {end}"], keepdims=0)
 
 
 def _peak(tensor: str) -> Iterable[onnx.NodeProto]:
