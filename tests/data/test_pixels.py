@@ -20,6 +20,11 @@ from trtcal.errors import InputError
 GRAY = replace(PLAIN, channels="gray")
 
 
+def prepared(config, dtype, file):
+    preprocess = Preprocess(config, dtype)
+    return preprocess.sample(preprocess.pixels(file))
+
+
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "one.png"
@@ -29,7 +34,7 @@ def test_scale_mean_and_std_are_exact_to_the_last_bit(file):
     drawn = draw(file)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     config = replace(PLAIN, scale=1 / 255, mean=mean, std=std)
-    made = Preprocess(config, "float32")(file)
+    made = prepared(config, "float32", file)
     expected = (drawn.astype(np.float64) * (1 / 255) - mean) / std
     assert made.dtype == np.float32
     assert (made == expected.transpose(2, 0, 1).astype(np.float32)).all()
@@ -41,13 +46,13 @@ def test_layout_and_order_of_channels(file):
     drawn = draw(file, height=5, width=7)
     mean = (1.0, 2.0, 3.0)
     bgr = replace(PLAIN, channels="BGR", layout="NHWC", mean=mean)
-    assert (Preprocess(bgr, "float32")(file) == drawn[..., ::-1] - np.array(mean)).all()
-    assert (Preprocess(PLAIN, "float32")(file) == drawn.transpose(2, 0, 1)).all()
+    assert (prepared(bgr, "float32", file) == drawn[..., ::-1] - np.array(mean)).all()
+    assert (prepared(PLAIN, "float32", file) == drawn.transpose(2, 0, 1)).all()
 
 
 def test_gray_is_the_weighted_sum_of_the_colours(file):
     drawn = draw(file).astype(np.float64)
-    made = Preprocess(GRAY, "float32")(file)
+    made = prepared(GRAY, "float32", file)
     assert made.shape == (1, 8, 8)
     assert np.abs(made[0] - drawn @ [0.299, 0.587, 0.114]).max() <= 0.51
 
@@ -55,7 +60,7 @@ def test_gray_is_the_weighted_sum_of_the_colours(file):
 @pytest.mark.parametrize("dtype", ["float16", "float64", "uint8"])
 def test_the_type_is_the_models(file, dtype):
     drawn = draw(file)
-    made = Preprocess(PLAIN, dtype)(file)
+    made = prepared(PLAIN, dtype, file)
     assert made.dtype == dtype
     assert (made == drawn.transpose(2, 0, 1)).all()
 
@@ -67,7 +72,7 @@ def test_the_type_is_the_models(file, dtype):
 def test_values_that_the_type_cannot_hold_are_refused(file, change, dtype):
     draw(file)
     with fails(InputError, dtype):
-        Preprocess(replace(PLAIN, **change), dtype)(file)
+        prepared(replace(PLAIN, **change), dtype, file)
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,7 @@ def in_doubt(model: Model, dataset: Dataset, first: Samples) -> Callable[[Sample
         most = samples.fitting(2 * len(first) if samples.labels is None else LABELLED, ROOM)
         if samples is not first or min(samples.total, most) <= len(samples):
             return samples
-        others = replace(take_samples(model, dataset, most), form=first.form)
-        others = drop_duplicates(others)
+        others = drop_duplicates(replace(take_samples(model, dataset, most), form=first.form))
         return others if samples.labels is not None else replace(others, labels=None)
 
     return more
@@ -158,10 +157,9 @@ class ImageChecks:
 
     def _layout(self, samples: Samples) -> Checked:
         array = samples.feeds[self.image.name]
-        issue = check_layout(self.image, array)
-        return issue, self._with(
-            samples, transposed(self.image, array), transposed
-        ) if issue else samples
+        if (issue := check_layout(self.image, array)) is None:
+            return None, samples
+        return issue, self._with(samples, transposed(self.image, array), transposed)
 
     def _noise(self, samples: Samples) -> Checked:
         if (noise := check_noise(self.image, samples.feeds[self.image.name])) is None:

@@ -26,6 +26,7 @@ from trtcal.model.tensors import constants_of
 
 DRIVEN = 8  # samples by which it is judged how strongly the first layers are driven
 INPUT_BYTES = 1 << 21  # of samples run together: more are slower, and take more memory
+LARGE = 2048  # nodes of a model: to optimize it takes longer than it saves
 FEW = 4  # samples that the first layers see at a time: their outputs are the largest
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours
@@ -92,12 +93,11 @@ class ModelProbe:
     @functools.cached_property
     def session(self) -> Session:
         """The model, with everything that is read as outputs."""
-        inputs = {spec.name for spec in self.model.inputs}
-        names = [name for name in (*self.read, *self.layers) if name not in inputs]
-        source = self.model.proto if fits(self.model.proto) else self.model.path
-        if {*names} > {*self.outputs}:
-            source = showing(self.model.proto, dict.fromkeys(names))
-        return open_session(source, arena=False)  # large weights stay in files
+        proto, inputs = self.model.proto, {spec.name for spec in self.model.inputs}
+        inner = {*self.read, *self.layers} - inputs - {*self.outputs}
+        source = proto if fits(proto) else self.model.path  # large weights stay in files
+        source = showing(proto, sorted(inner)) if inner else source
+        return open_session(source, as_it_is=len(proto.graph.node) > LARGE, arena=False)
 
     @functools.cached_property
     def first_layers(self) -> FirstLayers | None:
@@ -108,9 +108,9 @@ class ModelProbe:
         """Return the response to samples, which has features `inside`; `BackendError` if it fails."""
         keys = [(samples.form, int(number)) for number in samples.numbers]
         missing = [i for i, key in enumerate(keys) if not self._knows(key, inside)]
-        rest, new = samples.at(np.array(missing, int)), (keys[i] for i in missing)
-        for feeds in rest.batches(self._size(samples, inside)):
-            self.answers |= {next(new): answer for answer in self._run(feeds, inside)}
+        rest = samples.at(np.array(missing, int)).batches(self._size(samples, inside))
+        answers = (answer for feeds in rest for answer in self._run(feeds, inside))
+        self.answers |= {keys[i]: answer for i, answer in zip(missing, answers, strict=True)}
         return self._response([self.answers[key] for key in keys], inside)
 
     def _knows(self, key: tuple[object, int], inside: bool) -> bool:
@@ -157,7 +157,8 @@ class ModelProbe:
 
     def _answered(self, outputs: Sequence[Scores], misfit: float | None) -> Response:
         known = [scores for scores in outputs if scores is not None]
-        if len(known) < len(outputs):
+        kinds = {(scores.shape, is_dense) for scores, is_dense in known}
+        if len(known) < len(outputs) or len(kinds) > 1:
             return _response_of(None, misfit)
         scores, is_dense = np.stack([scores for scores, _ in known]), known[0][1]
         if is_dense and self.columns is None:

@@ -166,23 +166,17 @@ class KeptPixels:
     @cached_property
     def handle(self) -> int:
         """The open file, which has no name and goes with this object."""
-        with tempfile.TemporaryFile() as file:
-            handle = os.dup(file.fileno())
-        weakref.finalize(self, os.close, handle)
-        return handle
+        file = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed with this object
+        weakref.finalize(self, file.close)
+        return file.fileno()
 
     def pixels(self, path: Path) -> Array:
         """Return an image's pixels; `InputError` if it cannot be decoded."""
-        try:
-            info = path.stat()
-        except OSError:
-            return self.decode(path)  # which says why
-        state = info.st_size, info.st_mtime_ns
+        state = _state(path)
         was, offset, shape = self.places.get(path, (None, 0, ()))
         if was == state:
             data = os.pread(self.handle, math.prod(shape), offset)
-            if len(data) == math.prod(shape):
-                return np.frombuffer(data, np.uint8).reshape(shape)
+            return np.frombuffer(data, np.uint8).reshape(shape)
         pixels = self.decode(path)
         self._keep(path, state, pixels)
         return pixels

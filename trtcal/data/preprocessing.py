@@ -33,16 +33,12 @@ class Preprocess:
     config: ImagesConfig
     dtype: str
 
-    def __call__(self, file: Path) -> Array:
-        """Return the sample, [C, H, W] or [H, W, C]; `InputError` names a file that can't be used."""
-        return self.sample(self.pixels(file))
-
     def pixels(self, file: Path) -> Array:
-        """Return an image's pixels, uint8 [C, H, W], before the arithmetic."""
+        """Return pixels, uint8 [C, H, W]; `InputError` names a file that can't be used."""
         return np.ascontiguousarray(np.moveaxis(read_pixels(file, self.config), -1, 0))
 
     def sample(self, pixels: Array) -> Array:
-        """Return the sample that pixels, uint8 [C, H, W], become."""
+        """Return the sample that pixels become, [C, H, W] or [H, W, C]."""
         planes = np.empty(pixels.shape, self.dtype)
         for channel, values in enumerate(self.values):
             # Nothing is ever clipped; the mode only spares numpy a check and a copy (6 times faster).

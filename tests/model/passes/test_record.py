@@ -14,7 +14,7 @@ from tests.model.passes.graphs import ALL, alone, changes, make, ops
 from trtcal.errors import InputError
 from trtcal.evaluate.equality import check_equal, tolerance_of
 from trtcal.model.passes import PASSES, BrokenPassError, prepare, prepare_with_record
-from trtcal.model.passes.base import NotApplicable
+from trtcal.model.passes.base import NotApplicable, Pass
 
 node = helper.make_node
 CHAIN = as_nodes(
@@ -122,6 +122,19 @@ def test_a_pass_that_breaks_its_word_is_a_defect(model, apply, name):
     ]
     with fails(BrokenPassError, "identities", name):
         prepare_with_record(model, passes=broken)
+
+
+def test_a_pass_of_a_script_that_changes_an_array_in_place_is_seen(model):
+    def changing(index):
+        def apply(graph):
+            graph.nodes[0].inputs[1].values[...] = index
+            graph.nodes[0].name += "x" * index
+            return index
+
+        return Pass(f"own{index}", "", apply, script="own.py")
+
+    with fails(InputError, "own0", "no change"):
+        prepare_with_record(model, passes=[changing(1), changing(0)])
 
 
 def test_a_pass_that_changes_the_values_is_found_by_running(model):

@@ -74,21 +74,15 @@ def state_of(graph: gs.Graph) -> State:
     """
     parts = parts_of(graph)
     nodes = [node for part in parts for node in part.nodes]
-    ends = [[*part.inputs, *part.outputs] for part in parts]
-    tensors = list({id(t): t for n in nodes for t in (*n.inputs, *n.outputs)}.values())
-    tensors += [tensor for part in ends for tensor in part]
+    ends = [(part.inputs, part.outputs) for part in parts]
+    ends += [(node.inputs, node.outputs) for node in nodes]
+    tensors = list({id(t): t for pair in ends for side in pair for t in side}.values())
     values = [getattr(tensor, "_values", None) for tensor in tensors]
     state: list[object] = [graph.opset, *map(repr, graph.functions)]
-    state += [[id(tensor) for tensor in part] for part in ends]
-    state += [
-        (id(n), n.op, n.name, n.domain, repr(n.attrs), [*map(id, n.inputs)], [*map(id, n.outputs)])
-        for n in nodes
-    ]
-    state += [
-        (t.name, t.dtype, repr(t.shape), id(value))
-        for t, value in zip(tensors, values, strict=True)
-    ]
-    return state, [*nodes, *tensors, *values]
+    state += [[[*map(id, side)] for side in pair] for pair in ends]
+    state += [(id(n), n.op, n.name, n.domain, repr(n.attrs)) for n in nodes]
+    state += [(t.name, t.dtype, repr(t.shape)) for t in tensors]
+    return [*state, *map(id, values)], [*nodes, *tensors, *values]
 
 
 def sound(graph: gs.Graph) -> str | None:

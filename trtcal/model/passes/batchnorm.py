@@ -62,7 +62,7 @@ def _next(conv: gs.Node, graph: gs.Graph, kept: KeptTensors) -> Fold | None:
         return None
     axis = output_axis(conv.op)
     channels = weight.shape[axis]
-    bias = _bias(conv)
+    bias = constant(conv.inputs[2]) if optional_input(conv, 2) else np.zeros(1, np.float32)
     if type_of(conv.inputs[1]) not in FOLDED or bias is None or bias.size not in (1, channels):
         return None
     affine = _affine(following, conv.outputs[0], channels, weight.ndim)
@@ -74,11 +74,6 @@ def _next(conv: gs.Node, graph: gs.Graph, kept: KeptTensors) -> Fold | None:
         moved = np.broadcast_to(_wide(bias) * factor + offset, channels).astype(weight.dtype)
     finite = np.isfinite(scaled).all() and np.isfinite(moved).all()
     return Fold(conv, following, scaled, moved) if finite else None
-
-
-def _bias(conv: gs.Node) -> Array | None:
-    bias = optional_input(conv, 2)
-    return np.zeros(1, np.float32) if bias is None else constant(bias)
 
 
 def _write(fold: Fold, names: set[str]) -> None:
