@@ -134,6 +134,5 @@ class Evaluator:
             "start": self.reference.start,
             "calibration": self.plans.calibration.digest,
         }
-        return self.cache.recall(
-            what, lambda: self.reference.measure(self.plans.quantized(plan).proto)
-        )
+        measure = self.reference.measure
+        return self.cache.recall(what, lambda: measure(self.plans.quantized(plan).proto))
