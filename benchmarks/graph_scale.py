@@ -10,15 +10,15 @@ command takes for 10 nodes subtracted; it is near 1 where a command is linear.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.costs import run
+from benchmarks.made_networks import deep
 
 COMMANDS = {
     "calibrate": "calibrate {model} --data {data} -o {out}/calibration.json --method percentile",
@@ -34,43 +34,8 @@ COMMANDS = {
     "log": "log {out}/cpu/build.log",
     "compare": "compare {model} {out}/int8.onnx --data {data} --rounds 10 -o {out}/compare.json",
 }
-CHANNELS, SIDE, SAMPLES = 8, 8, 4
+SAMPLES = 4
 START = 10  # nodes of a network that costs start-up alone
-
-
-def residual(nodes: int) -> onnx.ModelProto:
-    """Return a network of residual blocks with as many nodes, five a block."""
-    rng, made, weights, last = np.random.default_rng(1), [], [], "x"
-    for block in range(nodes // 5):
-        names = [f"block{block}_{part}" for part in ("conv1", "relu1", "conv2", "add", "relu2")]
-        conv1, relu1, conv2, add, relu2 = names
-        for name, scale in ((conv1, 0.08), (conv2, 0.02)):
-            values = rng.standard_normal((CHANNELS, CHANNELS, 3, 3)) * scale
-            weights.append(numpy_helper.from_array(values.astype(np.float32), f"{name}_w"))
-        inputs = [[last, f"{conv1}_w"], [conv1], [relu1, f"{conv2}_w"], [conv2, last], [add]]
-        for op, name, read in zip(
-            ("Conv", "Relu", "Conv", "Add", "Relu"), names, inputs, strict=True
-        ):
-            pads = {"pads": [1] * 4} if op == "Conv" else {}
-            made.append(helper.make_node(op, read, [name], name, **pads))
-        last = relu2
-    shape = ["batch", CHANNELS, SIDE, SIDE]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", last)]
-    graph = helper.make_graph(made, "residual", ends[:1], ends[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
-def measure(line: list[str]) -> tuple[float, float]:
-    """Run a command of trtcal; return its CPU seconds and its peak memory in MB."""
-    code = (
-        "import sys; from trtcal.cli.main import run_command; sys.exit(run_command(sys.argv[1:]))"
-    )
-    words = [sys.executable, "-c", code, *line]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
-    _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) > 1:  # 1 is an answer
-        raise SystemExit(f"trtcal {' '.join(line)} failed")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def main() -> None:
@@ -82,12 +47,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             model, data = Path(folder, f"{size}.onnx"), Path(folder, f"{size}.npz")
-            onnx.save(residual(size), model)
-            samples = np.random.default_rng(2).random((SAMPLES, CHANNELS, SIDE, SIDE), np.float32)
-            np.savez(data, x=samples)
+            onnx.save(deep(size), model)
+            samples = np.random.default_rng(2).random((SAMPLES, 3, 16, 16), np.float32)
+            np.savez(data, input=samples)
             for name, line in COMMANDS.items():
-                words = [w.format(model=model, data=data, out=folder) for w in line.split()]
-                rows[name].append(measure(words))
+                words = line.format(model=model, data=data, out=folder).split()
+                cost = run([str(Path(sys.executable).parent / "trtcal"), *words], Path(folder))
+                if cost is None:
+                    raise SystemExit(f"trtcal {name} failed")
+                rows[name].append((cost.cpu, cost.megabytes))
     print(f"{'CPU seconds at nodes':20}" + "".join(f"{size:8}" for size in sizes) + " exponent  MB")
     for name, figures in rows.items():
         start, *seconds = [cpu for cpu, _ in figures]

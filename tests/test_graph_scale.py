@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.graph_scale import residual
+from benchmarks.made_networks import deep
 from trtcal.evidence.layers.predicted import predict_layers
 from trtcal.model import Model, load_model
 from trtcal.quantization.coverage import asked_coverage
@@ -44,6 +44,6 @@ def calls(function: Callable[[], object]) -> int:
     ],
 )
 def test_twice_the_nodes_are_at_most_twice_the_work(work: Callable[[Model], object]) -> None:
-    small, large = (load_model(residual(nodes)) for nodes in (NODES, 2 * NODES))
-    work(load_model(residual(10)))  # tables that are read once
+    small, large = (load_model(deep(nodes)) for nodes in (NODES, 2 * NODES))
+    work(load_model(deep(10)))  # tables that are read once
     assert calls(lambda: work(large)) <= 2.2 * calls(lambda: work(small))

@@ -16,6 +16,7 @@ from trtcal.evaluate.ab import ABOptions, Question, ab_test
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare
 from trtcal.evaluate.metrics import load_metric, task_rows
+from trtcal.evaluate.replay import Batch
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import parse_limits
@@ -172,7 +173,7 @@ def test_the_noise_of_boxes_is_that_of_cells_where_there_are_any(
     )
     names = [one.name for one in a.outputs]
     outputs = [one.runner(names)({"x": data[:8]}) for one in (a, b)]
-    rows = task_rows(TaskReader(), (*outputs, 8), None)
+    rows = task_rows(TaskReader(), Batch(np.arange(8), 8, None, outputs[0], (outputs[1],)))
     assert (rows["agreement"] == 1).all()
     assert (rows["error"] == 0).all() == is_of_boxes
 

@@ -254,11 +254,11 @@ class Compare(
         self, result: Comparison, reference: Model, variants: Sequence[Path]
     ) -> Comparison:
         """Return the comparison with times of other tools' files, and print what is to be known."""
+        if not self.measured:
+            return result
         from trtcal.model import load_model
         from trtcal.reporting.measured import read_measured, with_measured
 
-        if not self.measured:
-            return result
         models = [reference, *map(load_model, filter(Path.is_file, variants))]
         measured = read_measured(self.measured, result, {each.fingerprint: each for each in models})
         for each in measured:

@@ -65,11 +65,12 @@ command = Sensitivity.command()
 def show(result: Sensitivities) -> None:
     """Print the layers, those with the largest share first."""
     whole, measure = result.whole, result.measure
+    total = whole.of(measure) or 1.0
     name = "KL" if measure == "kl" else "noise"
     columns: Columns = {
         "layer": "{layer}",
         "op": "{op}",
-        "share": lambda row: f"{row.share(measure) / (whole.of(measure) or 1.0):.1%}",
+        "share": lambda row: f"{row.share(measure) / total:.1%}" if whole.is_fit else "-",
         f"{name} alone": lambda row: f"{row.alone.of(measure):.3g}",
         f"{name} with the layer in float": lambda row: f"{row.left.of(measure):.3g}",
         "SQNR dB alone": "{alone.sqnr_db:.2f}",

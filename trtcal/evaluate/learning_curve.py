@@ -19,7 +19,7 @@ from trtcal.data import Dataset, open_dataset, whole_batches
 from trtcal.data.dataset import batch_for
 from trtcal.documents import Document, seal
 from trtcal.errors import InputError, __version__
-from trtcal.evaluate.metrics import Rows
+from trtcal.evaluate.metrics import Rows, total
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.replay import Reporter
 from trtcal.evaluate.search.plan_loss import Reference
@@ -128,7 +128,7 @@ def learning_curve(
             if seen.samples in losses:
                 ranges = calibrate(seen, method, parameters)
                 rows = reference.rows(quantize(model, ranges).proto)
-                if rows is None:
+                if rows is None or not total(rows).is_fit:
                     raise InputError(
                         f"with ranges from {seen.samples} samples the INT8 outputs are not finite",
                         "check the data and the float model's outputs first",

@@ -7,15 +7,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtcal.errors import InputError
-from trtcal.evaluate.clues import Input
 from trtcal.evaluate.per_sample import Array, Labels, Values, by_class, compare_rows
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.scripts import function_in, running
+
+if TYPE_CHECKING:
+    from trtcal.evaluate.replay import Batch, Outputs
 
 FUNCTION = "metric"
 METRIC_FORM = (
@@ -124,36 +126,28 @@ def rows_of(expected: Sequence[Array], actual: Sequence[Array], labels: Labels |
     return rows
 
 
-def task_rows(
-    reader: TaskReader,
-    batch: tuple[Outputs, Outputs, int],
-    labels: Labels | None,
-    inputs: Sequence[Input] = (),
-) -> Rows:
+def task_rows(reader: TaskReader, batch: Batch) -> Rows:
     """Return the figures of each sample of a batch, of the outputs that count, by their task.
 
     The noise of boxes after a NonMaxSuppression is the share of boxes that are not found again. Where
     several outputs count there is no divergence of classes, which one of them has alone. All figures
-    are NaN where the second outputs are not finite.
+    are NaN where only the variant's outputs are not finite.
     """
-    expected, actual, size = batch
-    if not are_finite(actual):
-        rows = task_rows(reader, (expected, expected, size), labels, inputs)
+    expected, (actual,), size = batch.expected, batch.outputs, batch.size
+    if not are_finite(actual) and are_finite(expected):
+        rows = task_rows(reader, dataclasses.replace(batch, outputs=(expected,)))
         return {name: np.full(len(values), math.nan) for name, values in rows.items()}
-    task = reader.read(expected, size, labels, inputs)
+    task = reader.read(expected, size, batch.labels, batch.inputs)
     both = [task.rows(outputs, size) for outputs in (expected, actual)]
-    figures = task.compare(both[0], both[1], labels)
+    figures = task.compare(both[0], both[1], batch.labels)
     if "error" not in figures:
         figures |= {"error": 1 - figures["agreement"], "signal": np.ones(size)}
     left_out = {"kl"} if len(task.outputs) > 1 else set[str]()
     kept = (name for name in NOISE_FIGURES if name in figures and name not in left_out)
     rows = {name: figures[name] for name in kept}
     if "top1" in figures:
-        rows["lost"] = task.of_labels(both[0], both[0], labels)["top1"] - figures["top1"]
+        rows["lost"] = task.of_labels(both[0], both[0], batch.labels)["top1"] - figures["top1"]
     return rows
-
-
-Outputs = Mapping[str, Array]
 
 
 def are_finite(outputs: Outputs) -> bool:

@@ -67,7 +67,7 @@ class _Run:
 
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
         self.outputs = [value.name for value in proto.graph.output]
-        self.proto, self.tensors, self.is_finite = proto, tensors, True
+        self.proto, self.tensors = proto, tensors
         self.session = self._open(_ends, ENDS)
 
     def _open(
@@ -96,16 +96,11 @@ class _Run:
 
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
-        values = self.read(feeds, self.figures)
-        if not self.is_finite:
-            return np.array([np.max(each) for each in values])
-        pairs = [
-            (-np.min(low), np.max(high))
-            for low, high in zip(values[::3], values[1::3], strict=True)
-        ]
-        if all(np.isfinite(total).all() for total in values[2::3]):
-            return np.array(pairs).reshape(-1, 2).max(axis=1) + 0.0  # of zeros no negative one
-        self.is_finite, self.session = False, self._open(_peak, ("peak",))
+        values = np.array([np.abs(each).max() for each in self.read(feeds, self.figures)])
+        if np.isfinite(values).all():
+            ends = values.reshape(len(self.tensors), -1)[:, :2] if self.tensors else values[:, None]
+            return np.asarray(ends.max(axis=1))
+        self.session = self._open(_peak, ("peak",))
         return self._peaks(feeds)
 
 

@@ -8,11 +8,19 @@ import pytest
 
 from tests.evaluate.search.nets import random_net
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.cli.sensitivity import show
 from trtcal.errors import InputError
 from trtcal.evaluate.caches import EvaluationCache
-from trtcal.evaluate.metrics import Loss, rows_of, total
+from trtcal.evaluate.metrics import Loss, rows_of, task_rows, total
+from trtcal.evaluate.replay import Batch
 from trtcal.evaluate.search.segments import PairedGraph
-from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
+from trtcal.evaluate.search.sensitivity import (
+    Sampling,
+    Sensitivities,
+    Sensitivity,
+    measure_sensitivities,
+)
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.quantization import Plan, quantize
 
 ROUNDING = 0.1  # integer kernels round a value between two steps to the other side now and then
@@ -130,3 +138,20 @@ def test_a_share_is_the_mean_of_what_a_layer_adds_first_and_last(residual):
     one = seen.layers[0]
     last = max(one.whole.noise - one.left.noise, 0)
     assert one.share("noise") == np.mean([one.alone.noise, last])
+
+
+def test_a_reference_that_is_not_finite_is_named_and_a_variant_loses_infinitely_much():
+    finite = {"y": np.arange(8.0, dtype=np.float32).reshape(2, 4)}
+    infinite = {"y": np.full((2, 4), math.inf, np.float32)}
+    batch = Batch(np.arange(2), 2, None, finite, (infinite,))
+    assert not total(task_rows(TaskReader("classification"), batch)).is_fit
+    with pytest.raises(InputError, match="NaN or infinite"):
+        task_rows(TaskReader("regression"), dataclasses.replace(batch, expected=infinite))
+
+
+def test_a_share_of_an_infinite_loss_is_a_dash(capsys):
+    infinite = Loss(8, math.inf)
+    show(Sensitivities((Sensitivity("conv", "Conv", infinite, infinite, infinite),), infinite))
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "Conv" in line)
+    assert "nan" not in row
+    assert " - " in row

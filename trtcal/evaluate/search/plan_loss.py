@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 import onnx
 
@@ -16,8 +17,8 @@ from trtcal.data import Dataset
 from trtcal.documents import Workplace
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
-from trtcal.evaluate.metrics import Loss, Rows, are_finite, joined, task_rows, total
-from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
+from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
+from trtcal.evaluate.replay import Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.limits import Unit, split
 from trtcal.evaluate.tasks import TaskReader
@@ -112,19 +113,11 @@ class Reference(AbstractContextManager["Reference"]):
         return Loss(self.samples, math.inf) if rows is None else total(rows)
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
-        """Return the figures of each sample, None for outputs that are not finite, or a crash."""
+        """Return the figures of each sample, NaN for outputs that are not finite; None for a crash."""
         with crashes_as_warnings():
-            by_batch = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
-            rows = [part for part in by_batch if part is not None]
-            return joined(rows) if len(rows) == len(by_batch) else None
+            run, rows = quantized_runner(proto, self.names, 1), partial(task_rows, self.reader)
+            return joined(self.recording.rerun(run, rows))
         return None
-
-    def _rows(self, batch: Batch) -> Rows | None:
-        """Return the figures of a batch, None where the variant's outputs are not finite."""
-        if not are_finite(batch.outputs[0]):
-            return None
-        row = (batch.expected, batch.outputs[0], batch.size)
-        return task_rows(self.reader, row, batch.labels, batch.inputs)
 
 
 class Evaluator:
@@ -141,6 +134,5 @@ class Evaluator:
             "start": self.reference.start,
             "calibration": self.plans.calibration.digest,
         }
-        return self.cache.recall(
-            what, lambda: self.reference.measure(self.plans.quantized(plan).proto)
-        )
+        measure = self.reference.measure
+        return self.cache.recall(what, lambda: measure(self.plans.quantized(plan).proto))

@@ -26,7 +26,7 @@ from trtcal.data import Dataset, Feeds
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.per_sample import Values
-from trtcal.evaluate.replay import Batch, Recording
+from trtcal.evaluate.replay import Recording
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.model.files import embedded, stand_in
@@ -216,6 +216,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         precision: str = "int8",
     ) -> None:
         self.tolerance, self.reader = tolerance, reader or TaskReader()
+        self.figures = partial(task_rows, self.reader)
         plan = Plan(precision)
         quantized = quantize(model, calibration, plan)
         self.pair = PairedGraph(in_opset_of(model, plan), quantized.proto)
@@ -244,7 +245,9 @@ class Rerun(AbstractContextManager["Rerun"]):
             first = self.recording.first  # read here: batches are measured in several threads
             outputs = {name: first.expected[name] for name in self.pair.outputs}
             self.reader.read(outputs, first.size, first.labels, first.inputs)
-            self.rows = joined(self.recording.rerun(partial(self._through, "int8", 0), self._rows))
+            self.rows = joined(
+                self.recording.rerun(partial(self._through, "int8", 0), self.figures)
+            )
         except BaseException:
             self.recording.close()
             raise
@@ -298,7 +301,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         parts: list[Rows] = []
         step, numbers = -(-STEP_SAMPLES // self.batch), range(len(self.recording))
         for start in numbers[::step]:
-            parts += self.recording.compare(run, self._rows, numbers[start : start + step])
+            parts += self.recording.compare(run, self.figures, numbers[start : start + step])
             if self._is_known(kind, joined(parts)["error"]):
                 break
         return total(joined(parts))
@@ -308,7 +311,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         for place, part in instead.items():
             self.sessions["int8", place] = self._open(part)
         run = partial(self._resumed, "int8", min(instead), NONE)
-        self.rows = joined(self.recording.compare(run, self._rows))
+        self.rows = joined(self.recording.compare(run, self.figures))
 
     def _is_known(self, kind: str, error: Values) -> bool:
         """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
@@ -321,10 +324,6 @@ class Rerun(AbstractContextManager["Rerun"]):
     def whole(self, samples: int | None = None) -> Loss:
         """Return the loss of the all-INT8 run on the first samples, all if None."""
         return total({name: values[:samples] for name, values in self.rows.items()})
-
-    def _rows(self, batch: Batch) -> Rows:
-        row = (batch.expected, batch.outputs[0], batch.size)
-        return task_rows(self.reader, row, batch.labels, batch.inputs)
 
     def _kept(self, kind: str, number: int) -> Feeds:
         spill = self.recording.spill

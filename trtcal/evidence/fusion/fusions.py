@@ -13,7 +13,7 @@ from trtcal.documents import Document, parsing, read_document, seal
 from trtcal.errors import GateFailed, InputError, __version__
 from trtcal.evidence.difference import Difference, changes_of
 from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank
-from trtcal.evidence.fusion.matching import BROKEN, PAIRS, WHOLE, Breaker, Match, find_matches
+from trtcal.evidence.fusion.matching import BROKEN, PAIRS, WHOLE, Match, find_matches
 from trtcal.evidence.fusion.patterns import Patterns, read_patterns
 from trtcal.evidence.layers.layer import Layer, LayersByNode, sum_bytes
 from trtcal.evidence.layers.reading import Engine
@@ -184,14 +184,11 @@ def _broken(match: Match, cost: Cost) -> Finding:
     why = (
         "the pattern is expected to run as several kernels, with the values between them in memory"
     )
-    fix = "; ".join(dict.fromkeys(map(_fix, match.breakers)))
+    fixes = KINDS[BROKEN_FUSION].fixes
+    known = (fixes.get(each.fix or each.kind) or fixes["pass"] for each in match.breakers)
+    fix = "; ".join(dict.fromkeys(known))
     evidence = tuple(Evidence("node", each.subject, each.why) for each in match.breakers)
     return Finding(BROKEN_FUSION, match.breakers[0].subject, what, why, fix, evidence, cost)
-
-
-def _fix(breaker: Breaker) -> str:
-    fixes = KINDS[BROKEN_FUSION].fixes
-    return fixes.get(breaker.fix or breaker.kind) or fixes["pass"]
 
 
 def _differing(match: Match, seen: Seen) -> Finding:

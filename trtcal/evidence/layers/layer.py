@@ -201,7 +201,9 @@ class Layer:
         first = self._first_input
         if first in FLOATS or first not in BY_LISTED:
             return first if first in FLOATS else None
-        return self._float_type() if self._expands_operands(first) else first
+        tensors = (*self.inputs, *self.constants, *self.outputs)
+        floats = (tensor.dtype for tensor in tensors if tensor.dtype in FLOATS)
+        return next(floats, UNKNOWN) if self._expands_operands(first) else first
 
     def _expands_operands(self, dtype: str) -> bool:
         """Whether narrow operands are cast to a float type before they are multiplied."""
@@ -211,10 +213,6 @@ class Layer:
         others = (*self.inputs[1:], *self.constants)
         listed = kind in MYELIN_KINDS and bool(others)
         return listed and all(tensor.dtype != dtype for tensor in others)
-
-    def _float_type(self) -> str:
-        tensors = (*self.inputs, *self.constants, *self.outputs)
-        return next((tensor.dtype for tensor in tensors if tensor.dtype in FLOATS), UNKNOWN)
 
     def lists(self, node: str) -> bool:
         """Whether it says that it came from the ONNX node of this name.
