@@ -55,16 +55,15 @@ def collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, 
 def _count(
     bits: Bits, counts: npt.NDArray[np.uint32]
 ) -> tuple[np.int32, np.int32, int, int, int, int]:
-    lows, highs, numbers = [MAGNITUDE], [~MAGNITUDE], np.zeros(4, np.int64)
+    lowest, highest, numbers = MAGNITUDE, ~MAGNITUDE, np.zeros(4, np.int64)
     for start in range(0, bits.size, PART):
         block, *others = split(bits[start : start + PART])
         low, high = extent(block)
-        lows, highs = [*lows, low], [*highs, high]
-        zeros = np.array([(block == 0).sum(), (block == ~MAGNITUDE).sum()], np.uint32)
-        np.add.at(counts, block.view(np.uint32) >> np.uint32(SHIFT), np.uint32(1))
-        counts[[0, BINS // 2]] -= zeros
-        numbers += [int(number) for number in (zeros.sum(), *others)]
-    return min(lows), max(highs), *numbers
+        lowest, highest = min(lowest, low), max(highest, high)
+        values = block[block & MAGNITUDE != 0].view(np.uint32)
+        np.add.at(counts, values >> np.uint32(SHIFT), np.uint32(1))
+        numbers += [block.size - values.size, *others]
+    return lowest, highest, *numbers
 
 
 @partial(compiled, plain=_count, cost=2)
