@@ -85,10 +85,11 @@ class Histogram:
         array = np.ascontiguousarray(values)
         if array.dtype not in (np.float16, np.float32):
             raise TypeError(f"a histogram counts float32 or float16 values, not {array.dtype}")
-        self._largest = 0.0
         bits = array.astype(np.float32, copy=False).reshape(-1).view(np.int32)
         if self._kept is not None and not self.keeps(finite_nonzero(bits)):
-            self._spill(self._kept[: self._size])
+            kept, self._kept = self._kept[: self._size], None
+            self._count(kept.view(np.int32))
+        self._largest = 0.0
         count, most = (self._count, COUNT_LIMIT) if self._kept is None else (self._keep, PART)
         for start in range(0, bits.size, most):
             count(bits[start : start + most])
@@ -104,12 +105,6 @@ class Histogram:
         self._extend(*(int(key) for key in extent(self._kept[size : self._size].view(np.int32))))
         if numbers[0]:
             self._extend(0, 0)
-
-    def _spill(self, kept: Patterns) -> None:
-        """Stop to keep values: count those that are there."""
-        self._kept = None
-        self._room -= kept.size
-        count_values(kept.view(np.int32), self._counts())
 
     def _count(self, bits: Bits) -> None:
         if bits.size > self._room:
