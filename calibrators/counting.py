@@ -1,11 +1,13 @@
-"""The kernels under `histogram.py`: compiled, without the GIL, on bit patterns alone."""
+"""The kernels under `histogram.py`, on bit patterns alone: compiled where there are many values."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.imports import Compiled, compiled, compiled_beside
+from calibrators.imports import Compiled, compiled
 
 MANTISSA_BITS = 11
 SHIFT = 23 - MANTISSA_BITS
@@ -26,76 +28,45 @@ Counts = npt.NDArray[np.int64]
 def load_kernels() -> None:
     """Load the compiled code now; else it is loaded when first used. It takes some 60 MB."""
     Compiled.left = -1
-    bits, counts = np.zeros(1, np.int32), np.zeros(BINS + ZERO_SLOTS, np.uint32)
-    finite_nonzero(bits)
-    collect(bits, np.empty(1, np.uint32), 0)
-    count_values(bits, counts)
+    counts = np.zeros(BINS + ZERO_SLOTS, np.uint32)
+    count_values(np.zeros(1, np.int32), counts)
     warm(counts, 1)
     bins = occupied_bins(counts)
     sum_bins(*bins, *bins)
 
 
-def _nonzero(bits: Bits) -> int:
-    magnitude = bits & MAGNITUDE
-    return int(np.count_nonzero((magnitude > 0) & (magnitude < INFINITY_KEY)))
-
-
-@compiled_beside(_nonzero)
 def finite_nonzero(bits: Bits) -> int:
     """Return the number of finite values that are not zero."""
-    count = 0
-    for i in range(bits.size):
-        magnitude = bits[i] & np.int32(0x7FFFFFFF)
-        count += (magnitude > 0) & (magnitude < INFINITY_KEY)
-    return count
+    parts = (bits[start : start + PART] & MAGNITUDE for start in range(0, bits.size, PART))
+    return sum(int(np.count_nonzero((part > 0) & (part < INFINITY_KEY))) for part in parts)
 
 
-def _collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
+def collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
+    """Append the finite values that are not zero to the `size` kept ones.
+
+    Returns the new size and the numbers of zeros, NaN, +Inf and -Inf.
+    """
     block, *numbers = split(bits)
     values = block[block & MAGNITUDE != 0].view(np.uint32)
     kept[size : size + values.size] = values
     return size + values.size, block.size - values.size, *numbers
 
 
-@compiled_beside(_collect, 2)
-def collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
-    """Append the finite values that are not zero to the `size` kept ones.
-
-    Returns the new size and the numbers of zeros, NaN, +Inf and -Inf.
-    """
-    zeros, nan, positive, negative = 0, 0, 0, 0
-    for i in range(bits.size):
-        magnitude = bits[i] & np.int32(0x7FFFFFFF)
-        if magnitude == 0:
-            zeros += 1
-        elif magnitude < INFINITY_KEY:
-            kept[size] = np.uint32(bits[i])
-            size += 1
-        elif magnitude > INFINITY_KEY:
-            nan += 1
-        elif bits[i] > 0:
-            positive += 1
-        else:
-            negative += 1
-    return size, zeros, nan, positive, negative
-
-
 def _count(
     bits: Bits, counts: npt.NDArray[np.uint32]
 ) -> tuple[np.int32, np.int32, int, int, int, int]:
-    lows, highs, numbers = [MAGNITUDE], [~MAGNITUDE], np.zeros(4, np.int64)
+    lowest, highest, numbers = MAGNITUDE, ~MAGNITUDE, np.zeros(4, np.int64)
     for start in range(0, bits.size, PART):
         block, *others = split(bits[start : start + PART])
-        low, high = _extent(block)
-        lows, highs = [*lows, low], [*highs, high]
-        zeros = np.array([(block == 0).sum(), (block == ~MAGNITUDE).sum()], np.uint32)
-        np.add.at(counts, block.view(np.uint32) >> np.uint32(SHIFT), np.uint32(1))
-        counts[[0, BINS // 2]] -= zeros
-        numbers += [int(number) for number in (zeros.sum(), *others)]
-    return min(lows), max(highs), *numbers
+        low, high = extent(block)
+        lowest, highest = min(lowest, low), max(highest, high)
+        values = block[block & MAGNITUDE != 0].view(np.uint32)
+        np.add.at(counts, values >> np.uint32(SHIFT), np.uint32(1))
+        numbers += [block.size - values.size, *others]
+    return lowest, highest, *numbers
 
 
-@compiled_beside(_count, 2)
+@partial(compiled, plain=_count, cost=2)
 def count_values(
     bits: Bits, counts: npt.NDArray[np.uint32]
 ) -> tuple[np.int32, np.int32, int, int, int, int]:
@@ -108,11 +79,11 @@ def count_values(
     nan, positive, negative = 0, 0, 0
     for start in range(0, bits.size, BLOCK):
         block = bits[start : start + BLOCK]
-        low, high = extent(block)
+        low, high = _extent(block)
         if high >= INFINITY_KEY or low <= -INFINITY_KEY - 1:
             block, a, b, c = _finite(block)
             nan, positive, negative = nan + a, positive + b, negative + c
-            low, high = extent(block)
+            low, high = _extent(block)
         lowest, highest = min(lowest, low), max(highest, high)
         _fill(block.view(np.uint32), counts)
     zeros = counts[BINS:].sum()
@@ -120,7 +91,7 @@ def count_values(
     return lowest, highest, zeros, nan, positive, negative
 
 
-@compiled_beside(lambda counts, end: np.uint32(0), 0)
+@partial(compiled, plain=lambda counts, end: np.uint32(0), cost=0)
 def warm(counts: npt.NDArray[np.uint32], end: int) -> np.uint32:
     """Read the `REACH` bins before `end` into the cache, in order, which is faster than as they come.
 
@@ -144,17 +115,15 @@ def split(bits: Bits) -> tuple[Bits, int, int, int]:
 _finite = compiled(split)
 
 
-def _extent(bits: Bits) -> tuple[np.int32, np.int32]:
+def extent(bits: Bits) -> tuple[np.int32, np.int32]:
+    """Return the lowest and highest key."""
     keys = bits ^ ((bits >> np.int32(31)) & MAGNITUDE)
     return keys.min(initial=MAGNITUDE), keys.max(initial=~MAGNITUDE)
 
 
-@compiled_beside(_extent)
-def extent(bits: Bits) -> tuple[np.int32, np.int32]:
-    """Return the lowest and highest key.
-
-    Integer arithmetic without branches, which the compiler turns into vector instructions.
-    """
+@compiled
+def _extent(bits: Bits) -> tuple[np.int32, np.int32]:
+    """Return the same by integer arithmetic that the compiler turns into vector instructions."""
     low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
     for i in range(bits.size):
         pattern = bits[i]
@@ -173,39 +142,20 @@ def _fill(bits: Patterns, counts: npt.NDArray[np.uint32]) -> None:
         counts[slot if zero else pattern >> np.uint32(SHIFT)] += np.uint32(1)
 
 
-def _occupied(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
-    bins = np.flatnonzero(counts[:BINS])
+def occupied_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
+    """Return the occupied bins of dense counts."""
+    bins = np.flatnonzero(counts[:BINS] != 0)
     return bins.astype(np.uint32) << np.uint32(SHIFT), counts[bins].astype(np.int64)
 
 
-@compiled_beside(_occupied)
-def occupied_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
-    """Return the occupied bins of dense counts."""
-    occupied = 0
-    for i in range(BINS):
-        occupied += counts[i] > 0
-    patterns, totals = np.empty(occupied, np.uint32), np.empty(occupied, np.int64)
-    place = 0
-    for i in range(BINS):
-        if counts[i] > 0:
-            patterns[place], totals[place] = np.uint32(i) << np.uint32(SHIFT), counts[i]
-            place += 1
-    return patterns, totals
-
-
-def empty_bins(counts: npt.NDArray[np.uint32], patterns: Patterns) -> None:
-    """Empty these bins, and touch no other memory."""
-    counts[patterns >> np.uint32(SHIFT)] = 0
-
-
 def _sum(a: Patterns, in_a: Counts, b: Patterns, in_b: Counts) -> tuple[Patterns, Counts]:
-    patterns, place = np.unique(np.concatenate((a, b)), return_inverse=True)
-    counts = np.zeros(patterns.size, np.int64)
-    np.add.at(counts, place, np.concatenate((in_a, in_b)))
-    return patterns, counts
+    order = np.argsort(patterns := np.concatenate((a, b)), kind="stable")
+    patterns, counts = patterns[order], np.concatenate((in_a, in_b))[order]
+    first = np.flatnonzero(np.diff(patterns, prepend=~patterns[:1]))
+    return patterns[first], np.add.reduceat(counts, first)
 
 
-@compiled_beside(_sum, 16)
+@partial(compiled, plain=_sum, cost=4)
 def sum_bins(a: Patterns, in_a: Counts, b: Patterns, in_b: Counts) -> tuple[Patterns, Counts]:
     """Return the sum of two lists of bins, both rising."""
     patterns = np.empty(a.size + b.size, np.uint32)

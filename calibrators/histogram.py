@@ -24,6 +24,7 @@ from calibrators.counting import (
     BINS,
     INFINITY_KEY,
     MANTISSA_BITS,
+    PART,
     SHIFT,
     ZERO_SLOTS,
     Bits,
@@ -31,7 +32,6 @@ from calibrators.counting import (
     Patterns,
     collect,
     count_values,
-    empty_bins,
     extent,
     finite_nonzero,
     occupied_bins,
@@ -85,15 +85,14 @@ class Histogram:
         array = np.ascontiguousarray(values)
         if array.dtype not in (np.float16, np.float32):
             raise TypeError(f"a histogram counts float32 or float16 values, not {array.dtype}")
-        self._largest = 0.0
         bits = array.astype(np.float32, copy=False).reshape(-1).view(np.int32)
-        if self._kept is not None and self._size + finite_nonzero(bits) > VALUES_KEPT:
-            self._spill(self._kept[: self._size])
-        if self._kept is not None:
-            self._keep(bits)
-        else:
-            for start in range(0, bits.size, COUNT_LIMIT):
-                self._count(bits[start : start + COUNT_LIMIT])
+        if self._kept is not None and not self.keeps(finite_nonzero(bits)):
+            kept, self._kept = self._kept[: self._size], None
+            self._count(kept.view(np.int32))
+        self._largest = 0.0
+        count, most = (self._count, COUNT_LIMIT) if self._kept is None else (self._keep, PART)
+        for start in range(0, bits.size, most):
+            count(bits[start : start + most])
         self.zeros -= padding
         return self._largest
 
@@ -106,12 +105,6 @@ class Histogram:
         self._extend(*(int(key) for key in extent(self._kept[size : self._size].view(np.int32))))
         if numbers[0]:
             self._extend(0, 0)
-
-    def _spill(self, kept: Patterns) -> None:
-        """Stop to keep values: count those that are there."""
-        self._kept = None
-        self._room -= kept.size
-        count_values(kept.view(np.int32), self._counts())
 
     def _count(self, bits: Bits) -> None:
         if bits.size > self._room:
@@ -142,7 +135,7 @@ class Histogram:
         if self._dense is not None and self._room < COUNT_LIMIT:
             bins = occupied_bins(self._dense)
             self._older = sum_bins(*self._older, *bins)
-            empty_bins(self._dense, bins[0])
+            self._dense[bins[0] >> np.uint32(SHIFT)] = 0  # no other memory is touched
             self._room = COUNT_LIMIT
 
     def _add(self, numbers: list[int]) -> None:
@@ -311,11 +304,9 @@ def _check_numbers(scalars: npt.NDArray[Any], extent: npt.NDArray[Any]) -> None:
 def _check_counted(patterns: Patterns, zeros: int, low: int, high: int) -> None:
     if (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
         raise ValueError("counts have bins of values that are not finite")
-    bits = patterns.view(np.int32)
-    keys = (bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))) >> np.int32(SHIFT)
-    keys = np.append(keys, np.zeros(int(zeros > 0), np.int32))
-    ends = (int(keys.min()), int(keys.max())) if keys.size else None
-    if ends != ((low >> SHIFT, high >> SHIFT) if low <= high else None):
+    bits = np.append(patterns.view(np.int32), np.zeros(int(zeros > 0), np.int32))
+    ends = [int(key) >> SHIFT for key in extent(bits)] if bits.size else None
+    if ends != ([low >> SHIFT, high >> SHIFT] if low <= high else None):
         raise ValueError("counts and the lowest and highest key do not fit together")
 
 

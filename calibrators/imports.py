@@ -32,7 +32,7 @@ class Compiled:
     left = 1 << 25  # values for NumPy, which takes 0.1 s for them: less than to import numba
 
     def __init__(
-        self, function: Callable[..., Any], plain: Callable[..., Any] | None = None, cost: int = 1
+        self, function: Callable[..., Any], plain: Callable[..., Any] | None, cost: int
     ) -> None:
         functools.update_wrapper(self, function)
         self.plain, self.cost = plain, cost
@@ -47,10 +47,11 @@ class Compiled:
         return njit(nogil=True, cache=True)(self.__wrapped__)  # type: ignore[attr-defined]
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function: compiled, unless there was little to do in this process until now."""
+        """Call the function: compiled, once there was much to do in this process."""
+        if self.plain is not None:
+            Compiled.left -= self.cost * arguments[0].size
         if self.plain is None or Compiled.left < 0:
             return self.kernel(*arguments)
-        Compiled.left -= self.cost * arguments[0].size
         return self.plain(*arguments)
 
     @property
@@ -59,16 +60,11 @@ class Compiled:
         return self.kernel._numba_type_
 
 
-def compiled(function: Function) -> Function:
+def compiled(
+    function: Function, plain: Callable[..., Any] | None = None, cost: int = 1
+) -> Function:
     """Compile a function with numba, to run without the GIL, and keep the code for the next process.
 
     A configuration in the current folder could name another place for it, whose files are unpickled.
     """
-    return cast("Function", Compiled(function))
-
-
-def compiled_beside(
-    plain: Callable[..., Any], cost: int = 1
-) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function, but call its `plain` form in NumPy while there is little to do."""
-    return lambda function: Compiled(function, plain, cost)
+    return cast("Function", Compiled(function, plain, cost))

@@ -109,15 +109,11 @@ def paired_difference(
     errs in no more than (1 - level) / 2 of cases, also where that is 5 % (shown by enumeration up to
     n = 1,000).
     """
-    value = (lost - won) / samples
     if lost + won == 0:
         return Interval(0.0, -unseen(samples, level), unseen(samples, level))
     z = normal_quantile(level)
-    return Interval(
-        value,
-        -_score_bound(won, lost, samples, z, strict),
-        _score_bound(lost, won, samples, z, strict),
-    )
+    low = -_score_bound(won, lost, samples, z, strict)
+    return Interval((lost - won) / samples, low, _score_bound(lost, won, samples, z, strict))
 
 
 def _score_bound(lost: int, won: int, samples: int, z: float, strict: bool) -> float:
@@ -268,8 +264,6 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     `lost`: samples that only the baseline has right; `won`: only the candidate. Without either it is 1.
     One-sided it is that of a candidate that is not worse.
     """
-    if lost + won == 0:
-        return 1.0
     if one_sided:
         return float(scipy.special.bdtr(won, lost + won, 0.5))
     return min(2 * float(scipy.special.bdtr(min(lost, won), lost + won, 0.5)), 1.0)

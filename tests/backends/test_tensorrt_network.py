@@ -30,10 +30,10 @@ from trtcal.backends.tensorrt_network import (
     calibrator_for,
     match_ranges,
     routed,
-    set_dynamic_ranges,
     set_layer_precisions,
     with_parser_tensors,
 )
+from trtcal.backends.tensorrt_objects import set_ranges
 from trtcal.calibration.formats.tensorrt_cache import cache_of
 from trtcal.errors import BackendError, InputError
 from trtcal.model import TensorSpec, load_model
@@ -88,7 +88,9 @@ def test_features_are_searched_and_not_derived_from_the_version():
 
 def test_every_tensor_gets_its_range_in_float32():
     network = chain("x", "a", "y")
-    found = set_dynamic_ranges(TRT, network, {"x": 1.0, "a": 2.5, "y": 0.1})
+    ranges = {"x": 1.0, "a": 2.5, "y": 0.1}
+    found = match_ranges(TRT, network, ranges)
+    set_ranges(TRT, network, ranges)
     assert found.given == ("x", "a", "y")
     amax = np.float32(0.1)
     assert ranges_of(network) == {"x": (-1, 1), "a": (-2.5, 2.5), "y": (-amax, amax)}
@@ -115,25 +117,24 @@ def test_only_floats_that_are_executed_need_a_range():
         (-1.0, "negative"), (1e-40, "denormal"), ("1", "not a number"), (True, "not a number"),
     ],
 )  # fmt: skip
-@each("work", [set_dynamic_ranges, match_ranges])
-def test_a_range_that_is_none_is_refused_and_nothing_is_set(amax, says, work):
+def test_a_range_that_is_none_is_refused_and_nothing_is_set(amax, says):
     network = chain("x", "y")
     with fails(InputError, "y", says):
-        work(TRT, network, {"x": 1.0, "y": amax})
+        match_ranges(TRT, network, {"x": 1.0, "y": amax})
     assert ranges_of(network) == {}
 
 
 @pytest.mark.parametrize(("ranges", "name"), [({"": 1.0}, "''"), ({"z": 1.0}, "1")])
 def test_ranges_of_no_tensor_are_refused(ranges, name):
     with fails(InputError, name):
-        set_dynamic_ranges(TRT, chain("x", "y"), ranges)
+        match_ranges(TRT, chain("x", "y"), ranges)
 
 
 def test_a_range_that_tensorrt_refuses_is_an_error():
     network = chain("x", "y")
     network.inputs[0].refuses = True
     with fails(BackendError, "x"):
-        set_dynamic_ranges(TRT, network, {"x": 1.0})
+        set_ranges(TRT, network, {"x": 1.0})
 
 
 def test_layers_get_the_precision_of_the_plan_and_others_none():

@@ -139,10 +139,9 @@ class Backend(ABC):
 
     def open(self, build: Build, data: bytes) -> Session:
         """Load an engine into a session; `InputError` if trtcal does not run those of this backend."""
-        what = (
-            f"the engine in {build.folder} is for {self.name}, which trtcal builds but does not run"
-        )
-        raise InputError(what, "compare ONNX models or onnxruntime builds")
+        what = f"the engine in {build.folder} is for {self.name}"
+        how = "which trtcal builds but does not run"
+        raise InputError(f"{what}, {how}", "compare ONNX models or onnxruntime builds")
 
     def trials(self, target: str, folder: Path, budget_s: float) -> Any:
         """Return what times the plans of a search on a device, kept in a folder."""

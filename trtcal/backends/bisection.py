@@ -69,19 +69,16 @@ def _first_failing(
     """Return the first node with which no engine is built, or a few; none if all build."""
 
     def fails(point: tuple[int, tuple[str, ...]]) -> bool:
-        return not _builds(cut(model, point[1]) if point[1] else model, attempt)
+        part = cut(model, point[1]) if point[1] else model
+        with Workplace() as name:
+            try:
+                attempt(part, folder=Path(name))
+            except BackendError:
+                return True
+        return False
 
     first = bisect_left(points, True, key=fails)
     before = points[first - 1][0] if first else 0
     end = points[first][0] if first < len(points) else before
     nodes = model.proto.graph.node[before:end]
     return [node for node in nodes if node.op_type != "Constant"]
-
-
-def _builds(part: Model, attempt: Attempt) -> bool:
-    with Workplace() as name:
-        try:
-            attempt(part, folder=Path(name))
-        except BackendError:
-            return False
-        return True

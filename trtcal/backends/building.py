@@ -89,7 +89,6 @@ def build(
         except (BackendError, InputError, ResourceError) as error:
             if not (workplace / LOG).exists():
                 raise
-
             has_crashed = not (workplace / ERROR).exists()
             limit_s = 0.0 if has_crashed and bisect_s < math.inf else bisect_s
             attempt = partial(backend.build_in, options=options)

@@ -56,7 +56,8 @@ def check_precisions(precisions: Collection[str], targets: Collection[str]) -> N
     for precision, target in product(asked, targets):
         for part in _lacking(target, precision):
             having = ", ".join(gpu for gpu in GPUS if has(gpu, precision))
-            hint = f"ask for one of {_offer(target)}, or name targets that have it"
+            offer = ", ".join([*(name for name in NARROW if has(target, name)), "fp16"])
+            hint = f"ask for one of {offer}, or name targets that have it"
             raise InputError(f"{_shown(part)} has no {precision}; {having} have", hint)
 
 
@@ -65,7 +66,3 @@ def _shown(part: str) -> str:
     if name == PORTABLE:
         return f"{PORTABLE}, which is also for sm80,"
     return f"{name}{named_gpus(name)}" if name == typed else f"{name} ({typed})"
-
-
-def _offer(target: str) -> str:
-    return ", ".join([*(precision for precision in NARROW if has(target, precision)), "fp16"])

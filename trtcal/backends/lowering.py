@@ -137,8 +137,7 @@ class _Lowering(GraphWriter):
         in_order(self.graph)
 
     def _as_float32(self, tensor: gs.Tensor) -> gs.Constant:
-        values = np.asarray(constant(tensor), np.float32)
-        return self.new_constant(f"{tensor.name}/wide", values)
+        return self.new_constant(f"{tensor.name}/wide", np.asarray(constant(tensor), np.float32))
 
     def _quantizer_after(self, node: gs.Node, ops: Collection[str]) -> gs.Node | None:
         """Return the QuantizeLinear that alone reads a node's output, if it is of a pair."""

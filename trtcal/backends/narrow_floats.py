@@ -42,9 +42,8 @@ def is_narrow(proto: onnx.ModelProto) -> bool:
     values = (*proto.graph.input, *proto.graph.output)
     kinds = {value.type.tensor_type.elem_type for value in values}
     kinds |= {tensor.data_type for tensor in files.tensors_of(proto)}
-    kinds |= {
-        item.i for node in files.all_nodes(proto) for item in node.attribute if item.name == "to"
-    }
+    attributes = (item for node in files.all_nodes(proto) for item in node.attribute)
+    kinds |= {item.i for item in attributes if item.name == "to"}
     return not NARROW.isdisjoint(kinds)
 
 

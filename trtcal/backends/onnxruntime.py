@@ -132,9 +132,8 @@ def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[
 
 
 def _layer(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: set[str]) -> Layer:
-    kernel = node.op_type in INTEGER or node.op_type in FLOAT_KERNELS
     name = _without_number(node.name)
-    if not kernel:
+    if node.op_type not in INTEGER | FLOAT_KERNELS:
         return Layer(name, node.op_type)
     dtype = "int8" if node.op_type in INTEGER else "fp32"
     inputs = (TensorInfo(_without_number(node.input[0]), dtype),)

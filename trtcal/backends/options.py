@@ -80,26 +80,15 @@ class Route:
 
         The builder calibrates with their optima, and with no float but float32.
         """
-        body = {
-            "route": self.name,
-            "ranges": dict(self.ranges),
-            "precisions": dict(self.precisions),
-            "constraints": self.constraints,
-            "kind": self.kind,
-        }
+        kinds = {"route": self.name, "constraints": self.constraints, "kind": self.kind}
+        body = {**kinds, "ranges": dict(self.ranges), "precisions": dict(self.precisions)}
         if self.data is None:
             return body
-        return {
-            **body,
-            "data": str(self.data.absolute()),
-            "images": asdict(self.images) if self.images else None,
-            "feeds": {
-                x.name: list(shapes[x.name][1] if x.name in shapes else x.shape) for x in inputs
-            },
-            "types": {
-                x.name: "float32" if x.dtype.startswith("float") else x.dtype for x in inputs
-            },
-        }
+        images = asdict(self.images) if self.images else None
+        feeds = {x.name: list(shapes[x.name][1] if x.name in shapes else x.shape) for x in inputs}
+        types = {x.name: "float32" if x.dtype.startswith("float") else x.dtype for x in inputs}
+        data = {"data": str(self.data.absolute()), "images": images}
+        return {**body, **data, "feeds": feeds, "types": types}
 
 
 def _one_of(value: str | None, known: tuple[str | None, ...], what: str) -> None:
@@ -262,8 +251,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         _one_of(self.verbosity, VERBOSITIES, "profiling verbosity")
         if self.workspace_bytes is not None and not 0 < self.workspace_bytes < 2**63:
-            what = f"a workspace of {self.workspace_bytes} bytes"
-            raise InputError(what, "give a size such as 2GB")
+            raise InputError(f"a workspace of {self.workspace_bytes} bytes", "give a size like 2GB")
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
             raise InputError(f"optimization level {self.optimization_level}", "give 0 to 5")
 

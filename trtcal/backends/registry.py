@@ -194,7 +194,6 @@ def _check_plugins(build: Build, backend: Backend) -> None:
     """Ask the runtime for every plug-in. Never yet run on a GPU."""
     here = backend.plugins() if build.plugins else set()
     if missing := sorted(set(build.plugins) - here):
-        what = (
-            f"the engine in {build.folder} needs the plug-in {missing[0]!r}, which is not installed"
-        )
-        raise InputError(what, "install the plug-in library that the engine was built with")
+        what = f"the engine in {build.folder} needs the plug-in {missing[0]!r}"
+        hint = "install the plug-in library that the engine was built with"
+        raise InputError(f"{what}, which is not installed", hint)

@@ -218,9 +218,8 @@ def _check_survival(name: str, graph: onnx.ModelProto, number: int) -> None:
     model = f"{name} ({'float16 ' * is_narrow(graph)}{some(ops, OPS_SHOWN)})"
     hint = "leave the model out, or keep these operators in float32 by a plan; update onnxruntime"
     if number == signal.SIGKILL:
-        hint = (
-            "the system ends processes when memory runs out: add memory, or use a smaller --batch"
-        )
+        why = "the system ends processes when memory runs out"
+        hint = f"{why}: add memory, or use a smaller --batch"
     what = f"ONNX Runtime {onnxruntime.__version__} crashes ({end}) with {model}"
     raise NativeCrash(what, hint, end, ops)
 

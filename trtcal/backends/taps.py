@@ -298,9 +298,9 @@ def locate(
 ) -> dict[str, str]:
     """Return where in the optimized graph each tensor probably is: tensor -> name of a value there."""
     values = {name for node in optimized.graph.node for name in node.output}
-    fused_nodes = _FusedNodes(original)
+    readers, producers = readers_of(original.graph), producers_of(original.graph)
     blocked = {
-        fused_nodes.last_fused(node): node.output[0]
+        _last_fused(node, readers, producers): node.output[0]
         for node in optimized.graph.node
         if node.domain == BLOCKED_DOMAIN and node.name.endswith(NCHWC)
     }
@@ -308,27 +308,25 @@ def locate(
     return {name: place for name, place in places.items() if place in values}
 
 
-class _FusedNodes:
-    """Finds the last tensor of the original graph that a blocked node computes."""
+def _last_fused(
+    blocked: onnx.NodeProto,
+    readers: Mapping[str, list[onnx.NodeProto]],
+    producers: Mapping[str, onnx.NodeProto],
+) -> str:
+    """Return the tensor past the addition and the activation that were fused into a blocked node."""
 
-    def __init__(self, original: onnx.ModelProto) -> None:
-        self.readers, self.producers = readers_of(original.graph), producers_of(original.graph)
+    def past(tensor: str, ops: Collection[str]) -> str:
+        nodes = readers.get(tensor, [])
+        return nodes[0].output[0] if len(nodes) == 1 and nodes[0].op_type in ops else tensor
 
-    def last_fused(self, blocked: onnx.NodeProto) -> str:
-        """Return the tensor: past the addition and the activation that were fused into the node."""
-        tensor = blocked.name.removesuffix(NCHWC)
-        if len(blocked.input) > 3:
-            tensor = self._past(tensor, ("Add", "Sum"))
-        activated = any(item.name == "activation" for item in blocked.attribute)
-        producer = self.producers.get(tensor)
-        if activated and producer is not None and producer.op_type not in ORT_FUSED:
-            tensor = self._past(tensor, ORT_FUSED)
-        return tensor
-
-    def _past(self, tensor: str, ops: Collection[str]) -> str:
-        readers = self.readers.get(tensor, [])
-        fused = [node for node in readers if node.op_type in ops]
-        return fused[0].output[0] if len(readers) == 1 and fused else tensor
+    tensor = blocked.name.removesuffix(NCHWC)
+    if len(blocked.input) > 3:
+        tensor = past(tensor, ("Add", "Sum"))
+    activated = any(item.name == "activation" for item in blocked.attribute)
+    producer = producers.get(tensor)
+    if activated and producer is not None and producer.op_type not in ORT_FUSED:
+        tensor = past(tensor, ORT_FUSED)
+    return tensor
 
 
 def _run(session: Session, names: Sequence[str], feeds: Feeds) -> list[Array]:

@@ -219,7 +219,9 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
     body = {"model": "model.onnx", "engine": "engine.plan", **settings, **request}
     run_worker("trtcal.backends.tensorrt_worker", body, folder, options.time_limit_s)
     gpu = find_gpu() if request["module"] == "tensorrt" else None
-    return Made(listed_layers(folder, options), _plugins(folder), str(gpu) if gpu else None)
+    plugins = folder / PLUGINS
+    names = json.loads(plugins.read_text()) if plugins.exists() else ()
+    return Made(listed_layers(folder, options), tuple(names), str(gpu) if gpu else None)
 
 
 def request_of(
@@ -310,8 +312,3 @@ def listed_layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
         what = "the build ended, but its log lists no layers"
         raise BackendError(what, "send us the build log (SECURITY.md has the address)")
     return layers
-
-
-def _plugins(folder: Path) -> tuple[str, ...]:
-    file = folder / PLUGINS
-    return tuple(json.loads(file.read_text())) if file.exists() else ()

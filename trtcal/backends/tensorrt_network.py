@@ -95,16 +95,6 @@ def _wrong(name: str, amax: object) -> str | None:
     return problem(amax) if number else "it is not a number"  # type: ignore[arg-type]
 
 
-def set_dynamic_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
-    """Give every tensor its range, from -amax to amax; errors as `match_ranges`, before any is set.
-
-    `BackendError` if TensorRT refuses one.
-    """
-    ranged = match_ranges(trt, network, ranges)
-    set_ranges(trt, network, ranges)
-    return ranged
-
-
 def calibrator_for(trt: Any, request: Mapping[str, Any]) -> Any:
     """Return the calibrator object of a request: with our ranges as its cache, or fed with data.
 
@@ -162,12 +152,12 @@ def routed(
     if request["route"] != "calibrator":
         match_ranges(trt, network, request["ranges"])  # refuses those that are none
         request = {**request, "ranges": with_parser_tensors(trt, network, request["ranges"])}
+        report(matched(trt, network, request["ranges"]), network, request, say)
     if request["route"] == "dynamic-ranges":
-        report(set_dynamic_ranges(trt, network, request["ranges"]), network, request, say)
+        set_ranges(trt, network, request["ranges"])
         yield settings
         return
     if request["route"] == "cache":
-        report(match_ranges(trt, network, request["ranges"]), network, request, say)
         cache = cache_of_ranges(features.version, request["kind"], request["ranges"])
         Path(CACHE).write_bytes(cache)
     calibrator = calibrator_for(trt, request)

@@ -55,7 +55,6 @@ def _time(engine: Any, trt: Any, shapes: Mapping[str, Any]) -> list[list[tuple[s
     from polygraphy.comparator import DataLoader
 
     runs: list[list[tuple[str, float]]] = []
-
     with TrtRunner(engine) as runner:
         loader = DataLoader(seed=0)
         loader.input_metadata = runner.get_input_metadata()
@@ -166,10 +165,10 @@ def _flags(request: dict[str, Any], network: Any, trt: Any, strongly_typed: bool
     if strongly_typed:
         return {}
     flags = {"int8": request["quantized"], "fp16": request["fp16"]}
-    if not request["float32"]:
-        return flags
-    set_layer_precisions(trt, network, request["float32"], "prefer")
-    return {**flags, "precision_constraints": "prefer"}
+    if request["float32"]:
+        set_layer_precisions(trt, network, request["float32"], "prefer")
+        flags["precision_constraints"] = "prefer"
+    return flags
 
 
 def main() -> None:

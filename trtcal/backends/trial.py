@@ -19,10 +19,8 @@ from trtcal.errors import NativeCrash
 from trtcal.model.checking import in_child
 
 LIMIT_S = 60.0
-CRASHES = {
-    getattr(signal, f"SIG{name}")
-    for name in ("SEGV", "BUS", "ABRT", "FPE", "ILL", "TRAP", "SYS", "KILL")
-}
+SIGNALS = ("SEGV", "BUS", "ABRT", "FPE", "ILL", "TRAP", "SYS", "KILL")
+CRASHES = {getattr(signal, f"SIG{name}") for name in SIGNALS}
 DEPTH = 2
 
 _survived = set[int]()

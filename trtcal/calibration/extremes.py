@@ -41,8 +41,9 @@ class Tails(Sealed, kind=TAILS_KIND, command="trtcal ranges tails"):
 def tails_of(seen: Observation, files: Sequence[str] | None, tensors: Iterable[str]) -> Tails:
     """Return the samples that reach farthest, of the tensors of which they are known."""
     known = {n: own for n, own in (seen.reaches or {}).items() if UNKNOWN not in own}
+    file_of = dict(enumerate(files or ())).get  # a file of observations may name samples beyond
     tails = {
-        name: tuple(Reach(abs(least), i, files[i] if files else None) for least, i in known[name])
+        name: tuple(Reach(abs(least), i, file_of(i)) for least, i in known[name])
         for name in tensors
         if name in known
     }

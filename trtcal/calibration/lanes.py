@@ -114,7 +114,7 @@ class Observer:
         started = time.perf_counter()
         self.taps = Taps(job.folder, computed, first, job.threads, job.room)
         self.accumulator.seconds["open"] += time.perf_counter() - started
-        self.lanes = [_CountingLane(self, place) for place in range(len(self.taps.lanes))]
+        self.lanes = [_CountingLane(self, *each) for each in enumerate(self.taps.lanes)]
         most = BATCH_BYTES * job.unit // max(self.taps.batch_bytes, 1)
         self.size = max(job.unit, min(job.batch, most))
         self.number = number
@@ -136,11 +136,8 @@ class Observer:
 class _CountingLane:
     """Runs batches, and counts what they gave: on the same core, while it is still in its cache."""
 
-    def __init__(self, observer: Observer, place: int) -> None:
-        assert observer.taps is not None  # noqa: S101  # _open has just opened them
-        self.observer, self.place = observer, place
-        self.lane: Lane = observer.taps.lanes[place]
-        self.has_computed = bool(observer.taps.tensors)
+    def __init__(self, observer: Observer, place: int, lane: Lane) -> None:
+        self.observer, self.place, self.lane = observer, place, lane
         self.lock, self.own = Lock(), HistogramAccumulator()  # of what the last readings were of
 
     def run(self, batches: _Batches) -> int:
@@ -156,7 +153,7 @@ class _CountingLane:
             readings = self.lane.read(feeds, range(*span))
         self.own.finish(self.observer.number, [span])
         self._count([Reading(n, feeds[n][None], 0, (range(*span),)) for n in self.observer.inputs])
-        if readings or not self.has_computed:
+        if readings or not self.lane.taps.tensors:
             self._finish(readings)
         return span[1] - span[0]
 

@@ -17,10 +17,8 @@ from trtcal.model import Model
 from trtcal.model.files import fits
 
 STAGES = ("open", "load", "infer", "count", "checkpoint")
-MEASURED = (
-    *("settings", "seconds", "bytes", "samples", "elapsed_s", "waited_s", "busy", "cores"),
-    *("phases", "limits"),
-)
+FIGURES = ("seconds", "bytes", "samples", "elapsed_s", "waited_s", "busy", "phases", "limits")
+MEASURED = ("settings", "cores", *FIGURES)
 
 
 @dataclass(frozen=True)

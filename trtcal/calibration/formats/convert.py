@@ -79,10 +79,8 @@ class Fit:
             differences.append(f"it has {len(self.unknown)} {names}")
         if self.missing:
             count = f"{len(self.missing)} of the {self.wanted}"
-            differences.append(
-                f"it has no range for {count} activations to quantize "
-                f"({some(self.missing, NAMES_SHOWN)})"
-            )
+            names = f"activations to quantize ({some(self.missing, NAMES_SHOWN)})"
+            differences.append(f"it has no range for {count} {names}")
         if differences:
             raise InputError(
                 f"the ranges do not fit {model}: {', and '.join(differences)}",
