@@ -6,7 +6,7 @@ the `Histogram` of one tensor to its `Range`; the same histogram serves every ca
     >>> import numpy as np
     >>> from calibrators import Histogram, create
     >>> histogram = Histogram()
-    >>> histogram.update(np.linspace(-1.0, 3.0, 1001, dtype=np.float32))
+    >>> largest = histogram.update(np.linspace(-1.0, 3.0, 1001, dtype=np.float32))
     >>> create("minmax")(histogram).amax
     3.0
 

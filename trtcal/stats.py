@@ -269,13 +269,13 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     return min(2 * float(scipy.special.bdtr(min(lost, won), lost + won, 0.5)), 1.0)
 
 
-def is_significant(lost: int, won: int, alpha: float) -> bool:
-    """Return whether `mcnemar` gives less than `alpha`, two-sided: in whole numbers, without SciPy."""
+def mcnemar_in_integers(lost: int, won: int, one_sided: bool = False) -> float:
+    """Return what `mcnemar` gives, but for its last digits, without SciPy."""
     count, term, total = lost + won, 1, 1
-    for less in range(min(lost, won)):
+    for less in range(won if one_sided else min(lost, won)):
         term = term * (count - less) // (less + 1)
         total += term
-    return 2 * total / (1 << count) < alpha
+    return min((2 - one_sided) * total / (1 << count), 1.0)
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:

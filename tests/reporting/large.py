@@ -20,7 +20,7 @@ from tests.reporting.samples import (
     write_improvement,
 )
 from trtcal.calibration import calibrate, observe, write_observation
-from trtcal.calibration.extremes import find_tails
+from trtcal.calibration.extremes import tails_of
 from trtcal.data import open_dataset
 from trtcal.evaluate.layerwise import compare_layers
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
@@ -85,7 +85,7 @@ def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
         figures = compare_layers(model, made, data) if name == VARIANTS[0] else None
         found[name] = {"model": made.fingerprint, "quantization": record, "layers": figures}
     stretched = most_stretched([calibrate(seen, "percentile")], 24)
-    find_tails(prepared, data, stretched).write(folder / "tails.json")
+    tails_of(seen, data.files, stretched).write(folder / "tails.json")
     return found
 
 

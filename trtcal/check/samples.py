@@ -121,7 +121,7 @@ def find_image_input(model: Model) -> ImageInput | None:
 
 FEWEST = 16  # samples below which ranges hang on single ones
 SHARE = 0.05  # of the samples; a blank or repeated one now and then is usual
-KEY = 64  # values of each input by which samples that are no copies are told apart
+KEY = 64  # values of each input by which most samples that are no copies differ
 SMALLEST = 16  # values below which an input may well be constant: a mask, a size
 
 
