@@ -9,7 +9,8 @@ from calibrators.range import scale_of, single
 from tests.calibration.formats.tables import FLOAT32, TABLES, calibration
 from tests.fixtures.networks import conv_net
 from tests.tensorrt.stand_in import chain, module, ranges_of
-from trtcal.backends.tensorrt_network import calibrator_for, match_ranges, set_dynamic_ranges
+from trtcal.backends.tensorrt_network import calibrator_for, match_ranges
+from trtcal.backends.tensorrt_objects import set_ranges
 from trtcal.calibration.formats.convert import import_calibration, read_ranges
 from trtcal.calibration.formats.tensorrt_cache import cache_of, read_cache
 from trtcal.model import load_model
@@ -34,6 +35,12 @@ def from_network(network):
     return ("TRT-8600-EntropyCalibration2\n" + "".join(lines)).encode("utf-8", "surrogateescape")
 
 
+def match_and_set(network, amaxes):
+    ranged = match_ranges(TRT, network, amaxes)
+    set_ranges(TRT, network, amaxes)
+    return ranged
+
+
 def test_cache_to_qdq_to_cache_to_ranges_to_cache_keeps_every_byte(tmp_path):
     model = load_model(conv_net(tmp_path / "net.onnx"))
     (tmp_path / "one.cache").write_bytes(FROM_TENSORRT)
@@ -43,7 +50,7 @@ def test_cache_to_qdq_to_cache_to_ranges_to_cache_keeps_every_byte(tmp_path):
     (tmp_path / "two.cache").write_bytes(cache_of(second, "8.6.0"))
     assert (tmp_path / "two.cache").read_bytes() == FROM_TENSORRT
     network = chain("x", "b", "g", "y")
-    found = set_dynamic_ranges(TRT, network, amaxes_of(read_ranges(tmp_path / "two.cache")))
+    found = match_and_set(network, amaxes_of(read_ranges(tmp_path / "two.cache")))
     assert (found.missing, found.rounded) == (("y",), ())
     assert from_network(network) == FROM_TENSORRT
 
@@ -51,7 +58,7 @@ def test_cache_to_qdq_to_cache_to_ranges_to_cache_keeps_every_byte(tmp_path):
 @given(st.dictionaries(st.sampled_from("abcdef"), FLOAT32, min_size=1))
 def test_ranges_of_float32_reach_tensorrt_to_the_bit(amaxes):
     network = chain(*amaxes)
-    assert set_dynamic_ranges(TRT, network, amaxes).rounded == ()
+    assert match_and_set(network, amaxes).rounded == ()
     assert from_network(network) == cache_of(calibration(amaxes), "8.6.0")
 
 
@@ -83,7 +90,7 @@ def test_a_float32_range_with_the_same_scale_is_set_wherever_there_is_one():
     reached = {n: {float(scale_of(float(f))) for f in around[n]} for n in amaxes}
     lost = {name for name, amax in amaxes.items() if float(scale_of(amax)) not in reached[name]}
     network = chain(*amaxes)
-    assert set(set_dynamic_ranges(TRT, network, amaxes).rounded) == lost
+    assert set(match_and_set(network, amaxes).rounded) == lost
     changed = [name for name, (_, high) in ranges_of(network).items() if high != near[name]]
     assert 0 < len(lost) < 40
     assert changed
