@@ -38,7 +38,7 @@ BARE = f"""{ROWS}
 import time, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 count, started = 0, time.perf_counter()
-for row in rows(sys.argv[2], {{one.name: len(one.shape) for one in session.get_inputs()}}):
+for row in rows(sys.argv[2], {{value.name: len(value.shape) for value in session.get_inputs()}}):
     session.run(None, row)
     count += 1
 print(f"bare inference of {{count}} samples: {{time.perf_counter() - started:.2f}} s")
@@ -50,7 +50,7 @@ model, data, names, out = sys.argv[1:]
 inputs = onnx.load(model, load_external_data=False).graph.input
 class Reader(CalibrationDataReader):
     def __init__(self):
-        self.rows = rows(data, {{one.name: len(one.type.tensor_type.shape.dim) for one in inputs}})
+        self.rows = rows(data, {{v.name: len(v.type.tensor_type.shape.dim) for v in inputs}})
     def get_next(self):
         return next(self.rows, None)
 quantize_static(model, out + "/ort.onnx", Reader(), quant_format=QuantFormat.QDQ,
@@ -60,10 +60,10 @@ NNCF = f"""{ROWS}
 import nncf, openvino as ov
 model, data, names, out, *kind = sys.argv[1:]
 read = ov.Core().read_model(model)
-feeds = list(rows(data, {{one.any_name: len(one.partial_shape) for one in read.inputs}}))
-made = nncf.quantize(read, nncf.Dataset(feeds), subset_size=len(feeds),
+feeds = list(rows(data, {{value.any_name: len(value.partial_shape) for value in read.inputs}}))
+quantized = nncf.quantize(read, nncf.Dataset(feeds), subset_size=len(feeds),
     model_type=nncf.ModelType(kind[0]) if any(kind) else None)
-ov.save_model(made, out + "/nncf.xml", compress_to_fp16=False)
+ov.save_model(quantized, out + "/nncf.xml", compress_to_fp16=False)
 """
 MODELOPT = """
 import sys
@@ -109,7 +109,7 @@ model, first, last, out = sys.argv[1:]
 data = np.load(model[:-5] + ".npz")
 cut = slice(int(first) or None, int(last) or None)
 np.savez(out, **{name: data[name][cut] if data[name].ndim else data[name] for name in data.files})
-print(*(one.name for one in onnxruntime.InferenceSession(model).get_inputs()), sep=",")
+print(*(value.name for value in onnxruntime.InferenceSession(model).get_inputs()), sep=",")
 """
 COUNT = """
 import sys, pathlib, onnx
@@ -191,16 +191,16 @@ def tools(command: str, options: argparse.Namespace, arrays: bool) -> dict[str, 
     """Return the tools that do what a command does, trtcal first."""
     pythons = {"trtcal": sys.executable} | ({"before": options.before} if options.before else {})
     folders = {name: Path(python).parent for name, python in pythons.items()}
-    found = {name: Tool((str(at / "trtcal"),), COMMANDS[command]) for name, at in folders.items()}
+    chosen = {name: Tool((str(at / "trtcal"),), COMMANDS[command]) for name, at in folders.items()}
     if command != "quantize" or not arrays:
-        return found
-    found["bare"] = Tool((sys.executable, "-c", BARE), ("{model} {data}",))
+        return chosen
+    chosen["bare"] = Tool((sys.executable, "-c", BARE), ("{model} {data}",))
     for python in options.peers:
         for name, (module, code) in PEERS.items():
             known = [str(python), "-c", f"import {module}"]
-            if name not in found and not subprocess.run(known, capture_output=True).returncode:  # noqa: S603
-                found[name] = Tool((str(python), "-c", code), ("{model} {data} {names} {out}",))
-    return found
+            if name not in chosen and not subprocess.run(known, capture_output=True).returncode:  # noqa: S603
+                chosen[name] = Tool((str(python), "-c", code), ("{model} {data} {names} {out}",))
+    return chosen
 
 
 def measure(tools: dict[str, Tool], rounds: int, paths: dict[str, str]) -> dict[str, list[Cost]]:

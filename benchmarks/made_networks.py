@@ -133,7 +133,7 @@ def transformer() -> onnx.ModelProto:
     apart = net.constant([0, 0, 6, WIDTH // 6], np.int64)
     for _ in range(6):
         q, k, v = (net.node("Reshape", net.linear(x, WIDTH, WIDTH), apart) for _ in range(3))
-        q, v = (net.node("Transpose", one, perm=[0, 2, 1, 3]) for one in (q, v))
+        q, v = (net.node("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, v))
         scores = net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 3, 1]))
         scores = net.node("Softmax", net.node("Mul", scores, net.constant(0.125)), axis=-1)
         mixed = net.node("Transpose", net.node("MatMul", scores, v), perm=[0, 2, 1, 3])

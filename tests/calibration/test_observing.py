@@ -50,6 +50,15 @@ def test_an_observation_survives_being_written(scene, tmp_path):
         read_observation(tmp_path / "bad.npz")
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"x": [[NaN, 0]]}', '{"x": 3}', "{"])
+def test_reaches_that_nobody_wrote_are_refused(scene, tmp_path, text):
+    write_observation(tmp_path / "histograms.npz", observe(*scene))
+    arrays = dict(np.load(tmp_path / "histograms.npz"))
+    np.savez(tmp_path / "changed.npz", **{**arrays, "reaches": np.array(text)})
+    with pytest.raises(InputError, match="wrong field"):
+        read_observation(tmp_path / "changed.npz")
+
+
 def test_kept_histograms_are_used_only_for_the_same_model_and_data(scene, tmp_path):
     model, data, tensors = scene
     path, calls = tmp_path / "histograms.npz", []

@@ -99,8 +99,10 @@ def runs_on(target: str, capability: Capability) -> bool:
 
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h
 GPU_S = 10.0  # that the driver may take to answer
-RUNTIMES = ("numpy", "onnx", "onnx-graphsurgeon", "onnxruntime")
-PACKAGES = (*RUNTIMES, "polygraphy", "tensorrt", "tensorrt-rtx")
+PACKAGES = (
+    *("numpy", "onnx", "onnx-graphsurgeon", "onnxruntime"),
+    *("polygraphy", "tensorrt", "tensorrt-rtx"),
+)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,7 +16,7 @@ from trtcal.documents import Sealed
 TAILS_KIND = "tails"
 REACHES = 3
 TENSORS = 24  # in a run, whose ranges cut most
-UNKNOWN = (-math.inf, -1)  # stays the first where nobody knows whose value is whose
+UNKNOWN = (-sys.float_info.max, -1)  # stays the first where nobody knows whose value is whose
 
 
 @dataclass(frozen=True, order=True)

@@ -22,6 +22,7 @@ from calibrators.registry import BUILT_IN
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
 from trtcal.documents import canonical_json, digest_bytes, from_fields, parsing, read_npz, write_npz
+from trtcal.documents.bounds import parse_json
 from trtcal.errors import InputError, TrtcalError
 from trtcal.formats import FORMATS
 from trtcal.model import Model
@@ -81,8 +82,8 @@ def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
 
 def unpack_texts(arrays: Mapping[str, Any], sizes: str = "{}") -> _Texts:
     """Return what is kept as JSON."""
-    reaches = str(arrays.get("reaches", "null"))
-    return from_fields(_Texts, {"sizes": json.loads(sizes), "reaches": json.loads(reaches)})
+    texts = {"sizes": sizes, "reaches": str(arrays.get("reaches", "null"))}
+    return from_fields(_Texts, {name: parse_json(text) for name, text in texts.items()})
 
 
 def write_observation(path: Path, observation: Observation) -> None:

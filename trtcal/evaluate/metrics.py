@@ -163,10 +163,10 @@ def joined(parts: Sequence[Rows]) -> Rows:
 def total(rows: Rows) -> Loss:
     """Return the loss over samples, infinite where a figure is not finite."""
     error, signal = rows["error"], rows["signal"]
-    mean = float(signal.mean())
-    noise = float(error.mean()) / mean if mean else 0.0
     if not all(np.isfinite(values).all() for values in rows.values()):
         return Loss(len(error), math.inf)
+    mean = float(signal.mean())
+    noise = float(error.mean()) / mean if mean else 0.0
     return Loss(
         len(error),
         noise,

@@ -42,6 +42,8 @@ def open_on(
     Without a device, and a build folder that fits the first model, all is opened as it is. What the
     device has built before is found there by its digest.
     """
+    from trtcal.backends.building import build
+
     backend, target = backend_on(name) if name else (None, "")
     for path, known_as in sources:
         if backend is None or not is_model(path):
@@ -49,8 +51,6 @@ def open_on(
             continue
         model = load_model(path)
         options = with_sizes(BuildOptions(target), model, size_ranges(model, data))
-        from trtcal.backends.building import build
-
         with Workplace() as folder:
             build(model, backend, options, Path(folder))
             yield open_engine(Path(folder), path, known_as)

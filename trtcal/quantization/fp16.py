@@ -17,6 +17,7 @@ from trtcal.model.graph import FP16_OPSET, STANDARD, captured, constant, format_
 from trtcal.model.ops import HEAVY, QDQ, RECURRENT, SENSITIVE, SHAPE_ONLY, TYPED
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
+from trtcal.stats import scipy
 
 FP32, FP16 = "fp32", "fp16"
 FP16_MAX = 65504.0
@@ -305,8 +306,6 @@ class _Network:
 
     def in_fp16(self, preferred: str) -> set[Hashable]:
         """Return the names on the source's side of a minimum cut."""
-        import scipy
-
         rows, columns, capacities = np.array(self.edges or [(0, 1, 0)], np.int32).T
         size = (len(self.numbers), len(self.numbers))
         capacity = scipy.sparse.coo_array((capacities, (rows, columns)), size).tocsr()

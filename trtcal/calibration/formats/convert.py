@@ -79,8 +79,8 @@ class Fit:
             differences.append(f"it has {len(self.unknown)} {names}")
         if self.missing:
             count = f"{len(self.missing)} of the {self.wanted}"
-            names = f"activations to quantize ({some(self.missing, NAMES_SHOWN)})"
-            differences.append(f"it has no range for {count} {names}")
+            what = f"activations to quantize ({some(self.missing, NAMES_SHOWN)})"
+            differences.append(f"it has no range for {count} {what}")
         if differences:
             raise InputError(
                 f"the ranges do not fit {model}: {', and '.join(differences)}",
