@@ -88,9 +88,8 @@ def _of_bundle(path: Path, public_key: Path | None) -> Iterator[Check]:
     part = OF_SIGNATURE
     for check in result.checks:
         problem, why = (check.found if check.state == state else None for state in STATES)
-        files = (
-            (MANIFEST, *result.manifest.get("sizes", ())) if check.what == "files" else (path.name,)
-        )
+        is_of_files = check.what == "files"
+        files = (MANIFEST, *result.manifest.get("sizes", ())) if is_of_files else (path.name,)
         if problem or check.what in ("signature", "files"):
             yield from (Check(name, problem, part, why) for name in files)
         part = OF_FILES
@@ -169,8 +168,7 @@ def _of_document(path: Path, name: str, beside: bool) -> Iterator[Check]:
 def _of_build(document: Document, folder: Path, name: str) -> Iterator[Check]:
     """Yield checks of the files that a manifest gives digests of."""
     measured = _measured(document)
-    files = {str(document.get("engine_file")): "engine_digest", LOG: "log_digest"}
-    for file, key in files.items():
+    for file, key in {str(document.get("engine_file")): "engine_digest", LOG: "log_digest"}.items():
         if key in measured:
             place = folder / Path(file).name
             yield Check(f"{name}: {file}", _problem(place, measured[key], place.is_file()))

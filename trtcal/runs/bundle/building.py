@@ -190,9 +190,8 @@ def check_place(folder: Path) -> None:
         names = {entry.name for entry in folder.iterdir() if not is_staging(entry.name)}
         if not names or (names <= set(OWNED) and _is_bundle(folder)):
             return
-    raise InputError(
-        f"{folder} contains files that are not a bundle", "choose another folder with -o"
-    )
+    hint = "choose another folder with -o"
+    raise InputError(f"{folder} contains files that are not a bundle", hint)
 
 
 def _is_bundle(folder: Path) -> bool:
@@ -210,9 +209,8 @@ def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Document, 
         lambda: (_verdict(report, request), (report.get("comparison") or {}).get("task")),
     )
     model, onnx = _copy_model(request, run, place)
-    engines = tuple(
-        _copy_engine(request, build, run, place) for build in _builds(request, run, model)
-    )
+    builds = _builds(request, run, model)
+    engines = tuple(_copy_engine(request, build, run, place) for build in builds)
     golden = make_golden(model, request.data, request.samples)
     write_npz(place / GOLDEN, golden.arrays.items())
     for name in ("report.html", REPORT_FILE, RUN_FILE):
@@ -267,11 +265,8 @@ def _copy_engine(
 
 def _copy_tables(request: Request, run: Origin, build: Build, place: Path) -> dict[str, str]:
     """Copy the calibration and the plan that the variant was made by, and return their digests."""
-    digests = {
-        kind: str(build.quantization[kind])
-        for kind in ("calibration", "plan")
-        if build.quantization.get(kind)
-    }
+    made_by = {kind: build.quantization.get(kind) for kind in ("calibration", "plan")}
+    digests = {kind: str(digest) for kind, digest in made_by.items() if digest}
     plan = f"plans/{request.variant}.json"
     sources = {
         "calibration": run.output_of(digests.get("calibration")),
@@ -334,5 +329,4 @@ def read_bundle(folder: Path) -> tuple[Document, str]:
     result = verify(folder, Options(allow_unsigned=True, self_test=False))
     if result.status:
         raise InputError(f"{folder}: {result.verdict}", "write it again, or restore the original")
-    manifest = parsing(folder / MANIFEST, lambda: dict(result.manifest))
-    return manifest, digest_file(folder / MANIFEST)
+    return parsing(folder / MANIFEST, lambda: dict(result.manifest)), digest_file(folder / MANIFEST)
