@@ -155,10 +155,8 @@ class Taps:
             self._session(data, optimized=path)
         except BackendError as error:
             if shutil.disk_usage(self.folder).free < len(data):
-                raise ResourceError(
-                    "there is no disk space for temporary files",
-                    "free disk space, or set TMPDIR to another folder",
-                ) from error
+                hint = "free disk space, or set TMPDIR to another folder"
+                raise ResourceError("there is no disk space for temporary files", hint) from error
             raise
         give_back()
         return path.read_bytes()

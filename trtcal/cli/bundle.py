@@ -142,9 +142,8 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         quantized = self.run / "models" / f"{Path(self.variant).name}.onnx"
         if not quantized.is_file():
             names = sorted(path.stem for path in quantized.parent.glob("*.onnx"))
-            raise InputError(
-                f"{self.run} has no variant {self.variant!r}", f"its variants: {', '.join(names)}"
-            )
+            hint = f"its variants: {', '.join(names)}"
+            raise InputError(f"{self.run} has no variant {self.variant!r}", hint)
         has_model = config.model is not None and config.model.is_file()
         model = load_model(config.model if has_model and config.model else quantized)
         return Request(

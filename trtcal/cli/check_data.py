@@ -37,9 +37,8 @@ class CheckData(
         data = self.data or self.config.calibration.data
         if result.issues:
             kinds = ", ".join(issue.kind for issue in result.issues)
-            raise GateFailed(
-                f"data {data} do not fit the model: {kinds}", "do what the fix of each issue says"
-            )
+            hint = "do what the fix of each issue says"
+            raise GateFailed(f"data {data} do not fit the model: {kinds}", hint)
         advise(self, "calibrate", self.model or self.config.model, "--data", data)
 
 

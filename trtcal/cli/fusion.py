@@ -101,10 +101,8 @@ class Check(
                 )
             self.present(fusions.to_document(), lambda: show(fusions))
         if self.fail_on_broken and fusions.broken:
-            raise GateFailed(
-                f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken",
-                "--fix removes what preparation passes can remove",
-            )
+            what = f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken"
+            raise GateFailed(what, "--fix removes what preparation passes can remove")
 
 
 def show(fusions: Fusions) -> None:
@@ -148,10 +146,8 @@ def _write_fixed(options: Check, model: Model, fusions: Fusions, patterns: Patte
     output = options.output or Path(f"{options.model.stem}-fixed.onnx")
     fixed = fix_fusions(model, fusions, options.add)
     if fixed.step is not None and not options.data:
-        raise InputError(
-            "removing a Q/DQ pair changes values, and only data can measure by how much",
-            "give --data",
-        )
+        what = "removing a Q/DQ pair changes values, and only data can measure by how much"
+        raise InputError(what, "give --data")
     equality = options.run_both(model, fixed.model, config_here())
     if equality and not _holds(fixed, equality):
         fix = "fix fewer patterns: leave out --add"

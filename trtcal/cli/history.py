@@ -91,9 +91,8 @@ def _report_at(path: Path) -> Document:
     if report["comparison"] is None:
         words = ("compare", "MODEL.onnx", "INT8.onnx")
         again = command_line(*words, data="DATA", o=path / "comparison.json")
-        raise InputError(
-            f"{path} has no comparison with FP32, so it has no figures to follow", f"`{again}`"
-        )
+        what = f"{path} has no comparison with FP32, so it has no figures to follow"
+        raise InputError(what, f"`{again}`")
     return report
 
 

@@ -251,15 +251,11 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
     written = document.get("schema_version")
     if written != version:
         upgrade = f"convert it: `{command_line('upgrade', path)}`"
-        raise InputError(
-            f"{path} has schema version {written!r}, this trtcal reads {version}",
-            upgrade if is_convertible(kind, written) else again,
-        )
+        what = f"{path} has schema version {written!r}, this trtcal reads {version}"
+        raise InputError(what, upgrade if is_convertible(kind, written) else again)
     if document.get("digest") != digest_document(document):
-        raise InputError(
-            f"{path} was changed after it was written (its digest does not match)",
-            f"restore the original file, or {again}",
-        )
+        what = f"{path} was changed after it was written (its digest does not match)"
+        raise InputError(what, f"restore the original file, or {again}")
     return document
 
 
@@ -268,9 +264,8 @@ def parsing(path: Path, build: Callable[[], T]) -> T:
     try:
         return build()
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise InputError(
-            f"{path} has a missing or wrong field: {error!r}", "write it again with trtcal"
-        ) from error
+        hint = "write it again with trtcal"
+        raise InputError(f"{path} has a missing or wrong field: {error!r}", hint) from error
 
 
 class Sealed:

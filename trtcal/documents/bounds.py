@@ -61,9 +61,8 @@ def check_file(path: Path, most: int = FILE_BYTES, hint: str = "check the path")
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(
-            f"{path} is not a regular file", "give a file, not a folder, pipe or device"
-        )
+        what = f"{path} is not a regular file"
+        raise InputError(what, "give a file, not a folder, pipe or device")
     if status.st_size > scaled(most):
         text = f"{path} has {status.st_size / MB:.0f} MB, the bound is {scaled(most) / MB:.0f} MB"
         raise InputError(text, raising(), PAGE)
