@@ -31,8 +31,7 @@ class CheckData(
         from trtcal.check.data_check import check_data
 
         model = self.load_model()
-        dataset = self.open_data(model, self.config.calibration)
-        result = check_data(model, dataset, self.samples)
+        result = check_data(model, self.open_data(model, self.config.calibration), self.samples)
         self.present(result.to_document(), lambda: _show(result))
         data = self.data or self.config.calibration.data
         if result.issues:

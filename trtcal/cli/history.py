@@ -110,8 +110,7 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --project r
         entries = history.entries(self.project, self.last, tags=tags_of(self.tags))
         if not entries:
             _say_empty(history, self.project, self.tags)
-        document = [entry.to_document() for entry in entries]
-        self.present(document, lambda: _list(entries))
+        self.present([entry.to_document() for entry in entries], lambda: _list(entries))
 
 
 def _list(entries: Sequence[Entry]) -> None:

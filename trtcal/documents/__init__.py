@@ -124,8 +124,7 @@ def append_line(path: Path, line: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S), path.open("ab+") as file:
             path.chmod(0o600)
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 1))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             broken = file.read(1) not in (b"", b"\n")
             file.write(b"\n" * broken + line.encode() + b"\n")
     except OSError as error:
@@ -370,9 +369,8 @@ def _typed(kind: Any, value: Any) -> Any:
 
 def _fits(kind: Any, value: object) -> bool:
     plain = str if kind is Path else (int, float) if kind is float else kind
-    return kind in (Any, object) or (
-        isinstance(value, plain) and isinstance(value, bool) == (kind is bool)
-    )
+    is_same = isinstance(value, bool) == (kind is bool)
+    return kind in (Any, object) or (is_same and isinstance(value, plain))
 
 
 def _first_of(kinds: Iterable[Any], value: Any) -> Any:

@@ -41,9 +41,8 @@ def scaled(bound: float) -> float:
     except ValueError:
         factor = 0.0
     if not 0 < factor < float("inf"):
-        raise InputError(
-            f"{VARIABLE} is {text!r}, not a number above 0", "set it to a number, such as 4", PAGE
-        )
+        what = f"{VARIABLE} is {text!r}, not a number above 0"
+        raise InputError(what, "set it to a number, such as 4", PAGE)
     return bound * factor
 
 
@@ -80,13 +79,11 @@ def read_bytes(path: Path, most: int = FILE_BYTES) -> bytes:
 
 def check_growth(where: object, packed: int, unpacked: int) -> None:
     """Raise `InputError` if so many bytes (`unpacked`) are too many to come of so few (`packed`)."""
-    if unpacked > scaled(UNPACKED_BYTES) and unpacked > scaled(GROWTH) * packed:
-        raise InputError(
-            f"{where} expands from {packed / MB:.3g} to {unpacked / MB:.0f} MB; over "
-            f"{scaled(UNPACKED_BYTES) / MB:.0f} MB the bound is {scaled(GROWTH):.0f} times",
-            raising(),
-            PAGE,
-        )
+    free, growth = scaled(UNPACKED_BYTES), scaled(GROWTH)
+    if unpacked > free and unpacked > growth * packed:
+        what = f"{where} expands from {packed / MB:.3g} to {unpacked / MB:.0f} MB"
+        bound = f"over {free / MB:.0f} MB the bound is {growth:.0f} times"
+        raise InputError(f"{what}; {bound}", raising(), PAGE)
 
 
 def parse_json(data: bytes | str, strict: bool = True) -> Any:
@@ -186,8 +183,6 @@ def in_time(where: object, size: float) -> Iterator[None]:
 
 
 def _has_timer() -> bool:
-    if threading.current_thread() is not threading.main_thread() or not hasattr(
-        signal, "setitimer"
-    ):
-        return False
-    return signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL
+    is_main = threading.current_thread() is threading.main_thread()
+    is_there = is_main and hasattr(signal, "setitimer")
+    return is_there and signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL
