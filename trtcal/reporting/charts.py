@@ -131,9 +131,9 @@ def accuracy_against_latency(
         _draw_labels(axes, drawn, _front_boxes(axes, steps))
         source = saved(figure)
     tooltips = {_gid(point, layout): tooltip(point, measure, unit) for point, _ in drawn}
+    meaning = "Pareto front: no other point is both faster and more accurate"
     texts = (f"{measure} against latency", _description(drawn, front, measure, across))
     reached, name = {*tooltips}, f"{layout.prefix}chart"
-    meaning = "Pareto front: no other point is both faster and more accurate"
     tooltips[f"{layout.prefix}pareto-front"] = meaning
     return tidy(source, *texts, tooltips, name, reached)
 
