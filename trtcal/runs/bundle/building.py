@@ -17,7 +17,7 @@ from trtcal import documents
 from trtcal.backends.targets import canonical
 from trtcal.config import ImagesConfig
 from trtcal.data import Dataset
-from trtcal.documents import Document
+from trtcal.documents import Document, write_bytes, write_text
 from trtcal.errors import BackendError, GateFailed, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
@@ -143,7 +143,7 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
         notes = [line for export in request.exports for line in export(draft)]
         statement = manifest_of(place, contents, materials)
         payload = documents.canonical_json(statement)
-        documents.write_bytes(place / MANIFEST, payload)
+        write_bytes(place / MANIFEST, payload)
         documents.write_json(place / SIGNATURE, envelope(payload, request.signer))
         result = _verified(place, request.signer)
         if result.status:
@@ -161,7 +161,7 @@ def _verified(folder: Path, signer: Signer | None) -> Result:
         return verify(folder, Options(allow_unsigned=True))
     with documents.Workplace() as place:
         public = Path(place) / "public.pem"
-        documents.write_bytes(public, signer.public_pem())
+        write_bytes(public, signer.public_pem())
         return verify(folder, Options(public_key=public))
 
 
@@ -300,7 +300,7 @@ def _copy_about(request: Request, place: Path) -> Document:
     if request.images is not None:
         documents.write_json(place / PREPROCESSING, documents.to_fields(request.images))
     if request.class_names:
-        documents.write_text(place / LABELS, "".join(f"{name}\n" for name in request.class_names))
+        write_text(place / LABELS, "".join(f"{name}\n" for name in request.class_names))
     files = {"preprocessing": PREPROCESSING, "labels": LABELS}
     return {what: file if (place / file).exists() else None for what, file in files.items()}
 
