@@ -28,8 +28,7 @@ Attempt = Callable[..., object]
 
 def names_node(finding: Finding, model: Model) -> bool:
     """Whether a finding says at which node, or at the making of which tensor, a build ended."""
-    nodes = model.proto.graph.node
-    names = {name for node in nodes for name in (node.name, *node.output) if name}
+    names = {n for node in model.proto.graph.node for n in (node.name, *node.output) if n}
     if finding.subject in names:
         return True
     names = {name for name in names if not name.isdigit()}  # messages have numbers of their own
@@ -51,8 +50,7 @@ def bisect(model: Model, attempt: Attempt, cause: Finding, folder: Path, limit_s
     seconds = json.loads(measured.read_text())["seconds"]
     if count * seconds > limit_s:
         times = f" in {count} builds of at most {math.ceil(seconds)} s each" if limit_s else ""
-        fix = f"`trtcal build --bisect` finds the node{times}. {cause.fix}"
-        return failed_at(cause, (), fix)
+        return failed_at(cause, (), f"`trtcal build --bisect` finds the node{times}. {cause.fix}")
     try:
         nodes = _first_failing(model, attempt, points)
     except (InputError, ResourceError):  # a part that cannot be cut, or takes too long
@@ -69,10 +67,9 @@ def _first_failing(
     """Return the first node with which no engine is built, or a few; none if all build."""
 
     def fails(point: tuple[int, tuple[str, ...]]) -> bool:
-        part = cut(model, point[1]) if point[1] else model
         with Workplace() as name:
             try:
-                attempt(part, folder=Path(name))
+                attempt(cut(model, point[1]) if point[1] else model, folder=Path(name))
             except BackendError:
                 return True
         return False

@@ -52,8 +52,7 @@ def _capability(part: str) -> Capability | None:
 
 def check_precisions(precisions: Collection[str], targets: Collection[str]) -> None:
     """`InputError` if a target lacks a precision that is asked for, with those that have it."""
-    asked = [name for name in NARROW if name in precisions]
-    for precision, target in product(asked, targets):
+    for precision, target in product([name for name in NARROW if name in precisions], targets):
         for part in _lacking(target, precision):
             having = ", ".join(gpu for gpu in GPUS if has(gpu, precision))
             offer = ", ".join([*(name for name in NARROW if has(target, name)), "fp16"])

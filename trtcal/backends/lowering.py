@@ -197,8 +197,7 @@ class _Lowering(GraphWriter):
         quantize.inputs[0] = source
         quantize.outputs = [between]
         steps = [np.asarray(codes(np.asarray(value, np.float32), quantize)) for value in bounds]
-        names = (f"{node.name}/low", f"{node.name}/high")
-        limits = map(self.new_constant, names, steps)
+        limits = map(self.new_constant, (f"{node.name}/low", f"{node.name}/high"), steps)
         node.op, node.attrs = "Clip", {}
         node.inputs, node.outputs = [between, *limits], [result]
         self.pairs.add(id(node))
@@ -226,9 +225,9 @@ class _Lowering(GraphWriter):
 
     def _quantize_bias(self, node: gs.Node) -> None:
         bias, (scale, weight_scale) = constant(node.inputs[2]), map(self._scale, node.inputs[:2])
-        if bias is None or bias.ndim != 1 or scale is None or weight_scale is None:
+        if bias is None or bias.ndim != 1 or bias.dtype != np.float32:  # float16 lacks the step
             return
-        if bias.dtype != np.float32:  # a float16 can't hold the step
+        if scale is None or weight_scale is None:
             return
         step = np.asarray(np.float32(scale) * weight_scale, np.float32)
         values = np.rint(bias.astype(np.float64) / step)

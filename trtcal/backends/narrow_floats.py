@@ -12,6 +12,7 @@ float16), and the state between steps of a recurrent layer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 import onnx
@@ -147,8 +148,7 @@ class _Part:
         """Return a node, or what TensorRT's parser makes of a norm: squares, their sum, its root."""
         if node.op_type not in NORMS or not self._is_narrow(node.input[0]):
             return [node]
-        total, result = NodeProto(), node.output[0]
-        total.CopyFrom(node)
+        total, result = deepcopy(node), node.output[0]
         squares, sum_ = (unique(f"{result}/{step}", self.names) for step in ("squares", "sum"))
         total.op_type, total.input[0], total.output[0] = "ReduceL1", squares, sum_
         last = _added(NORMS[node.op_type], [sum_], result)
@@ -170,8 +170,7 @@ class _Part:
 
     def _converted(self, node: NodeProto, is_foreign: bool) -> NodeProto:
         """Return a copy that gives its results other names, and reads float32 if ONNX knows it."""
-        copy = NodeProto()
-        copy.CopyFrom(node)
+        copy = deepcopy(node)
         if is_foreign:
             self._make_narrow(node.input)
         else:

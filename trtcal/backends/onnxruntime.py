@@ -76,10 +76,9 @@ class OnnxRuntime(Backend):
         if target == "cpu":
             refuse_bfloat16(model)
         if not has_provider(target):
-            raise BackendError(
-                f"this ONNX Runtime {self.availability().version} has no {PROVIDERS[target]}",
-                "install onnxruntime-gpu instead of onnxruntime, together with CUDA or TensorRT",
-            )
+            what = f"this ONNX Runtime {self.availability().version} has no {PROVIDERS[target]}"
+            hint = "install onnxruntime-gpu instead of onnxruntime, together with CUDA or TensorRT"
+            raise BackendError(what, hint)
         write_onnx(folder / "model.onnx", model.proto)
         request = {
             "model": "model.onnx",

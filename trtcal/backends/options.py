@@ -125,8 +125,7 @@ def parse_profiles(pairs: Sequence[str]) -> tuple[ShapeRanges, ...]:
             what = f"input {name!r} has {len(ranges)} shapes, but another input has {count}"
             hint = "give --shapes of each input once, or once for each optimization profile"
             raise InputError(what, hint)
-    every = range(count)
-    return tuple({name: of[i % len(of)] for name, of in ranges_of.items()} for i in every)
+    return tuple({name: of[i % len(of)] for name, of in ranges_of.items()} for i in range(count))
 
 
 def _range(name: str, text: str) -> ShapeRange:
@@ -208,10 +207,9 @@ def _default_shapes(spec: TensorSpec) -> ShapeRange:
         first = spec.shape[0]
         batches = (first,) * 3 if isinstance(first, int) else DEFAULT_BATCHES
         example = f"--shapes {spec.name}=" + ":".join(f"{batch}{known}" for batch in batches)
-        raise InputError(
-            f"input {spec} has dynamic dimensions besides the batch",
-            f"give --data, to take the sizes of its samples, or {example} with your sizes for each ?",
-        )
+        hint = f"give --data, to take the sizes of its samples, or {example}"
+        what = f"input {spec} has dynamic dimensions besides the batch"
+        raise InputError(what, f"{hint} with your sizes for each ?")
     rest = tuple(int(size) for size in spec.shape[1:])
     low, usual, high = ((n, *rest) for n in DEFAULT_BATCHES)
     return low, usual, high

@@ -14,6 +14,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,10 +156,8 @@ class Taps:
             self._session(data, optimized=path)
         except BackendError as error:
             if shutil.disk_usage(self.folder).free < len(data):
-                raise ResourceError(
-                    "there is no disk space for temporary files",
-                    "free disk space, or set TMPDIR to another folder",
-                ) from error
+                hint = "free disk space, or set TMPDIR to another folder"
+                raise ResourceError("there is no disk space for temporary files", hint) from error
             raise
         give_back()
         return path.read_bytes()
@@ -238,11 +237,10 @@ class Lane:
         buffers, taps = self.buffers.get(self.latest), self.taps
         collected = buffers.take() if buffers else {}
         samples, self.samples = tuple(self.samples), []
-        names = {name: taps.places.get(name, name) for name in taps.tensors}
         return [
             Reading(name, values, len(values) * taps.padding(name, values[0]), samples)
-            for name, place in names.items()
-            if (values := collected.get(place)) is not None
+            for name in dict.fromkeys(taps.tensors)
+            if (values := collected.get(taps.places.get(name, name))) is not None
         ]
 
     def _buffers(self, shapes: Shapes, feeds: Feeds) -> _Buffers:
@@ -405,7 +403,6 @@ class Inside:
 def showing(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
     """Return a model of which these tensors are outputs too, behind its own."""
     known = {value.name for value in proto.graph.output}
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = deepcopy(proto)
     copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in tensors if n not in known)
     return copy

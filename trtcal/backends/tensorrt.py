@@ -10,6 +10,7 @@ import dataclasses
 import json
 import shlex
 import shutil
+from copy import deepcopy
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -138,8 +139,7 @@ class TensorRTRTX(Backend):
 
 @cache
 def _capabilities() -> tuple[str, ...]:
-    trt = import_module("tensorrt_rtx")
-    names = trt.ComputeCapability.__members__
+    names = import_module("tensorrt_rtx").ComputeCapability.__members__
     return tuple(name.lower() for name in names if name.startswith("SM"))
 
 
@@ -147,12 +147,10 @@ def _refuse_unknown(target: str) -> None:
     known = _capabilities()
     for part in target.split(","):
         if part != PORTABLE and part not in known:
-            raise InputError(
-                f"TensorRT-RTX {version_of('tensorrt-rtx')} cannot build for {part}"
-                f"{named_gpus(part)}, only for {', '.join(known)}",
-                "build on a machine that has the GPU: "
-                "`trtcal build MODEL.onnx --backend tensorrt --target gpu`",
-            )
+            what = f"TensorRT-RTX {version_of('tensorrt-rtx')} cannot build for {part}"
+            command = "trtcal build MODEL.onnx --backend tensorrt --target gpu"
+            hint = f"build on a machine that has the GPU: `{command}`"
+            raise InputError(f"{what}{named_gpus(part)}, only for {', '.join(known)}", hint)
 
 
 class TensorRT(Backend):
@@ -268,8 +266,7 @@ def _without_false_names(proto: onnx.ModelProto, profiles: Profiles) -> onnx.Mod
     false = {name for name, different in sizes.items() if len(different) > 1}
     if not false:
         return proto
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = deepcopy(proto)
     for value in copy.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in false:

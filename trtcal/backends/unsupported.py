@@ -83,8 +83,7 @@ def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
 
 def hint_to_other(path: str) -> str:
     """Return the command that builds for ONNX Runtime, which was able to run the model before."""
-    folder = f"{path.removesuffix('.onnx')}-cpu"
-    build = command_line("build", path, target="cpu", o=folder)
+    build = command_line("build", path, target="cpu", o=f"{path.removesuffix('.onnx')}-cpu")
     return f"write a plug-in for it, or build for a target that supports it: `{build}`"
 
 

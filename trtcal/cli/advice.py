@@ -170,8 +170,7 @@ def advise_after_success(options: Compare | Ab, reference: Path, variant: Path) 
     """Advise the A/B test after a comparison, the comparison after a test, the report after both."""
     folder = options.output.parent
     tests = {"ab": "ab.json", "compare": "comparison.json"}
-    name = type(options).__name__.lower()
-    other = next(command for command in tests if command != name)
+    other = next(command for command in tests if command != type(options).__name__.lower())
     if (folder / tests[other]).exists():
         advise(options, "report", folder, "-o", "report.html")
     else:

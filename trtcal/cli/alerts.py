@@ -64,6 +64,5 @@ def _post(url: str, document: dict[str, Any]) -> None:
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
         urllib.request.urlopen(request, timeout=ALERT_LIMIT_S).close()  # noqa: S310
     except (OSError, ValueError, HTTPException) as error:  # of an odd address, or an odd answer
-        raise BackendError(
-            f"the webhook {url} failed: {error}", "check the address and the network"
-        ) from error
+        hint = "check the address and the network"
+        raise BackendError(f"the webhook {url} failed: {error}", hint) from error

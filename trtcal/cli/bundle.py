@@ -142,9 +142,8 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         quantized = self.run / "models" / f"{Path(self.variant).name}.onnx"
         if not quantized.is_file():
             names = sorted(path.stem for path in quantized.parent.glob("*.onnx"))
-            raise InputError(
-                f"{self.run} has no variant {self.variant!r}", f"its variants: {', '.join(names)}"
-            )
+            hint = f"its variants: {', '.join(names)}"
+            raise InputError(f"{self.run} has no variant {self.variant!r}", hint)
         has_model = config.model is not None and config.model.is_file()
         model = load_model(config.model if has_model and config.model else quantized)
         return Request(
@@ -237,15 +236,9 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
     def _run(self) -> None:
         from trtcal.runs.bundle.verifying import Options, verify
 
-        options = Options(
-            self.public_key,
-            self.allow_unsigned,
-            self.device,
-            not self.no_self_test,
-            self.save_outputs,
-            self.tier,
-        )
-        result = verify(self.bundle, options)
+        accepted = self.public_key, self.allow_unsigned, self.device
+        outputs = self.save_outputs, self.tier
+        result = verify(self.bundle, Options(*accepted, not self.no_self_test, *outputs))
 
         def show() -> None:
             say(*(f"{check.what}: {check.state}: {check.found}" for check in result.checks))
@@ -266,10 +259,8 @@ def _hint(result: Result) -> str:
     if check.found.endswith(PRIVATE):
         return "write the public key with `openssl pkey -in PRIVATE.pem -pubout -out public.pem`"
     if check.what in ("device", "version"):
-        return (
-            "build the quantized model in model/ for this device with `trtcal build`; `trtcal "
-            "bundle matrix` lists devices"
-        )
+        hint = "build the quantized model in model/ for this device with `trtcal build`"
+        return f"{hint}; `trtcal bundle matrix` lists devices"
     if check.what == "self-test":
         return "do not serve the bundle: compare it layer by layer, and build it again"
     return "load nothing from the bundle: get the original, and the public key, from its author"
@@ -293,18 +284,14 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
         from trtcal.evidence.gpus import find_target, target_names
         from trtcal.runs.bundle.devices import matrix
 
-        described = [find_target(name) for name in self.devices or target_names()]
-        rows = matrix(self.bundle, described)
-        names = ("device", "target", "engine", "state", "reason")
-        columns = {name: f"{{{name}}}" for name in names}
+        rows = matrix(self.bundle, list(map(find_target, self.devices or target_names())))
+        columns = {n: f"{{{n}}}" for n in ("device", "target", "engine", "state", "reason")}
         self.present([vars(row) for row in rows], lambda: print_table(rows, columns))
         refused = [row for row in rows if row.is_refused]
         if self.devices and refused:
-            raise GateFailed(
-                f"the bundle does not load on {refused[0].device}: {refused[0].reason}",
-                f"add an engine: targets = [..., {refused[0].target!r}] under [build], or build "
-                "on the device",
-            )
+            hint = f"add an engine: targets = [..., {refused[0].target!r}] under [build]"
+            what = f"the bundle does not load on {refused[0].device}: {refused[0].reason}"
+            raise GateFailed(what, f"{hint}, or build on the device")
 
 
 add_commands(command, Make, Verify, Matrix)

@@ -31,15 +31,13 @@ class CheckData(
         from trtcal.check.data_check import check_data
 
         model = self.load_model()
-        dataset = self.open_data(model, self.config.calibration)
-        result = check_data(model, dataset, self.samples)
+        result = check_data(model, self.open_data(model, self.config.calibration), self.samples)
         self.present(result.to_document(), lambda: _show(result))
         data = self.data or self.config.calibration.data
         if result.issues:
             kinds = ", ".join(issue.kind for issue in result.issues)
-            raise GateFailed(
-                f"data {data} do not fit the model: {kinds}", "do what the fix of each issue says"
-            )
+            hint = "do what the fix of each issue says"
+            raise GateFailed(f"data {data} do not fit the model: {kinds}", hint)
         advise(self, "calibrate", self.model or self.config.model, "--data", data)
 
 

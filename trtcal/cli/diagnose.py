@@ -98,10 +98,8 @@ def _diagnose(options: Diagnose) -> Diagnosis:
         raise InputError("--data measures the values of a model", "give the model too: --model")
     others = options.layers or options.logs or options.model
     if options.layers if options.folder else not others:
-        raise InputError(
-            "there is nothing to diagnose",
-            "give a build's folder, or any of --layers, --log, --model",
-        )
+        hint = "give a build's folder, or any of --layers, --log, --model"
+        raise InputError("there is nothing to diagnose", hint)
     model = load_model(options.model) if options.model else None
     overflow: tuple[Finding, ...] = ()
     if model and options.data:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtcal.cli.options import Options, option
-from trtcal.cli.output import note, progress
+from trtcal.cli.output import progress, remark, say
 
 if TYPE_CHECKING:
     from trtcal.config import Config
@@ -46,10 +46,19 @@ class EqualityOptions(Options):
             dataset = carry(model, dataset, config.data.states)
             batches, samples = dataset.batches(BATCH), len(dataset)
         elif self.random_samples:
-            note("note: random inputs show less than data: a network never sees most of them")
+            remark("random inputs show less than data: a network never sees most of them")
             samples = self.random_samples
             batches = draw_batches(model, samples, BATCH)
         else:
             return None
         with progress("running both models", samples, "samples") as advance:
             return check_equal(model, other, batches, advance)
+
+
+def show_equality(equality: Equality | None, allowed: str, kind: str = "") -> None:
+    """Print by how much outputs differ on samples of a kind, and what is allowed."""
+    if equality is None:
+        say("the models were not run: give --data to compare their outputs")
+    else:
+        samples = f"{equality.samples} {kind}samples"
+        say(f"largest relative difference over {samples}: {equality.largest:.3g} ({allowed})")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from trtcal.cli.diagnose import show_findings
-from trtcal.cli.equality import EqualityOptions
+from trtcal.cli.equality import EqualityOptions, show_equality
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, config_here, option
-from trtcal.cli.output import Columns, most, note, print_table, say
+from trtcal.cli.output import Columns, most, print_table, remark, say
 from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
@@ -94,17 +95,13 @@ class Check(
             if self.output:
                 write_document(self.output, fusions.to_document())
             if fusions.inner:
-                note(f"note: {fusions.inner} nodes in subgraphs and functions were not checked")
+                remark(f"{fusions.inner} nodes in subgraphs and functions were not checked")
             if fusions.layers and fusions.layers.model not in (None, fusions.model):
-                note(
-                    "note: the layers are from a build of another model: nodes are matched by name"
-                )
+                remark("the layers are from a build of another model: nodes are matched by name")
             self.present(fusions.to_document(), lambda: show(fusions))
         if self.fail_on_broken and fusions.broken:
-            raise GateFailed(
-                f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken",
-                "--fix removes what preparation passes can remove",
-            )
+            what = f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken"
+            raise GateFailed(what, "--fix removes what preparation passes can remove")
 
 
 def show(fusions: Fusions) -> None:
@@ -148,10 +145,8 @@ def _write_fixed(options: Check, model: Model, fusions: Fusions, patterns: Patte
     output = options.output or Path(f"{options.model.stem}-fixed.onnx")
     fixed = fix_fusions(model, fusions, options.add)
     if fixed.step is not None and not options.data:
-        raise InputError(
-            "removing a Q/DQ pair changes values, and only data can measure by how much",
-            "give --data",
-        )
+        what = "removing a Q/DQ pair changes values, and only data can measure by how much"
+        raise InputError(what, "give --data")
     equality = options.run_both(model, fixed.model, config_here())
     if equality and not _holds(fixed, equality):
         fix = "fix fewer patterns: leave out --add"
@@ -168,9 +163,8 @@ def _write_fixed(options: Check, model: Model, fusions: Fusions, patterns: Patte
         "fixed": [{**asdict(match), "root": match.root} for match in _fixed(fusions, left)],
         "left": left.to_document(),
     }
-    options.present_onnx(
-        output, written, document, lambda: _show_fixed(fixed, equality, fusions, left)
-    )
+    show = partial(_show_fixed, fixed, equality, fusions, left)
+    options.present_onnx(output, written, document, show)
     return left
 
 
@@ -182,17 +176,10 @@ def _fixed(fusions: Fusions, left: Fusions) -> list[Match]:
 def _show_fixed(
     fixed: FixedModel, equality: Equality | None, fusions: Fusions, left: Fusions
 ) -> None:
-    columns = {"pass": "{name}", "changes": "{changes}", "skipped": "{skipped}"}
-    print_table(fixed.records, columns)
+    print_table(fixed.records, {"pass": "{name}", "changes": "{changes}", "skipped": "{skipped}"})
     for word, matches in (("fixed", _fixed(fusions, left)), ("not fixed", left.broken)):
         say(*(f"{word}: {each.pattern} at {each.root!r}: {_reasons(each)}" for each in matches))
-    if equality is None:
-        say("the models were not run: give --data to compare their outputs")
-        return
-    say(
-        f"largest relative difference over {equality.samples} samples: {equality.largest:.3g} "
-        f"(allowed: {_bound(fixed, equality)})"
-    )
+    show_equality(equality, f"allowed: {_bound(fixed, equality)}" if equality else "")
 
 
 def _holds(fixed: FixedModel, equality: Equality) -> bool:
@@ -200,8 +187,7 @@ def _holds(fixed: FixedModel, equality: Equality) -> bool:
     if equality.holds or fixed.step is None:
         return equality.holds
     moved = [(name, part) for name, part in equality.differences.items() if part]
-    step = SLACK * fixed.step
-    return all(0 < part * equality.magnitudes[name] <= step for name, part in moved)
+    return all(0 < part * equality.magnitudes[name] <= SLACK * fixed.step for name, part in moved)
 
 
 def _bound(fixed: FixedModel, equality: Equality) -> str:

@@ -34,10 +34,8 @@ def refuse(options: Mapping[str, object]) -> None:
     """Raise `InputError` for options that have no part in a learning curve."""
     name = next((name for name, value in options.items() if value), None)
     if name is not None:
-        raise InputError(
-            f"--how-many and --{name} exclude each other",
-            "--how-many reads the data in its own chunks, and keeps no histograms",
-        )
+        hint = "--how-many reads the data in its own chunks, and keeps no histograms"
+        raise InputError(f"--how-many and --{name} exclude each other", hint)
 
 
 def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:

@@ -91,9 +91,8 @@ def _report_at(path: Path) -> Document:
     if report["comparison"] is None:
         words = ("compare", "MODEL.onnx", "INT8.onnx")
         again = command_line(*words, data="DATA", o=path / "comparison.json")
-        raise InputError(
-            f"{path} has no comparison with FP32, so it has no figures to follow", f"`{again}`"
-        )
+        what = f"{path} has no comparison with FP32, so it has no figures to follow"
+        raise InputError(what, f"`{again}`")
     return report
 
 
@@ -111,8 +110,7 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --project r
         entries = history.entries(self.project, self.last, tags=tags_of(self.tags))
         if not entries:
             _say_empty(history, self.project, self.tags)
-        document = [entry.to_document() for entry in entries]
-        self.present(document, lambda: _list(entries))
+        self.present([entry.to_document() for entry in entries], lambda: _list(entries))
 
 
 def _list(entries: Sequence[Entry]) -> None:

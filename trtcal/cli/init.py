@@ -25,9 +25,8 @@ class Init(GivenOptions, example="trtcal init model.onnx --data images/ --test t
         from trtcal.documents import write_text
 
         if self.output.exists() and not self.force:
-            raise InputError(
-                f"{self.output} already exists", "give --force to overwrite it, or another -o"
-            )
+            hint = "give --force to overwrite it, or another -o"
+            raise InputError(f"{self.output} already exists", hint)
         _, draft = self.guess(self.model or _only_model(Path()), self.output.parent)
         write_text(self.output, draft.text)
         say(f"wrote {self.output}")

@@ -109,9 +109,7 @@ def _show_layers(document: Row, top: int, batch: int) -> None:
             **columns,
             "estimate ms": lambda layer: _estimate(layer, "{estimated_ms:.4g}"),
             "bound": lambda layer: _estimate(layer, "{bound}"),
-            "efficiency": lambda layer: _percent(
-                (layer["estimate"] or {}).get("efficiency"), ".0f"
-            ),
+            "efficiency": lambda row: _percent((row["estimate"] or {}).get("efficiency"), ".0f"),
         }
         title += f"; estimates for {document['target']}"
     print_table(sorted(document["layers"], key=_weight)[:top], _known(document, columns), title)
@@ -155,11 +153,8 @@ def _say_totals(document: Row) -> None:
 
 
 def _say_estimate(estimate: Row) -> None:
-    sizes = ", ".join(
-        f"{size['ms']:.3g} ms ({size['low_ms']:.3g} to {size['high_ms']:.3g}) at a batch of "
-        f"{size['batch']}"
-        for size in estimate["sizes"]
-    )
+    form = "{ms:.3g} ms ({low_ms:.3g} to {high_ms:.3g}) at a batch of {batch}"
+    sizes = ", ".join(form.format(**size) for size in estimate["sizes"])
     kernels, tf32 = f"{estimate['kernels']} kernels", ", with TF32" * estimate["tf32"]
     if estimate["too_small"]:
         kernels += ": too small to estimate well, launch time decides"

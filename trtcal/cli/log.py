@@ -198,8 +198,8 @@ def show(file: str, writer: LogWriter) -> None:
     document = writer.end["summary"]
     kinds = [kind for kind in document["findings"] if "follows" not in kind]
     ends = [kind for kind in document["findings"] if "follows" in kind]
-    counts = _counts(writer.end, len(kinds))
-    say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {counts}")
+    result = RESULTS.get(document["result"], NO_RESULT)
+    say(f"{file}: {result}; {_counts(writer.end, len(kinds))}")
     say_wrapped("  ", "; ".join(_facts(document)))
     for kind in kinds[: most(KINDS_SHOWN)]:
         _show_kind(kind)
@@ -222,11 +222,9 @@ def _is_hardly_a_log(end: dict[str, Any]) -> bool:
 
 def _warn_of_few(file: str, end: dict[str, Any]) -> None:
     if _is_hardly_a_log(end):
-        warning(
-            f"{file}: {end['recognised']} of {end['lines']} lines are recognized: "
-            "this may be no build log",
-            "give the text that trtexec, Polygraphy or the script printed while it built the engine",
-        )
+        few = f"{end['recognised']} of {end['lines']} lines are recognized"
+        text = "the text that trtexec, Polygraphy or the script printed while it built the engine"
+        warning(f"{file}: {few}: this may be no build log", f"give {text}")
 
 
 def _facts(document: dict[str, Any]) -> list[str]:

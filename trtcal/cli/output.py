@@ -152,13 +152,10 @@ def print_table(
     for number, column in enumerate(columns):
         heading = Text(printable(column))
         table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    every = list(things)
+    every, cells = list(things), list(columns.values())
     rows = None if shown is None else most(shown)
     for thing in every[:rows]:
-        row = [
-            filled(cell, thing, missing) if isinstance(cell, str) else cell(thing)
-            for cell in columns.values()
-        ]
+        row = (filled(c, thing, missing) if isinstance(c, str) else c(thing) for c in cells)
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
     stream = streams.output(streams.AS_IS)  # its texts are printable; the rest is the terminal's
     console = _console(stream)
@@ -306,8 +303,7 @@ def _bar(
         columns = (rich.SpinnerColumn(), rich.TimeElapsedColumn(), message)
     shown = rich.Progress(*columns, console=_console(stream), transient=True)
     with shown as bars, streams.guarded():
-        task = bars.add_task(printable(title), total=total)
-        yield partial(bars.update, task), lambda text: None
+        yield partial(bars.update, bars.add_task(printable(title), total=total)), lambda text: None
 
 
 class StatusLine:

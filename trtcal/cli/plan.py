@@ -72,9 +72,8 @@ def _share(own: Sequence[Planned], nodes: Sequence[Planned]) -> str:
     if all(node.macs is not None for node in nodes):
         every, mine = ([n.macs or 0 for n in each] for each in (nodes, own))
         parts.append(("multiply-accumulates", every, mine))
-    shares = [
-        f"{100 * sum(of) / sum(all_):.3g} % of {what}" for what, all_, of in parts if sum(all_)
-    ]
+    known = ((what, sum(of), sum(all_)) for what, all_, of in parts if sum(all_))
+    shares = [f"{100 * part / total:.3g} % of {what}" for what, part, total in known]
     return f", {' and '.join(shares)}" if shares else ""
 
 

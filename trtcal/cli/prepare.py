@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.equality import EqualityOptions
+from trtcal.cli.equality import EqualityOptions, show_equality
 from trtcal.cli.options import ModelOptions, PassOptions, SkipOptions, TrustOptions, option
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import GateFailed
@@ -61,8 +61,7 @@ class Prepare(
         config = self.with_passes(self.config.trusting(self.trust))
         settings, passes = config.prepare, passes_of(config)
         folder = self.checkpoints
-        kind_of = Follower if folder is None else find("checkpoints", "checkpoints")
-        follower = kind_of(config)
+        follower = (Follower if folder is None else find("checkpoints", "checkpoints"))(config)
         loaded = self.load_model()
         path = self.output or Path(f"{Path(str(loaded.path)).stem}-prepared.onnx")
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
@@ -76,12 +75,10 @@ class Prepare(
         equality = self.run_both(before, prepared.model, self.config)
         if equality and not equality.holds:
             worst = max(equality.differences, key=equality.differences.__getitem__)
-            raise GateFailed(
-                f"the outputs of the prepared model differ ({worst!r} by {equality.largest:.2g} of "
-                f"its largest value, where rounding explains {equality.tolerance:g}): nothing was "
-                "written",
-                "find the pass with --skip-pass, and report it as a defect",
-            )
+            moved = f"{worst!r} by {equality.largest:.2g} of its largest value"
+            what = f"({moved}, where rounding explains {equality.tolerance:g}): nothing was written"
+            hint = "find the pass with --skip-pass, and report it as a defect"
+            raise GateFailed(f"the outputs of the prepared model differ {what}", hint)
         written = write_onnx(path, prepared.model.proto)
         if folder is not None:
             follower.see_prepared(prepared)
@@ -109,12 +106,8 @@ def _list_passes(options: Prepare) -> None:
     from trtcal.model.passes import PASSES
 
     passes = [
-        {
-            "name": step.name,
-            "purpose": step.purpose,
-            "runs": "on request" if step.on_request else "always",
-        }
-        for step in dict.fromkeys(PASSES)
+        {"name": x.name, "purpose": x.purpose, "runs": "on request" if x.on_request else "always"}
+        for x in dict.fromkeys(PASSES)
     ]
     columns = {"pass": "{name}", "what it is for": "{purpose}", "runs": "{runs}"}
     options.present({"passes": passes}, lambda: print_table(passes, columns))
@@ -130,10 +123,4 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
     }
     print_table(prepared.records, columns)
     say(*prepared.notes, head="not changed: ")
-    if equality:
-        say(
-            f"largest relative difference over {equality.samples} {kind}samples: "
-            f"{equality.largest:.3g} (rounding explains {equality.tolerance:g})"
-        )
-    else:
-        say("the models were not run: give --data to compare their outputs")
+    show_equality(equality, f"rounding explains {equality.tolerance:g}" if equality else "", kind)

@@ -62,8 +62,7 @@ class Report(JsonOptions, example="trtcal report reports/digits -o digits.html")
             return
         document = write_page(output, document, self.run)
         verdict = document["measured"]["verdict"]
-        sentence = f"{verdict['word']}: {verdict['sentence']}"
-        self.present(document, lambda: say(sentence), output)
+        self.present(document, lambda: say(f"{verdict['word']}: {verdict['sentence']}"), output)
 
 
 command = Report.command()

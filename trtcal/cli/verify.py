@@ -42,10 +42,8 @@ class Verify(JsonOptions, example="trtcal verify reports/digits"):
         self.present([vars(check) for check in checks], show)
         if broken:
             checked = sum(check.unchecked is None for check in checks)
-            raise GateFailed(
-                f"{len(broken)} of {checked} digests do not match",
-                "make the file again with the command that wrote it, or get the original",
-            )
+            hint = "make the file again with the command that wrote it, or get the original"
+            raise GateFailed(f"{len(broken)} of {checked} digests do not match", hint)
 
 
 def _summary(checks: Sequence[Check]) -> Iterator[str]:

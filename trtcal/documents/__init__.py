@@ -124,8 +124,7 @@ def append_line(path: Path, line: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S), path.open("ab+") as file:
             path.chmod(0o600)
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 1))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             broken = file.read(1) not in (b"", b"\n")
             file.write(b"\n" * broken + line.encode() + b"\n")
     except OSError as error:
@@ -251,15 +250,11 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
     written = document.get("schema_version")
     if written != version:
         upgrade = f"convert it: `{command_line('upgrade', path)}`"
-        raise InputError(
-            f"{path} has schema version {written!r}, this trtcal reads {version}",
-            upgrade if is_convertible(kind, written) else again,
-        )
+        what = f"{path} has schema version {written!r}, this trtcal reads {version}"
+        raise InputError(what, upgrade if is_convertible(kind, written) else again)
     if document.get("digest") != digest_document(document):
-        raise InputError(
-            f"{path} was changed after it was written (its digest does not match)",
-            f"restore the original file, or {again}",
-        )
+        what = f"{path} was changed after it was written (its digest does not match)"
+        raise InputError(what, f"restore the original file, or {again}")
     return document
 
 
@@ -268,9 +263,8 @@ def parsing(path: Path, build: Callable[[], T]) -> T:
     try:
         return build()
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise InputError(
-            f"{path} has a missing or wrong field: {error!r}", "write it again with trtcal"
-        ) from error
+        hint = "write it again with trtcal"
+        raise InputError(f"{path} has a missing or wrong field: {error!r}", hint) from error
 
 
 class Sealed:
@@ -375,9 +369,8 @@ def _typed(kind: Any, value: Any) -> Any:
 
 def _fits(kind: Any, value: object) -> bool:
     plain = str if kind is Path else (int, float) if kind is float else kind
-    return kind in (Any, object) or (
-        isinstance(value, plain) and isinstance(value, bool) == (kind is bool)
-    )
+    is_same = isinstance(value, bool) == (kind is bool)
+    return kind in (Any, object) or (is_same and isinstance(value, plain))
 
 
 def _first_of(kinds: Iterable[Any], value: Any) -> Any:

@@ -41,9 +41,8 @@ def scaled(bound: float) -> float:
     except ValueError:
         factor = 0.0
     if not 0 < factor < float("inf"):
-        raise InputError(
-            f"{VARIABLE} is {text!r}, not a number above 0", "set it to a number, such as 4", PAGE
-        )
+        what = f"{VARIABLE} is {text!r}, not a number above 0"
+        raise InputError(what, "set it to a number, such as 4", PAGE)
     return bound * factor
 
 
@@ -61,9 +60,8 @@ def check_file(path: Path, most: int = FILE_BYTES, hint: str = "check the path")
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(
-            f"{path} is not a regular file", "give a file, not a folder, pipe or device"
-        )
+        what = f"{path} is not a regular file"
+        raise InputError(what, "give a file, not a folder, pipe or device")
     if status.st_size > scaled(most):
         text = f"{path} has {status.st_size / MB:.0f} MB, the bound is {scaled(most) / MB:.0f} MB"
         raise InputError(text, raising(), PAGE)
@@ -81,13 +79,11 @@ def read_bytes(path: Path, most: int = FILE_BYTES) -> bytes:
 
 def check_growth(where: object, packed: int, unpacked: int) -> None:
     """Raise `InputError` if so many bytes (`unpacked`) are too many to come of so few (`packed`)."""
-    if unpacked > scaled(UNPACKED_BYTES) and unpacked > scaled(GROWTH) * packed:
-        raise InputError(
-            f"{where} expands from {packed / MB:.3g} to {unpacked / MB:.0f} MB; over "
-            f"{scaled(UNPACKED_BYTES) / MB:.0f} MB the bound is {scaled(GROWTH):.0f} times",
-            raising(),
-            PAGE,
-        )
+    free, growth = scaled(UNPACKED_BYTES), scaled(GROWTH)
+    if unpacked > free and unpacked > growth * packed:
+        what = f"{where} expands from {packed / MB:.3g} to {unpacked / MB:.0f} MB"
+        bound = f"over {free / MB:.0f} MB the bound is {growth:.0f} times"
+        raise InputError(f"{what}; {bound}", raising(), PAGE)
 
 
 def parse_json(data: bytes | str, strict: bool = True) -> Any:
@@ -187,8 +183,6 @@ def in_time(where: object, size: float) -> Iterator[None]:
 
 
 def _has_timer() -> bool:
-    if threading.current_thread() is not threading.main_thread() or not hasattr(
-        signal, "setitimer"
-    ):
-        return False
-    return signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL
+    is_main = threading.current_thread() is threading.main_thread()
+    is_there = is_main and hasattr(signal, "setitimer")
+    return is_there and signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL

@@ -125,9 +125,8 @@ def _locked(folder: Path) -> Iterator[None]:
         deadline = time.monotonic() + LOCK_S
         while _try_lock(handle) is False:
             if time.monotonic() > deadline:
-                raise ResourceError(
-                    f"{folder} is in use by another process", "wait until that process ends"
-                )
+                hint = "wait until that process ends"
+                raise ResourceError(f"{folder} is in use by another process", hint)
             time.sleep(0.002)
         yield
     finally:

@@ -89,10 +89,8 @@ def explain(text: str) -> tuple[Explanation, ...]:
 def _of_lines(text: str, is_message: bool) -> tuple[Explanation, ...]:
     """Return the rules that know lines, the cause first; else what the first line says of itself."""
     reasons = text.strip(), inside(text.strip().lstrip("("))
-    lines = [
-        f"{level}{reason}".encode("utf-8", "replace") for reason in reasons for level in LEVELS
-    ]
-    read = [tuple(events_of([line])) for line in lines]
+    lines = (f"{level}{reason}" for reason in reasons for level in LEVELS)
+    read = [tuple(events_of([line.encode("utf-8", "replace")])) for line in lines]
     events = next((events for events in read if any(e.rule for e in events)), read[is_message])
     findings = summarize(events)["findings"]
     names = dict.fromkeys([*(f["rule"] for f in findings), *(e.fields.get("rule") for e in events)])

@@ -89,10 +89,8 @@ def find_target(name: str) -> Target:
     if known is not None:
         return read_target(TARGETS / f"{known}.toml")
     if not Path(name).is_file():
-        raise InputError(
-            f"{name!r} is neither a known target nor a file",
-            f"known targets are {', '.join(target_names())}; your own file has {EXAMPLE}",
-        )
+        hint = f"known targets are {', '.join(target_names())}; your own file has {EXAMPLE}"
+        raise InputError(f"{name!r} is neither a known target nor a file", hint)
     return read_target(Path(name))
 
 

@@ -7,16 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtcal import documents
 from trtcal.config import is_device
-from trtcal.documents import (
-    Document,
-    from_fields,
-    parsing,
-    read_document,
-    read_json,
-    seal,
-    to_fields,
-)
+from trtcal.documents import Document
 from trtcal.errors import InputError, __version__
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
@@ -91,11 +84,12 @@ class Build:
 
     def to_document(self) -> Document:
         """Return the manifest; what differs from build to build stands under `measured`."""
-        body = {name: value for name, value in to_fields(self).items() if name != "folder"}
+        fields = documents.to_fields(self).items()
+        body = {name: value for name, value in fields if name != "folder"}
         layers = [layer.to_document() for layer in self.layers]
         head = {"kind": BUILD_KIND, "schema_version": 1, "trtcal": __version__}
         coverage = self.coverage and self.coverage.to_document()
-        return seal({**head, **body, "layers": layers, "coverage": coverage})
+        return documents.seal({**head, **body, "layers": layers, "coverage": coverage})
 
     @property
     def digest(self) -> str:
@@ -111,16 +105,17 @@ def read_build(place: Path) -> Build:
 def read_manifest(place: Path) -> tuple[Build, str]:
     """Read a build, and the digest of its manifest, whichever trtcal wrote it."""
     path = place / MANIFEST if place.is_dir() else place
-    document = read_document(path, BUILD_KIND, command="trtcal build")
+    document = documents.read_document(path, BUILD_KIND, command="trtcal build")
     name = str(document.get("engine_file", ""))
     file = {"folder": str(path.parent), "engine_file": Path(name).name}
-    return parsing(path, lambda: from_fields(Build, {**document, **file})), str(document["digest"])
+    build = documents.parsing(path, lambda: documents.from_fields(Build, {**document, **file}))
+    return build, str(document["digest"])
 
 
 def is_build_folder(folder: Path) -> bool:
     """Whether a build of trtcal, finished or not, wrote here: by its manifest, else by its records."""
     with contextlib.suppress(InputError):
-        document = read_json(folder / MANIFEST)
+        document = documents.read_json(folder / MANIFEST)
         return isinstance(document, dict) and document.get("kind") == BUILD_KIND
     with contextlib.suppress(OSError), (folder / RECORDS).open("rb") as file:
         return file.read(len(RECORD)) in (RECORD, b"")

@@ -57,7 +57,7 @@ def next_step(document: Document) -> NextStep | None:
         return cut
     variant = f"{files['folder']}/models/{verdict['variant']}.onnx"
     if verdict["word"] == INCONCLUSIVE:
-        judged = [Judgement.from_document(limit) for limit in verdict["limits"]]
+        judged = list(map(Judgement.from_document, verdict["limits"]))
         rounds = ("compare", files["model"], variant, *config_of(files), "--rounds")
         step = _after_a_loss(document, files) or _more(judged, document, rounds)
         if step or not any(map(_is_time, judged)):
@@ -172,8 +172,7 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
 
 def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     """Return what makes a variant more accurate, if that is what a limit misses."""
-    limits = document["measured"]["verdict"]["limits"]
-    judged = [Judgement.from_document(limit) for limit in limits]
+    judged = list(map(Judgement.from_document, document["measured"]["verdict"]["limits"]))
     step, ranges = what_helps(judged, bool(document["optimizations"])), _ranges(document, files)
     if ranges is None or step is None:
         return None

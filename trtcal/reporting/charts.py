@@ -237,8 +237,7 @@ def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], layout: Layout
     if not front:
         return
     across, up = [point[0] for point in front], [point[1] for point in front]
-    edge = axes.get_xlim()[1]
-    ends = [*across, edge], [*up, up[-1]]
+    ends = [*across, axes.get_xlim()[1]], [*up, up[-1]]
     (line,) = axes.plot(*ends, color=ACCENT, linewidth=1.2, drawstyle="steps-post")
     line.set_dashes((4, 3))
     line.set_gid(f"{layout.prefix}pareto-front")
@@ -249,9 +248,9 @@ def _draw_points(axes: Axes, drawn: Drawn, front: set[int], layout: Layout) -> N
         _draw_bars(axes, point, accuracy)
     for point, accuracy in drawn:
         color = REFERENCE if point.is_reference else ACCENT
-        (marker,) = axes.plot(
-            [point.latency_ms],
-            [accuracy],
+        axes.plot(
+            *([point.latency_ms], [accuracy]),
+            gid=_gid(point, layout),
             marker="D" if point.is_reference else "o",
             markersize=8 if point.is_reference else 8.5,
             markerfacecolor=color if point.number in front else PAPER,
@@ -259,7 +258,6 @@ def _draw_points(axes: Axes, drawn: Drawn, front: set[int], layout: Layout) -> N
             markeredgewidth=1.6,
             linestyle="none",
         )
-        marker.set_gid(_gid(point, layout))
 
 
 def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
@@ -304,8 +302,7 @@ def _draw_labels(axes: Axes, drawn: Drawn, front: Iterable[Box]) -> None:
 def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) -> None:
     inverse = axes.transData.inverted()
     x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + _font() * 0.3))
-    label = axes.text(x, y, text, color=INK, parse_math=False)
-    label.set_gid("label")
+    axes.text(x, y, text, color=INK, parse_math=False, gid="label")
     nearest = (min(max(anchor[0], box.left), box.right), min(max(anchor[1], box.bottom), box.top))
     if math.dist(anchor, nearest) > 2.5 * GAP:
         ends = [inverse.transform(anchor), inverse.transform(nearest)]
@@ -361,13 +358,12 @@ def draw_histograms(tensors: Sequence[View], methods: Sequence[str], layout: Lay
 def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) -> None:
     bars, top = np.log1p(tensor["bars"]), tensor["observed"]
     edges = np.linspace(0.0, top, len(bars) + 1)
-    steps = axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6)
-    steps.set_gid(gid)
+    axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6, gid=gid)
     for row in tensor["ranges"]:
         order = methods.index(row["method"])
         color = REFERENCE if order % 2 else ACCENT
-        line = axes.axvline(min(row["amax"], top), color=color, linewidth=1.6)
-        line.set_dashes(DASHES[order % len(DASHES)])
+        dashes = DASHES[order % len(DASHES)]
+        axes.axvline(min(row["amax"], top), color=color, linewidth=1.6, dashes=dashes)
     axes.set_xlim(0.0, top * 1.02)
     axes.set_ylim(0.0, float(bars.max()) * 1.05 or 1.0)
     _draw_baseline(axes)
@@ -394,9 +390,8 @@ def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float], i
         row, column = divmod(order, in_row)
         left, height = 0.012 + column * 1.5 / size[0], 1 - (0.13 + 0.3 * row) / size[1]
         ends = [left, left + 0.35 / size[0]], [height, height]
-        line = mpl.lines.Line2D(*ends, color=color, linewidth=1.6)
-        line.set_dashes(DASHES[order % len(DASHES)])
-        figure.add_artist(line)
+        dashes = DASHES[order % len(DASHES)]
+        figure.add_artist(mpl.lines.Line2D(*ends, color=color, linewidth=1.6, dashes=dashes))
         figure.text(
             *(left + 0.42 / size[0], height, visible(method)),
             color=INK,

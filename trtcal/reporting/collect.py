@@ -100,9 +100,8 @@ def collect(folder: Path) -> Findings:
         if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists()
     )
     if not (comparisons or builds or failed_logs):
-        raise InputError(
-            f"{folder} has neither a comparison nor a build", "run `trtcal compare` into it first"
-        )
+        hint = "run `trtcal compare` into it first"
+        raise InputError(f"{folder} has neither a comparison nor a build", hint)
     return Findings(
         folder=folder,
         comparison=_at_most_one(folder, comparisons, "comparisons"),
@@ -163,10 +162,8 @@ def _digest(item: Any) -> str:
 
 def _build_at(path: Path) -> Build:
     if path.name != manifest.MANIFEST:
-        raise InputError(
-            f"{path} describes a build but is not named {manifest.MANIFEST}",
-            "keep the files of a build together, with the names that `trtcal build` gave them",
-        )
+        hint = "keep the files of a build together, with the names that `trtcal build` gave them"
+        raise InputError(f"{path} describes a build but is not named {manifest.MANIFEST}", hint)
     return read_build(path.parent)
 
 
@@ -216,5 +213,4 @@ def _try(item: Document) -> Document:
 
 
 def _by_change(layer: Document) -> tuple[float, float]:
-    share = (layer["rounded"] or 0) / (layer["weights"] or 1)
-    return -(layer["bias"] or 0.0), -share
+    return -(layer["bias"] or 0.0), -(layer["rounded"] or 0) / (layer["weights"] or 1)

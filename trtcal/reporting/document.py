@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,8 @@ def compared(findings: Findings) -> tuple[Comparison, dict[str, Model]]:
     """Return the comparison of a run and its models, the FP32 model where it still lies there."""
     comparison = findings.comparison
     if comparison is None:
-        raise InputError(
-            f"{findings.folder} has no comparison, so what was measured belongs to no variant",
-            "run `trtcal compare` into it first",
-        )
+        what = f"{findings.folder} has no comparison, so what was measured belongs to no variant"
+        raise InputError(what, "run `trtcal compare` into it first")
     models = models_in(findings.folder, {row.model for row in comparison.rows})
     path = Path(str((_noted(findings.run, "files") or {}).get("model", "")))
     if comparison.rows[0].model not in models and path.is_file():
@@ -99,14 +97,13 @@ def compared(findings: Findings) -> tuple[Comparison, dict[str, Model]]:
 
 
 def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
-    builds = sorted(  # no folder's name has a part in the order
-        findings.builds,
-        key=lambda build: (build.model_name, build.backend, build.target, build.digest),
-    )
-    every = sorted(findings.calibrations, key=lambda table: (table.method, table.digest))
+    order = attrgetter("model_name", "backend", "target", "digest")  # the folder has no part in it
+    builds = sorted(findings.builds, key=order)
+    every = sorted(findings.calibrations, key=attrgetter("method", "digest"))
     models = {optimized_fingerprint(x["model"], x["optimizations"]) for x in findings.optimizations}
     calibrations = [calibration for calibration in every if calibration.model not in models]
     optimized = [calibration for calibration in every if calibration.model in models]
+    plans = [_known(plan.to_document(), PLANNED) for plan in findings.plans]
     cost = CostConfig.from_document(findings.run or {}).to_document()
     body = {
         "kind": REPORT_KIND,
@@ -119,10 +116,7 @@ def _assembled(findings: Findings, measured: Sequence[Measured]) -> Document:
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
         "data_check": findings.data_check and _known(findings.data_check, CHECKED),
         "optimizations": [*_optimizations(findings, optimized)],
-        "plans": sorted(
-            (_known(plan.to_document(), PLANNED) for plan in findings.plans),
-            key=itemgetter("digest"),
-        ),
+        "plans": sorted(plans, key=itemgetter("digest")),
         **({"cost": cost} if cost else {}),
         "measured": _measured(findings, measured),
     }
@@ -137,11 +131,11 @@ def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> Iter
         model = optimized_fingerprint(record["model"], record["optimizations"])
         own = [_calibration(calibration) for calibration in optimized if calibration.model == model]
         digests = {row["digest"] for row in own}
-        origins = {row.name: row.quantization for row in rows}
         names = [
-            name
-            for name, origin in origins.items()
-            if origin.get("calibration") in digests or origin.get("model") == model
+            row.name
+            for row in rows
+            if row.quantization.get("calibration") in digests
+            or row.quantization.get("model") == model
         ]
         yield {**record, "variants": names, "calibrations": own}
 
@@ -321,10 +315,8 @@ def read_report(path: Path) -> Document:
     document = read_json(path)
     version = document.get("schema_version") if isinstance(document, dict) else VERSION
     if version != VERSION and document.get("kind") == REPORT_KIND:
-        raise InputError(
-            f"{path} is a report of format {version!r}; this trtcal reads format {VERSION}",
-            "write it again from the folder of the run: `trtcal report FOLDER`",
-        )
+        what = f"{path} is a report of format {version!r}; this trtcal reads format {VERSION}"
+        raise InputError(what, "write it again from the folder of the run: `trtcal report FOLDER`")
     return read_document(path, REPORT_KIND, VERSION)
 
 

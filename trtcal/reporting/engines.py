@@ -238,14 +238,15 @@ def _weight(finding: View) -> tuple[bool, float, float]:
 
 
 def layer_table(
-    document: Document, build: View | None, rows: Sequence[View], findings: Sequence[View]
+    document: Document, builds: Sequence[View], rows: Sequence[View], findings: Sequence[View]
 ) -> View | None:
-    """Return a build's nodes in the order of the graph, and what is beside each; None without one.
+    """Return the first build's nodes in the order of the graph, and what is beside each, if any.
 
     A row goes from a node of the ONNX file over the tensor that it reads, its histogram and its range
     to the engine's layer, its time and the numbers of the findings about it. `rows` are the variants.
     """
-    if build is None or not build["outcomes"]:
+    build = next(iter(builds), {"outcomes": ()})
+    if not build["outcomes"]:
         return None
     facts = _Facts(document, build, rows, findings)
     shown = list(_within(map(facts.row, build["outcomes"]), TABLE_BYTES))

@@ -43,10 +43,8 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
     """
     seal = SEAL.search(raw)
     if seal is None:
-        raise InputError(
-            f"{name} is not a report that trtcal wrote, or it was edited",
-            "give a report as `trtcal report` or `trtcal run` wrote it",
-        )
+        hint = "give a report as `trtcal report` or `trtcal run` wrote it"
+        raise InputError(f"{name} is not a report that trtcal wrote, or it was edited", hint)
     parts = filter(None, seal[1].decode("latin-1").split("; "))
     sealed = dict(part.rpartition(" ")[::2] for part in parts)
     actual = digests_of_parts(raw[: seal.start()] + raw[seal.end() :])
@@ -96,10 +94,8 @@ def embedded(value: object) -> Markup:
 def check_page(output: Path) -> None:
     """`InputError` if the page would be overwritten by the data that go beside it."""
     if output.suffix == ".json":
-        raise InputError(
-            f"the JSON of the report would overwrite {output}",
-            "give a file name that ends in .html",
-        )
+        hint = "give a file name that ends in .html"
+        raise InputError(f"the JSON of the report would overwrite {output}", hint)
 
 
 def write_page(output: Path, document: Document, source: Path | None = None) -> Document:

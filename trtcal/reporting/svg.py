@@ -98,8 +98,7 @@ def _tries(anchor: tuple[float, float], size: tuple[float, float], rings: int) -
         for angle in ANGLES:
             across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
             x, y = anchor[0] + across * distance, anchor[1] + up * distance
-            left = x - size[0] * (1 - across) / 2
-            bottom = y - size[1] * (1 - up) / 2
+            left, bottom = x - size[0] * (1 - across) / 2, y - size[1] * (1 - up) / 2
             yield Box(left, bottom, left + size[0], bottom + size[1])
 
 
@@ -118,7 +117,9 @@ def tidy(
     come to with the keyboard.
     """
     root = ET.fromstring(source)  # noqa: S314 (made by matplotlib a moment ago)
-    _drop(root)
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag.rpartition("}")[2] in DROPPED]:
+            parent.remove(child)
     for element in root.iter():
         _plain_attributes(element)
     _let_symbols_inherit(root)
@@ -138,14 +139,6 @@ def inline(drawing: str) -> str:
     return drawing.replace(f' xmlns="{SVG}"', "", 1)
 
 
-def _drop(element: ET.Element) -> None:
-    for child in list(element):
-        if child.tag.rpartition("}")[2] in DROPPED:
-            element.remove(child)
-        else:
-            _drop(child)
-
-
 def _plain_attributes(element: ET.Element) -> None:
     element.text, element.tail = (element.text or "").strip() or None, None
     if element.get("transform", "").startswith("rotate(-0 "):
@@ -155,9 +148,8 @@ def _plain_attributes(element: ET.Element) -> None:
     for name in GEOMETRY & element.attrib.keys():
         rounded = DECIMALS.sub(lambda match: f"{float(match[0]):.1f}", element.attrib[name])
         element.set(name, STEPS.sub(r"\1", rounded))
-    style = element.attrib.pop("style", "")
     classes = []
-    for name, value in _declarations(style):
+    for name, value in _declarations(element.attrib.pop("style", "")):
         element.set(name, value)
         if name in ("fill", "stroke") and value in PALETTE:
             classes.append(f"{name}-{PALETTE[value]}")

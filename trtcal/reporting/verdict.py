@@ -289,8 +289,7 @@ def _merit(variants: Sequence[_Judged], is_holding: bool) -> Callable[[_Judged],
     """
     most = max(map(_right, variants), default=(0, 0))
     times = [{time.target: time.ms for time in variant.row.times} for variant in variants]
-    targets = (target for target in times[0] if all(target in known for known in times))
-    target = next(targets, None)
+    target = next((each for each in times[0] if all(each in known for known in times)), None)
 
     def merit(variant: _Judged) -> tuple[float, ...]:
         accuracy, first = variant.row.accuracy, variant.accuracy
@@ -330,10 +329,8 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
     share = row.size_bytes / max(reference.size_bytes, 1)
     samples = text.count(accuracy.samples, "sample")
     if accuracy.top1 is not None and reference.accuracy.top1 is not None:
-        first = (
-            f"gets {text.number(accuracy.top1)} % of {samples} right; "
-            f"FP32 gets {text.number(reference.accuracy.top1)} %"
-        )
+        ours, theirs = text.number(accuracy.top1), text.number(reference.accuracy.top1)
+        first = f"gets {ours} % of {samples} right; FP32 gets {theirs} %"
     elif shares := [metric for metric in labelled().values() if {metric} & PERCENT & {*row.means}]:
         means = (side.means[shares[0]].value.mean for side in (row, reference))
         ours, theirs = (text.number(100 * mean) for mean in means)
@@ -386,9 +383,8 @@ def warnings(
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     reasons += [sentence for sentence in (*low_risks(row.findings), shared, cut) if sentence]
     if not own:
-        reasons.append(
-            f"No engine was built from {row.name}: the precision of its layers is not known."
-        )
+        what = f"No engine was built from {row.name}"
+        reasons.append(f"{what}: the precision of its layers is not known.")
         if row.coverage and row.coverage.is_low:
             reasons.append(f"Only {row.coverage.headline}.")
     for build in own:
@@ -418,8 +414,7 @@ def _not_built(failed: Mapping[str, str]) -> Iterator[str]:
 
 def refused_targets(failed: Iterable[str]) -> list[str]:
     """Return the targets, but a CPU, for which something could not be built: `model for sm89`."""
-    targets = (what.rpartition(" for ")[2] for what in failed if " for " in what)
-    return sorted({*targets} - {CPU})
+    return sorted({what.rpartition(" for ")[2] for what in failed if " for " in what} - {CPU})
 
 
 def _larger_engines(
@@ -505,10 +500,10 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     rule = f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
     rule += f"variants that pass, {chosen} is chosen."
-    widened = (
-        "The intervals are widened for the number of variants that can pass (Holm's correction)."
-    )
-    return f"{rule} {widened}" if len(comparison.candidates) > 1 else rule
+    if len(comparison.candidates) > 1:
+        variants = "the number of variants that can pass (Holm's correction)"
+        rule += f" The intervals are widened for {variants}."
+    return rule
 
 
 def _here(judgement: Judgement) -> str:

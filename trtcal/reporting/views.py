@@ -100,9 +100,7 @@ def shown(document: Document) -> View:
         "the_optimizations": optimizations(document),
         "found": findings,
         "builds": builds,
-        "layers_shown": engines.layer_table(
-            document, builds[0] if builds else None, rows, findings["shown"]
-        ),
+        "layers_shown": engines.layer_table(document, builds, rows, findings["shown"]),
         "the_ranges": ranges(document),
         "the_fusions": engines.fusions(builds),
         "the_skipped": engines.skipped(document),
@@ -129,11 +127,10 @@ def variants(document: Document) -> list[View]:
         size = text.size(measured["builds"][build["digest"]].get("engine_bytes"))
         sizes.setdefault(build["model"], []).append(f"{size} {build['target']}")
     rows = (document["comparison"] or {"rows": []})["rows"]
-    timed = {name: _timed(each) for name, each in measured["variants"].items()}
     return [
         {
             **row,
-            **timed[row["name"]],
+            **_timed(measured["variants"][row["name"]]),
             "number": index,
             "is_reference": index == 0,
             "is_chosen": row["name"] == measured["verdict"]["variant"],
@@ -330,14 +327,13 @@ def _across(times: Sequence[View]) -> str:
 
 def _targets(rows: Sequence[View]) -> list[View]:
     """Return the targets that times are known of, as people read them, and what was measured there."""
-    every = [time for row in rows for time in row["times"]]
     return [
         {
             "name": several[0]["target"],
             "where": max(several, key=lambda time: bool(time["latency"]))["where"],
             "latencies": [time["latency"] for time in several if time["latency"]],
         }
-        for several in grouped(every, "target")
+        for several in grouped([time for row in rows for time in row["times"]], "target")
     ]
 
 
@@ -366,8 +362,7 @@ def _point(row: View, reference: View, key: str, time: View | None) -> Point:
     evidence = "p50"
     if time:
         ms, low, high = (time[name] for name in ("ms", "low_ms", "high_ms"))
-        sums = "takes" if time["is_measured"] else "about"
-        evidence = "p50" if time["latency"] else sums
+        evidence = "p50" if time["latency"] else "takes" if time["is_measured"] else "about"
     return Point(
         row["number"],
         row["name"],
@@ -405,8 +400,7 @@ def _agreeing(row: View) -> Interval:
 
 def tests(document: Document) -> list[View]:
     """Return every A/B test with its verdict and answers."""
-    measured = document["measured"]["tests"]
-    return [{**test, **measured[test["digest"]]} for test in document["tests"]]
+    return [{**test, **document["measured"]["tests"][test["digest"]]} for test in document["tests"]]
 
 
 def slices(row: View | None) -> Iterator[View]:
@@ -534,8 +528,7 @@ def commands(document: Document) -> Iterator[str]:
     plan = advice.plan_of(document, folder) if files else ()
     words = (*(calibration if files or optimized else ()), *plan)
     options = {"improve": optimized["effort"]} if optimized else {"calibration": ranges}
-    is_int8 = engines.formats_of(document) <= {"int8"}
-    output = "int8.onnx" if is_int8 else "quantized.onnx"
+    output = "int8.onnx" if engines.formats_of(document) <= {"int8"} else "quantized.onnx"
     line = command_line("quantize", model, *words, **options, o=output)
     yield line if files else f"{line} [--plan PLAN.json]"
     targets = {(build["backend"], build["target"]) for build in document["builds"]}

@@ -145,10 +145,9 @@ def warn_of_fall(verdict: Document, against: Document | None, comparison: Docume
         if figure["variant"] != reference or not metric.needs_labels or not metric.is_share:
             continue
         if was - now > FALL:
-            verdict["reasons"].append(
-                f"FP32 itself fell since {label}: {metric.title} {now:.4g} % instead "
-                f"of {was:.4g} %. Compare model and data with that run."
-            )
+            fall = f"{metric.title} {now:.4g} % instead of {was:.4g} %"
+            again = "Compare model and data with that run."
+            verdict["reasons"].append(f"FP32 itself fell since {label}: {fall}. {again}")
             verdict["word"] = WITH_CARE if verdict["word"] == SHIP else verdict["word"]
 
 

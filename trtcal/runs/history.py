@@ -122,9 +122,8 @@ class History:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResourceError(
-                f"cannot create {path.parent}: {error.strerror}", "check the path"
-            ) from error
+            hint = "check the path"
+            raise ResourceError(f"cannot create {path.parent}: {error.strerror}", hint) from error
         if path.exists() and path.stat().st_size:
             self._check()
         with self._open() as connection:
@@ -153,11 +152,8 @@ class History:
                 "give another --db, and record the runs again: `trtcal history add REPORT.json`",
             )
         if version[0] not in (0, *range(OLDEST, VERSION + 1)):
-            raise InputError(
-                f"{self.path} is a history of format {version[0]}; this trtcal reads format "
-                f"{VERSION}",
-                "update trtcal",
-            )
+            what = f"{self.path} is a history of format {version[0]}"
+            raise InputError(f"{what}; this trtcal reads format {VERSION}", "update trtcal")
 
     def _refuse_code(self, connection: sqlite3.Connection) -> None:
         """Refuse what SQLite would compute where we read a table, or write to one."""
@@ -182,9 +178,8 @@ class History:
             if isinstance(error, sqlite3.OperationalError):
                 hint = "check that no other program uses it and that the disk has room"
                 raise ResourceError(f"{self.path}: {error}", hint) from error
-            raise InputError(
-                f"{self.path} is not a history: {error}", "give another --db"
-            ) from error
+            what = f"{self.path} is not a history: {error}"
+            raise InputError(what, "give another --db") from error
         except (LookupError, TypeError, ValueError) as error:  # of another type than we wrote
             raise InputError(f"{self.path} is damaged: {error}", "give another --db") from error
 
@@ -284,20 +279,18 @@ class History:
         with self._open() as connection:
             row = connection.execute("SELECT * FROM runs WHERE id = ?", [number]).fetchone()
             if row is None:
-                raise InputError(
-                    f"{self.path} has no run {number}", "`trtcal history list` shows the runs"
-                )
+                hint = "`trtcal history list` shows the runs"
+                raise InputError(f"{self.path} has no run {number}", hint)
             return _entries(connection, [row])[0]
 
     def before(self, entry: Entry) -> Entry | None:
         """Return the last run made before this one of the same name or the same FP32 model."""
-        identity = (entry.made_at, entry.report)
         with self._open() as connection:
             row = connection.execute(
                 "SELECT * FROM runs WHERE (name = ?3 OR json_extract(digests, '$.model') = ?4) AND "
                 "(made_at, id) < (?1, coalesce((SELECT id FROM runs WHERE made_at = ?1 AND "
                 "report = ?2), 9e18)) ORDER BY made_at DESC, id DESC LIMIT 1",
-                [*identity, entry.name, entry.digests["model"]],
+                [entry.made_at, entry.report, entry.name, entry.digests["model"]],
             ).fetchone()
             return _entries(connection, [row])[0] if row else None
 
@@ -358,11 +351,10 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
     measured, comparison = report["measured"], report["comparison"]
     structure = str(comparison.get("structure") or "").partition(":")[2][:DIGITS_SHOWN]
     own = f"{comparison['rows'][0]['name']} {structure}".rstrip()
-    verdict = measured["verdict"]
     plain = {
         "made_at": measured["made_at"],
         "name": name or own,
-        **{key: verdict[field] for key, field in VERDICT.items()},
+        **{key: measured["verdict"][field] for key, field in VERDICT.items()},
         "command": (measured["run"] or {}).get("command"),
         "folder": folder,
         "digests": digests_of_run(report),

@@ -14,20 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtcal import documents
 from trtcal.backends.targets import machine, packages
 from trtcal.config import read_tags
-from trtcal.documents import (
-    FILES,
-    Document,
-    digest_bytes,
-    from_fields,
-    is_staging,
-    parsing,
-    read_document,
-    recover,
-    to_fields,
-    write_document,
-)
+from trtcal.documents import FILES, Document
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError, __version__
 
@@ -65,9 +55,9 @@ class Configuration:
             return cls()
         data, commit = read_bytes(path), _revision(path.parent, "HEAD")
         if commit is None:
-            return cls(digest_bytes(data))
+            return cls(documents.digest_bytes(data))
         blob = _revision(path.parent, f"HEAD:./{path.name}")
-        return cls(digest_bytes(data), commit, _blob(data, len(commit)) != blob)
+        return cls(documents.digest_bytes(data), commit, _blob(data, len(commit)) != blob)
 
     @property
     def sentence(self) -> str:
@@ -146,8 +136,8 @@ class Origin:
     def read(cls, folder: Path) -> Origin:
         """Read that of a run's folder; `InputError` if there is none, or it was changed."""
         path = folder / RUN_FILE
-        document = read_document(path, RUN, command="trtcal run")
-        return parsing(path, lambda: from_fields(cls, document))
+        document = documents.read_document(path, RUN, command="trtcal run")
+        return documents.parsing(path, lambda: documents.from_fields(cls, document))
 
     @property
     def tags(self) -> dict[str, str]:
@@ -169,21 +159,21 @@ class Origin:
         steps = [{"stage": s.stage, "output": s.output, "digest": s.digest} for s in self.stages]
         seconds = {step.output: round(step.seconds, 3) for step in self.stages}
         head = {"kind": RUN, "schema_version": 1, "trtcal": __version__, "command": command}
-        measured = {**to_fields(self.measured), "seconds": seconds, "record": FILES}
+        measured = {**documents.to_fields(self.measured), "seconds": seconds, "record": FILES}
         document = {**head, **body, "stages": steps, "measured": measured}
-        return write_document(folder / RUN_FILE, document)
+        return documents.write_document(folder / RUN_FILE, document)
 
 
 def check_replaceable(folder: Path) -> None:
     """`InputError` if a folder holds something else than a run that another one may replace."""
-    recover(folder)
+    documents.recover(folder)
     if folder.exists() and not (folder.is_dir() and _is_run(folder)):
         hint = "choose another folder: `output` in trtcal.toml, or -o"
         raise InputError(f"{folder} contains files that are not a trtcal run", hint)
 
 
 def _is_run(folder: Path) -> bool:
-    if all(is_staging(entry.name) for entry in folder.iterdir()):
+    if all(documents.is_staging(entry.name) for entry in folder.iterdir()):
         return True
     run_file = folder / RUN_FILE
-    return run_file.is_file() and bool(read_document(run_file, RUN))
+    return run_file.is_file() and bool(documents.read_document(run_file, RUN))

@@ -36,8 +36,7 @@ def write_settings(place: Path, config: Config, folder: Path) -> None:
     scripts = [script_in(script) or (script, "") for script in config.prepare.passes]
     digests = []
     for path, function in scripts:
-        digest = digest_file(path)
-        name = f"{digest.partition(':')[2]}.py"
+        name = f"{digest_file(path).partition(':')[2]}.py"
         write_bytes(place / SCRIPTS / name, read_bytes(path, SCRIPT_BYTES))
         digests.append(f"{name}:{function}".rstrip(":"))
     Settings(to_table(config, folder), tuple(digests)).write(place / SETTINGS)

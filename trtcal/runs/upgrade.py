@@ -99,10 +99,8 @@ def _is_document(file: Path, content: object) -> bool:
     if not isinstance(content, dict) or not {"kind", "digest"} <= content.keys():
         return False
     if content["digest"] != digest_document(content):
-        raise InputError(
-            f"{file} was changed after it was written (its digest does not match)",
-            "restore the original file first",
-        )
+        what = f"{file} was changed after it was written (its digest does not match)"
+        raise InputError(what, "restore the original file first")
     return True
 
 

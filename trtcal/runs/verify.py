@@ -13,16 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtcal.documents import (
-    FILES,
-    Document,
-    digest_document,
-    digest_file,
-    files_in,
-    place_in_run,
-    read_json,
-    read_record,
-)
+from trtcal import documents
+from trtcal.documents import FILES, Document
 from trtcal.documents.bounds import read_bytes
 from trtcal.documents.streams import command_line
 from trtcal.errors import InputError
@@ -61,8 +53,8 @@ def verify(path: Path, public_key: Path | None = None) -> list[Check]:
     if not path.exists():
         raise InputError(f"{path} does not exist", "check the path")
     if (path / SIGNATURE).is_file():
-        return [*_of_documents(path, files_in(path)), *_of_bundle(path, public_key)]
-    files, present = list(_of_record(path)), [*files_in(path)]
+        return [*_of_documents(path, documents.files_in(path)), *_of_bundle(path, public_key)]
+    files, present = list(_of_record(path)), [*documents.files_in(path)]
     recorded = {check.what for check in files if check.unchecked is None} - {FILES}
     others = {check.what for check in files} | {n for n in present if "/." in f"/{n}"}
     names = (name for name in present if name in recorded or name not in others)
@@ -88,9 +80,8 @@ def _of_bundle(path: Path, public_key: Path | None) -> Iterator[Check]:
     part = OF_SIGNATURE
     for check in result.checks:
         problem, why = (check.found if check.state == state else None for state in STATES)
-        files = (
-            (MANIFEST, *result.manifest.get("sizes", ())) if check.what == "files" else (path.name,)
-        )
+        is_of_files = check.what == "files"
+        files = (MANIFEST, *result.manifest.get("sizes", ())) if is_of_files else (path.name,)
         if problem or check.what in ("signature", "files"):
             yield from (Check(name, problem, part, why) for name in files)
         part = OF_FILES
@@ -101,8 +92,8 @@ def _of_record(path: Path, base: Path | None = None) -> Iterator[Check]:
 
     Files of others are not checked. Names begin at `base`, or else at the path.
     """
-    if (run := place_in_run(path)) is None:
-        runs = [Path(name).parent for name in files_in(path) if Path(name).name == FILES]
+    if (run := documents.place_in_run(path)) is None:
+        runs = [Path(name).parent for name in documents.files_in(path) if Path(name).name == FILES]
         for inner in runs:
             yield from _of_record(path / inner, Path(os.path.realpath(path)))
         if not runs:
@@ -111,11 +102,11 @@ def _of_record(path: Path, base: Path | None = None) -> Iterator[Check]:
     folder, place = run[0], run[0] / run[1]
     base = base or (place if place.is_dir() else place.parent)
     try:
-        record = read_record(folder) or {}
+        record = documents.read_record(folder) or {}
     except InputError as error:
         yield Check(FILES, error.message, OF_FILES)
         return
-    present = set(files_in(folder))
+    present = set(documents.files_in(folder))
     for name in sorted({*record, *present} - {FILES}):
         file = folder / name
         if place in (file, *file.parents):
@@ -130,7 +121,7 @@ def _problem(file: Path, digest: object, is_present: bool) -> str | None:
     """Return why a file does not have a digest; only what `is_present` is opened."""
     if not is_present:
         return "not a regular file any more" if os.path.lexists(file) else "missing"
-    return None if digest_file(file) == digest else CHANGED
+    return None if documents.digest_file(file) == digest else CHANGED
 
 
 def _of_documents(folder: Path, names: Iterable[str], beside: bool = False) -> Iterator[Check]:
@@ -156,10 +147,11 @@ def _of_file(path: Path, name: str = "", beside: bool = True) -> Iterator[Check]
 
 def _of_document(path: Path, name: str, beside: bool) -> Iterator[Check]:
     """Yield the checks of a sealed document, none of another one."""
-    document = read_json(path)
+    document = documents.read_json(path)
     if not isinstance(document, dict) or not {"kind", "digest"} <= set(document):
         return
-    yield Check(name, None if document["digest"] == digest_document(document) else CHANGED)
+    is_sealed = document["digest"] == documents.digest_document(document)
+    yield Check(name, None if is_sealed else CHANGED)
     if beside and document["kind"] == BUILD:
         yield from _of_build(document, path.parent, name)
     if beside and document["kind"] == RUN:
@@ -169,8 +161,7 @@ def _of_document(path: Path, name: str, beside: bool) -> Iterator[Check]:
 def _of_build(document: Document, folder: Path, name: str) -> Iterator[Check]:
     """Yield checks of the files that a manifest gives digests of."""
     measured = _measured(document)
-    files = {str(document.get("engine_file")): "engine_digest", LOG: "log_digest"}
-    for file, key in files.items():
+    for file, key in {str(document.get("engine_file")): "engine_digest", LOG: "log_digest"}.items():
         if key in measured:
             place = folder / Path(file).name
             yield Check(f"{name}: {file}", _problem(place, measured[key], place.is_file()))
@@ -201,9 +192,9 @@ def _of_run(document: Document, folder: Path) -> Iterator[Check]:
 def _digest_of(path: Path) -> object:
     """Return the digest by which a run names a document or a model, None of a damaged one."""
     if path.suffix == ".onnx" and path.is_file():
-        return digest_file(path)
+        return documents.digest_file(path)
     with suppress(InputError):
-        document = read_json(path)
+        document = documents.read_json(path)
         return document.get("digest") if isinstance(document, dict) else None
     return None
 

@@ -46,13 +46,7 @@ from trtcal.evidence.findings import (
     rank,
     sentence,
 )
-from trtcal.evidence.fusion.fusions import (
-    AGREES,
-    BROKEN_FUSION,
-    DIFFERS,
-    SPLIT_FUSION,
-    check_fusions,
-)
+from trtcal.evidence.fusion import fusions
 from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.copies import examine
 from trtcal.evidence.layers.layer import Layer
@@ -377,13 +371,14 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     These are patterns that a pass can make whole, with layers only those that they show as several
     kernels, and patterns that are whole and that the engine computes in several.
     """
-    checked = check_fusions(model, layers=layers)
+    checked = fusions.check_fusions(model, layers=layers)
     rows = list(zip(checked.matches, checked.verdicts, strict=True))
-    shown = (match for match, word in rows if layers is None or word == AGREES)
+    shown = (match for match, word in rows if layers is None or word == fusions.AGREES)
     first = (breaker for match in shown for breaker in match.breakers[:1])
     fixable = {breaker.subject for breaker in first if breaker.fix}
-    split = {match.root for match, word in rows if word == DIFFERS and match.state == WHOLE}
-    subjects = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
+    different = (match for match, word in rows if word == fusions.DIFFERS)
+    split = {match.root for match in different if match.state == WHOLE}
+    subjects = {fusions.BROKEN_FUSION: fixable, fusions.SPLIT_FUSION: split}
     for finding in checked.findings:
         if finding.subject in subjects[finding.kind]:
             yield replace(finding, why=sentence(finding.why), fix=sentence(finding.fix))
@@ -435,15 +430,10 @@ def _check_of_model(
     engine: Engine, config: Config, logs: Logs, model: Model, further: Findings
 ) -> Diagnosis:
     if not engine.layers:
-        faults = find_faults(model.proto)
-        lost = {node: fault.what for node, fault in faults.items()}
+        lost = {node: fault.what for node, fault in find_faults(model.proto).items()}
         case = Case(coverage=asked_coverage(model, lost=lost), is_built=False)
-        findings = [
-            *_of_graph(model),
-            *chain.from_iterable(map(recorded, logs)),
-            *_of_layers((), model),
-        ]
-        return check_case(case, config, logs, [*further, *findings])
+        own = *_of_graph(model), *chain.from_iterable(map(recorded, logs)), *_of_layers((), model)
+        return check_case(case, config, logs, [*further, *own])
     multiplying = asked_precisions(model.proto)
     precisions = {node: precision for node, precision in multiplying.items() if precision in NARROW}
     outcomes = explain(check(precisions, engine.layers), model.proto, Mentions(_events(logs)))
@@ -539,8 +529,8 @@ def with_context(findings: Sequence[Finding], logs: Logs) -> tuple[Finding, ...]
     around = {place: text for log in logs for place, text in _contexts(log, places)}
 
     def widened(item: Evidence) -> Evidence:
-        text = around.get(item.place, item.text) if item.source == "log" else item.text
-        return replace(item, text=text)
+        is_log = item.source == "log"
+        return replace(item, text=around.get(item.place, item.text)) if is_log else item
 
     return tuple(replace(f, evidence=tuple(map(widened, f.evidence))) for f in findings)
 
@@ -575,7 +565,5 @@ def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:
 
 def hold(diagnosis: Diagnosis) -> None:
     """`GateFailed` if a limit is broken."""
-    require(
-        diagnosis.limits,
-        "follow the advice of each finding, or accept it with a reason: [[suppress]] in trtcal.toml",
-    )
+    accept = "accept it with a reason: [[suppress]] in trtcal.toml"
+    require(diagnosis.limits, f"follow the advice of each finding, or {accept}")

@@ -131,11 +131,10 @@ class Fusions:
 
 
 def _match_document(match: Match, seen: Seen | None, agreement: str) -> dict[str, Any]:
-    roles = [{"role": role, "nodes": list(nodes)} for role, nodes in match.roles]
     return {
         **asdict(match),
         "root": match.root,
-        "roles": roles,
+        "roles": [{"role": role, "nodes": list(nodes)} for role, nodes in match.roles],
         "prediction": match.state,
         "evidence": seen and asdict(seen),
         "verdict": agreement,
@@ -181,9 +180,8 @@ def _moved(view: View, match: Match) -> int | None:
 def _broken(match: Match, cost: Cost) -> Finding:
     reasons = "; ".join(breaker.why for breaker in match.breakers)
     what = f"{match.pattern} at {match.root!r} is broken: {reasons}"
-    why = (
-        "the pattern is expected to run as several kernels, with the values between them in memory"
-    )
+    kernels = "several kernels, with the values between them in memory"
+    why = f"the pattern is expected to run as {kernels}"
     fixes = KINDS[BROKEN_FUSION].fixes
     known = (fixes.get(each.fix or each.kind) or fixes["pass"] for each in match.breakers)
     fix = "; ".join(dict.fromkeys(known))
@@ -280,8 +278,8 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
     """
     for name in add:
         if name not in ON_REQUEST:
-            known = f"choose one of: {', '.join(ON_REQUEST)}"
-            raise InputError(f"{name!r} is not a pass of --add", known)
+            hint = f"choose one of: {', '.join(ON_REQUEST)}"
+            raise InputError(f"{name!r} is not a pass of --add", hint)
     fixes = {breaker.fix for match in fusions.broken for breaker in match.breakers} - {None}
     fixes -= set(ON_REQUEST) - set(add)
     chosen = [chosen_pass for chosen_pass in PASSES if chosen_pass.name in fixes]

@@ -171,9 +171,8 @@ def _trains(view: View, dropout: onnx.NodeProto) -> bool:
 
 def _same_scales(view: View, pair: tuple[int, ...]) -> bool:
     second, first = (view.nodes[node].input[1:] for node in pair)
-    return len(first) == len(second) and all(
-        a == b or _same_constant(view, a, b) for a, b in zip(first, second, strict=True)
-    )
+    same = (a == b or _same_constant(view, a, b) for a, b in zip(first, second, strict=False))
+    return len(first) == len(second) and all(same)
 
 
 def _same_constant(view: View, a: str, b: str) -> bool:
@@ -184,11 +183,10 @@ def _same_constant(view: View, a: str, b: str) -> bool:
 def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
     names = _names(view, casts)
     kinds = [attribute_of(view.nodes[node], "to", 0) for node in casts]
-    source_type, last = view.type_of(tensor), kinds[0]
+    source_type = view.type_of(tensor)
     words = [_type_name(kind) for kind in (source_type, *reversed(kinds))]
-    shown = ", ".join(map(repr, names))
-    why = f"Cast {shown} is in between: {' to '.join(words)}"
-    if source_type is None or source_type != last:
+    why = f"Cast {', '.join(map(repr, names))} is in between: {' to '.join(words)}"
+    if source_type is None or source_type != kinds[0]:
         return Breaker("cast", names, tensor, why)
     if all(kind == source_type or kind in HOLDING.get(source_type, ()) for kind in kinds):
         return Breaker("cast", names, tensor, why, "casts")
@@ -324,12 +322,11 @@ class _Solver:
         self.places: dict[str, list[int]] = {}
         for number, operator in enumerate(view.operators):
             self.places.setdefault(operator, []).append(number)
-        self.kinds = frozenset[str]()
+        self.kinds = frozenset(("Identity",))
         self._spell_out()
 
     def _spell_out(self) -> None:
         """Find the forms; those further down may be made of those further up."""
-        self.kinds = frozenset(("Identity",))
         forms = self.patterns.forms
         for operator, expression in ((f.operator, each) for f in forms for each in f.expressions):
             for root in list(self._roots(expression)):
@@ -369,10 +366,8 @@ class _Solver:
         return tuple(dict.fromkeys(broken))
 
     def _is_one_of(self, number: int, operators: frozenset[str]) -> bool:
-        spelled = self.spelled.get(number, ())
-        return self.view.operators[number] in operators or any(
-            form.operator in operators for form in spelled
-        )
+        spelled = {form.operator for form in self.spelled.get(number, ())}
+        return not operators.isdisjoint({self.view.operators[number], *spelled})
 
     def _node(self, term: Operator, number: int, solution: _Solution) -> Iterator[_Solution]:
         """Yield the ways in which a node and what it reads fit an operator of an expression."""
@@ -392,10 +387,9 @@ class _Solver:
         if term.name in COMMUTES and len(names) == len(term.inputs) == 2:
             orders += [names[::-1]] if names[0] != names[1] else []
         for order in orders:
-            pairs = sorted(  # what is quick to judge, and rules out most, first
-                zip(term.inputs, order, strict=True), key=lambda pair: isinstance(pair[0], Operator)
-            )
-            yield from self._pairs(tuple(pairs), base)
+            pairs = zip(term.inputs, order, strict=True)
+            first = sorted(pairs, key=lambda pair: isinstance(pair[0], Operator))  # quick to judge
+            yield from self._pairs(tuple(first), base)
 
     def _pairs(self, pairs: tuple[tuple[Term, str], ...], base: _Solution) -> Iterator[_Solution]:
         if not pairs:

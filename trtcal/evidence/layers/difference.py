@@ -66,10 +66,7 @@ class EngineDifference(Difference[Engine, Layer]):
         sides = {"before": self.before, "after": self.after}
         return {
             "unit": "ms" if self.is_timed else "bytes",
-            **{
-                name: {"source": engine.source, "total_ms": engine.total_ms}
-                for name, engine in sides.items()
-            },
+            **{k: {"source": e.source, "total_ms": e.total_ms} for k, e in sides.items()},
             "changes": [_change_document(change) for change in self.changes],
             "unchanged": self.unchanged,
             "reformats_gone": list(map(asdict, self.gone)),
@@ -132,9 +129,7 @@ def compare_engines(before: Engine, after: Engine) -> EngineDifference:
         *(Change(layer.name, "layer", layer, None) for layer in _alone(before, set(partners))),
         *(Change(layer.name, "layer", None, layer) for layer in _alone(after, set(returns))),
     )
-    unchanged = sum(
-        change.before is not None and change.before == change.after for change in changes
-    )
+    unchanged = sum(change.before == change.after for change in changes)
     copies = gone, new, (kept_before, kept_after)
     moved = _merged(here, there, partners), _merged(there, here, returns)
     kinds = _kinds(before, after)
@@ -162,8 +157,8 @@ class _Places:
 
     def behind(self, index: int) -> frozenset[Hashable]:
         """Return the pairs whose results reach a layer through light layers only."""
-        near = self.sources[index]
-        return frozenset(self.pairs.get(i, self.flow.layers[i].name) for i in near)
+        layers = self.flow.layers
+        return frozenset(self.pairs.get(i, layers[i].name) for i in self.sources[index])
 
     def neighbours(self, index: int) -> frozenset[int]:
         return self.sources[index] | self.readers[index]
@@ -182,10 +177,9 @@ def _unmatched(these: _Places, those: _Places) -> tuple[tuple[Reformat, ...], tu
 def _copies(places: _Places) -> list[tuple[Hashable, Reformat]]:
     layers = places.flow.layers
     indexes = [index for index, layer in enumerate(layers) if layer.is_reformat]
-    reformats = zip(indexes, find_reformats(places.flow), strict=True)
     return [
         ((places.behind(index), reformat.origin, _first(layers[index].outputs)), reformat)
-        for index, reformat in reformats
+        for index, reformat in zip(indexes, find_reformats(places.flow), strict=True)
         if not reformat.is_free
     ]
 
@@ -329,8 +323,7 @@ def _gone_and_new(difference: EngineDifference) -> Iterator[str]:
 
 def _precisions(difference: EngineDifference) -> Iterator[str]:
     for (old, new), pairs in _changed(difference, lambda layer: layer.precision):
-        changes = [pair.change_ms for pair in pairs]
-        took = math.fsum(ms for ms in changes if ms is not None)
+        took = math.fsum(pair.change_ms or 0.0 for pair in pairs)
         cost = f", {_ms(abs(took))} {'less' if took < 0 else 'more'}" if difference.is_timed else ""
         names = listed(_name(pair) for pair in pairs)
         yield f"{_count(pairs, 'layer')} went from {old} to {new}{cost}: {names}."
@@ -354,9 +347,8 @@ def _moves(difference: EngineDifference) -> Iterator[str]:
 
 def _by_kind(difference: EngineDifference) -> Iterator[str]:
     unit = _ms if difference.is_timed else _mb
-    parts = [
-        f"{kind} {unit(a)} to {unit(b)}" for kind, (a, b) in difference.kinds.items() if a or b
-    ]
+    kinds = difference.kinds.items()
+    parts = [f"{kind} {unit(old)} to {unit(new)}" for kind, (old, new) in kinds if old or new]
     yield f"{'Time' if difference.is_timed else 'Bytes'} by kind: {'; '.join(parts)}."
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step, sum_bytes
 from trtcal.evidence.layers.roofline import bytes_of, time_of
@@ -82,16 +84,13 @@ def nearest_heavy(flow: Flow, backwards: bool) -> list[frozenset[int]]:
 
 def _in_order(flow: Flow) -> list[int]:
     """Return the layers so that each comes after those it reads from, where there is such a way."""
-    waits = [len(flow.before(index)) for index in range(len(flow.layers))]
-    ready = [index for index, count in enumerate(waits) if not count]
-    order: list[int] = []
-    while ready:
-        index = ready.pop()
-        order.append(index)
-        for other in flow.after(index):
-            waits[other] -= 1
-            if not waits[other]:
-                ready.append(other)
+    sorter = TopologicalSorter({index: flow.before(index) for index in range(len(flow.layers))})
+    with suppress(CycleError):  # it goes on as far as no layer waits for itself
+        sorter.prepare()
+    order = list[int]()
+    while ready := sorter.get_ready():
+        order += ready
+        sorter.done(*ready)
     return order
 
 

@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trtcal.evidence.layers.layer import (
-    FLOATS,
-    UNKNOWN,
-    Layer,
-    LayersByNode,
-    TensorInfo,
-    is_quantize_step,
-)
+from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, LayersByNode, is_quantize_step
 from trtcal.formats import BY_LISTED, FORMATS, NARROW, PLANNED, RANGED, WEIGHTS_ONLY
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
@@ -107,9 +100,8 @@ def _undecided(
         reason = "there is no layer list"
     else:
         reason = "not found in the layer list: merged into another layer, or removed"
-        hint = (
-            "find the layer that absorbed it; one that affects no output is removed, which is fine"
-        )
+        rest = "one that affects no output is removed, which is fine"
+        hint = f"find the layer that absorbed it; {rest}"
     return Outcome(node, precision, UNKNOWN, layer.name if layer else None, reason, hint)
 
 
@@ -126,8 +118,8 @@ def find_outcomes(
     """
     every = range(profiles)
     lists = ([x for x in layers if not x.is_heavy or _profile(x) == number] for number in every)
-    outcomes_by_profile = [check(precisions, each) for each in lists]
-    return tuple(_worst(outcomes) for outcomes in zip(*outcomes_by_profile, strict=True))
+    outcomes_by_profile = (check(precisions, each) for each in lists)
+    return tuple(map(_worst, zip(*outcomes_by_profile, strict=True)))
 
 
 def _profile(layer: Layer) -> int:
@@ -167,8 +159,7 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
 
     Layers that multiply and whose operands are not all listed are not counted, and named.
     """
-    macs = [layer.macs if layer.is_heavy else 0 for layer in layers]
-    rows = zip(layers, macs, strict=True)
+    rows = ((layer, layer.macs if layer.is_heavy else 0) for layer in layers)
     nodes = tuple(NodeWork(x.name, x.kind, n, x.bytes_moved or 0, x.name) for x, n in rows)
     got = {layer.name: _answer(layer) for layer in layers}
     reasons = {layer.name: f"its {layer.kind} layer runs in {layer.precision}" for layer in layers}
@@ -230,16 +221,14 @@ def _of_weights(reason: str, precision: str, layer: Layer, expander: Layer | Non
         f"{reason}: {EXPANDS.format(precision.upper())}. They are stored in 4 bits: the file is "
         "smaller and needs less memory at rest, the product is no faster"
     )
-    if FORMATS[precision].named_by_weights and any(map(_is_one_block, expander.constants)):
+    scales = (tensor.shape for tensor in expander.constants if tensor.dtype in FLOATS)
+    is_one_block = any(1 in shape and max(shape) > 1 for shape in scales)
+    if FORMATS[precision].named_by_weights and is_one_block:
         hint = "give the matrix two blocks or more: a block size below its summed axis"
         return Loss(f"{what}. The matrix has one block a column", hint, EXPANDED)
     faster = " or ".join(reversed(RANGED))
     hint = f"for a faster product ask for {faster}; keep it where the size of the file counts"
     return Loss(what, hint, EXPANDED)
-
-
-def _is_one_block(tensor: TensorInfo) -> bool:
-    return tensor.dtype in FLOATS and 1 in tensor.shape and max(tensor.shape) > 1
 
 
 def _of_operands(reason: str, precision: str, layer: Layer) -> Loss:

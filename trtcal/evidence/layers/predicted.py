@@ -59,11 +59,8 @@ FIRST_COMPILED = 9
 """The major version from which networks of products are compiled, and attention is one kernel."""
 FEW_CHANNELS = 4
 """Up to so many input channels, FP32 convolutions keep the linear layout, and INT8 ones pool."""
-LINEAR, CHANNELS, VECTORS = (
-    "Row major linear",
-    "Channel major",
-    "Thirty-two wide channel vectorized",
-)
+LINEAR, CHANNELS = "Row major linear", "Channel major"
+VECTORS = "Thirty-two wide channel vectorized"
 
 TYPES = {kind: dtype_named(name) for name, kind in onnx.TensorProto.DataType.items()}
 TYPES |= {onnx.TensorProto.DataType.Value(row.onnx): row.listed for row in FORMATS.values()}
@@ -132,9 +129,8 @@ class _Network:
     def __init__(self, view: View, tensors: Mapping[str, Tensor], version: int = 0) -> None:
         self.view, self.tensors = view, tensors
         self.folded = {i for i, node in enumerate(view.nodes) if self._is_folded(node)}
-        kept = set(range(len(view.nodes))) - self.folded
-        kept = {i for i in kept if any(view.nodes[i].output)}
-        self.nodes = [i for i in sorted(kept) if view.operators[i] not in ops.QDQ]
+        kept = (i for i, node in enumerate(view.nodes) if any(node.output))
+        self.nodes = [i for i in kept if i not in self.folded and view.operators[i] not in ops.QDQ]
         self.reads = {i: [self.read(n) for n in view.nodes[i].input if n] for i in self.nodes}
         self.uses: dict[str, list[tuple[int | None, _Read]]] = {}
         shown = ((None, self.read(name)) for name in (*view.outputs, *view.held))
@@ -309,8 +305,7 @@ class _Network:
 
     def _tail(self, kernel: _Kernel) -> list[int]:
         """Return the activations in a kernel, and what is behind them, if one is no Relu."""
-        active = ops.ACTIVATIONS | {"Mul"}
-        numbers = [i for i in kernel.nodes if self.view.operators[i] in active]
+        numbers = [i for i in kernel.nodes if self.view.operators[i] in {*ops.ACTIVATIONS, "Mul"}]
         is_kept = {self.view.operators[i] for i in numbers} <= {"Relu"}
         return [] if is_kept else [i for i in sorted(kernel.nodes) if i >= min(numbers)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,9 @@ from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.failure import no_engine, recorded
 from trtcal.evidence.gpus import Target
+from trtcal.evidence.layers import inspector, roofline
 from trtcal.evidence.layers.copies import examine
-from trtcal.evidence.layers.inspector import (
-    LayerTime,
-    Profile,
-    join_times,
-    profile_in_log,
-    read_inspector,
-    read_profile,
-)
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.roofline import (
-    bytes_of,
-    counted_precision,
-    share_by_kind,
-    share_by_precision,
-    time_of,
-)
 from trtcal.evidence.layers.rtx_engine import MAGIC, read_engine_layers
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.manifest import BUILD_KIND, INSPECTED, LAYER_TIMES, LOG, MANIFEST, read_build
@@ -86,7 +72,7 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
     if not engine.layers:
         raise InputError(f"{path} lists no layers", "build with detailed profiling verbosity")
     if profile is not None:
-        return _with_times(engine, read_profile(read_bytes(profile)), profile)
+        return _with_times(engine, inspector.read_profile(read_bytes(profile)), profile)
     if times is None:
         return engine
     try:
@@ -103,10 +89,12 @@ def _read_folder(folder: Path, profile: Path | None) -> Engine:
     engine = read_engine(listing)
     engine = replace(engine, source=str(folder), notes=(f"layers: {listing}", *engine.notes))
     times = profile or next((folder / name for name in TIMES if (folder / name).is_file()), None)
-    return engine if times is None else _with_times(engine, read_profile(read_bytes(times)), times)
+    if times is None:
+        return engine
+    return _with_times(engine, inspector.read_profile(read_bytes(times)), times)
 
 
-def _read_file(path: Path) -> tuple[Engine, Profile | None]:
+def _read_file(path: Path) -> tuple[Engine, inspector.Profile | None]:
     with path.open("rb") as file:
         start = file.read(512)
     if start.startswith(MAGIC):
@@ -122,14 +110,14 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
         parsed = parse_file(path)
         if parsed.is_failed or recorded(path):
             raise no_engine(path, parsed.events)
-        return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
+        return Engine(str(path), parsed.layers), inspector.profile_in_log(parsed.events)
     if document.get("kind") == BUILD_KIND:
         return _of_build(path), None
     if isinstance(document.get("layers"), list):  # as `trtcal log --json` writes them
         items = document["layers"]
         layers = parsing(path, lambda: tuple(from_fields(Layer, item) for item in items))
         return Engine(str(path), layers), None
-    return Engine(str(path), read_inspector(document)), None
+    return Engine(str(path), inspector.read_inspector(document)), None
 
 
 def _as_json(path: Path) -> dict[str, Any] | None:
@@ -147,23 +135,21 @@ def _of_build(path: Path) -> Engine:
     return Engine(str(path), build.layers, model=build.model, builder=builder)
 
 
-def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:
-    timed = join_times(engine.layers, profile)
+def _with_times(engine: Engine, profile: inspector.Profile, path: Path) -> Engine:
+    timed = inspector.join_times(engine.layers, profile)
     if all(layer.time_ms is None for layer in timed.layers):
         what = f"{path} is not a profile of {engine.source}: they have no layer name in common"
         raise InputError(what, "give the profile of the same engine")
-    notes = (*engine.notes, f"times: {path}", *_misfits(timed.without_time, timed.without_layer))
+    notes = (*engine.notes, f"times: {path}", *_misfits(timed))
     return replace(engine, layers=timed.layers, total_ms=profile.total_ms, notes=notes)
 
 
-def _misfits(without_time: Sequence[str], without_layer: Sequence[LayerTime]) -> Iterator[str]:
-    if without_time:
-        yield f"{len(without_time)} layers have no time, such as {without_time[0]}"
-    if without_layer:
-        times = (
-            f"{len(without_layer)} times ({sum(x.average_ms or 0.0 for x in without_layer):.4g} ms)"
-        )
-        yield f"{times} belong to no layer, such as {without_layer[0].name}"
+def _misfits(timed: inspector.Timed) -> Iterator[str]:
+    if layers := timed.without_time:
+        yield f"{len(layers)} layers have no time, such as {layers[0]}"
+    if times := timed.without_layer:
+        ms = sum(time.average_ms or 0.0 for time in times)
+        yield f"{len(times)} times ({ms:.4g} ms) belong to no layer, such as {times[0].name}"
 
 
 def engine_document(engine: Engine, target: Target | None = None) -> Document:
@@ -177,11 +163,11 @@ def engine_document(engine: Engine, target: Target | None = None) -> Document:
         "source": engine.source,
         "notes": list(engine.notes),
         "total_ms": engine.total_ms,
-        "layers_ms": time_of(engine.layers),
-        "moved_bytes": bytes_of(engine.layers),
+        "layers_ms": roofline.time_of(engine.layers),
+        "moved_bytes": roofline.bytes_of(engine.layers),
         "shares_of": "time" if engine.is_timed else "bytes",
-        "by_precision": list(map(asdict, share_by_precision(engine))),
-        "by_kind": list(map(asdict, share_by_kind(engine))),
+        "by_precision": list(map(asdict, roofline.share_by_precision(engine))),
+        "by_kind": list(map(asdict, roofline.share_by_kind(engine))),
         "reformats": list(map(asdict, report.reformats)),
         "unfused_qdq": list(map(asdict, report.unfused)),
         "chains": [{**asdict(chain), "saved_bytes": chain.saved_bytes} for chain in report.chains],
@@ -194,7 +180,7 @@ def engine_document(engine: Engine, target: Target | None = None) -> Document:
 def _layer(layer: Layer, target: Target | None) -> dict[str, Any]:
     return {
         **layer.to_document(),
-        "counted_precision": counted_precision(layer),
+        "counted_precision": roofline.counted_precision(layer),
         "bytes_read": layer.bytes_read,
         "bytes_written": layer.bytes_written,
         "estimate": _estimate(layer, target) if target else None,

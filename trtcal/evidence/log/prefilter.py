@@ -113,9 +113,8 @@ def _tagged() -> str:
     """Return a pattern of the lines with a quiet tag that may matter all the same."""
     starts = {beginning for rule in QUIET_RULES for beginning in _beginning(rule)}
     message = rf"(?:{loosened(LOCATION.pattern)})?(?:{'|'.join(sorted(starts))}|{NUMBERED})"
-    other = "|".join(
-        [any_of(HEADINGS), *(piece for piece in PIECES if not piece.startswith(r"(?:\["))]
-    )
+    pieces = (piece for piece in PIECES if not piece.startswith(r"(?:\["))
+    other = "|".join([any_of(HEADINGS), *pieces])
     bracket = _outside(_trie(["TRT]"]))
     anywhere = {need for rule in QUIET_RULES if not rule.beginnings for need in rule.needles}
     later = rf"{any_of([*anywhere, *WRAPPED, TABLE])}|{HIDDEN}|{JOINED}"

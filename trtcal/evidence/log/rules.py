@@ -260,8 +260,7 @@ def in_words(message: str) -> str:
     >>> in_words("[a.cpp::run::4] Error Code 2: Internal Error (Assertion x failed. No runners)")
     'No runners'
     """
-    text = INNER.sub("", unwrap(message).text)
-    return ASSERTED.sub("", text).strip() or message
+    return ASSERTED.sub("", INNER.sub("", unwrap(message).text)).strip() or message
 
 
 def typed_fields(match: re.Match[str]) -> dict[str, Value]:

@@ -77,10 +77,9 @@ def _prefix(pattern: bytes) -> Peel:
         if match is None:
             return None
         groups = match.groupdict(b"")
-        origin = (groups.get("stream", b""), groups.get("source", b""))
-        return Peeled(
-            line[match.end() :], *origin, bool(groups.get("more")), bool(groups.get("joins"))
-        )
+        origin = groups.get("stream", b""), groups.get("source", b"")
+        goes_on, joins = (bool(groups.get(name)) for name in ("more", "joins"))
+        return Peeled(line[match.end() :], *origin, goes_on, joins)
 
     return peel
 
@@ -202,9 +201,8 @@ class _Layer:
     begun: dict[tuple[bytes, bytes], Line] = field(default_factory=dict)
 
     def peel(self, lines: Iterable[Line]) -> Iterator[Line]:
-        peel = self.wrapper.peel
         for line in lines:
-            peeled = peel(line.text)
+            peeled = self.wrapper.peel(line.text)
             if peeled is None:
                 yield line
             elif self.begun or peeled.goes_on or self.wrapper.is_held:

@@ -13,27 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtcal import documents
 from trtcal.backends.targets import canonical
 from trtcal.config import ImagesConfig
 from trtcal.data import Dataset
-from trtcal.documents import (
-    Document,
-    Workplace,
-    canonical_json,
-    digest_bytes,
-    digest_file,
-    is_staging,
-    parsing,
-    read_json,
-    read_record,
-    recover,
-    replacing_entries,
-    to_fields,
-    write_bytes,
-    write_json,
-    write_npz,
-    write_text,
-)
+from trtcal.documents import Document, write_bytes, write_text
 from trtcal.errors import BackendError, GateFailed, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
@@ -154,28 +138,28 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
             f"data {request.data.name} are not the data that {request.run} was judged on",
             "give the data of that run with --data, or its trtcal.toml with --config",
         )
-    with replacing_entries(folder, OWNED) as place:
+    with documents.replacing_entries(folder, OWNED) as place:
         draft, contents, materials = _fill(request, run, place)
         notes = [line for export in request.exports for line in export(draft)]
         statement = manifest_of(place, contents, materials)
-        payload = canonical_json(statement)
+        payload = documents.canonical_json(statement)
         write_bytes(place / MANIFEST, payload)
-        write_json(place / SIGNATURE, envelope(payload, request.signer))
+        documents.write_json(place / SIGNATURE, envelope(payload, request.signer))
         result = _verified(place, request.signer)
         if result.status:
             what = f"the new bundle fails its own verification: {result.verdict}"
             raise BackendError(what, "run it again")
     about = _verdict_note(contents["verdict"], request.variant)
-    if read_record(request.run) is None:
+    if documents.read_record(request.run) is None:
         about.append("the files of this run were not recorded: only its content was checked")
-    return Bundle(folder, digest_bytes(payload), statement, result, (*about, *notes))
+    return Bundle(folder, documents.digest_bytes(payload), statement, result, (*about, *notes))
 
 
 def _verified(folder: Path, signer: Signer | None) -> Result:
     """Verify a bundle as its receiver will: with the public key, if it is signed."""
     if signer is None:
         return verify(folder, Options(allow_unsigned=True))
-    with Workplace() as place:
+    with documents.Workplace() as place:
         public = Path(place) / "public.pem"
         write_bytes(public, signer.public_pem())
         return verify(folder, Options(public_key=public))
@@ -183,38 +167,36 @@ def _verified(folder: Path, signer: Signer | None) -> Result:
 
 def check_place(folder: Path) -> None:
     """`InputError` if a folder holds anything that is not part of a bundle."""
-    recover(folder)
+    documents.recover(folder)
     if not folder.exists():
         return
     if folder.is_dir():
-        names = {entry.name for entry in folder.iterdir() if not is_staging(entry.name)}
+        names = {entry.name for entry in folder.iterdir() if not documents.is_staging(entry.name)}
         if not names or (names <= set(OWNED) and _is_bundle(folder)):
             return
-    raise InputError(
-        f"{folder} contains files that are not a bundle", "choose another folder with -o"
-    )
+    hint = "choose another folder with -o"
+    raise InputError(f"{folder} contains files that are not a bundle", hint)
 
 
 def _is_bundle(folder: Path) -> bool:
     """Whether a folder has a bundle's manifest, which may have been changed."""
     path = folder / MANIFEST
-    document = read_json(path) if path.is_file() else None
+    document = documents.read_json(path) if path.is_file() else None
     return isinstance(document, dict) and document.get("predicateType") == PREDICATE
 
 
 def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Document, dict[str, str]]:
     """Put everything but exports, manifest and signature into the bundle."""
     report = read_report(request.run / REPORT_FILE)
-    verdict, task = parsing(
+    verdict, task = documents.parsing(
         request.run / REPORT_FILE,
         lambda: (_verdict(report, request), (report.get("comparison") or {}).get("task")),
     )
     model, onnx = _copy_model(request, run, place)
-    engines = tuple(
-        _copy_engine(request, build, run, place) for build in _builds(request, run, model)
-    )
+    builds = _builds(request, run, model)
+    engines = tuple(_copy_engine(request, build, run, place) for build in builds)
     golden = make_golden(model, request.data, request.samples)
-    write_npz(place / GOLDEN, golden.arrays.items())
+    documents.write_npz(place / GOLDEN, golden.arrays.items())
     for name in ("report.html", REPORT_FILE, RUN_FILE):
         copy(request.run, name, place / name)
     materials = _materials(run, report) | _copy_tables(request, run, engines[0][1], place)
@@ -225,8 +207,8 @@ def _fill(request: Request, run: Origin, place: Path) -> tuple[Draft, Document, 
         "golden": golden.to_document(GOLDEN),
         "verdict": verdict,
         "model": onnx,
-        "inputs": [to_fields(spec) for spec in model.inputs],
-        "outputs": [to_fields(spec) for spec in model.outputs],
+        "inputs": [documents.to_fields(spec) for spec in model.inputs],
+        "outputs": [documents.to_fields(spec) for spec in model.outputs],
         **_copy_about(request, place),
         "tags": run.tags,
     }
@@ -267,11 +249,8 @@ def _copy_engine(
 
 def _copy_tables(request: Request, run: Origin, build: Build, place: Path) -> dict[str, str]:
     """Copy the calibration and the plan that the variant was made by, and return their digests."""
-    digests = {
-        kind: str(build.quantization[kind])
-        for kind in ("calibration", "plan")
-        if build.quantization.get(kind)
-    }
+    made_by = {kind: build.quantization.get(kind) for kind in ("calibration", "plan")}
+    digests = {kind: str(digest) for kind, digest in made_by.items() if digest}
     plan = f"plans/{request.variant}.json"
     sources = {
         "calibration": run.output_of(digests.get("calibration")),
@@ -319,7 +298,7 @@ def _verdict_note(verdict: Document, variant: str) -> list[str]:
 def _copy_about(request: Request, place: Path) -> Document:
     """Write the declared preprocessing and the names of the classes, and return the files or None."""
     if request.images is not None:
-        write_json(place / PREPROCESSING, to_fields(request.images))
+        documents.write_json(place / PREPROCESSING, documents.to_fields(request.images))
     if request.class_names:
         write_text(place / LABELS, "".join(f"{name}\n" for name in request.class_names))
     files = {"preprocessing": PREPROCESSING, "labels": LABELS}
@@ -334,5 +313,5 @@ def read_bundle(folder: Path) -> tuple[Document, str]:
     result = verify(folder, Options(allow_unsigned=True, self_test=False))
     if result.status:
         raise InputError(f"{folder}: {result.verdict}", "write it again, or restore the original")
-    manifest = parsing(folder / MANIFEST, lambda: dict(result.manifest))
-    return manifest, digest_file(folder / MANIFEST)
+    manifest = documents.parsing(folder / MANIFEST, lambda: dict(result.manifest))
+    return manifest, documents.digest_file(folder / MANIFEST)

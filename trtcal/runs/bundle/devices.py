@@ -49,6 +49,5 @@ def matrix(bundle: Path, devices: Sequence[Target]) -> list[Fit]:
 
 def _fit(engines: Sequence[Mapping[str, Any]], device: Device) -> Fit:
     engine, check = choose(engines, device)
-    return Fit(
-        device.name, str(device.target), engine["target"], VERDICTS[check.state], check.found
-    )
+    state = VERDICTS[check.state]
+    return Fit(device.name, str(device.target), engine["target"], state, check.found)

@@ -76,10 +76,8 @@ def make_golden(model: Model, dataset: Dataset, samples: int = MOST_SAMPLES) -> 
         for name, value, two in zip(names, outputs, other, strict=True):
             differences[name] = max(differences[name], _largest(value.astype("f8") - two))
         _keep(golden, sample, feeds, outputs)
-    golden.tolerances = {
-        name: float(max(MARGIN * differences[name], _step(golden, place)))
-        for place, name in enumerate(names)
-    }
+    steps = {name: _step(golden, place) for place, name in enumerate(names)}
+    golden.tolerances = {n: float(max(MARGIN * differences[n], step)) for n, step in steps.items()}
     if dataset.labels is not None and batch == 1 and dataset.labels.dtype.kind in "iu":
         golden.labels = [int(dataset.labels[number]) for number in numbers]
     return golden
@@ -88,11 +86,9 @@ def make_golden(model: Model, dataset: Dataset, samples: int = MOST_SAMPLES) -> 
 def _spaced(available: int, most: int, name: str) -> tuple[int, ...]:
     """Return evenly spaced numbers, the first and the last among them."""
     if available < FEWEST_SAMPLES:
-        raise InputError(
-            f"data {name} have {available} samples: "
-            f"a bundle has {FEWEST_SAMPLES} to {MOST_SAMPLES} golden inputs",
-            "give more evaluation data with --data",
-        )
+        needed = f"a bundle has {FEWEST_SAMPLES} to {MOST_SAMPLES} golden inputs"
+        hint = "give more evaluation data with --data"
+        raise InputError(f"data {name} have {available} samples: {needed}", hint)
     count = min(most, available)
     return tuple(round(place * (available - 1) / (count - 1)) for place in range(count))
 

@@ -37,9 +37,8 @@ def find_model(folder: Path, run: Origin, variant: str) -> tuple[Model, list[str
     """
     steps = {Path(step.output).stem: step for step in run.of_stage("quantize")}
     if (step := steps.get(variant)) is None:
-        raise InputError(
-            f"{folder} has no variant {variant!r}", f"its variants are {', '.join(steps)}"
-        )
+        hint = f"its variants are {', '.join(steps)}"
+        raise InputError(f"{folder} has no variant {variant!r}", hint)
     path = inside(folder, step.output)
     model = load_model(path)
     weights = external_files(path, onnx.load(path, load_external_data=False))

@@ -111,8 +111,8 @@ class Result:
     @property
     def state(self) -> str:
         """The worst state of a check that was made."""
-        states = [check.state for check in self.checks]
-        return next((state for state in (REFUSED, REBUILD) if state in states), HOLDS)
+        states = (check.state for check in self.checks if check.state in ORDER)
+        return max(states, key=ORDER.index, default=HOLDS)
 
     @property
     def verdict(self) -> str:
@@ -233,9 +233,7 @@ def _signature(envelope: Manifest, payload: bytes, options: Options) -> Check:
         return Check("signature", UNCHECKED, f"{what}: {more}")
     if not signatures:
         raise RefusedError("a public key is given, but the bundle is not signed")
-    pairs = [
-        (signature["keyid"], _decoded(signature["sig"], "signature")) for signature in signatures
-    ]
+    pairs = [(each["keyid"], _decoded(each["sig"], "signature")) for each in signatures]
     if not _is_signed(options.public_key, pairs, pae(PAYLOAD, payload)):
         raise RefusedError("no signature of the bundle matches the given public key")
     return Check("signature", HOLDS, f"signed by the key in {options.public_key}")
@@ -249,9 +247,8 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError:
-        raise RefusedError(
-            "the signature was not checked, because `cryptography` is not installed"
-        ) from None
+        what = "the signature was not checked, because `cryptography` is not installed"
+        raise RefusedError(what) from None
     try:
         pem = _read(Path(os.path.realpath(path)), JSON_BYTES)
         if b"PRIVATE KEY-----" in pem:
@@ -355,9 +352,8 @@ def _files(folder: Path, statement: Manifest) -> Check:
 def _contained(name: str) -> str:
     parts = name.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\\" in name or not name.isprintable():
-        raise RefusedError(
-            f"{MANIFEST} names {shown(name)!r}, which is not a path inside the bundle"
-        )
+        what = f"{MANIFEST} names {shown(name)!r}, which is not a path inside the bundle"
+        raise RefusedError(what)
     return name
 
 
@@ -399,9 +395,8 @@ def _check_named(manifest: Manifest, digests: Digests) -> None:
     tolerances = golden["tolerances"].values()
     bounded = all(0 <= tolerance < float("inf") for tolerance in tolerances)
     if not engines or not tolerances or not bounded or golden["samples"] < 1:
-        raise RefusedError(
-            f"{MANIFEST} names no engine, or its golden outputs have infinite tolerances"
-        )
+        what = f"{MANIFEST} names no engine, or its golden outputs have infinite tolerances"
+        raise RefusedError(what)
 
 
 HEADER = 64
@@ -423,9 +418,8 @@ def _header(folder: Path, engine: Manifest) -> Check:
     if product not in MAGIC:
         return Check("header", HOLDS, f"{name} is ONNX, of {size} bytes")
     if len(head) < HEADER or head[:4] != MAGIC[product]:
-        raise RefusedError(
-            f"{name} is not an engine of {shown(product)}: it begins with {head[:4]!r}"
-        )
+        what = f"{name} is not an engine of {shown(product)}: it begins with {head[:4]!r}"
+        raise RefusedError(what)
     if product == "tensorrt-rtx" and int.from_bytes(head[16:24], "little") != size:
         stated = int.from_bytes(head[16:24], "little")
         raise RefusedError(f"{name} is cut: its header says {stated} bytes, it has {size}")
@@ -447,63 +441,52 @@ def fit(engine: Manifest, device: Device) -> Check:
     if engine["product"] == "onnxruntime":
         return Check("device", HOLDS, f"the engine for {target} runs on any CPU")
     if device.target is None:
-        return Check(
-            "device", REFUSED, f"{device.missing or 'it has no GPU'}; the engine needs {target}"
-        )
-    checks = [find(engine, device) for find in (_capability, _platform, _driver)]
-    fitting = Check("device", HOLDS, f"the engine for {target} is for {device.name}")
-    return max(filter(None, [*checks, fitting]), key=lambda check: ORDER.index(check.state))
+        why = device.missing or "it has no GPU"
+        return Check("device", REFUSED, f"{why}; the engine needs {target}")
+    fitting = HOLDS, f"the engine for {target} is for {device.name}"
+    fits = [*_misfits(engine, device), fitting]
+    return Check("device", *max(fits, key=lambda fit: ORDER.index(fit[0])))
 
 
-def _capability(engine: Manifest, device: Device) -> Check | None:
-    """Return why the GPU is not the one that the engine was built for, None if it is."""
+def _misfits(engine: Manifest, device: Device) -> Iterator[tuple[str, str]]:
+    """Yield what differs between a GPU and that of the engine, each with the state that follows.
+
+    A driver is new enough if its CUDA has the same major version.
+    """
     here, capabilities = f"{device.name} ({device.target})", engine["capabilities"]
-    if device.target not in capabilities:
-        if not _is_portable_to(engine, device.target):
-            built = ", ".join(capabilities or engine["portable_to"])
-            return Check("device", REFUSED, f"built for {built}, but this is {here}")
-        return Check(
-            "device", REBUILD, f"the portable engine loads on {here} but is not built for it"
-        )
-    if engine["gpu"] not in (None, here):
-        reason = (
-            f"built on {engine['gpu']}, but this is {here}: its tactics are not chosen for this GPU"
-        )
-        return Check("device", REBUILD, reason)
-    return None
+    if device.target in capabilities:
+        if engine["gpu"] not in (None, here):
+            built = f"built on {engine['gpu']}, but this is {here}"
+            yield REBUILD, f"{built}: its tactics are not chosen for this GPU"
+    elif _is_portable_to(engine, device.target):
+        yield REBUILD, f"the portable engine loads on {here} but is not built for it"
+    else:
+        built = ", ".join(capabilities or engine["portable_to"])
+        yield REFUSED, f"built for {built}, but this is {here}"
+    built, machine = engine["platform"], device.platform
+    if None not in (built, machine) and built != machine:
+        state = REFUSED if engine["product"] == "tensorrt" else REBUILD
+        yield state, f"built on {built}, but {device.name} is {machine}"
+    least, cuda = engine["smallest_driver"], device.cuda
+    if least is not None and cuda is not None and _major(cuda) < _major(least["cuda"]):
+        needed = f"CUDA {least['cuda']} needs driver {least['linux']}"
+        yield REFUSED, f"its driver supports CUDA {cuda}, but {needed}"
+
+
+def _major(cuda: str) -> int:
+    return int(cuda.split(".")[0])
 
 
 def _is_portable_to(engine: Manifest, target: str | None) -> bool:
     """Whether a portable engine loads on a GPU: one that it names, or later than its `at_least`."""
     least = engine["at_least"]
-    return target in engine["portable_to"] or (
-        least is not None and _number(target) >= _number(least)
-    )
+    is_later = least is not None and _number(target) >= _number(least)
+    return target in engine["portable_to"] or is_later
 
 
 def _number(target: str | None) -> int:
     digits = (target or "")[2:]
     return int(digits) if digits.isdigit() else 0
-
-
-def _platform(engine: Manifest, device: Device) -> Check | None:
-    built, here = engine["platform"], device.platform
-    if None in (built, here) or built == here:
-        return None
-    state = REFUSED if engine["product"] == "tensorrt" else REBUILD
-    return Check("device", state, f"built on {built}, but {device.name} is {here}")
-
-
-def _driver(engine: Manifest, device: Device) -> Check | None:
-    """Return why the driver is too old: one of the same major CUDA version is new enough."""
-    least = engine["smallest_driver"]
-    if least is None or device.cuda is None:
-        return None
-    if int(device.cuda.split(".")[0]) >= int(least["cuda"].split(".")[0]):
-        return None
-    needed = f"CUDA {least['cuda']} needs driver {least['linux']}"
-    reason = f"its driver supports CUDA {device.cuda}, but {needed}"
-    return Check("device", REFUSED, reason)
 
 
 def choose(engines: Sequence[Manifest], device: Device) -> tuple[Manifest, Check]:
@@ -595,11 +578,10 @@ def _self_test(
 
 def _child(task: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
     """Run one of `TASKS` in a process of its own, in an empty folder; a crash is an answer too."""
-    command = [sys.executable, "-I", "-B", os.path.abspath(__file__), "--child", task]
     with tempfile.TemporaryDirectory(prefix="trtcal-") as place:
         try:
             done = subprocess.run(  # noqa: S603  # our own interpreter and file
-                command,
+                [sys.executable, "-I", "-B", os.path.abspath(__file__), "--child", task],
                 input=json.dumps(request).encode(),
                 capture_output=True,
                 timeout=limit_s,
@@ -610,8 +592,9 @@ def _child(task: str, request: Mapping[str, Any], limit_s: float) -> dict[str, A
         except subprocess.TimeoutExpired:
             return {"problem": f"it took longer than {limit_s:g} s"}
         except (ValueError, IndexError):
-            what = f"the process that loads it ended with exit status {done.returncode}"
-            return {"problem": what}
+            return {
+                "problem": f"the process that loads it ended with exit status {done.returncode}"
+            }
     return answer if isinstance(answer, dict) else {"problem": "its answer is not a JSON object"}
 
 
@@ -660,22 +643,18 @@ def _test(request: Mapping[str, Any]) -> dict[str, Any]:
     if sum(member.file_size for member in zipfile.ZipFile(packed).infolist()) > GOLDEN_BYTES:
         raise ValueError(f"the golden inputs expand to more than {GOLDEN_BYTES >> 20} MiB")
     golden = np.load(packed, allow_pickle=False)
-    run = (
-        _onnxruntime(engine) if request["product"] == "onnxruntime" else _tensorrt(engine, request)
-    )
+    is_onnx = request["product"] == "onnxruntime"
+    run = _onnxruntime(engine) if is_onnx else _tensorrt(engine, request)
     results: dict[str, Any] = {}
     problem = None
     for sample in range(request["samples"]):
-        feeds = {
-            name: golden[f"input.{place}.{sample}"] for place, name in enumerate(request["inputs"])
-        }
-        outputs = run(feeds)
+        names = enumerate(request["inputs"])
+        outputs = run({name: golden[f"input.{place}.{sample}"] for place, name in names})
         for place, (name, tolerance) in enumerate(request["tolerances"].items()):
             key = f"output.{place}.{sample}"
             results[key] = np.array(outputs[name])  # the runtime may use its buffer again
-            problem = problem or _differs(
-                results[key], golden[key], tolerance, f"{name} of {sample}"
-            )
+            pair = results[key], golden[key]
+            problem = problem or _differs(*pair, tolerance, f"{name} of {sample}")
     if request["save"]:
         _save(Path(request["save"]), {**results, "about": np.array(json.dumps(request["about"]))})
     return {"problem": problem}
@@ -787,8 +766,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _serve(arguments.child)
     accepted = arguments.public_key, arguments.allow_unsigned, arguments.device
     outputs = arguments.save_outputs, arguments.tier
-    options = Options(*accepted, not arguments.no_self_test, *outputs)
-    result = verify(arguments.bundle, options)
+    result = verify(arguments.bundle, Options(*accepted, not arguments.no_self_test, *outputs))
     if arguments.json:
         print(json.dumps(result.to_document(), indent=2))
         return result.status

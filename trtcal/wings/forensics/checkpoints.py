@@ -28,13 +28,13 @@ from trtcal.documents import (
 from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.log.stages import builder_stages
 from trtcal.evidence.manifest import Build
 from trtcal.model.graph import small_export
 from trtcal.model.passes import PassRecord, Prepared
 from trtcal.model.passes.preparation import AS_ASKED, ON_REQUEST
 from trtcal.wings.forensics.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
 from trtcal.wings.forensics.merkle import GraphTable, table_of
+from trtcal.wings.forensics.stages import builder_stages
 
 GRAPHS = "graphs.npz"
 PREPARE = "prepare"
