@@ -131,7 +131,6 @@ NEUTRALS = removal(
     "neutral", "Remove Mul and Div by 1, Add and Sub of 0, where the shape stays.", _unchanged
 )
 
-
 NARROW: set[int] = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 WIDE: set[int] = {TensorProto.FLOAT, TensorProto.DOUBLE}
 WHOLE: set[int] = {TensorProto.INT32, TensorProto.INT64}
