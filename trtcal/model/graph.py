@@ -352,7 +352,7 @@ def format_of(node: gs.Node) -> Precision | None:
     return next(filter(None, (by_dtype().get(numpy_type(dtype)) for dtype in types)), None)
 
 
-def optional_input(node: gs.Node, place: int) -> gs.Tensor | None:
+def input_at(node: gs.Node, place: int) -> gs.Tensor | None:
     """Return an input that may be left out, None if it is."""
     is_there = len(node.inputs) > place and not node.inputs[place].is_empty()
     return node.inputs[place] if is_there else None

@@ -29,6 +29,8 @@ from trtcal.model.files import (
     refill,
     stand_in,
     tensors_of,
+    weights_of,
+    without_bytes,
 )
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
@@ -171,6 +173,12 @@ class Model:
     def opset(self) -> int:
         """The version of the default ONNX operator set."""
         return opset_of(self.proto)
+
+    def weightless(self) -> Model:
+        """Return the model without values of large weights: as much as counting its work takes."""
+        proto = stand_in(self.proto)
+        proto.graph.initializer.extend(map(without_bytes, weights_of(self.proto).values()))
+        return replace(self, proto=proto)
 
 
 ModelSource = str | os.PathLike[str] | onnx.ModelProto | Model
