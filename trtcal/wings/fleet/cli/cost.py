@@ -48,11 +48,7 @@ CSV_COLUMNS = (
 )
 
 
-class Cost(
-    JsonOptions,
-    HistoryOptions,
-    example="trtcal history cost --by team",
-):
+class Cost(JsonOptions, HistoryOptions, example="trtcal history cost --by team"):
     """Show what a million inferences cost by project or tag, since the first run and the last version.
 
     The costs are estimates: measured latency times the hourly price of a machine that does nothing
