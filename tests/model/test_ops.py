@@ -25,7 +25,6 @@ ALLOWED = {
     ("model", "FORMULAS"): "operator -> the function that counts its multiply-accumulates",
     ("model", "_Counter"): "operator -> the method that counts the bodies that it holds",
     ("model", "NEUTRAL"): "operator -> its neutral element",
-    ("wings", "STATEFUL"): "operators of TensorFlow, some of which are called as ONNX's are",
     ("backends", "KEPT"): "operators that name the type of their result",
     ("evidence", "BETWEEN"): "words of the pattern files, one is no operator",
 }
