@@ -201,7 +201,7 @@ def _amaxes(calibration: Calibration, form: str) -> dict[str, float]:
     """Return the ranges that a format wants; `InputError` if it wants INT8's and one is for FP8."""
     ranges = {name: calibration.ranges[name] for name in scales_of(calibration)}
     if form == aimet.AIMET_FP8:
-        return {name: entry.fp8_scale * FORMATS["fp8"].top for name, entry in ranges.items()}
+        return {name: entry.scale_in("fp8") * FORMATS["fp8"].top for name, entry in ranges.items()}
     _check_int8(ranges)
     return {name: entry.amax for name, entry in ranges.items()}
 
