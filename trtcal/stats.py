@@ -202,9 +202,7 @@ class Paired:
     mid_p: float | None = None
 
 
-def bootstrap(
-    figure: Callable[[Values], Values], samples: int, where: Mask | None = None
-) -> Values:
+def bootstrap(figure: Callable[[Values], Values], samples: int, where: Mask | None) -> Values:
     """Return a figure of the samples (all, or those in `where`), then of resamples of them.
 
     `figure` takes how often each sample counts (B. Efron, Ann. Stat. 7, 1979, with a fixed seed).
