@@ -36,7 +36,7 @@ from trtcal.check.preprocessing import (
     forms_of,
 )
 from trtcal.check.probe import ModelProbe
-from trtcal.check.samples import ImageInput, find_image_input, take_samples
+from trtcal.check.samples import ImageInput, take_samples
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import Model, load_model
 
@@ -114,7 +114,7 @@ def trials(
 
 def measure(model: Model, path: Path, form: Form | None, subsets: int, samples: int) -> None:
     """Print how many subsets had each fault named, and what else was."""
-    images = find_image_input(model)
+    images = ImageInput.of(model)
     if images is None:
         raise SystemExit("the model has no image input")
     stored = np.load(path)

@@ -30,7 +30,7 @@ from tests.fixtures.zoo import ZOO
 from trtcal.calibration import calibrate, observe
 from trtcal.check.data_check import check_data
 from trtcal.check.preprocessing import forms_of
-from trtcal.check.samples import find_image_input
+from trtcal.check.samples import ImageInput
 from trtcal.config import Config
 from trtcal.data import open_dataset
 from trtcal.evidence.diagnosis.build_diagnosis import check_engine
@@ -281,7 +281,7 @@ def data_checks() -> Card:
 
 
 def _score_data(model: Model, stored: dict[str, np.ndarray], card: Card) -> None:
-    images = find_image_input(model)
+    images = ImageInput.of(model)
     if images is None:
         raise SystemExit(f"{model.path} has no image input")
     planes = images.planes(stored[images.name])

@@ -26,44 +26,51 @@ from typing import TYPE_CHECKING
 from trtcal.errors import __version__ as __version__
 
 if TYPE_CHECKING:
-    from trtcal.backends.options import BuildOptions
-    from trtcal.config import Config, ImagesConfig
-    from trtcal.data import Dataset
-    from trtcal.data.issues import DataCheck, DataIssue
-    from trtcal.errors import BackendError, GateFailed, InputError, ResourceError, TrtcalError
-    from trtcal.evaluate.ab import ABOptions, ABTest
-    from trtcal.evaluate.comparison import Comparison
-    from trtcal.evaluate.search.pipeline import SearchOptions
-    from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
-    from trtcal.evidence.findings import Finding
-    from trtcal.evidence.manifest import Build
-    from trtcal.model import Model, load_model
-    from trtcal.pipeline.api import (
-        BuildLog,
-        Report,
-        ab_test,
-        build,
-        calibrate,
-        check_data,
-        compare,
-        diagnose,
-        improve,
-        open_dataset,
-        quantize,
-        read_log,
-        report,
-        run,
-        search,
-        sensitivity,
-    )
-    from trtcal.pipeline.job import RunResult
-    from trtcal.ptq.improver import Improved
-    from trtcal.quantization import Plan, QuantizedModel
-    from trtcal.ranges import Calibration
-    from trtcal.runs.history import History
-    from trtcal.wings.forensics.tvm.fusion import tvm_fusions
-    from trtcal.wings.forensics.tvm.instrument import tvm_checkpoints
-    from trtcal.wings.frameworks.pytorch import from_torch
+    from trtcal.backends.options import BuildOptions as BuildOptions
+    from trtcal.config import Config as Config
+    from trtcal.config import ImagesConfig as ImagesConfig
+    from trtcal.data import Dataset as Dataset
+    from trtcal.data.issues import DataCheck as DataCheck
+    from trtcal.data.issues import DataIssue as DataIssue
+    from trtcal.errors import BackendError as BackendError
+    from trtcal.errors import GateFailed as GateFailed
+    from trtcal.errors import InputError as InputError
+    from trtcal.errors import ResourceError as ResourceError
+    from trtcal.errors import TrtcalError as TrtcalError
+    from trtcal.evaluate.ab import ABOptions as ABOptions
+    from trtcal.evaluate.ab import ABTest as ABTest
+    from trtcal.evaluate.comparison import Comparison as Comparison
+    from trtcal.evaluate.search.pipeline import SearchOptions as SearchOptions
+    from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis as Diagnosis
+    from trtcal.evidence.findings import Finding as Finding
+    from trtcal.evidence.manifest import Build as Build
+    from trtcal.model import Model as Model
+    from trtcal.model import load_model as load_model
+    from trtcal.pipeline.api import BuildLog as BuildLog
+    from trtcal.pipeline.api import Report as Report
+    from trtcal.pipeline.api import ab_test as ab_test
+    from trtcal.pipeline.api import build as build
+    from trtcal.pipeline.api import calibrate as calibrate
+    from trtcal.pipeline.api import check_data as check_data
+    from trtcal.pipeline.api import compare as compare
+    from trtcal.pipeline.api import diagnose as diagnose
+    from trtcal.pipeline.api import improve as improve
+    from trtcal.pipeline.api import open_dataset as open_dataset
+    from trtcal.pipeline.api import quantize as quantize
+    from trtcal.pipeline.api import read_log as read_log
+    from trtcal.pipeline.api import report as report
+    from trtcal.pipeline.api import run as run
+    from trtcal.pipeline.api import search as search
+    from trtcal.pipeline.api import sensitivity as sensitivity
+    from trtcal.pipeline.job import RunResult as RunResult
+    from trtcal.ptq.improver import Improved as Improved
+    from trtcal.quantization import Plan as Plan
+    from trtcal.quantization import QuantizedModel as QuantizedModel
+    from trtcal.ranges import Calibration as Calibration
+    from trtcal.runs.history import History as History
+    from trtcal.wings.forensics.tvm.fusion import tvm_fusions as tvm_fusions
+    from trtcal.wings.forensics.tvm.instrument import tvm_checkpoints as tvm_checkpoints
+    from trtcal.wings.frameworks.pytorch import from_torch as from_torch
 
 _HOMES = {
     "backends.options": ("BuildOptions",),
@@ -104,53 +111,8 @@ _HOMES = {
 }
 """Module -> the names that stand here; the same as the imports for type checkers."""
 
-__all__ = [
-    "ABOptions",
-    "ABTest",
-    "BackendError",
-    "Build",
-    "BuildLog",
-    "BuildOptions",
-    "Calibration",
-    "Comparison",
-    "Config",
-    "DataCheck",
-    "DataIssue",
-    "Dataset",
-    "Diagnosis",
-    "Finding",
-    "GateFailed",
-    "History",
-    "ImagesConfig",
-    "Improved",
-    "InputError",
-    "Model",
-    "Plan",
-    "QuantizedModel",
-    "Report",
-    "ResourceError",
-    "RunResult",
-    "SearchOptions",
-    "TrtcalError",
-    "ab_test",
-    "build",
-    "calibrate",
-    "check_data",
-    "compare",
-    "diagnose",
-    "from_torch",
-    "improve",
-    "load_model",
-    "open_dataset",
-    "quantize",
-    "read_log",
-    "report",
-    "run",
-    "search",
-    "sensitivity",
-    "tvm_checkpoints",
-    "tvm_fusions",
-]
+_OF_WINGS = ("from_torch", "tvm_checkpoints", "tvm_fusions")
+__all__ = sorted([*(name for names in _HOMES.values() for name in names), *_OF_WINGS])
 
 
 def __getattr__(name: str) -> object:

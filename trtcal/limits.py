@@ -32,8 +32,6 @@ SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP",
 """The words of a verdict."""
 SLICES = "@slices"
 EXAMPLES = '"top1 >= -1.0", "int8: speedup >= 1.3", "latency_p50 <= +5%" or "silent_fallbacks == 0"'
-
-
 _SYNTAX = re.compile(
     r"(?:(?P<variant>.*\S)\s*:)?\s*(?P<metric>[A-Za-z_]\w*)(?P<at>@[A-Za-z0-9][\w.-]*)?\s*"
     r"(?P<relation>>=|<=|==)\s*(?P<sign>[+-])?"

@@ -40,11 +40,6 @@ class TensorRange:
         """Whether INT8 may take it: tools choose scales in FP8 that reach far beyond all values."""
         return FP8_ONLY not in (self.note or "")
 
-    @property
-    def fp8_scale(self) -> float:
-        """The scale in FP8."""
-        return self.scale_in("fp8")
-
     def scale_in(self, precision: str) -> float:
         """Return the scale of activations, amax / the largest value of a precision.
 

@@ -202,9 +202,7 @@ class Paired:
     mid_p: float | None = None
 
 
-def bootstrap(
-    figure: Callable[[Values], Values], samples: int, where: Mask | None = None
-) -> Values:
+def bootstrap(figure: Callable[[Values], Values], samples: int, where: Mask | None) -> Values:
     """Return a figure of the samples (all, or those in `where`), then of resamples of them.
 
     `figure` takes how often each sample counts (B. Efron, Ann. Stat. 7, 1979, with a fixed seed).
@@ -262,15 +260,8 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     """Return the exact p-value of Q. McNemar (Psychometrika 12, 1947), two-sided unless `one_sided`.
 
     `lost`: samples that only the baseline has right; `won`: only the candidate. Without either it is 1.
-    One-sided it is that of a candidate that is not worse.
+    One-sided it is that of a candidate that is not worse. In whole numbers: SciPy takes long to load.
     """
-    if one_sided:
-        return float(scipy.special.bdtr(won, lost + won, 0.5))
-    return min(2 * float(scipy.special.bdtr(min(lost, won), lost + won, 0.5)), 1.0)
-
-
-def mcnemar_in_integers(lost: int, won: int, one_sided: bool = False) -> float:
-    """Return what `mcnemar` gives, but for its last digits, without SciPy."""
     count, term, total = lost + won, 1, 1
     for less in range(won if one_sided else min(lost, won)):
         term = term * (count - less) // (less + 1)
@@ -286,7 +277,7 @@ def mcnemar_mid_p(lost: int, won: int) -> float:
     """
     if lost + won == 0:
         return 1.0
-    return min(mcnemar(lost, won) - float(scipy.stats.binom.pmf(won, lost + won, 0.5)), 1.0)
+    return min(mcnemar(lost, won) - math.comb(lost + won, won) / (1 << lost + won), 1.0)
 
 
 def holm(ps: Sequence[float]) -> tuple[float, ...]:

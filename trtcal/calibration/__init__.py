@@ -10,4 +10,3 @@ from trtcal.calibration.observation import (
     write_observation,
 )
 from trtcal.calibration.observer import ObserveOptions, observe
-from trtcal.calibration.profile import Profile, Settings

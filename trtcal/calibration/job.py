@@ -28,7 +28,6 @@ from trtcal.errors import ResourceError
 if TYPE_CHECKING:
     from trtcal.calibration.accumulator import HistogramAccumulator
 
-
 SHARDS = 64
 
 

@@ -29,7 +29,6 @@ from trtcal.check.samples import (
     check_noise,
     check_samples,
     drop_duplicates,
-    find_image_input,
     take_samples,
     transposed,
 )
@@ -89,7 +88,7 @@ def _check_with_model(
         if issue:
             issues.append(issue)
             samples = replace(samples, labels=None)
-    if (image := find_image_input(model)) is not None:
+    if (image := ImageInput.of(model)) is not None:
         more = in_doubt(model, dataset, samples)
         issues += ImageChecks(probe, image, more).run(samples)
     elif samples.labels is None:

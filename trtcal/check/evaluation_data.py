@@ -15,13 +15,7 @@ from trtcal.check.data_check import BATCH, SAMPLES, ImageChecks, in_doubt
 from trtcal.check.evidence import check_label_numbers, check_labels
 from trtcal.check.probe import ModelProbe, Response, plain_response
 from trtcal.check.ranking import NO_CLASS
-from trtcal.check.samples import (
-    Samples,
-    check_samples,
-    drop_duplicates,
-    find_image_input,
-    take_samples,
-)
+from trtcal.check.samples import ImageInput, Samples, check_samples, drop_duplicates, take_samples
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
 from trtcal.data.issues import ERROR, DataIssue, Question
@@ -81,7 +75,7 @@ class EvaluationCheck:
         return self._of_images(samples) or ([issue] if issue else [])
 
     def _of_images(self, samples: Samples) -> list[DataIssue]:
-        if (image := find_image_input(self.model)) is None:
+        if (image := ImageInput.of(self.model)) is None:
             return []
         probe, more = ModelProbe(self.model, BATCH), in_doubt(self.model, self.dataset, samples)
         with suppress(BackendError):  # it may take no other batch than that of the evaluation

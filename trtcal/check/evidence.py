@@ -17,7 +17,7 @@ import numpy as np
 from trtcal.check.probe import Response
 from trtcal.data.issues import DataIssue
 from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.stats import mcnemar_in_integers, paired_difference, proportion
+from trtcal.stats import mcnemar, paired_difference, proportion
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
@@ -57,7 +57,7 @@ class LabelEvidence:
     def is_better(self) -> bool:
         """Whether significantly more samples get their label's class as changed."""
         lost, won = self.counts
-        return won > lost and mcnemar_in_integers(lost, won) < P
+        return won > lost and mcnemar(lost, won) < P
 
     @property
     def is_far_better(self) -> bool:
@@ -74,7 +74,7 @@ class LabelEvidence:
     @property
     def is_open(self) -> bool:
         """Whether more samples might make it so."""
-        return mcnemar_in_integers(*self.counts, one_sided=True) > AGAINST
+        return mcnemar(*self.counts, one_sided=True) > AGAINST
 
     @property
     def points(self) -> str:
@@ -271,9 +271,7 @@ def _within(value: float, ends: tuple[float, float]) -> bool:
 
 SHUFFLES = 999
 NO_BETTER = 0.05  # p-value above which labels are no better than shuffled ones
-PART = (
-    0.5  # of the confidence, or of all: with fewer labels right, or renumbered, data may be wrong
-)
+PART = 0.5  # of the confidence, or of all: with fewer right, or renumbered, data may be wrong
 GAP = 0.2  # between the model's confidence and the most that labels may grant it
 
 
@@ -286,7 +284,7 @@ def check_label_numbers(response: Response, labels: Labels) -> DataIssue | None:
     for offset in (1, -1):
         moved = response.classes == labels + offset
         won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
-        clear = won > lost and mcnemar_in_integers(lost, won) < P and moved.mean() > least
+        clear = won > lost and mcnemar(lost, won) < P and moved.mean() > least
         if clear and not like_shuffled(response.classes, labels + offset):
             return _off_by_one(offset, int(right.sum()), int(moved.sum()), len(labels))
     return None

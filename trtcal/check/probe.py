@@ -14,7 +14,7 @@ import onnx
 from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.backends.taps import showing
 from trtcal.calibration.job import tensor_bytes
-from trtcal.check.samples import Samples, find_image_input
+from trtcal.check.samples import ImageInput, Samples
 from trtcal.data import Feeds, batch_for
 from trtcal.data.dataset import Array
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, Values, class_scores
@@ -102,7 +102,7 @@ class ModelProbe:
     @functools.cached_property
     def first_layers(self) -> FirstLayers | None:
         """The first layers, if the model takes images."""
-        return FirstLayers(self.model) if find_image_input(self.model) else None
+        return FirstLayers(self.model) if ImageInput.of(self.model) else None
 
     def run(self, samples: Samples, inside: bool = False) -> Response:
         """Return the response to samples, which has features `inside`; `BackendError` if it fails."""
@@ -274,7 +274,7 @@ ROOM = 1 << 25  # bytes of outputs at a time
 
 def _inner_layers(model: Model) -> list[str]:
     """Return the outputs of some layers of a model that takes images."""
-    layers = weighted(model.proto) if find_image_input(model) and fits(model.proto) else []
+    layers = weighted(model.proto) if ImageInput.of(model) and fits(model.proto) else []
     last = len(layers) - 1
     places = np.unique(np.linspace(FROM * last, last, LAYERS).round().astype(int))
     return [layers[place].output[0] for place in places if layers]

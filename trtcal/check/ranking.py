@@ -17,8 +17,6 @@ T = TypeVar("T")
 ROUNDS = (32, 128, 512)  # samples; after each, what is clearly worse than the best is left out
 Answer = Callable[[T, int], tuple[Labels, Labels]]
 """Gives the model's classes and the labels of so many samples, or all, prepared in one way."""
-
-
 NO_CLASS = -(1 << 62)
 
 

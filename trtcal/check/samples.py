@@ -100,6 +100,16 @@ class ImageInput:
     name: str
     channels_last: bool
 
+    @classmethod
+    def of(cls, model: Model) -> ImageInput | None:
+        """Return the one input of rank 4 with 1 or 3 channels, None if there is none or several."""
+        images = [
+            cls(spec.name, spec.shape[1] not in CHANNELS)
+            for spec in model.inputs
+            if len(spec.shape) == 4 and (spec.shape[1] in CHANNELS or spec.shape[3] in CHANNELS)
+        ]
+        return images[0] if len(images) == 1 else None
+
     def planes(self, array: Array) -> Array:
         """Return an input as [n, C, H, W]."""
         return np.moveaxis(array, -1, 1) if self.channels_last else array
@@ -107,16 +117,6 @@ class ImageInput:
     def packed(self, planes: Array) -> Array:
         """Return planes as the input wants them."""
         return np.moveaxis(planes, 1, -1) if self.channels_last else planes
-
-
-def find_image_input(model: Model) -> ImageInput | None:
-    """Return the one input of rank 4 with 1 or 3 channels, None if there is none or several."""
-    images = [
-        ImageInput(spec.name, spec.shape[1] not in CHANNELS)
-        for spec in model.inputs
-        if len(spec.shape) == 4 and (spec.shape[1] in CHANNELS or spec.shape[3] in CHANNELS)
-    ]
-    return images[0] if len(images) == 1 else None
 
 
 FEWEST = 16  # samples below which ranges hang on single ones

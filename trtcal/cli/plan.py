@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class Show(ModelOptions, example="trtcal plan show mixed.json --model model.onnx
             self.present({"plan": plan.to_document()}, lambda: print_table(rows, columns, title))
             return
         nodes = _nodes(plan, self.model)
-        document = {"plan": plan.to_document(), "nodes": [node.to_document() for node in nodes]}
+        document = {"plan": plan.to_document(), "nodes": list(map(asdict, nodes))}
         self.present(document, lambda: _show_nodes(nodes, title))
 
 

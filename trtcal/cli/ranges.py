@@ -60,7 +60,7 @@ def _show(calibration: Calibration, path: Path) -> None:
         "scale": lambda item: f"{item[1].amax / 127:.6g}" if item[1].is_for_int8 else "-",
     }
     if any(entry.fp8_amax for entry in calibration.ranges.values()):
-        columns |= {"FP8 scale": lambda item: f"{item[1].fp8_scale:.6g}"}
+        columns |= {"FP8 scale": lambda item: f"{item[1].scale_in('fp8'):.6g}"}
     columns |= {"note": "{1.note}"}
     print_table([*calibration.ranges.items()], columns, str(path))
     say(*reasons(calibration.unranged), head="no range for ")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trtcal.data.arrays import FileRows, Rows
-from trtcal.data.dataset import Array, Labels, fixed_batch
+from trtcal.data.dataset import Array, Fingerprint, Labels, digests_of, fixed_batch, spans
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec, without_samples
 from trtcal.model.model import Shape
@@ -124,6 +125,11 @@ class Layout:
     alone: frozenset[str]
     constants: Mapping[str, Array] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, model: Model) -> Layout:
+        """Return where the inputs of a model have samples, as far as it says so."""
+        return cls(model.inputs, fixed_batch(model), without_samples(model))
+
     @property
     def fed(self) -> tuple[TensorSpec, ...]:
         """The inputs that the data hold."""
@@ -168,11 +174,6 @@ class Layout:
 def repeated(values: Mapping[str, Array], samples: int) -> dict[str, Array]:
     """Return inputs that are the same for all samples with these along a first axis."""
     return {name: np.broadcast_to(array, (samples, *array.shape)) for name, array in values.items()}
-
-
-def layout_of(model: Model) -> Layout:
-    """Return where the inputs of a model have samples, as far as it says so."""
-    return Layout(model.inputs, fixed_batch(model), without_samples(model))
 
 
 def values_of(rows: Rows) -> Array:
@@ -221,6 +222,18 @@ def check_finite(where: str, name: str, array: Array, before: int = 0) -> None:
                 f"data {where}: {name!r} has NaN or infinite values (first in sample {sample})",
                 "correct or remove those samples",
             )
+
+
+def scan(where: str, arrays: Mapping[str, Rows], samples: int) -> Fingerprint:
+    """Go through all samples once, a block at a time, to check and to digest them."""
+    seen = Fingerprint(samples)
+    largest = max(1, *(math.prod(array.shape[1:]) for array in arrays.values()))
+    for start, stop in spans(max(1, BLOCK // largest), 0, samples):
+        feeds = {name: array[start:stop] for name, array in arrays.items()}
+        for name, array in feeds.items():
+            check_finite(where, name, array, start)
+        seen.add(start, digests_of(feeds))
+    return seen
 
 
 def labels_in(

@@ -8,15 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from trtcal.data.checks import (
-    LABELS,
-    Layout,
-    check_batch,
-    check_finite,
-    empty,
-    labels_in,
-    layout_of,
-)
+from trtcal.data.checks import LABELS, Layout, check_batch, check_finite, empty, labels_in
 from trtcal.data.dataset import (
     Array,
     Feeds,
@@ -268,7 +260,7 @@ def draw_batches(model: Model, samples: int, most: int = 32, seed: int = 0) -> I
     Floats are standard normal, whole numbers and booleans 0 or 1. The same seed gives the same ones.
     `InputError` if an input has a size of its own that is not fixed, or another type.
     """
-    layout = layout_of(model)
+    layout = Layout.of(model)
     shapes = {spec: layout.sample_shape(spec) for spec in layout.specs}
     for spec, shape in shapes.items():
         _check(spec, shape)

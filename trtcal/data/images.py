@@ -144,8 +144,6 @@ def _check_numbers(folder: Path, classes: list[str]) -> None:
 
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-
-
 KEPT_BYTES = 1 << 28
 
 

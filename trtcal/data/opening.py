@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,27 +13,9 @@ import numpy as np
 
 from trtcal.config import LABELLED_BY, DataConfig, ImagesConfig, are_annotations
 from trtcal.data.arrays import Rows, direct, open_npy, open_npz
-from trtcal.data.checks import (
-    BLOCK,
-    LABELS,
-    Layout,
-    check_batch,
-    check_finite,
-    labels_in,
-    layout_of,
-    values_of,
-)
+from trtcal.data.checks import LABELS, Layout, check_batch, labels_in, scan, values_of
 from trtcal.data.coco import with_annotations
-from trtcal.data.dataset import (
-    Array,
-    ArrayDataset,
-    Dataset,
-    Feeds,
-    Fingerprint,
-    digests_of,
-    name_of,
-    spans,
-)
+from trtcal.data.dataset import Array, ArrayDataset, Dataset, Feeds, name_of
 from trtcal.data.feeds import ArrayLike, FeedDataset, Source, arrays_in, constant, is_array
 from trtcal.data.images import ImageDataset, find_images
 from trtcal.data.polygraphy import read_feeds, script_named
@@ -127,7 +108,7 @@ def _open(
 def _layout(model: Model, settings: DataConfig) -> Layout:
     """Return where the inputs of a model have samples, and those that are given for all data."""
     refuse_bfloat16(model)
-    layout = layout_of(model)
+    layout = Layout.of(model)
     types = {spec.name: spec.dtype for spec in layout.specs}
     for name in (*settings.constants, *settings.states.values()):
         if name not in types:
@@ -231,19 +212,7 @@ def _of_arrays(path: Path, layout: Layout, feed: Mapping[str, Rows]) -> Dataset:
     if placed.in_batches:
         check_batch(where, samples, layout.batch)
     labels = labels_in(where, feed, arrays, samples)
-    fingerprint = _scan(where, arrays, samples).digest(labels)
+    fingerprint = scan(where, arrays, samples).digest(labels)
     unused = tuple(sorted(set(feed) - set(arrays) - {LABELS}))
     arrays = {name: direct(array) for name, array in arrays.items()}
     return ArrayDataset(name_of(path), arrays, labels, fingerprint, unused, batch=layout.batch)
-
-
-def _scan(where: str, arrays: Mapping[str, Rows], samples: int) -> Fingerprint:
-    """Go through all samples once, a block at a time, to check and to digest them."""
-    seen = Fingerprint(samples)
-    largest = max(1, *(math.prod(array.shape[1:]) for array in arrays.values()))
-    for start, stop in spans(max(1, BLOCK // largest), 0, samples):
-        feeds = {name: array[start:stop] for name, array in arrays.items()}
-        for name, array in feeds.items():
-            check_finite(where, name, array, start)
-        seen.add(start, digests_of(feeds))
-    return seen

@@ -41,7 +41,6 @@ from trtcal.limits import Limit, parse_limits
 from trtcal.metrics import METRICS, TIMES, Metric
 from trtcal.model import Model
 from trtcal.model.structure import structure_of
-from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage
 
 MEASURED = ("latency", "size_bytes", "times")
@@ -311,7 +310,7 @@ def compare(
         where["float16"] = ROUNDED
     record = task.record(replayed.contrasts())
     source = reference.source
-    structure = "" if source is None else structure_of(weightless(source).proto)
+    structure = "" if source is None else structure_of(source.weightless().proto)
     crashes = tuple(
         {"variant": name, "kind": "native_crash", "signal": crash.signal, "ops": list(crash.ops)}
         | {"why": crash.message}

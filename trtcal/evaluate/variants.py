@@ -26,7 +26,6 @@ from trtcal.model.graph import import_graph
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
-from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
 
@@ -140,7 +139,7 @@ def open_variant(
         provenance(quantization_record(model.proto)),
         model.path.stat().st_size,
         cut,
-        source=model if _has_qdq(model) else weightless(model),
+        source=model if _has_qdq(model) else model.weightless(),
         floats=_floats(reasons) if reasons else None,
         narrow_model=model if is_narrow(model.proto) else None,
     )
@@ -202,7 +201,7 @@ def open_engine(folder: Path, path: Path, name: str | None = None) -> Variant:
     return replace(
         _open_build(folder, name or path.stem, False, model),
         size_bytes=path.stat().st_size,
-        source=model if _has_qdq(model) else weightless(model),
+        source=model if _has_qdq(model) else model.weightless(),
         narrow_model=model if is_narrow(model.proto) else None,
     )
 

@@ -1,7 +1,6 @@
 """ONNX models: files of any size, graphs, preparation passes, fingerprints."""
 
 from trtcal.model.checking import first_line
-from trtcal.model.files import opset_of
 from trtcal.model.model import (
     Model,
     ModelSource,
@@ -9,7 +8,6 @@ from trtcal.model.model import (
     checked,
     load_model,
     name_nodes,
-    unique,
     uniquely_named,
     without_samples,
 )

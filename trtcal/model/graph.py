@@ -18,18 +18,8 @@ from onnx_graphsurgeon.logger import G_LOGGER
 
 from trtcal.documents import digest_bytes
 from trtcal.formats import FORMATS, Precision, by_dtype
-from trtcal.model.files import (
-    ITEM_BYTES,
-    LARGE,
-    array_of,
-    digest_of,
-    embedded,
-    refill,
-    stand_in,
-    subgraphs_of,
-    weights_of,
-    without_bytes,
-)
+from trtcal.model import files
+from trtcal.model.files import refill
 from trtcal.model.model import unique
 from trtcal.model.ops import MOVES, QDQ
 
@@ -60,18 +50,18 @@ class Weight(LazyValues):  # type: ignore[misc]  # graphsurgeon has no types
         if isinstance(source, np.ndarray):
             kind = onnx.helper.np_dtype_to_tensor_dtype(source.dtype)
             source = TensorProto(data_type=kind, dims=source.shape)
-        super().__init__(without_bytes(source))
+        super().__init__(files.without_bytes(source))
 
     def load(self) -> npt.NDArray[Any]:
         """Return the values, read-only if they are the model's own."""
-        return self.source if isinstance(self.source, np.ndarray) else array_of(self.source)
+        return self.source if isinstance(self.source, np.ndarray) else files.array_of(self.source)
 
     @cached_property
     def digest(self) -> str:
         """Digest of the values."""
         if isinstance(self.source, np.ndarray):
             return digest_bytes(np.ascontiguousarray(self.source).view(np.uint8).data)
-        return digest_of(self.source)
+        return files.digest_of(self.source)
 
     def fill(self, tensor: TensorProto, inner: bool) -> None:
         """Give a tensor the values; an `inner` one, of a subgraph, holds its bytes itself."""
@@ -79,13 +69,13 @@ class Weight(LazyValues):  # type: ignore[misc]  # graphsurgeon has no types
         if isinstance(self.source, np.ndarray):
             tensor.raw_data = numpy_helper.from_array(self.source).raw_data  # 4 bits are packed
         else:
-            tensor.CopyFrom(embedded(self.source) if inner else self.source)
+            tensor.CopyFrom(files.embedded(self.source) if inner else self.source)
             tensor.name = name
 
 
 def import_graph(proto: onnx.ModelProto) -> gs.Graph:
     """Return the graph, sorted, of a copy of the model."""
-    return restored(stand_in(proto), weights_of(proto))
+    return restored(files.stand_in(proto), files.weights_of(proto))
 
 
 def restored(small: onnx.ModelProto, weights: Mapping[str, TensorProto | Weight]) -> gs.Graph:
@@ -119,7 +109,7 @@ def fingerprint(graph: gs.Graph) -> str:
     """Return a digest of all that a graph is: nodes, names, types as far as known, constants."""
     proto, weights = small_export(graph)
     for tensor in proto.graph.initializer:
-        if tensor.data_type in ITEM_BYTES and tensor.data_type != TensorProto.BFLOAT16:
+        if tensor.data_type in files.ITEM_BYTES and tensor.data_type != TensorProto.BFLOAT16:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
     parts = [digest_bytes(bytes(proto.SerializeToString(deterministic=True)))]
     parts += [f"{name} {weight.digest}" for name, weight in weights.items()]
@@ -209,7 +199,7 @@ def _exported(graph: gs.Graph, weights: Mapping[str, Weight]) -> onnx.ModelProto
 
 def _tidy(node: onnx.NodeProto, outer: set[str], weights: Mapping[str, Weight]) -> None:
     """Give subgraphs their own weights, and take out copies of those that they read from outside."""
-    for part in subgraphs_of(node):
+    for part in files.subgraphs_of(node):
         own = [tensor for tensor in part.initializer if tensor.name not in outer]
         refill(part.initializer, own)
         for tensor in part.initializer:
@@ -259,7 +249,7 @@ def replace_tensor(tensor: gs.Tensor, other: gs.Tensor) -> None:
 def reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names of the tensors that a node reads, from within its subgraphs too."""
     yield from filter(None, node.input)
-    for graph in subgraphs_of(node):
+    for graph in files.subgraphs_of(node):
         own = {name for inner in graph.node for name in inner.output}
         own |= {value.name for value in (*graph.input, *graph.initializer)}
         for inner in graph.node:
@@ -273,7 +263,7 @@ def _detached(graph: gs.Graph) -> dict[str, Weight]:
     for tensor in _constants(graph):
         values = tensor._values
         if isinstance(values, np.ndarray):
-            is_large = values.nbytes >= LARGE and values.dtype.kind in "biuf"
+            is_large = values.nbytes >= files.LARGE and values.dtype.kind in "biuf"
             if is_large or values.dtype in PACKED:
                 tensor.values = Weight(values)
         if isinstance(tensor._values, Weight):
@@ -352,7 +342,7 @@ def format_of(node: gs.Node) -> Precision | None:
     return next(filter(None, (by_dtype().get(numpy_type(dtype)) for dtype in types)), None)
 
 
-def optional_input(node: gs.Node, place: int) -> gs.Tensor | None:
+def input_at(node: gs.Node, place: int) -> gs.Tensor | None:
     """Return an input that may be left out, None if it is."""
     is_there = len(node.inputs) > place and not node.inputs[place].is_empty()
     return node.inputs[place] if is_there else None

@@ -19,17 +19,9 @@ from trtcal.documents import checked_digest, digest_bytes, recover
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
+from trtcal.model import files
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
-from trtcal.model.files import (
-    EMBEDDED,
-    all_nodes,
-    attribute_of,
-    load_external,
-    opset_of,
-    refill,
-    stand_in,
-    tensors_of,
-)
+from trtcal.model.files import refill, weights_of, without_bytes
 from trtcal.model.loaders import loader_of
 from trtcal.model.ops import RECURRENT
 from trtcal.model.pairs import check_pairs
@@ -170,14 +162,20 @@ class Model:
     @property
     def opset(self) -> int:
         """The version of the default ONNX operator set."""
-        return opset_of(self.proto)
+        return files.opset_of(self.proto)
+
+    def weightless(self) -> Model:
+        """Return the model without values of large weights: as much as counting its work takes."""
+        proto = files.stand_in(self.proto)
+        proto.graph.initializer.extend(map(without_bytes, weights_of(self.proto).values()))
+        return replace(self, proto=proto)
 
 
 ModelSource = str | os.PathLike[str] | onnx.ModelProto | Model
 """What `load_model` takes."""
 
 
-def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = False) -> Model:
+def load_model(source: ModelSource, embedded: int = files.EMBEDDED, trust: bool = False) -> Model:
     """Load and check a model; a `Model` stays itself.
 
     A SavedModel, a `.keras`, `.tflite` or `.pt2` file is converted to ONNX, with `trust` even if
@@ -208,7 +206,7 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = Fals
 
 def _in_memory(proto: onnx.ModelProto) -> Model:
     """Return a model with the fingerprint of the file that `onnx.save` would write of it."""
-    if any(uses_external_data(tensor) for tensor in tensors_of(proto)):
+    if any(uses_external_data(tensor) for tensor in files.tensors_of(proto)):
         raise InputError("the model's weights are in files beside it", "give the path of the model")
     name = re.sub(r"[^\w.-]+", "_", proto.graph.name) or "model"
     try:
@@ -242,7 +240,7 @@ def _of_file(path: Path, embedded: int) -> Model:
         digest = checked_digest(path)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         fingerprint = _combined([digest, *map(checked_digest, external_files(path, proto))])
-        load_external(proto, path.parent, embedded)
+        files.load_external(proto, path.parent, embedded)
         check_sizes(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         raise InputError(
@@ -272,7 +270,7 @@ def _unshaped(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto
 
 def _blank_ends(proto: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, int]]:
     """Yield the nodes whose last optional inputs have an empty name, and how many they keep."""
-    for node in all_nodes(proto):
+    for node in files.all_nodes(proto):
         kept = max((n for n, name in enumerate(node.input, 1) if name), default=0)
         is_known = node.domain in ("", "ai.onnx") and node.op_type not in ("Loop", "Scan")
         if kept < len(node.input) and is_known:  # bodies need their inputs by number
@@ -300,7 +298,7 @@ def checked(model: Model) -> Model:
     if not model.proto.graph.node:
         raise InputError(f"model {model.path} has no nodes", "give a path to an ONNX model")
     check_pairs(model.proto, model.path, model.opset)
-    small = stand_in(model.proto)
+    small = files.stand_in(model.proto)
     for value in _unshaped(small.graph.output):
         value.type.tensor_type.shape.SetInParent()
     check(small, model.path)
@@ -311,7 +309,7 @@ def _with_output_shapes(model: Model) -> Model:
     """Return the model with a shape for every output of which ONNX can infer one."""
     if not _unshaped(model.proto.graph.output):
         return model
-    small = onnx.shape_inference.infer_shapes(stand_in(model.proto), data_prop=True)
+    small = onnx.shape_inference.infer_shapes(files.stand_in(model.proto), data_prop=True)
     inferred = {value.name: value.type for value in small.graph.output}
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -335,7 +333,7 @@ def without_samples(model: Model) -> frozenset[str]:
     nodes = (node for node in model.proto.graph.node if node.op_type in RECURRENT)
     read = set[str]()
     for node in nodes:
-        if not attribute_of(node, "layout", 0):  # batches first
+        if not files.attribute_of(node, "layout", 0):  # batches first
             read.update((*node.input[:1], *node.input[5:7]))
     return frozenset(
         spec.name
@@ -346,7 +344,7 @@ def without_samples(model: Model) -> frozenset[str]:
 
 def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
     """Return the files of a model's external data."""
-    outside = filter(uses_external_data, tensors_of(proto))
+    outside = filter(uses_external_data, files.tensors_of(proto))
     names = {ExternalDataInfo(tensor).location for tensor in outside}
     return [_inside(path.parent, name) for name in sorted(names)]
 

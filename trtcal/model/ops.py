@@ -1,9 +1,10 @@
 """The table of operators: every trait that a part of trtcal asks of an ONNX operator.
 
-An operator stands in one row, with its traits. To let trtcal treat another operator as one that only
-moves values, or runs in INT8 between two layers, add the word to its row; each set below names the
-operators of one trait and says what the trait promises. Names of other domains than ONNX's own stand
-here too where they have no other meaning; where one could, a caller asks `trtcal.model.graph.is_op`.
+Operators stand in one row with their traits; those that have the same ones share it. To let trtcal
+treat another operator as one that only moves values, or runs in INT8 between two layers, put it into a
+row with that word; each set below names the operators of one trait and says what the trait promises.
+Names of other domains than ONNX's own stand here too where they have no other meaning; where one
+could, a caller asks `trtcal.model.graph.is_op`.
 """
 
 from __future__ import annotations
@@ -13,191 +14,85 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
-Abs                               picks pointwise
-Add                               light epilogue quantizes elementwise commutes spelled
-AffineGrid                        unparsed
-Attention                         attends
-AveragePool                       pools scales untyped
-BatchNormalization                factors light epilogue elementwise
-Bernoulli                         random unparsed
-BiasAdd                           unmultiplied
-BiasDropout                       unmultiplied
-BiasGelu                          unmultiplied
-BiasSoftmax                       unmultiplied
-BiasSplitGelu                     unmultiplied
-BitCast                           unparsed
-BitShift                          unparsed
-BitwiseAnd                        unparsed
-BitwiseNot                        unparsed
-BitwiseOr                         unparsed
-BitwiseXor                        unparsed
-Cast                              typed spelled pointwise
-CastLike                          typed
-CenterCropPad                     unparsed
-Clip                              light epilogue activates ort_fused spelled picks
-Col2Im                            unparsed
-Compress                          unparsed
-Concat                            selects untyped moves_q
-ConcatFromSequence                unparsed
-Constant                          typed
-ConstantOfShape                   typed
-Conv                              multiplies convolves matrix
-ConvInteger                       integer unparsed
-ConvTranspose                     multiplies convolves rtx_floats
-Cos                               sensitive pointwise
-CumProd                           unparsed
-CumSum                            sensitive
-DecoderMaskedMultiHeadAttention   attends
-DeformConv                        no_rtx plugs
-DepthToSpace                      picks moves_q
-DequantizeLinear                  qdq
-Det                               unparsed
-DFT                               unparsed
-Div                               quantizes elementwise spelled
-Dropout                           free shifts scales
-DynamicQuantizeLinear             unparsed
-Einsum                            multiplies
-Elu                               epilogue quantizes activates
-EmbedLayerNormalization           unmultiplied
-Equal                             pointwise
-Erf                               activates pointwise
-Exp                               sensitive pointwise
-Expand                            picks moves_q
-EyeLike                           typed
-FastGelu                          unmultiplied
-Flatten                           moves free
-Gather                            cuts
-GatherElements                    picks
-GatherND                          picks
-Gelu                              quantizes activates
-Gemm                              multiplies matrix
-GlobalAveragePool                 shifts scales untyped global
-GlobalMaxPool                     shifts scales moves_q global
-Greater                           pointwise
-GridSample                        sensitive
-GroupNorm                         unmultiplied
-GroupNormalization                sensitive
-GroupQueryAttention               attends
-GRU                               recurrent
-HardSigmoid                       light epilogue quantizes activates ort_fused
-HardSwish                         light epilogue quantizes activates
-Identity                          moves free scales elementwise spelled
-ImageDecoder                      unparsed
-InstanceNormalization             sensitive
-LayerNormalization                factors quantizes sensitive
-LeakyRelu                         scales light epilogue activates ort_fused
-Less                              pointwise
-Log                               sensitive pointwise
-LogSoftmax                        sensitive
-LpNormalization                   sensitive
-LpPool                            sensitive
-LRN                               sensitive
-LSTM                              recurrent
-MatMul                            multiplies matrix
-MatMulInteger                     integer unparsed
-MatMulIntegerToFloat              integer
-Max                               selects spelled pointwise
-MaxPool                           pools shifts scales untyped picks moves_q
-MaxRoiPool                        unparsed
-MaxUnpool                         unparsed
-MeanVarianceNormalization         sensitive
-MelWeightMatrix                   unparsed
-Min                               selects spelled pointwise
-Mish                              quantizes activates
-Mul                               factors light epilogue quantizes elementwise commutes spelled
-MultiHeadAttention                attends
-Multinomial                       random unparsed
-Neg                               picks pointwise
-NhwcMaxPool                       unmultiplied
-NonMaxSuppression                 no_rtx
-NonZero                           no_rtx
-Not                               pointwise
-Optional                          unparsed
-OptionalGetElement                unparsed
-OptionalHasElement                unparsed
-PackedMultiHeadAttention          attends
-Pad                               untyped picks moves_q
-Pow                               elementwise sensitive
-PRelu                             light epilogue activates
-QAttention                        attends
-QGemm                             integer
-QLinearAdd                        unmultiplied
-QLinearAveragePool                unmultiplied
-QLinearConv                       integer unparsed
-QLinearGlobalAveragePool          unmultiplied
-QLinearLeakyRelu                  unmultiplied
-QLinearMatMul                     integer unparsed
-QLinearMul                        unmultiplied
-QLinearSigmoid                    unmultiplied
-QLinearSoftmax                    unmultiplied
-QuantizeLinear                    qdq
-QuickGelu                         unmultiplied
-RandomNormal                      random
-RandomNormalLike                  random
-RandomUniform                     random
-RandomUniformLike                 random
-Reciprocal                        sensitive pointwise
-ReduceL1                          sensitive
-ReduceL2                          sensitive
-ReduceLogSum                      sensitive
-ReduceLogSumExp                   sensitive
-ReduceMax                         shifts picks
-ReduceMean                        shifts sensitive
-ReduceMin                         picks
-ReduceProd                        sensitive
-ReduceSum                         sensitive
-ReduceSumSquare                   sensitive
-RegexFullMatch                    unparsed
-Relu                              scales light epilogue activates ort_fused picks
-Reshape                           moves free
-RMSNormalization                  sensitive
-RNN                               recurrent
-RoiAlign                          sensitive no_rtx
-RotaryEmbedding                   unmultiplied
-Round                             pointwise
-Selu                              quantizes
-SequenceAt                        unparsed
-SequenceConstruct                 unparsed
-SequenceEmpty                     unparsed
-SequenceErase                     unparsed
-SequenceInsert                    unparsed
-SequenceLength                    unparsed
-SequenceMap                       unparsed
-Shape                             shape_only
-Sigmoid                           light epilogue quantizes activates ort_fused
-Sign                              pointwise
-SimplifiedLayerNormalization      unmultiplied
-Sin                               sensitive pointwise
-Size                              shape_only
-SkipGroupNorm                     unmultiplied
-SkipLayerNormalization            unmultiplied
-SkipSimplifiedLayerNormalization  unmultiplied
-Slice                             cuts
-Softmax                           sensitive
-Softplus                          quantizes activates
-SpaceToDepth                      picks moves_q
-Split                             cuts
-SplitToSequence                   unparsed
-Sqrt                              pointwise
-Squeeze                           moves free
-StringConcat                      unparsed
-StringNormalizer                  unparsed
-StringSplit                       unparsed
-Sub                               epilogue quantizes elementwise spelled
-Sum                               epilogue pointwise
-Tan                               sensitive
-Tanh                              epilogue quantizes activates ort_fused
-TfIdfVectorizer                   unparsed
-Tile                              picks moves_q
-Transpose                         moves untyped
-Unique                            unparsed
-Unsqueeze                         moves free
-Where                             pointwise
+Abs Neg: picks pointwise
+Add: light epilogue quantizes elementwise commutes spelled
+AffineGrid BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad: unparsed
+Attention DecoderMaskedMultiHeadAttention GroupQueryAttention MultiHeadAttention: attends
+AveragePool: pools scales untyped
+BatchNormalization: factors light epilogue elementwise
+Bernoulli Multinomial: random unparsed
+BiasAdd BiasDropout BiasGelu BiasSoftmax BiasSplitGelu EmbedLayerNormalization: unmultiplied
+Cast: typed spelled pointwise
+CastLike Constant ConstantOfShape EyeLike: typed
+Clip: light epilogue activates ort_fused spelled picks
+Col2Im Compress ConcatFromSequence CumProd Det DFT DynamicQuantizeLinear ImageDecoder: unparsed
+Concat: selects untyped moves_q
+Conv: multiplies convolves matrix
+ConvInteger MatMulInteger QLinearConv QLinearMatMul: integer unparsed
+ConvTranspose: multiplies convolves rtx_floats
+Cos Exp Log Reciprocal Sin: sensitive pointwise
+CumSum GridSample GroupNormalization InstanceNormalization LogSoftmax LpNormalization: sensitive
+DeformConv: no_rtx plugs
+DepthToSpace Expand SpaceToDepth Tile: picks moves_q
+DequantizeLinear QuantizeLinear: qdq
+Div: quantizes elementwise spelled
+Dropout: free shifts scales
+Einsum: multiplies
+Elu: epilogue quantizes activates
+Equal Greater Less Not Round Sign Sqrt Where: pointwise
+Erf: activates pointwise
+FastGelu GroupNorm NhwcMaxPool QLinearAdd QLinearAveragePool QLinearGlobalAveragePool: unmultiplied
+Flatten Reshape Squeeze Unsqueeze: moves free
+Gather Slice Split: cuts
+GatherElements GatherND ReduceMin: picks
+Gelu Mish Softplus: quantizes activates
+Gemm MatMul: multiplies matrix
+GlobalAveragePool: shifts scales untyped global
+GlobalMaxPool: shifts scales moves_q global
+GRU LSTM RNN: recurrent
+HardSigmoid Sigmoid: light epilogue quantizes activates ort_fused
+HardSwish: light epilogue quantizes activates
+Identity: moves free scales elementwise spelled
+LayerNormalization: factors quantizes sensitive
+LeakyRelu: scales light epilogue activates ort_fused
+LpPool LRN MeanVarianceNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp: sensitive
+MatMulIntegerToFloat QGemm: integer
+Max Min: selects spelled pointwise
+MaxPool: pools shifts scales untyped picks moves_q
+MaxRoiPool MaxUnpool MelWeightMatrix Optional OptionalGetElement OptionalHasElement: unparsed
+Mul: factors light epilogue quantizes elementwise commutes spelled
+NonMaxSuppression NonZero: no_rtx
+PackedMultiHeadAttention QAttention: attends
+Pad: untyped picks moves_q
+Pow: elementwise sensitive
+PRelu: light epilogue activates
+QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding: unmultiplied
+RandomNormal RandomNormalLike RandomUniform RandomUniformLike: random
+ReduceMax: shifts picks
+ReduceMean: shifts sensitive
+ReduceProd ReduceSum ReduceSumSquare RMSNormalization Softmax Tan: sensitive
+RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert: unparsed
+Relu: scales light epilogue activates ort_fused picks
+RoiAlign: sensitive no_rtx
+Selu: quantizes
+SequenceLength SequenceMap SplitToSequence StringConcat StringNormalizer StringSplit: unparsed
+Shape Size: shape_only
+SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization: unmultiplied
+SkipSimplifiedLayerNormalization: unmultiplied
+Sub: epilogue quantizes elementwise spelled
+Sum: epilogue pointwise
+Tanh: epilogue quantizes activates ort_fused
+TfIdfVectorizer Unique: unparsed
+Transpose: moves untyped
 """
 
 TRAITS: dict[str, Operators] = {}
 """The operators of each trait."""
-ROWS = [line.split() for line in TABLE.strip().splitlines()]
+ROWS = [
+    (name, *traits.split())
+    for names, _, traits in (line.partition(":") for line in TABLE.strip().splitlines())
+    for name in names.split()
+]
 
 
 def _with(trait: str) -> Operators:

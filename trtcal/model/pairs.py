@@ -172,7 +172,7 @@ class _Check:
             return
         has_axis = size or math.prod(scales) > 1
         if values is not None and has_axis and not -len(values) <= axis < len(values):
-            self.fail(f"has axis {axis} of values of shape {_shown(values)}", REQUANTIZE)
+            self.fail(f"has axis {axis} of values of shape {list(values)}", REQUANTIZE)
         expected = self._blocked(values, axis, size) if values and size else None
         wrong = scales != expected if expected else not _fits(scales, values, axis)
         if wrong:
@@ -194,12 +194,12 @@ class _Check:
         return (*values[:axis], count, *values[axis + 1 :])
 
     def _misfit(self, scales: Shape, values: Shape | None, expected: Shape | None) -> str:
-        text = f"has scales of shape {_shown(scales)}"
+        text = f"has scales of shape {list(scales)}"
         if values is not None:
-            text += f" for values of shape {_shown(values)}"
+            text += f" for values of shape {list(values)}"
         if expected:
             axis, size = self.attributes.get("axis", 1), self.attributes["block_size"]
-            return f"{text}: blocks of {size} along axis {axis} need {_shown(expected)}"
+            return f"{text}: blocks of {size} along axis {axis} need {list(expected)}"
         return f"{text}, and no block_size" if len(scales) > 1 else f"{text} along its axis"
 
     def _check_scale(self) -> None:
@@ -220,8 +220,8 @@ class _Check:
         zero, scales = self.zero_point, _shape(self.node.input[1], self.scope)
         if zero is not None and scales is not None and math.prod(zero.dims) != math.prod(scales):
             self.fail(
-                f"has zero points of shape {_shown(tuple(zero.dims))} ({zero.name!r}) for scales of "
-                f"shape {_shown(scales)}",
+                f"has zero points of shape {list(zero.dims)} ({zero.name!r}) for scales of "
+                f"shape {list(scales)}",
                 f"{REQUANTIZE}, or give each scale its zero point",
             )
         if zero is not None and self.kind in TAKEN and np.asarray(array_of(zero), np.float32).any():
@@ -285,7 +285,3 @@ def _wrong_scale(values: npt.NDArray[np.float32], is_narrow: bool) -> str:
 def _type_name(kind: int) -> str:
     known = kind in TensorProto.DataType.values()
     return TensorProto.DataType.Name(kind).lower() if known else f"number {kind}"
-
-
-def _shown(shape: Shape) -> str:
-    return f"[{', '.join(map(str, shape))}]"

@@ -179,11 +179,8 @@ class Inference:
         ranked = [value.tensor_type for value in types if value.tensor_type.HasField("shape")]
         if ranked:
             return Tensor(kind, tuple(self._sizes(name, [value.shape.dim for value in ranked])))
-        if (
-            node.op_type not in UNMULTIPLIED
-            and node.domain in STANDARD
-            and onnx.defs.has(node.op_type)
-        ):
+        is_onnxs = node.domain in STANDARD and onnx.defs.has(node.op_type)
+        if is_onnxs and node.op_type not in UNMULTIPLIED:
             return Tensor(kind)
         if not inputs or index or inputs[0].shape is None:
             return Tensor(kind)

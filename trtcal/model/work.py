@@ -14,14 +14,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from trtcal.model.files import (
-    attribute_of,
-    stand_in,
-    subgraphs_of,
-    weights_of,
-    with_attributes,
-    without_bytes,
-)
+from trtcal.model.files import attribute_of, subgraphs_of, with_attributes
 from trtcal.model.graph import STANDARD
 from trtcal.model.macs import count_macs
 from trtcal.model.model import Model, uniquely_named
@@ -112,13 +105,6 @@ def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     return {"" if opset.domain in STANDARD else opset.domain: opset.version for opset in imports}
-
-
-def weightless(model: Model) -> Model:
-    """Return a model whose large weights have no values: as much as counting its work takes."""
-    proto = stand_in(model.proto)
-    proto.graph.initializer.extend(map(without_bytes, weights_of(model.proto).values()))
-    return replace(model, proto=proto)
 
 
 Counted = tuple[list[Tensor], list[NodeWork]]

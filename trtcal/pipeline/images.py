@@ -19,7 +19,7 @@ from trtcal.check.data_check import LABELLED, ROOM, check_data
 from trtcal.check.preprocessing import MEAN_SUBTRACTED, NORMAL, RAW, SIGNED, UNIT, settings_of
 from trtcal.check.probe import ModelProbe
 from trtcal.check.ranking import Trial, answered, rank
-from trtcal.check.samples import ImageInput, find_image_input, take_samples
+from trtcal.check.samples import ImageInput, take_samples
 from trtcal.config import ImagesConfig, read_section
 from trtcal.data import Dataset, open_dataset
 from trtcal.data.images import find_images
@@ -64,7 +64,7 @@ def guess_images(
     files = find_images(data)[0] if data.is_dir() else []
     if not files:
         return Images()
-    image = find_image_input(model)
+    image = ImageInput.of(model)
     if image is None:
         raise InputError(
             f"{data} contains images, but no input of the model has the shape of an image",

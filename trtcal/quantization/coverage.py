@@ -178,15 +178,13 @@ def amount(macs: int) -> str:
     return f"{macs / factor:.3g} {unit}"
 
 
-def judge_coverage(
-    limits: Iterable[Limit], coverage: Coverage | None, subject: str = ""
-) -> tuple[Judgement, ...]:
+def judge_coverage(limits: Iterable[Limit], coverage: Coverage | None) -> tuple[Judgement, ...]:
     """Hold the shares of multiply-accumulates to their limits; without a count none holds."""
     why = "nothing was counted: give the model"
     if coverage is not None:
         why = "no node's multiply-accumulates are known"
     figures = dict.fromkeys(SHARES) if coverage is None else coverage.figures
-    return judge_figures(limits, figures, subject, why)
+    return judge_figures(limits, figures, reason=why)
 
 
 def asked_coverage(

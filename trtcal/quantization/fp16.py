@@ -45,12 +45,8 @@ def fp16_places(node: gs.Node, opset: int) -> Places | None:
     """Return what a node can read and write in float16 in place of float32, None if nothing."""
     tensors = [tensor for tensor in (*node.inputs, *node.outputs) if not tensor.is_empty()]
     schema = schema_of(node.op, node.domain, opset)
-    if (
-        schema is None
-        or next(node.subgraphs(), None) is not None
-        or node.op in TYPED | SHAPE_ONLY
-        or any(tensor.dtype is None for tensor in tensors)
-    ):
+    is_plain = node.op not in TYPED | SHAPE_ONLY and next(node.subgraphs(), None) is None
+    if schema is None or not is_plain or any(tensor.dtype is None for tensor in tensors):
         return None
     inputs = _places(node.inputs, schema.inputs, schema)
     outputs = _places(node.outputs, schema.outputs, schema)

@@ -15,18 +15,8 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model.graph import GraphWriter, clean, constant, in_order, redirect_readers
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
-from trtcal.quantization.fp16 import (
-    FP16_MAX,
-    Places,
-    Survey,
-    Values,
-    fp16_scale,
-    is_cast_to,
-    is_fp32,
-    pairs_before,
-    subnormal,
-    takes_fp16_scale,
-)
+from trtcal.quantization import fp16
+from trtcal.quantization.fp16 import subnormal, takes_fp16_scale
 from trtcal.quantization.plan import Decision
 
 CLIPPED = "/within/clip"  # the end of the names of Clips that are written
@@ -51,7 +41,7 @@ def make_fp16_subgraphs(
     graph: gs.Graph,
     decisions: Mapping[str, Decision],
     quantized: Collection[str],
-    values: Values,
+    values: fp16.Values,
     floats: str,
 ) -> Fp16Subgraphs:
     """Turn what `decisions` ask in fp16, by node name, into float16, in place.
@@ -59,7 +49,7 @@ def make_fp16_subgraphs(
     `quantized` are the nodes in INT8, `values` what is known of tensors. What nothing decides on runs
     in `floats` (fp16 or fp32), or in the other one where that saves casts.
     """
-    survey = Survey(in_order(graph), decisions, quantized, values, floats)
+    survey = fp16.Survey(in_order(graph), decisions, quantized, values, floats)
     nodes = survey.split(floats)
     unknown = survey.unbounded(nodes)
     writer = _Writer(graph)
@@ -82,7 +72,7 @@ class _Writer(GraphWriter):
         self.casts: set[str] = set()
         self.subnormal: dict[str, int] = {}
 
-    def convert(self, node: gs.Node, places: Places) -> None:
+    def convert(self, node: gs.Node, places: fp16.Places) -> None:
         """Make a node read and write float16; a cast gives its float32 readers their tensor."""
         for index in places.inputs:
             node.inputs[index] = self._fp16(node.inputs[index])
@@ -99,14 +89,14 @@ class _Writer(GraphWriter):
             if node.op == "QuantizeLinear" and takes_fp16_scale(node, self.graph.opset):
                 node.inputs[0] = self.narrow[node.inputs[0].name]
                 node.inputs[1] = self._scale(node)
-            elif is_cast_to(np.float16, node):
+            elif fp16.is_cast_to(np.float16, node):
                 redirect_readers(node.outputs[0], self.narrow[node.inputs[0].name])
             elif node.op in SHAPE_ONLY:
                 node.inputs[0] = self.narrow[node.inputs[0].name]
 
     def _is_ours(self, tensor: gs.Tensor) -> bool:
         is_cast = any(producer.name in self.casts for producer in tensor.inputs)
-        return is_cast and is_fp32(tensor)
+        return is_cast and fp16.is_fp32(tensor)
 
     def _fp16(self, tensor: gs.Tensor) -> gs.Tensor:
         if tensor.name not in self.narrow:
@@ -122,7 +112,7 @@ class _Writer(GraphWriter):
             if producer.op == "Cast" and producer.inputs[0].dtype == np.float16:
                 return producer.inputs[0]
         for node in tensor.outputs:
-            if is_cast_to(np.float16, node):
+            if fp16.is_cast_to(np.float16, node):
                 return node.outputs[0]
         return self._cast(self._clipped(tensor), self._variable(tensor))
 
@@ -133,10 +123,10 @@ class _Writer(GraphWriter):
         there; a Clip before the Cast prevents that.
         """
         heavy = [maker for maker in tensor.inputs if maker.op in HEAVY]
-        if all(any(pairs_before(maker)) for maker in heavy):
+        if all(any(fp16.pairs_before(maker)) for maker in heavy):
             return tensor
         result = self.new_variable(f"{tensor.name}/within", tensor.dtype, tensor)
-        ends = (("lowest", -FP16_MAX), ("highest", FP16_MAX))
+        ends = (("lowest", -fp16.FP16_MAX), ("highest", fp16.FP16_MAX))
         self.limits = self.limits or [
             self.new_constant(f"float16/{name}", np.array(end, np.float32)) for name, end in ends
         ]
@@ -162,7 +152,7 @@ class _Writer(GraphWriter):
         if not isinstance(scale, gs.Constant):
             return self._fp16(scale)
         if scale.name not in self.narrow:
-            rounded = fp16_scale(node)
+            rounded = fp16.fp16_scale(node)
             self.narrow[scale.name] = self.new_constant(f"{scale.name}/fp16", rounded)
             scale.values = rounded.astype(np.float32)
         return self.narrow[scale.name]

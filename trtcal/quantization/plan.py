@@ -314,10 +314,6 @@ class Planned:
         """Whether its neighbours decide."""
         return self.precision == FOLLOWS
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return dataclasses.asdict(self)
-
 
 def decide(plan: Plan, graph: gs.Graph, placement: Placement) -> dict[str, Decision]:
     """Return what a plan asks of every node; `InputError` if a part of it is about none."""

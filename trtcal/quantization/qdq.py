@@ -126,11 +126,9 @@ def in_opset_of(model: Model, plan: Plan) -> Model:
         formats = plan.asked.intersection(NARROW) - {"int8"}
         if not formats:
             return model
-        asked, hint = (
-            ", ".join(sorted(formats)),
-            f"export the model with opset {plan.opset} or later",
-        )
+        asked = ", ".join(sorted(formats))
         what = f"the plan asks for {asked}, which need opset {plan.opset}: {error}"
+        hint = f"export the model with opset {plan.opset} or later"
         raise InputError(what, hint) from error
 
 

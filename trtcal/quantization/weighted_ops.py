@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.formats import Precision
-from trtcal.model.graph import constant, format_of, is_op, optional_input
+from trtcal.model.graph import constant, format_of, input_at, is_op
 from trtcal.model.model import Floats
 from trtcal.model.ops import CARRIES, CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
 
@@ -41,7 +41,7 @@ def bias_of(node: gs.Node) -> Bias | None:
     channels = _channels(node)
     if channels is None:
         return None
-    bias = optional_input(node, 2)
+    bias = input_at(node, 2)
     values = np.zeros(channels, np.float32) if bias is None else constant(bias)
     return _bias(node, 2, values, channels)
 

@@ -84,7 +84,7 @@ def test_what_is_no_range_is_named_with_its_type(tmp_path, document):
 
 def test_a_range_in_fp8_is_for_fp8_alone(tmp_path):
     found = read_ranges(written(tmp_path / "m.encodings", NEW)).ranges
-    assert found["f"].fp8_scale == 0.25
+    assert found["f"].scale_in("fp8") == 0.25
     assert not found["f"].is_for_int8
     assert found["x"].is_for_int8
     both = {"version": "2.0.0", "encodings": [
@@ -127,7 +127,7 @@ def test_what_is_written_is_read_again_with_the_same_scales(tmp_path_factory, am
 def test_fp8_is_written_and_read_again(tmp_path):
     export_calibration(tmp_path / "e.json", calibration({"x": 3.0}), AIMET_FP8)
     found = read_ranges(tmp_path / "e.json").ranges["x"]
-    assert np.float32(found.fp8_scale) == np.float32(3.0 / 448)
+    assert np.float32(found.scale_in("fp8")) == np.float32(3.0 / 448)
 
 
 INT8 = {"name": "x", "output_dtype": "int8", "y_scale": 0.5}

@@ -89,7 +89,7 @@ def test_a_computed_scale_is_a_finding(tmp_path):
 def test_fp8_gives_the_range_of_fp8_alone(tmp_path):
     zero = np.zeros((), ml_dtypes.float8_e4m3fn)
     found = read_qdq(one_pair(tmp_path / "m.onnx", np.float32(0.5), zero)).ranges["x"]
-    assert (found.fp8_amax, found.fp8_scale, found.is_for_int8) == (224.0, 0.5, False)
+    assert (found.fp8_amax, found.scale_in("fp8"), found.is_for_int8) == (224.0, 0.5, False)
 
 
 def test_a_tensor_in_int8_and_in_fp8_has_both_ranges(tmp_path):
@@ -109,7 +109,7 @@ def test_our_own_scales_in_fp8_come_back_to_the_bit(tmp_path):
     made = quantize(prepare(model), ranges, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
     write_quantized(tmp_path / "fp8.onnx", made)
     found = import_calibration(tmp_path / "fp8.onnx", model)
-    scales = {name: np.float32(one.fp8_scale) for name, one in found.ranges.items()}
+    scales = {name: np.float32(one.scale_in("fp8")) for name, one in found.ranges.items()}
     assert scales == {name: np.float32(amax / 448) for name, amax in AMAXES.items()}
     again = quantize(prepare(model), found, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
     assert again.proto.graph == made.proto.graph

@@ -149,3 +149,7 @@ def _encodings(kind: str, scales: Mapping[str, np.float32]) -> bytes:
         for name, scale in scales.items()
     ]
     return json_bytes({"version": "2.0.0", "encodings": entries})
+
+
+READERS = dict.fromkeys((AIMET, AIMET_1, AIMET_FP8), read_aimet)
+WRITERS = {AIMET: to_aimet, AIMET_1: to_aimet_1, AIMET_FP8: to_aimet_fp8}

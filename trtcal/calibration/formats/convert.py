@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtcal.calibration.cache_tensors import cache_tensors
-from trtcal.calibration.formats.aimet import (
-    AIMET,
-    AIMET_1,
-    AIMET_FP8,
-    is_aimet,
-    read_aimet,
-    to_aimet,
-    to_aimet_1,
-    to_aimet_fp8,
-)
-from trtcal.calibration.formats.onnxruntime_table import (
-    read_flatbuffers,
-    read_table_json,
-    read_table_text,
-    to_flatbuffers,
-    to_table_json,
-    to_table_text,
-)
+from trtcal.calibration.formats import aimet, onnxruntime_table, tensorrt_cache
 from trtcal.calibration.formats.qdq import read_qdq
 from trtcal.calibration.formats.table import IMPORTED, UNKNOWN
-from trtcal.calibration.formats.tensorrt_cache import (
-    FORM,
-    cache_of,
-    is_unnamed,
-    layers_of,
-    read_cache,
-)
 from trtcal.documents import read_json, write_bytes
 from trtcal.documents.bounds import read_bytes
 from trtcal.documents.streams import command_line
@@ -43,21 +19,12 @@ from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
 from trtcal.ranges import CALIBRATION_KIND, Calibration, TensorRange, scales_of
 
-READERS: dict[str, Callable[[Path], Calibration]] = {
-    FORM: read_cache,
-    "onnxruntime": read_flatbuffers,
-    "json": read_table_json,
-    "text": read_table_text,
-    **dict.fromkeys((AIMET, AIMET_1, AIMET_FP8), read_aimet),
+READERS = {
+    tensorrt_cache.FORM: tensorrt_cache.read_cache,
+    **onnxruntime_table.READERS,
+    **aimet.READERS,
 }
-WRITERS: dict[str, Callable[[Mapping[str, float]], bytes]] = {
-    "onnxruntime": to_flatbuffers,
-    "json": to_table_json,
-    "text": to_table_text,
-    AIMET: to_aimet,
-    AIMET_1: to_aimet_1,
-    AIMET_FP8: to_aimet_fp8,
-}
+WRITERS = {**onnxruntime_table.WRITERS, **aimet.WRITERS}
 READABLE = ("calibration", *READERS, "qdq")
 WRITABLE = tuple(READERS)
 NAMES_SHOWN = 5
@@ -109,10 +76,10 @@ def detect(path: Path) -> str:
         return "qdq"
     head = read_bytes(path)[:4096]
     if head.startswith(b"TRT-"):
-        return FORM
+        return tensorrt_cache.FORM
     if head.lstrip().startswith(b"{"):
         document = read_json(path)
-        other = AIMET if is_aimet(document) else "json"
+        other = aimet.AIMET if aimet.is_aimet(document) else "json"
         return "calibration" if document.get("kind") == CALIBRATION_KIND else other
     return "onnxruntime" if b"\0" in head else "text"
 
@@ -164,12 +131,13 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     names = list(ranges)
     known = tensor_names(model).union(cache_tensors(model).left_out)
     needed = tensors_to_observe(find_layers(prepare(model)))
-    others = (name for name in names if name not in known and not is_unnamed(name))
+    others = (name for name in names if name not in known and not tensorrt_cache.is_unnamed(name))
     layers = known.union(n.name or f"node_of_{n.output[0]}" for n in model.proto.graph.node)
     foreign = [
         name
         for name in others
-        if name.removesuffix(" copy") not in known and layers.isdisjoint(layers_of(name))
+        if name.removesuffix(" copy") not in known
+        and layers.isdisjoint(tensorrt_cache.layers_of(name))
     ]
     there = set(names)
     missing = tuple(name for name in needed if name not in there)
@@ -219,28 +187,28 @@ def export_calibration(
     chosen = calibration if tensors is None else _only(calibration, tensors)
     if form in WRITERS:
         data = WRITERS[form](_amaxes(chosen, form))
-    elif form != FORM:
+    elif form != tensorrt_cache.FORM:
         raise InputError(f"cannot write {form!r}", f"choose one of: {', '.join(WRITABLE)}")
     elif tensorrt is None:
         raise InputError("the version of TensorRT is not given", "give it as in 8.6.1")
     else:
         _check_int8(chosen.ranges)
-        data = cache_of(chosen, tensorrt, algorithm)
+        data = tensorrt_cache.cache_of(chosen, tensorrt, algorithm)
     write_bytes(path, data)
 
 
 def _amaxes(calibration: Calibration, form: str) -> dict[str, float]:
     """Return the ranges that a format wants; `InputError` if it wants INT8's and one is for FP8."""
     ranges = {name: calibration.ranges[name] for name in scales_of(calibration)}
-    if form == AIMET_FP8:
-        return {name: entry.fp8_scale * FORMATS["fp8"].top for name, entry in ranges.items()}
+    if form == aimet.AIMET_FP8:
+        return {name: entry.scale_in("fp8") * FORMATS["fp8"].top for name, entry in ranges.items()}
     _check_int8(ranges)
     return {name: entry.amax for name, entry in ranges.items()}
 
 
 def _check_int8(ranges: Mapping[str, TensorRange]) -> None:
     if alone := [name for name, entry in ranges.items() if not entry.is_for_int8]:
-        hint = f"calibrate the model for INT8, or write --format {AIMET_FP8}"
+        hint = f"calibrate the model for INT8, or write --format {aimet.AIMET_FP8}"
         raise InputError(f"these ranges are for FP8 alone: {some(alone, NAMES_SHOWN)}", hint)
 
 

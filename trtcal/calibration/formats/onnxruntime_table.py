@@ -165,3 +165,7 @@ def _magnitude(item: Any, name: str, path: Path) -> float:
             f"{path}: tensor {name!r} has no lowest and highest ({error!r})",
             "write the table with compute_data() of ONNX Runtime's calibrator",
         ) from error
+
+
+READERS = {"onnxruntime": read_flatbuffers, "json": read_table_json, "text": read_table_text}
+WRITERS = {"onnxruntime": to_flatbuffers, "json": to_table_json, "text": to_table_text}

@@ -94,10 +94,8 @@ class _Graph:
             return "its scale is computed, not constant"
         scales, kind = _array(self.values[node.input[1]]), self.kind_of(node)
         if kind not in (*LIMITS, TensorProto.FLOAT8E4M3FN):
-            return (
-                f"it is quantized to {TensorProto.DataType.Name(kind).lower()}, not to an "
-                "integer type or float8e4m3fn"
-            )
+            name = TensorProto.DataType.Name(kind).lower()
+            return f"it is quantized to {name}, not to an integer type or float8e4m3fn"
         wrong = [text for scale in scales.flat if (text := problem(float(scale) * LEVELS))]
         if wrong or not scales.size:
             return wrong[0] if wrong else "its scale is empty"

@@ -12,9 +12,9 @@ from onnx import TensorProto
 from trtcal.model.graph import (
     clean,
     constant,
+    input_at,
     is_op,
     only_consumer,
-    optional_input,
     tensor_names,
     type_of,
 )
@@ -62,7 +62,7 @@ def _next(conv: gs.Node, graph: gs.Graph, kept: KeptTensors) -> Fold | None:
         return None
     axis = output_axis(conv.op)
     channels = weight.shape[axis]
-    bias = constant(conv.inputs[2]) if optional_input(conv, 2) else np.zeros(1, np.float32)
+    bias = constant(conv.inputs[2]) if input_at(conv, 2) else np.zeros(1, np.float32)
     if type_of(conv.inputs[1]) not in FOLDED or bias is None or bias.size not in (1, channels):
         return None
     affine = _affine(following, conv.outputs[0], channels, weight.ndim)

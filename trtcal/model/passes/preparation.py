@@ -13,17 +13,8 @@ from trtcal.errors import InputError, some
 from trtcal.model.graph import MIN_OPSET, STANDARD, export_model, fingerprint, in_order, is_op
 from trtcal.model.model import Model, checked
 from trtcal.model.ops import CONVOLUTIONS
-from trtcal.model.passes.base import (
-    NAMED,
-    BrokenPassError,
-    NotApplicable,
-    Pass,
-    PassRecord,
-    State,
-    interface,
-    sound,
-    state_of,
-)
+from trtcal.model.passes import base
+from trtcal.model.passes.base import NAMED, BrokenPassError, NotApplicable, Pass, PassRecord, State
 from trtcal.model.passes.batchnorm import SCALES, why_kept
 from trtcal.model.passes.bfloat16 import FLOAT32
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
@@ -79,7 +70,7 @@ def prepare_with_record(
     """
     _check_names([*skip, *add], passes)
     graph = read_graph(model)
-    records, before, state = [], fingerprint(graph), state_of(graph)
+    records, before, state = [], fingerprint(graph), base.state_of(graph)
     see(graph, None)
     for stage in passes:
         is_wanted = stage.name not in skip and (stage.name in add or not stage.on_request)
@@ -87,7 +78,7 @@ def prepare_with_record(
         records.append(record)
         see(graph, record)
         if record.after != before:
-            before, state = record.after, state_of(graph)
+            before, state = record.after, base.state_of(graph)
     if not graph.nodes:
         hint = "give a model that uses its inputs"
         raise InputError(f"the outputs of model {model.path} do not depend on its inputs", hint)
@@ -126,7 +117,7 @@ def _run(stage: Pass, graph: gs.Graph, before: str, state: State, is_wanted: boo
     why = stage.before(graph) if is_wanted else ON_REQUEST if stage.on_request else AS_ASKED
     if why is not None:
         return PassRecord(stage.name, before, before, 0, why)
-    seen = interface(graph)
+    seen = base.interface(graph)
     try:
         changes = stage.apply(graph)
     except NotApplicable as reason:
@@ -134,13 +125,13 @@ def _run(stage: Pass, graph: gs.Graph, before: str, state: State, is_wanted: boo
             raise _broken(stage, "it reported a skip and changed the graph") from reason
         return PassRecord(stage.name, before, before, 0, str(reason))
     # those of a script may change arrays in place
-    is_same = not stage.script and state_of(graph)[0] == state[0]
+    is_same = not stage.script and base.state_of(graph)[0] == state[0]
     after = before if is_same else fingerprint(in_order(graph))
-    if interface(graph) != seen and not stage.retypes:
+    if base.interface(graph) != seen and not stage.retypes:
         raise _broken(stage, "an input or output of the graph changed")
     if after != before and not changes:
         raise _broken(stage, "it changed the graph and counted no change")
-    if why := (None if is_same else sound(graph)) or stage.after(graph):
+    if why := (None if is_same else base.sound(graph)) or stage.after(graph):
         raise _broken(stage, why)
     return PassRecord(stage.name, before, after, changes)
 

@@ -9,15 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from trtcal.model.graph import (
-    captured,
-    clean,
-    constant,
-    is_op,
-    optional_input,
-    replace_tensor,
-    type_of,
-)
+from trtcal.model.graph import captured, clean, constant, input_at, is_op, replace_tensor, type_of
 from trtcal.model.ops import COMMUTES
 from trtcal.model.passes.base import Pass, current
 
@@ -95,7 +87,7 @@ def _same(node: gs.Node) -> gs.Tensor | None:
 
 
 def _trains(dropout: gs.Node) -> bool:
-    if (training := optional_input(dropout, 2)) is None:
+    if (training := input_at(dropout, 2)) is None:
         return False
     values = constant(training)
     return values is None or bool(values.any())
@@ -130,7 +122,6 @@ IDENTITIES = removal(
 NEUTRALS = removal(
     "neutral", "Remove Mul and Div by 1, Add and Sub of 0, where the shape stays.", _unchanged
 )
-
 
 NARROW: set[int] = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 WIDE: set[int] = {TensorProto.FLOAT, TensorProto.DOUBLE}

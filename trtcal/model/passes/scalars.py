@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import GraphWriter, constant, numpy_type, optional_input
+from trtcal.model.graph import GraphWriter, constant, input_at, numpy_type
 from trtcal.model.ops import QDQ
 from trtcal.model.passes.base import Pass, current
 
@@ -36,7 +36,7 @@ def _rewritten(node: gs.Node) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | Non
     scale, kind = (constant(node.inputs[1]), _kind(node)) if node.op in QDQ else (None, None)
     if scale is None or kind not in BYTES or node.attrs.get("block_size"):
         return None
-    stated = optional_input(node, 2)
+    stated = input_at(node, 2)
     zero = np.zeros(scale.shape, kind) if stated is None else constant(stated)
     shape = () if scale.size == 1 else scale.shape
     if zero is None or zero.size != scale.size or (stated and scale.shape == zero.shape == shape):
@@ -45,7 +45,7 @@ def _rewritten(node: gs.Node) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | Non
 
 
 def _kind(node: gs.Node) -> np.dtype[Any] | None:
-    zero, makers = optional_input(node, 2), node.inputs[0].inputs
+    zero, makers = input_at(node, 2), node.inputs[0].inputs
     if zero is not None:
         return numpy_type(zero.dtype)
     if node.op == "QuantizeLinear":

@@ -50,14 +50,8 @@ FOLDER = "~/.cache/trtcal-device"
 PROGRAM = "TRTCAL_SSH"
 """Variable with the ssh program and options for it, where it is not `ssh`."""
 OPTIONS = (
-    "BatchMode=yes",
-    "ConnectTimeout=15",
-    "ServerAliveInterval=15",
-    "ServerAliveCountMax=4",
-    "ClearAllForwardings=yes",
-    "ForwardAgent=no",
-    "RemoteCommand=none",
-    "ControlMaster=auto",
+    *("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=4"),
+    *("ClearAllForwardings=yes", "ForwardAgent=no", "RemoteCommand=none", "ControlMaster=auto"),
     "ControlPersist=60",
 )
 GPU = (

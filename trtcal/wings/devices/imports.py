@@ -210,11 +210,7 @@ def _timed_layers(engine: Facts) -> tuple[tuple[Layer, ...], list[str]]:
 
 
 def _measured(
-    row: Row,
-    engine: Facts,
-    first: Latency | None,
-    model: Model | None,
-    feeds: Mapping[str, Array],
+    row: Row, engine: Facts, first: Latency | None, model: Model | None, feeds: Mapping[str, Array]
 ) -> Measured:
     layers, of_layers = _timed_layers(engine)
     latency, of_times = _latency_of(engine, model)

@@ -92,11 +92,8 @@ class DeviceSession(Session):
         sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
         has_sizes = all(size == there for size, there in sizes if isinstance(size, int))
         is_whole = spec.dtype.startswith(("int", "uint", "bool"))
-        if (
-            (spec.shape and len(spec.shape) != array.ndim)
-            or not has_sizes
-            or is_whole != (array.dtype.kind in "iub")
-        ):
+        has_rank = not spec.shape or len(spec.shape) == array.ndim
+        if not (has_rank and has_sizes) or is_whole != (array.dtype.kind in "iub"):
             what = f"the device {self.device} sent {array.dtype}{list(array.shape)} for {spec}"
             raise BackendError(what, REPORT)
 

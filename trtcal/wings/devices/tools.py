@@ -22,12 +22,7 @@ from trtcal.documents import Document, digest_bytes
 from trtcal.documents.bounds import in_time, parse_json
 from trtcal.errors import InputError
 from trtcal.evidence.gpus import capability_of
-from trtcal.evidence.layers.inspector import (
-    Profile,
-    profile_in_log,
-    read_inspector,
-    read_profile,
-)
+from trtcal.evidence.layers.inspector import Profile, profile_in_log, read_inspector, read_profile
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.log.files import portions_of_input
 from trtcal.evidence.log.reader import parse

@@ -211,10 +211,5 @@ def changes_of(series: Sequence[RunCost]) -> list[CostChange]:
 
 
 def _group(run: RunCost, by: str) -> str | None:
-    named = {
-        PROJECT: run.entry.name,
-        MODEL: run.version,
-        VARIANT: run.variant,
-        TARGET: run.device,
-    }
+    named = {PROJECT: run.entry.name, MODEL: run.version, VARIANT: run.variant, TARGET: run.device}
     return named[by] if by in named else run.entry.tags.get(by.removeprefix(TAG))

@@ -110,11 +110,7 @@ def _send_once(client: Any, experiment: str, known: Known, entry: Entry) -> bool
 def _send(client: Any, experiment: str, entry: Entry, identity: str) -> str:
     """Make a run of an entry; only when all is there is it said to be finished."""
     moment = _milliseconds(entry.made_at)
-    tags = {
-        IDENTITY: identity,
-        "mlflow.runName": f"run {entry.number}",
-        **_tags(entry),
-    }
+    tags = {IDENTITY: identity, "mlflow.runName": f"run {entry.number}", **_tags(entry)}
     run: str = client.create_run(experiment, start_time=moment, tags=tags).info.run_id
     for batch in _batches(entry, moment):
         client.log_batch(run, **batch)

@@ -163,11 +163,7 @@ class _Writer:
         return GraphTable(tuple(self.rows.names), tuple(self.rows.operators), signature, **columns)
 
     def _nodes(
-        self,
-        nodes: Sequence[NodeProto],
-        scope: Scope,
-        inside: str,
-        outputs: Iterable[str],
+        self, nodes: Sequence[NodeProto], scope: Scope, inside: str, outputs: Iterable[str]
     ) -> list[Prints]:
         """Add nodes to the rows and their outputs to the scope; return their fingerprints."""
         node_prints, uses = [], _uses(nodes, outputs)

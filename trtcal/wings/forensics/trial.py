@@ -21,12 +21,7 @@ from trtcal.model import load_model
 from trtcal.model.passes import Pass
 from trtcal.pipeline.inputs import Inputs, open_inputs
 from trtcal.pipeline.journal import Journal
-from trtcal.pipeline.stages import (
-    build_one,
-    calibrate_all,
-    observe_tensors,
-    write_variant,
-)
+from trtcal.pipeline.stages import build_one, calibrate_all, observe_tensors, write_variant
 from trtcal.quantization import Plan
 from trtcal.ranges import Calibration, TensorRange
 from trtcal.runs.follower import Follower

@@ -11,13 +11,7 @@ from typing import Any
 
 import onnx
 
-from trtcal.documents import (
-    Workplace,
-    cache_path,
-    canonical_json,
-    digest_bytes,
-    digest_file,
-)
+from trtcal.documents import Workplace, cache_path, canonical_json, digest_bytes, digest_file
 from trtcal.documents.bounds import raising, scaled
 from trtcal.documents.streams import command_line
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError

@@ -22,44 +22,19 @@ OPSET = 17
 SIGNATURES = "serving_default", "serve"
 SAFE_KERAS = 3, 12
 """Before it, files that safe mode let through ran programs: CVE-2025-1550, 9905, 9906, 12058."""
-STATEFUL = frozenset(
-    [
-        "VarHandleOp",
-        "ReadVariableOp",
-        "AssignVariableOp",
-        "VarIsInitializedOp",
-        "DisableCopyOnRead",
-        "Placeholder",
-        "PlaceholderWithDefault",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "If",
-        "While",
-        "Case",
-        "Assert",
-        "HashTableV2",
-        "MutableHashTableV2",
-        "LookupTableFindV2",
-        "LookupTableImportV2",
-        "LookupTableSizeV2",
-        "InitializeTableV2",
-        "RandomUniform",
-        "RandomStandardNormal",
-        "RandomUniformInt",
-        "TruncatedNormal",
-        "Multinomial",
-    ]
+STATEFUL = (
+    *("VarHandleOp", "ReadVariableOp", "AssignVariableOp", "VarIsInitializedOp"),
+    *("DisableCopyOnRead", "Placeholder", "PlaceholderWithDefault"),
+    *("PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case", "Assert"),
+    *("HashTableV2", "MutableHashTableV2", "InitializeTableV2"),
+    *("LookupTableFindV2", "LookupTableImportV2", "LookupTableSizeV2"),
+    *("RandomUniform", "RandomStandardNormal", "RandomUniformInt"),
+    *("TruncatedNormal", "Multinomial"),
 )
 """Operators with a state that reach nothing outside of the graph."""
-OUTSIDE = frozenset(
-    [
-        "ReadFile",
-        "MatchingFiles",
-        "PyFuncStateless",
-        "ImmutableConst",
-        "DecodeProtoV2",
-        "EncodeProto",
-    ]
+OUTSIDE = (
+    *("ReadFile", "MatchingFiles", "PyFuncStateless"),
+    *("ImmutableConst", "DecodeProtoV2", "EncodeProto"),
 )
 """Operators without a state that read files, or call Python."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,29 +31,9 @@ if TYPE_CHECKING:
 
 DAY = click.DateTime(["%Y-%m-%d"])
 CHANGES_SHOWN, CAUSES_SHOWN = 10, 6
-CSV_COLUMNS = (
-    *(
-        "group",
-        "project",
-        "model",
-        "variant",
-        "device",
-        "verdict",
-        "runs",
-        "priced",
-        "run",
-        "made_at",
-    ),
-    *("currency", "per_hour", "price", "price_date", "cost_per_million", "low", "high"),
-    *("per_month", "saving_percent", "since_first_percent", "since_version_percent"),
-)
 
 
-class Cost(
-    JsonOptions,
-    HistoryOptions,
-    example="trtcal history cost --by team",
-):
+class Cost(JsonOptions, HistoryOptions, example="trtcal history cost --by team"):
     """Show what a million inferences cost by project or tag, since the first run and the last version.
 
     The costs are estimates: measured latency times the hourly price of a machine that does nothing
@@ -99,7 +80,7 @@ class Cost(
         if self.focus is not None:
             _write_focus(self.focus, costs, self.account)
         if self.csv:
-            _print_csv(costs)
+            print_csv([[*CSV], *([value(line) for value in CSV.values()] for line in costs.lines)])
         else:
             self.present(costs.to_document(), lambda: _show(costs))
         _say_what_is_missing(costs)
@@ -132,39 +113,6 @@ def _write_focus(path: Path, costs: CostTable, account: str) -> None:
     note(f"note: wrote {len(rows)} rows of estimates, not of invoices: {path}")
 
 
-def _print_csv(costs: CostTable) -> None:
-    rows = [_csv_row(line) for line in costs.lines]
-    print_csv([CSV_COLUMNS, *([row[name] for name in CSV_COLUMNS] for row in rows)])
-
-
-def _csv_row(line: CostLine) -> dict[str, object]:
-    latest = line.latest
-    price, cost, month, saving = latest.price, latest.cost, latest.per_month, latest.saving
-    return {
-        "group": _group(line),
-        "project": latest.entry.name,
-        "model": latest.version,
-        "variant": latest.variant,
-        "device": latest.device,
-        "verdict": latest.entry.verdict,
-        "runs": len(line.runs),
-        "priced": sum(run.cost is not None for run in line.runs),
-        "run": latest.entry.number,
-        "made_at": latest.entry.made_at,
-        "currency": price and price.currency,
-        "per_hour": price and price.per_hour,
-        "price": price and price.name,
-        "price_date": price and price.seen,
-        "cost_per_million": cost and cost.value,
-        "low": cost and cost.low,
-        "high": cost and cost.high,
-        "per_month": month and month.value,
-        "saving_percent": saving and saving.value,
-        "since_first_percent": _percent(line.since_first),
-        "since_version_percent": _percent(line.since_version),
-    }
-
-
 def _percent(change: CostChange | None) -> float | None:
     return None if change is None else 100 * (change.value - 1)
 
@@ -173,6 +121,32 @@ def _group(line: CostLine | CostTotal) -> str:
     from trtcal.wings.fleet.cost_table import UNTAGGED
 
     return UNTAGGED if line.group is None else line.group
+
+
+CSV: dict[str, Callable[[CostLine], object]] = {
+    "group": _group,
+    "project": lambda line: line.latest.entry.name,
+    "model": lambda line: line.latest.version,
+    "variant": lambda line: line.latest.variant,
+    "device": lambda line: line.latest.device,
+    "verdict": lambda line: line.latest.entry.verdict,
+    "runs": lambda line: len(line.runs),
+    "priced": lambda line: sum(run.cost is not None for run in line.runs),
+    "run": lambda line: line.latest.entry.number,
+    "made_at": lambda line: line.latest.entry.made_at,
+    "currency": lambda line: line.latest.price and line.latest.price.currency,
+    "per_hour": lambda line: line.latest.price and line.latest.price.per_hour,
+    "price": lambda line: line.latest.price and line.latest.price.name,
+    "price_date": lambda line: line.latest.price and line.latest.price.seen,
+    "cost_per_million": lambda line: line.latest.cost and line.latest.cost.value,
+    "low": lambda line: line.latest.cost and line.latest.cost.low,
+    "high": lambda line: line.latest.cost and line.latest.cost.high,
+    "per_month": lambda line: line.latest.per_month and line.latest.per_month.value,
+    "saving_percent": lambda line: line.latest.saving and line.latest.saving.value,
+    "since_first_percent": lambda line: _percent(line.since_first),
+    "since_version_percent": lambda line: _percent(line.since_version),
+}
+"""The columns of `--csv`, with what each holds."""
 
 
 def _show(costs: CostTable) -> None:

@@ -10,14 +10,7 @@ import click
 
 from trtcal.cli.extended import ExtendedGroup
 from trtcal.cli.history import show_diff
-from trtcal.cli.options import (
-    ConfigOptions,
-    add_commands,
-    argument,
-    option,
-    required,
-    tags_of,
-)
+from trtcal.cli.options import ConfigOptions, add_commands, argument, option, required, tags_of
 from trtcal.cli.output import Columns, note, print_table, progress, say, warning
 from trtcal.errors import GateFailed
 

@@ -28,13 +28,7 @@ from trtcal.runs.origin import REPORT_FILE, RUN_FILE, Origin
 from trtcal.runs.statement import RUN, statement
 from trtcal.runs.verify import check_whole
 from trtcal.wings.fleet.store.objects import DIGEST
-from trtcal.wings.fleet.store.record import (
-    BuiltEngine,
-    Record,
-    check_names,
-    check_tags,
-    record_of,
-)
+from trtcal.wings.fleet.store.record import BuiltEngine, Record, check_names, check_tags, record_of
 from trtcal.wings.fleet.store.store import ArtifactStore, parallel
 
 GRACE = timedelta(hours=24)
