@@ -110,7 +110,7 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
     )
     everyone = [open_variant(reference), open_variant(variant)]
     made = compare(everyone[0], everyone[1:], data, (), CompareSettings(8, 4, wanted, None, (1, 4)))
-    made = with_layers(made, load_model(reference), everyone[1:], data)
+    made = with_layers(made, load_model(reference), {"int8": load_model(variant)}, data)
     made.write(tmp_path / "comparison.json")
     assert Comparison.read(tmp_path / "comparison.json") == made
     first, second = made.rows

@@ -65,7 +65,7 @@ class Variant:
     @property
     def literal(self) -> Model | None:
         """The model, if it has Q/DQ, which can be executed in float."""
-        return self.source if self.source and _has_qdq(self.source) else None
+        return self.source if self.source and has_qdq(self.source) else None
 
     def coverage(self, sizes: Mapping[str, Shape]) -> Coverage | None:
         """Return how much of the compute is in INT8 for inputs of these shapes, None if unknown."""
@@ -140,7 +140,7 @@ def open_variant(
         provenance(quantization_record(model.proto)),
         model.path.stat().st_size,
         cut,
-        source=model if _has_qdq(model) else weightless(model),
+        source=model if has_qdq(model) else weightless(model),
         floats=_floats(reasons) if reasons else None,
         narrow_model=model if is_narrow(model.proto) else None,
     )
@@ -151,7 +151,8 @@ def _floats(reasons: Mapping[str, str]) -> str:
     return f"this CPU computes in float {some(named)}"
 
 
-def _has_qdq(model: Model) -> bool:
+def has_qdq(model: Model) -> bool:
+    """Tell whether a model is quantized by Q/DQ."""
     return any(node.op_type in QDQ for node in model.proto.graph.node)
 
 
@@ -202,7 +203,7 @@ def open_engine(folder: Path, path: Path, name: str | None = None) -> Variant:
     return replace(
         _open_build(folder, name or path.stem, False, model),
         size_bytes=path.stat().st_size,
-        source=model if _has_qdq(model) else weightless(model),
+        source=model if has_qdq(model) else weightless(model),
         narrow_model=model if is_narrow(model.proto) else None,
     )
 
