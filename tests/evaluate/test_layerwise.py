@@ -11,9 +11,11 @@ from tests.fixtures.zoo_net import Entry
 from tests.fixtures.zoo_products import tokens
 from tests.fixtures.zoo_scene import scene as zoo_scene
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.taps import Inside
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.documents import from_fields
+from trtcal.errors import NativeCrash
 from trtcal.evaluate import layerwise
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
@@ -210,3 +212,39 @@ def dequantized_by_onnx(proto, node):
     graph.output.append(value)
     model = onnx.helper.make_model(graph, opset_imports=proto.opset_import)
     return ReferenceEvaluator(model).run(None, {})[0].astype(np.float32)
+
+
+def test_the_reference_runs_once_for_all_variants(scene, monkeypatch):
+    net, int8, data = scene
+    coarse = replace(int8, proto=onnx.ModelProto.FromString(int8.proto.SerializeToString()))
+    coarser(coarse, "b", 20.0)
+    alone = [compare_layers(net, [each], data)[0] for each in (int8, coarse)]
+    reads = []
+
+    class Counted(Inside):
+        def read(self, feeds):
+            reads.append(len(self.session.get_outputs()))
+            return super().read(feeds)
+
+    monkeypatch.setattr(layerwise, "Inside", Counted)
+    monkeypatch.setattr(layerwise, "MOST_SAMPLES", 8)
+    batches = len(list(data.batches(8)))
+    assert compare_layers(net, [int8, coarse], data) == alone
+    assert len(reads) == 1 + 3 * batches  # a sample shows how large tensors are
+
+
+def test_a_variant_that_crashes_has_no_figures_and_the_others_have(scene, monkeypatch):
+    net, int8, data = scene
+    crashing = replace(int8, proto=onnx.ModelProto.FromString(int8.proto.SerializeToString()))
+
+    class Crashing(Inside):
+        def __init__(self, proto, tensors):
+            if proto is crashing.proto:
+                raise NativeCrash("it crashes", "", "SIGSEGV", ())
+            super().__init__(proto, tensors)
+
+    monkeypatch.setattr(layerwise, "Inside", Crashing)
+    with pytest.warns(RuntimeWarning, match="it crashes"):
+        first, second = compare_layers(net, [crashing, int8], data)
+    assert first is None
+    assert second.samples == len(data)

@@ -89,7 +89,7 @@ class Variant:
         if all(map(is_literal, quantizers)):
             return None
         with crashes_as_warnings():
-            return runner(open_session(adapted(proto), as_it_is=True), names)
+            return runner(open_session(adapted(proto), as_it_is=True, shares_arena=True), names)
         return None
 
     def shared_with(self, numbers: Numbers) -> Overlap | None:
@@ -129,7 +129,7 @@ def open_variant(
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
     lowered, reasons = lower_with_reasons(model.proto)
-    session = open_session(lowered, name=name or model.name)
+    session = open_session(lowered, name=name or model.name, shares_arena=True)
     outputs, cut = _outputs(session, model.outputs)
     return Variant(
         name or model.name,
