@@ -313,8 +313,8 @@ class _Watched:
     def add(self, expected: Outputs, actual: Outputs) -> None:
         """Take in a batch of tensors."""
         for site, sums in zip(self.sites, self.sums, strict=True):
-            pair = expected.get(site.tensor), actual.get(site.tensor)
-            if pair[0] is not None and pair[1] is not None and pair[0].shape == pair[1].shape:
+            pair = [each[site.tensor] for each in (expected, actual) if site.tensor in each]
+            if len(pair) == 2 and pair[0].shape == pair[1].shape:
                 sums.add(site, *pair)
 
     def result(self, samples: int) -> Layerwise | None:
