@@ -500,7 +500,7 @@ class EvaluationConfig:
     )
     batch: int = key(COUNT, 32, "Samples that are run together.")
     rounds: int | None = key(
-        COUNT, None, "Timed runs of a variant.", unset="60 if a limit or price needs times, else 6"
+        COUNT, None, "Timed runs of a variant.", unset="60 where limits or prices need it, else few"
     )
     slices: Path | None = key(
         FILE_NAME, None, "A CSV of attributes: their names in line 1, then a row for each sample."

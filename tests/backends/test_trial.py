@@ -69,7 +69,12 @@ def test_weights_and_names_are_not_parts_of_a_graph_but_attributes_and_shapes_ar
     first.initializer[0].raw_data = bytes(len(first.initializer[0].raw_data))
     first.node[0].name = "other"
     assert parts_of(first) == parts
-    assert not parts_of(first, "other options") & parts
+    assert not parts_of(first, False, "other options") & parts
+    known, plain = parts_of(first, True), len(first.output)
+    first.output.add(name=first.node[0].output[0])  # it may end a fusion, and there is none then
+    assert parts_of(first) - parts
+    assert parts_of(first, True) == known
+    del first.output[plain:]
     first.node[2].attribute[0].ints[0] = 0
     assert 0 < len(parts_of(first) - parts) < len(parts)
     first.initializer[0].dims[0] = 9

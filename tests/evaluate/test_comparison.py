@@ -9,9 +9,13 @@ from tests.fixtures.quantized import calibrated
 from trtcal.backends.building import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
+from trtcal.backends.sessions import run_session
+from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
+from trtcal.evaluate import comparison as comparing
+from trtcal.evaluate import replay as replaying
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import (
     CompareSettings,
@@ -23,7 +27,9 @@ from trtcal.evaluate.comparison import (
 )
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
+from trtcal.evaluate.latency import GLANCE, GLANCED
 from trtcal.evaluate.metrics import load_metric
+from trtcal.evaluate.replay import Kept
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import parse_limits
 from trtcal.model import load_model
@@ -110,7 +116,7 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
     )
     everyone = [open_variant(reference), open_variant(variant)]
     made = compare(everyone[0], everyone[1:], data, (), CompareSettings(8, 4, wanted, None, (1, 4)))
-    made = with_layers(made, load_model(reference), everyone[1:], data)
+    made = with_layers(made, load_model(reference), {"int8": load_model(variant)}, data)
     made.write(tmp_path / "comparison.json")
     assert Comparison.read(tmp_path / "comparison.json") == made
     first, second = made.rows
@@ -175,3 +181,46 @@ def test_a_file_that_changes_meanwhile_is_simulated_as_it_was(scene):
     variant.write_bytes(reference.read_bytes())
     comparison = compare(open_variant(reference), [opened], data, (), CompareSettings(rounds=4))
     assert comparison.rows[1].simulation is not None
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The sessions that the replay runs and those that are timed, one entry a run."""
+    runs = {"replay": [], "timed": []}
+    for module, kind in ((replaying, "replay"), (comparing, "timed")):
+
+        def run(session, *rest, kind=kind):
+            runs[kind].append(id(session))
+            return run_session(session, *rest)
+
+        monkeypatch.setattr(module, "run_session", run)
+    return runs
+
+
+def test_a_later_comparison_has_the_references_outputs_and_checks_no_data(scene, counted):
+    path, variant, data = scene
+    reference, kept = open_variant(path), Kept()
+    checker = EvaluationCheck(load_model(path), data)
+    settings = CompareSettings(
+        1, wanted=CollectSettings(simulate=False, checker=checker, kept=kept)
+    )
+    pair = []
+    for name in "ab":
+        before = counted["replay"].count(id(reference.session))
+        pair.append(compare(reference, [open_variant(variant, name)], data, (), settings))
+        before = counted["replay"].count(id(reference.session)) - before
+        assert before == 1 + {"a": len(data), "b": GLANCED}[name]  # the first shows the task
+    first, second = pair
+    assert dataclasses.replace(second.rows[1], name="a").lasting() == first.rows[1].lasting()
+    assert (second.task, second.issues) == (first.task, first.issues)
+
+
+def test_rough_times_are_those_of_the_replay_where_it_has_enough_batches(scene, counted):
+    path, variant, data = scene
+    reference, int8 = open_variant(path), open_variant(variant)
+    rough = compare(reference, [int8], data, (), CompareSettings(1))
+    assert (counted["timed"], rough.is_rough) == ([], True)
+    assert [row.latency.runs for row in rough.rows] == [GLANCE, GLANCE]
+    rough = compare(reference, [int8], data, (), CompareSettings(len(data)))
+    assert len(counted["timed"]) == 2 * (1 + GLANCE)  # one warms up
+    assert rough.is_rough

@@ -11,9 +11,11 @@ from tests.fixtures.zoo_net import Entry
 from tests.fixtures.zoo_products import tokens
 from tests.fixtures.zoo_scene import scene as zoo_scene
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.taps import Inside
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.documents import from_fields
+from trtcal.errors import NativeCrash
 from trtcal.evaluate import layerwise
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
@@ -55,7 +57,7 @@ def decibels(signal, error):
 
 def test_figures_are_those_of_numpy(scene):
     net, int8, data = scene
-    found = named(compare_layers(net, int8, data))
+    found = named(compare_layers(net, [int8], data)[0])
     assert {name for name, one in found.items() if not one.is_weight} >= {"x", "b"}
     expected, got = values(net, "b", data), values(int8, "b", data)
     scales = {one.name: onnx.numpy_helper.to_array(one) for one in int8.proto.graph.initializer}
@@ -73,9 +75,9 @@ def test_figures_are_those_of_numpy(scene):
 
 def test_where_the_error_enters_is_found(scene):
     net, int8, data = scene
-    before = named(compare_layers(net, int8, data))
+    before = named(compare_layers(net, [int8], data)[0])
     coarser(int8, "b", 20.0)
-    found = compare_layers(net, int8, data)
+    found = compare_layers(net, [int8], data)[0]
     assert found.enters(1)[0].tensor == "b"
     assert named(found)["x"] == before["x"]
     assert named(found)["b"].arrives_db == before["b"].arrives_db
@@ -90,7 +92,7 @@ def test_where_the_error_enters_is_found(scene):
 def test_clipping_is_counted(scene):
     net, int8, data = scene
     coarser(int8, "x", 0.25)
-    one = named(compare_layers(net, int8, data))["x"]
+    one = named(compare_layers(net, [int8], data)[0])["x"]
     images = next(data.batches(len(data)))["x"]
     steps = np.rint(images / (np.abs(images).max() / 127 / 4))
     assert one.clipped == pytest.approx(100 * np.mean((steps < -128) | (steps > 127)), abs=0.05)
@@ -98,9 +100,9 @@ def test_clipping_is_counted(scene):
 
 def test_how_the_samples_are_batched_does_not_matter(scene, monkeypatch):
     net, int8, data = scene
-    once = compare_layers(net, int8, data)
+    once = compare_layers(net, [int8], data)[0]
     monkeypatch.setattr(layerwise, "ROOM", 1)
-    for one, other in zip(once.figures, compare_layers(net, int8, data).figures, strict=True):
+    for one, other in zip(once.figures, compare_layers(net, [int8], data)[0].figures, strict=True):
         for key in ("arrives_db", "own_db", "leaves_db"):
             pair = [getattr(each, key) or 0.0 for each in (one, other)]
             assert pair[0] == pytest.approx(pair[1], rel=1e-3)
@@ -108,7 +110,7 @@ def test_how_the_samples_are_batched_does_not_matter(scene, monkeypatch):
 
 def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, tmp_path):
     net, int8, data = scene
-    found = compare_layers(net, int8, data)
+    found = compare_layers(net, [int8], data)[0]
     assert found.unknown == 0
     document = {
         "samples": found.samples,
@@ -122,10 +124,10 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
             names[:] = [name if name in constants else f"other/{name}" for name in names]
     weights = tuple(one for one in found.figures if one.is_weight)
     unknown = len(found.figures) - len(weights)
-    assert compare_layers(net, int8, data) == Layerwise(len(data), weights, unknown)
+    assert compare_layers(net, [int8], data)[0] == Layerwise(len(data), weights, unknown)
     for node in int8.proto.graph.node:
         node.name = f"other/{node.name}"
-    assert compare_layers(net, int8, data) == Layerwise(len(data), (), len(found.figures))
+    assert compare_layers(net, [int8], data)[0] == Layerwise(len(data), (), len(found.figures))
 
 
 def test_what_an_optimization_moved_is_left_out_and_counted(tmp_path):
@@ -140,7 +142,7 @@ def test_what_an_optimization_moved_is_left_out_and_counted(tmp_path):
     write_quantized(tmp_path / "whole.onnx", whole)
     write_quantized(tmp_path / "moved.onnx", layers)
     plain, found = (
-        compare_layers(load_model(path), load_model(tmp_path / name), data)
+        compare_layers(load_model(path), [load_model(tmp_path / name)], data)[0]
         for name in ("whole.onnx", "moved.onnx")
     )
     left_out = set(named(plain)) - set(named(found))
@@ -164,7 +166,7 @@ def test_uint8_with_a_zero_point_by_another_tool_is_understood(tmp_path):
             return next(self.batches, None)
 
     quantize_static(path, tmp_path / "ort.onnx", Reader(), quant_format=QuantFormat.QDQ)
-    found = compare_layers(net, load_model(tmp_path / "ort.onnx"), data)
+    found = compare_layers(net, [load_model(tmp_path / "ort.onnx")], data)[0]
     assert {"x", "b"} <= set(named(found))
     assert all(one.leaves_db > 20 for one in found.figures if not one.is_weight)
     assert any(one.is_weight and one.own_db > 30 for one in found.figures)
@@ -184,7 +186,7 @@ def test_weights_in_fp8_and_four_bits_have_the_error_that_onnx_gives_them(
     plan = Plan(precision, rest=rest)
     write_quantized(tmp_path / "q.onnx", quantize(prepare(made.given), made.calibration, plan))
     net, narrow = made.given, load_model(tmp_path / "q.onnx")
-    found = compare_layers(net, narrow, open_dataset(tmp_path / "samples.npz", net))
+    found = compare_layers(net, [narrow], open_dataset(tmp_path / "samples.npz", net))[0]
     one = next(figure for figure in found.figures if figure.is_weight)
     stored = dequantized_by_onnx(narrow.proto, "one")
     (weight,) = (
@@ -210,3 +212,39 @@ def dequantized_by_onnx(proto, node):
     graph.output.append(value)
     model = onnx.helper.make_model(graph, opset_imports=proto.opset_import)
     return ReferenceEvaluator(model).run(None, {})[0].astype(np.float32)
+
+
+def test_the_reference_runs_once_for_all_variants(scene, monkeypatch):
+    net, int8, data = scene
+    coarse = replace(int8, proto=onnx.ModelProto.FromString(int8.proto.SerializeToString()))
+    coarser(coarse, "b", 20.0)
+    alone = [compare_layers(net, [each], data)[0] for each in (int8, coarse)]
+    reads = []
+
+    class Counted(Inside):
+        def read(self, feeds):
+            reads.append(len(self.session.get_outputs()))
+            return super().read(feeds)
+
+    monkeypatch.setattr(layerwise, "Inside", Counted)
+    monkeypatch.setattr(layerwise, "MOST_SAMPLES", 8)
+    batches = len(list(data.batches(8)))
+    assert compare_layers(net, [int8, coarse], data) == alone
+    assert len(reads) == 1 + 3 * batches  # a sample shows how large tensors are
+
+
+def test_a_variant_that_crashes_has_no_figures_and_the_others_have(scene, monkeypatch):
+    net, int8, data = scene
+    crashing = replace(int8, proto=onnx.ModelProto.FromString(int8.proto.SerializeToString()))
+
+    class Crashing(Inside):
+        def __init__(self, proto, tensors):
+            if proto is crashing.proto:
+                raise NativeCrash("it crashes", "", "SIGSEGV", ())
+            super().__init__(proto, tensors)
+
+    monkeypatch.setattr(layerwise, "Inside", Crashing)
+    with pytest.warns(RuntimeWarning, match="it crashes"):
+        first, second = compare_layers(net, [crashing, int8], data)
+    assert first is None
+    assert second.samples == len(data)

@@ -16,10 +16,14 @@ from tests.fixtures.networks import conv_net, samples, transposed_net
 from tests.fixtures.slow import SLOW, slow_but
 from tests.ptq.nets import wide_net
 from trtcal.backends.registry import BACKENDS
+from trtcal.check import evaluation_data
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError
+from trtcal.evaluate import layerwise
+from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.replay import silent
+from trtcal.pipeline import stages as stages_of_run
 from trtcal.pipeline.job import run
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
@@ -386,3 +390,30 @@ def test_a_killed_run_leaves_the_old_run_or_the_new_and_the_next_command_clears_
     command("verify", "out")
     assert (tree(place / "out") == before) == (renames == 1)
     assert not [name for name in tree(place) if name.startswith(".") or "/." in name]
+
+
+@SLOW
+def test_a_run_that_optimizes_int8_checks_and_follows_the_test_data_once(place, monkeypatch):
+    config = configured(place, conv_net, "second")
+    build = replace(config.build, targets=("cpu",))
+    calls = []
+
+    def counted(module, name):
+        work = getattr(module, name)
+
+        def call(*arguments, **options):
+            calls.append(name)
+            return work(*arguments, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(evaluation_data, "take_samples")
+    counted(layerwise, "_run")
+    counted(stages_of_run, "compare")
+    monkeypatch.setattr(stages_of_run, "falls_short", lambda comparison: True)
+    result = run(replace(config, build=build, plans={}))
+    rows = Comparison.read(result.folder / "comparison.json").rows
+    assert rows[-1].name == "int8-improved"
+    assert all(row.layers for row in rows[1:])
+    kinds = {name: calls.count(name) for name in dict.fromkeys(calls)}
+    assert kinds == {"compare": 2, "take_samples": 2, "_run": 2}  # of two sets; of two float models

@@ -198,9 +198,9 @@ def test_the_optimized_model_in_float_is_near_the_quantized_one(net, best):
 
 def test_moved_tensors_are_not_held_against_the_given_model(net, best):
     quantized = replace(net.given, proto=best.quantized.proto)
-    found = compare_layers(net.given, quantized, net.dataset)
+    found = compare_layers(net.given, [quantized], net.dataset)[0]
     plain = replace(net.given, proto=quantize(net.prepared, net.calibrated()).proto)
-    all_of_them = compare_layers(net.given, plain, net.dataset)
+    all_of_them = compare_layers(net.given, [plain], net.dataset)[0]
     assert len(all_of_them.figures) - len(found.figures) == found.unknown > 0
     assert min(one.arrives_db or 99.0 for one in found.figures) > 10.0
 

@@ -82,7 +82,7 @@ def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
         write_quantized(output, quantized)
         made = load_model(output)
         record = {"method": ranges.method, "calibration": ranges.digest, "plan": "sha256:p"}
-        figures = compare_layers(model, made, data) if name == VARIANTS[0] else None
+        figures = compare_layers(model, [made], data)[0] if name == VARIANTS[0] else None
         found[name] = {"model": made.fingerprint, "quantization": record, "layers": figures}
     stretched = most_stretched([calibrate(seen, "percentile")], 24)
     tails_of(seen, data.files, stretched).write(folder / "tails.json")

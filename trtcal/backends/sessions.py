@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ BESIDE = (
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
+# Sessions that run in turns take memory from a single arena, which grows by what is asked for.
+AS_REQUESTED = 1
+SHARED_ARENA = ("session.use_env_allocators", "1")
 ENTRIES = (EXACT_PRODUCTS, EXACT_INPUTS, NO_SPINNING)
 """What every session is configured with."""
 RUN_S = 10  # of the sample that a model is tried with
@@ -131,18 +134,20 @@ def open_session(
     provider: str = CPU,
     arena: bool = True,
     name: str = "the model",
+    shares_arena: bool = False,
 ) -> Session:
     """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
     With `as_it_is` the graph is run without any optimization: it is an optimized one already. Without
-    `arena` it gives its memory back after each run: for sessions of which many are open at once.
+    `arena` it gives its memory back after each run: for sessions of which many are open at once. All
+    that share an arena keep the memory of the largest, for sessions that run one after another.
     The model is tried in a fork before, if it has what none had (`trial`). `BackendError` if ONNX
     Runtime refuses it or cannot load the provider, `NativeCrash`, which has its `name`, if it crashes.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or os.cpu_count() or 1
     options.log_severity_level = severity
-    options.enable_cpu_mem_arena = arena
+    _set_arena(options, arena, shares_arena)
     for entry in (*ENTRIES, *(BESIDE if optimized else ())):
         options.add_session_config_entry(*entry)
     if as_it_is:
@@ -172,6 +177,22 @@ def open_session(
         what = f"ONNX Runtime could not load its {provider}"
         raise BackendError(what, "read the log of ONNX Runtime for the cause")
     return session
+
+
+def _set_arena(options: onnxruntime.SessionOptions, arena: bool, is_shared: bool) -> None:
+    options.enable_cpu_mem_arena = arena
+    if is_shared:
+        _register_arena()
+        options.enable_mem_pattern = False  # it takes the memory of a run as a single block
+        options.add_session_config_entry(*SHARED_ARENA)
+
+
+@cache
+def _register_arena() -> None:
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    where = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    settings = onnxruntime.OrtArenaCfg({"arena_extend_strategy": AS_REQUESTED})
+    onnxruntime.create_and_register_allocator(where, settings)
 
 
 def disabled_optimizers(graph: onnx.ModelProto) -> list[str]:

@@ -52,12 +52,13 @@ def crashes_as_warnings() -> Iterator[None]:
         warnings.warn(crash.message, RuntimeWarning, stacklevel=3)
 
 
-def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
+def parts_of(graph: onnx.GraphProto, as_it_is: bool = False, *settings: object) -> frozenset[int]:
     """Return hashes of all nodes, each with what comes up to `DEPTH` nodes before it.
 
-    They cover operators, attributes, types and shapes of weights, but neither values nor names.
+    They cover operators, attributes, types and shapes of weights, but neither values nor names. Which
+    tensors are outputs only counts where nodes are fused, and they are not in a graph run as it is.
     """
-    outputs = {value.name for value in graph.output}
+    outputs = {value.name for value in graph.output if not as_it_is}
     known = {tensor.name: hash((tensor.data_type, *tensor.dims)) for tensor in graph.initializer}
     known |= {value.name: hash(value.type.SerializeToString()) for value in graph.input}
     own = []
@@ -70,4 +71,4 @@ def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
             known |= dict.fromkeys(node.output, part)
         before = [tuple(map(known.get, node.input)) for node in graph.node]
         parts = list(map(hash, zip(own, before, strict=True)))
-    return frozenset(hash((part, *settings)) for part in parts)
+    return frozenset(hash((part, as_it_is, *settings)) for part in parts)

@@ -77,7 +77,8 @@ class EvaluationCheck:
     def _of_images(self, samples: Samples) -> list[DataIssue]:
         if (image := ImageInput.of(self.model)) is None:
             return []
-        probe, more = ModelProbe(self.model, BATCH), in_doubt(self.model, self.dataset, samples)
+        probe = ModelProbe(self.model, BATCH, only_classes=True)
+        more = in_doubt(self.model, self.dataset, samples)
         with suppress(BackendError):  # it may take no other batch than that of the evaluation
             return ImageChecks(probe, image, more, self.classes).run(samples)
         return []

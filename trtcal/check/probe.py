@@ -77,13 +77,16 @@ Answer = tuple[Scores, list[Values], Features | None]
 
 
 class ModelProbe:
-    """A model, opened when it is first needed; what it makes of each sample is kept, and run once."""
+    """A model, opened when it is first needed; what it makes of each sample is kept, and run once.
 
-    def __init__(self, model: Model, batch_size: int) -> None:
+    With `only_classes` no inner tensor is read, which costs ONNX Runtime its fusions.
+    """
+
+    def __init__(self, model: Model, batch_size: int, only_classes: bool = False) -> None:
         self.model = model
         self.batch_size = batch_for(model, batch_size)
-        self.norms = _norms(model.proto)
-        self.layers = _inner_layers(model)
+        self.norms = [] if only_classes else _norms(model.proto)
+        self.layers = [] if only_classes else _inner_layers(model)
         self.answers = dict[tuple[object, int], Answer]()
         self.driven = dict[tuple[object, bytes], float | None]()
         self.columns: npt.NDArray[np.bool_] | None = None  # of dense outputs, once seen

@@ -223,8 +223,9 @@ class Compare(
             result = compare(first, others, dataset, limits, settings, advance)
         if self.per_layer:
             samples = min(self.layer_samples or len(dataset), len(dataset))
-            with progress("layer by layer", samples * len(others), "samples") as advance:
-                result = with_layers(result, model, others, dataset, advance, samples)
+            literal = {each.name: each.literal for each in others if each.literal}
+            with progress("layer by layer", samples * len(literal), "samples") as advance:
+                result = with_layers(result, model, literal, dataset, advance, samples)
         result = self._with_measured(result, model, paths[1:])
         document = result.write(self.output)
 

@@ -29,12 +29,13 @@ from trtcal.evaluate.clues import GraphFacts
 from trtcal.evaluate.constant_answers import ConstantAnswers
 from trtcal.evaluate.equality import hold_against
 from trtcal.evaluate.groups import GroupAccumulator, Worst
+from trtcal.evaluate.latency import GLANCED
 from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.overflow import find_overflow, joined, of_outputs
 from trtcal.evaluate.per_sample import Labels, NotFiniteError, Values, class_labels
-from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
+from trtcal.evaluate.replay import Batch, Kept, Outputs, Run, replay, runner
 from trtcal.evaluate.tasks import PRECISIONS, Rows, Task, TaskReader, check_limits
 from trtcal.evaluate.variants import Variant
 from trtcal.metrics import METRICS, OF_OUTPUTS, SQNR, WORST, check_known, finding_kinds
@@ -204,7 +205,7 @@ class TaskReplay:
     What is of the reference alone, or of all samples together, is collected here: the contrast of its
     outputs, the figures of constant answers, and the boxes of the last `judged` models where labels are
     annotations. `checker` sees the reference's outputs. `not_finite` counts the samples of each variant
-    (from 1 on) that give NaN or infinity.
+    (from 1 on) that give NaN or infinity; `times_ms` are those of the first batches that are whole.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class TaskReplay:
         self.constant = ConstantAnswers(task.labelled, dataset.labels)
         self.known, self.is_new = set[bytes](), np.zeros(0, bool)
         self.samples, self.distinct = 0, 0
-        self.not_finite = Counter[int]()
+        self.not_finite, self.times_ms = Counter[int](), list[Sequence[float]]()
 
     def batches(
         self, runs: Sequence[Run], size: int, progress: Callable[[int], None]
@@ -226,6 +227,8 @@ class TaskReplay:
             if self.checker is not None:
                 self.checker.see(batch)
             self.samples += batch.size
+            if len(self.times_ms) < GLANCED:
+                self.times_ms.append(batch.times_ms if batch.size == size else ())
             finite = tuple(
                 self._finite(n, each, batch.size) for n, each in enumerate(batch.outputs, 1)
             )
@@ -362,7 +365,7 @@ class CollectSettings:
     """What to collect: by slices, by the user's own metric, in float simulation, of which task.
 
     `task` and `outputs` are the user's, else they are read from the reference's outputs. `checker`
-    checks the data.
+    checks the data, `kept` has the reference's outputs from an evaluation before.
     """
 
     attributes: tuple[Attribute, ...] = ()
@@ -371,6 +374,11 @@ class CollectSettings:
     task: Tasks = None
     outputs: tuple[str, ...] = ()
     checker: DataChecker | None = None
+    kept: Kept | None = None
+
+    def keeping(self, reference: Run) -> Run:
+        """Return what runs the reference, or reads what is kept but for the batches that are timed."""
+        return reference if self.kept is None else self.kept.of(reference, GLANCED)
 
     def reading(self, data: Dataset, slices: Path | None, metric: Path | None) -> CollectSettings:
         """Return it with what files say: a CSV of slices, and a Python file with a metric."""
@@ -476,6 +484,7 @@ def evaluate(
     """Return what everyone's outputs show, the first being the reference, and their replay."""
     names = [spec.name for spec in everyone[0].outputs]
     runs = [variant.runner(names) for variant in everyone]
+    runs[0] = question.keeping(runs[0])
     labels, collectors = class_labels(dataset.labels), list[_OfVariant]()
     for place, variant in enumerate(everyone):
         simulation = variant.simulation(names) if question.simulate else None

@@ -26,6 +26,7 @@ from trtcal.evaluate.latency import (
     ROUNDS,
     RUNS_AT_A_SIZE,
     Latency,
+    glance,
     measure,
     measure_on_device,
     throughput,
@@ -277,7 +278,10 @@ def compare(
     is_timed = any(limit.about.of == TIMES and not limit.device for limit in limits)
     is_asked = settings.width or settings.batch_sizes or is_timed
     rounds = settings.rounds or (ROUNDS if is_asked else None)
-    latencies = _measure(everyone, dataset, batch, rounds, settings.width)
+    is_here = not any(each.timed or each.session.device or each.cut for each in everyone)
+    times = replayed.times_ms if is_here and rounds is None else ()
+    latencies = glance([row[: len(everyone)] for row in times], batch)
+    latencies = latencies or _measure(everyone, dataset, batch, rounds, settings.width)
     for size in settings.batch_sizes:
         rates = throughput(_measure(everyone, dataset, size, RUNS_AT_A_SIZE))
         latencies = [
@@ -367,21 +371,20 @@ def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> N
 def with_layers(
     comparison: Comparison,
     reference: Model,
-    variants: Sequence[Variant],
+    variants: Mapping[str, Model],
     dataset: Dataset,
     progress: Callable[[int], None] = lambda done: None,
     samples: int | None = None,
 ) -> Comparison:
-    """Add the figures of every quantized tensor to the rows of variants that have Q/DQ.
+    """Add the figures of every quantized tensor to the rows of variants, models with Q/DQ by name.
 
     They are taken on the first samples, all if None.
     """
-    layers = dict[str, Layerwise]()
-    for variant in variants:
-        with crashes_as_warnings():
-            if (model := variant.literal) is not None:
-                layers[variant.name] = compare_layers(reference, model, dataset, progress, samples)
-    rows = tuple(replace(row, layers=layers.get(row.name)) for row in comparison.rows)
+    layers = list[Layerwise | None]()
+    with crashes_as_warnings():
+        layers = compare_layers(reference, [*variants.values()], dataset, progress, samples)
+    by_name = dict(zip(variants, layers, strict=False))  # none where the reference crashes
+    rows = tuple(replace(row, layers=by_name.get(row.name)) for row in comparison.rows)
     return replace(comparison, rows=rows)
 
 

@@ -26,7 +26,8 @@ MOST_ROUNDS = 640  # however wide the interval
 WIDTH = 0.02  # wanted of an A/B test's interval of the speed-up
 RUNS_AT_A_SIZE = 24
 ROUNDS = 60  # runs of each, where somebody asks for times
-GLANCE = 6  # where nobody does
+GLANCE = 6  # where nobody does, at most
+GLANCED = GLANCE + 1  # batches of a replay whose times are kept: the first warms up
 MAX_WARM_UP = 50  # runs of each
 WINDOW = 5  # runs whose median is held against that of the runs before
 STEADY = 0.02  # relative change of that median that counts as settled
@@ -232,16 +233,30 @@ def measure(
     """Time each callable `count` times (one more if odd), the first being the reference.
 
     `width` is that of `time_rounds`. It warms up for no more than half as many runs as are timed.
-    Without a count it is a rough measure of a few runs, without warnings.
+    Without a count it is a rough measure of a few runs after one, without warnings.
     """
     if count is None:
-        blocks = time_rounds(runs, GLANCE // 2, None, GLANCE // 2)
-        return [replace(_summary(block, batch), warnings=()) for block in blocks]
+        return _roughly(time_rounds(runs, GLANCE // 2, None, 1), batch)
     most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)
     blocks = time_rounds(runs, (count + 1) // 2, width, most)
     is_rough = blocks[0].warm_up == most
     rough = (f"the times were not stable after {most} warm-up runs",) if is_rough else ()
     return [_summary(block, batch, rough) for block in blocks]
+
+
+def _roughly(blocks: Sequence[Blocks], batch: int) -> list[Latency]:
+    return [replace(_summary(block, batch), warnings=()) for block in blocks]
+
+
+def glance(times_ms: Sequence[Sequence[float]], batch: int) -> list[Latency]:
+    """Return a rough measure from a replay: a row of everyone's times for each of its first batches.
+
+    The first batch warms up; rows may be empty, and nothing comes of fewer than three others.
+    """
+    known = [row for row in times_ms[1:] if len(row) and np.isfinite(row).all()]
+    if len(known) < GLANCE // 2:
+        return []
+    return _roughly(_against_first(np.array(known)[:, :, None], 1, is_pinned=True), batch)
 
 
 def measure_on_device(

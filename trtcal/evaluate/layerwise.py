@@ -7,7 +7,7 @@ quantized tensor as an output. Sums are kept, never values: memory does not grow
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ import onnx
 
 from trtcal.backends.sessions import Array
 from trtcal.backends.taps import Inside
+from trtcal.backends.trial import crashes_as_warnings
 from trtcal.data import Dataset, whole_batches
 from trtcal.evaluate.accuracy import rounded, sqnr_db
-from trtcal.evaluate.replay import replay
+from trtcal.evaluate.replay import Outputs, OwnStates, Run
 from trtcal.formats import Precision, by_dtype
 from trtcal.model import Model
 from trtcal.model.files import array_of, attribute_of
@@ -205,6 +206,7 @@ def weight_of(proto: onnx.ModelProto, site: Site) -> Array | None:
 
 ROOM = 1 << 27  # bytes of one model's tensors in a batch, unless one sample takes more
 MOST_SAMPLES = 32  # of a batch
+PIECE = 1 << 16  # values that are quantized and held against each other at a time
 TINY = 1e-300
 
 
@@ -261,12 +263,13 @@ class _Sums:
     ends: tuple[Array, Array] | None = None  # the least and the largest value of each channel
 
     def add(self, site: Site, reference: Array, quantized: Array) -> None:
-        expected, clipped = site.requantized(reference)
-        left, _ = site.requantized(quantized)
-        errors = (reference, quantized - reference, expected - reference, left - reference)
-        self.powers += [_power(error) for error in errors]
+        for expected, actual in _pieces(site, reference, quantized):
+            own, clipped = site.requantized(expected)
+            left, _ = site.requantized(actual)
+            errors = (expected, actual - expected, own - expected, left - expected)
+            self.powers += [_power(error) for error in errors]
+            self.clipped += clipped
         self.values += reference.size
-        self.clipped += clipped
         if reference.ndim > 1 and reference.size:
             axes = (0, *range(2, reference.ndim))
             low, high = reference.min(axes), reference.max(axes)
@@ -280,60 +283,100 @@ class _Sums:
         return int((low == high).sum()), len(low)
 
 
+def _pieces(site: Site, *tensors: Array) -> Iterator[Sequence[Array]]:
+    """Yield tensors part by part where one scale is that of all, so that copies stay in the cache."""
+    if site.scale.size > 1 or site.zero.size > 1:
+        yield tensors
+        return
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    for start in range(0, flat[0].size, PIECE):
+        yield [values[start : start + PIECE] for values in flat]
+
+
+class _Watched:
+    """A quantized model with the sums of its sites; `base` is the float model that has its tensors."""
+
+    def __init__(self, floats: Sequence[Model], quantized: Model) -> None:
+        self.quantized, self.has_crashed = quantized, False
+        self.sites, self.unknown = find_sites(quantized.proto)
+        moved = set(quantization_record(quantized.proto).get("moved", ()))
+        tensors = {site.tensor for site in self.sites if not site.is_weight} - moved
+        self.base = max(floats, key=lambda model: len(tensors & _tensors(model.proto)))
+        self.sums = [
+            _weight_sums(floats, quantized, site)
+            if site.is_weight and site.reader not in moved
+            else _Sums()
+            for site in self.sites
+        ]
+        self.tensors = sorted(tensors & _tensors(self.base.proto))
+
+    def add(self, expected: Outputs, actual: Outputs) -> None:
+        """Take in a batch of tensors."""
+        for site, sums in zip(self.sites, self.sums, strict=True):
+            pair = [each[site.tensor] for each in (expected, actual) if site.tensor in each]
+            if len(pair) == 2 and pair[0].shape == pair[1].shape:
+                sums.add(site, *pair)
+
+    def result(self, samples: int) -> Layerwise | None:
+        """Return the figures, None if the model crashes."""
+        together = zip(self.sites, self.sums, strict=True)
+        figures = tuple(
+            _figure(site, own, [self.sums[place] for place in site.upstream])
+            for site, own in together
+            if own.values
+        )
+        unknown = self.unknown + len(self.sites) - len(figures)
+        return None if self.has_crashed else Layerwise(samples, figures, unknown)
+
+
 def compare_layers(
     reference: Model,
-    quantized: Model,
+    variants: Sequence[Model],
     dataset: Dataset,
     progress: Callable[[int], None] = lambda done: None,
     samples: int | None = None,
-) -> Layerwise:
-    """Run both models on the first samples, all if None, and return every quantized tensor's figures.
+) -> list[Layerwise | None]:
+    """Run all models on the first samples, all if None; return the figures of every quantized tensor.
 
-    Where the batch is fixed it takes whole ones. Tensors are found in the reference by name, as it is
-    or prepared for Q/DQ; those that an optimization scaled or shifted are not held against it.
+    The reference runs once for all variants; None is a variant that crashes. Where the batch is fixed
+    it takes whole ones. Tensors are found in the reference by name, as it is or prepared for Q/DQ;
+    those that an optimization scaled or shifted are not held against it.
     """
     seen = min(whole_batches(samples or len(dataset), reference), len(dataset))
-    sites, unknown = find_sites(quantized.proto)
-    moved = set(quantization_record(quantized.proto).get("moved", ()))
-    tensors = {site.tensor for site in sites if not site.is_weight} - moved
     floats = (reference, prepare(reference))
-    base = max(floats, key=lambda model: len(tensors & _tensors(model.proto)))
-    sums = [
-        _weight_sums(floats, quantized, site)
-        if site.is_weight and site.reader not in moved
-        else _Sums()
-        for site in sites
-    ]
-    shared = tensors & _tensors(base.proto)
-    together = list(zip(sites, sums, strict=True))
-    if pairs := [(site, own) for site, own in together if site.tensor in shared]:
-        _run((base, quantized), pairs, dataset, progress, seen)
-    figures = [
-        _figure(site, own, [sums[place] for place in site.upstream])
-        for site, own in together
-        if own.values
-    ]
-    return Layerwise(seen, tuple(figures), unknown + len(sites) - len(figures))
+    watched = [_Watched(floats, quantized) for quantized in variants]
+    for base in floats:
+        group = [each for each in watched if each.base is base and each.tensors]
+        _run(base, group, dataset, progress, seen)
+    return [each.result(seen) for each in watched]
 
 
 def _run(
-    both: tuple[Model, Model],
-    pairs: Sequence[tuple[Site, _Sums]],
+    base: Model,
+    watched: Sequence[_Watched],
     dataset: Dataset,
     progress: Callable[[int], None],
     samples: int,
 ) -> None:
-    """Run the reference and the quantized model on the samples, and add up their tensors' powers."""
-    names = sorted({site.tensor for site, _ in pairs})
-    reference, quantized = (Inside(model.proto, names) for model in both)
-    tensors = quantized.read(next(dataset.batches(1)))
+    """Run a float model and quantized ones on the samples; tensors of two at a time are in memory."""
+    runs = list[tuple[_Watched, Run]]()
+    for each in watched:
+        each.has_crashed = True
+        with crashes_as_warnings():
+            runs.append((each, OwnStates(Inside(each.quantized.proto, each.tensors).read)))
+            each.has_crashed = False
+    if not runs:
+        return
+    reference = Inside(base.proto, sorted({name for each, _ in runs for name in each.tensors}))
+    tensors = reference.read(next(dataset.batches(1)))
     sample_bytes = max(sum(array.nbytes for array in tensors.values()), 1)
-    batches = dataset.batches(max(1, min(MOST_SAMPLES, ROOM // sample_bytes)), 0, samples)
-    for batch in replay(reference.read, [quantized.read], batches, progress=progress):
-        for site, sums in pairs:
-            expected, actual = (values[site.tensor] for values in (batch.expected, *batch.outputs))
-            if expected.shape == actual.shape:
-                sums.add(site, expected, actual)
+    batch = max(1, min(MOST_SAMPLES, ROOM // sample_bytes))
+    for feeds in dataset.batches(batch, 0, samples):
+        expected = reference.read(feeds)
+        for each, run in runs:
+            each.add(expected, run(feeds))
+            progress(max(map(len, feeds.values()), default=1))
+        del expected  # before the next are made
 
 
 def _tensors(proto: onnx.ModelProto) -> set[str]:

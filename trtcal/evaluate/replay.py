@@ -8,6 +8,8 @@ own.
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -48,7 +50,10 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples by their numbers: the reference's outputs, those of variants, the inputs' forms."""
+    """Samples by their numbers: the reference's outputs, those of variants, the inputs' forms.
+
+    `times_ms` are those of the runs, the reference's first; none if the batch is unlike the first.
+    """
 
     numbers: Labels
     size: int
@@ -56,6 +61,7 @@ class Batch:
     expected: Outputs
     outputs: tuple[Outputs, ...] = ()
     inputs: tuple[Input, ...] = ()
+    times_ms: tuple[float, ...] = ()
 
     def at(self, where: Mask) -> Batch:
         """Return some of its samples, of all outputs that have one row for each."""
@@ -115,24 +121,34 @@ def replay(
     `progress` gets the number of samples of each batch. Where the data have states of a sequence, each
     variant is fed its own back.
     """
-    start, variants = 0, [_OwnStates(run) for run in variants]
+    start, first, variants = 0, None, [OwnStates(run) for run in variants]
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
-        expected, outputs = reference(feeds), tuple(run(feeds) for run in variants)
+        timed = [_timed(run, feeds) for run in (reference, *variants)]
+        (expected, *outputs), times = zip(*timed, strict=True)
         numbers = np.arange(start, start := start + size)
-        batch = Batch(numbers, size, mine, expected, outputs, inputs_of(feeds))
+        shapes = [array.shape for array in feeds.values()]
+        is_plain = shapes == (first := first or shapes) and not isinstance(feeds, CarriedFeeds)
+        more = tuple(outputs), inputs_of(feeds), times if is_plain else ()
+        batch = Batch(numbers, size, mine, expected, *more)
         progress(size)
         yield batch
 
 
-class _OwnStates:
+def _timed(run: Run, feeds: Feeds) -> tuple[Outputs, float]:
+    started = time.perf_counter()
+    return run(feeds), 1e3 * (time.perf_counter() - started)
+
+
+class OwnStates:
     """A variant on sequences: it gets the states that it made itself, not those of the float model."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.last = run, Feeds()
 
     def __call__(self, feeds: Feeds) -> Outputs:
+        """Return the outputs of a batch, which goes on with the states of the one before."""
         if not isinstance(feeds, CarriedFeeds):
             return self.run(feeds)
         samples = [
@@ -149,6 +165,39 @@ class _OwnStates:
             if output in outputs
         }
         return outputs
+
+
+class Kept:
+    """A model's outputs for the batches of a replay, for later replays of the same batches.
+
+    They stay in memory up to `room` bytes and in temporary files up to `most`; for the other batches
+    the model runs again.
+    """
+
+    def __init__(self, room: int = 1 << 26, most: int = 1 << 30) -> None:
+        self.spill, self.left, self.known = SpillCache(room), most, set[int]()
+
+    def of(self, run: Run, anew: int) -> Run:
+        """Return what gives the outputs of batch after batch; for the first `anew` the model runs."""
+        numbers = itertools.count()
+
+        def outputs_of(feeds: Feeds) -> Outputs:
+            if (number := next(numbers)) in self.known and number >= anew:
+                return self.spill.get("expected", number)
+            self._keep(number, outputs := run(feeds))
+            return outputs
+
+        return outputs_of
+
+    def _keep(self, number: int, outputs: Outputs) -> None:
+        size = sum(array.nbytes for array in outputs.values())
+        has_text = any(array.dtype.hasobject for array in outputs.values())
+        if number in self.known or has_text or size > self.left:
+            return
+        with suppress(OSError):  # the disk is full
+            self.spill.keep("expected", number, outputs)
+            self.left -= size
+            self.known.add(number)
 
 
 class Recording(AbstractContextManager["Recording"]):

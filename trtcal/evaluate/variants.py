@@ -64,7 +64,7 @@ class Variant:
     @property
     def literal(self) -> Model | None:
         """The model, if it has Q/DQ, which can be executed in float."""
-        return self.source if self.source and _has_qdq(self.source) else None
+        return self.source if self.source and has_qdq(self.source) else None
 
     def coverage(self, sizes: Mapping[str, Shape]) -> Coverage | None:
         """Return how much of the compute is in INT8 for inputs of these shapes, None if unknown."""
@@ -88,7 +88,7 @@ class Variant:
         if all(map(is_literal, quantizers)):
             return None
         with crashes_as_warnings():
-            return runner(open_session(adapted(proto), as_it_is=True), names)
+            return runner(open_session(adapted(proto), as_it_is=True, shares_arena=True), names)
         return None
 
     def shared_with(self, numbers: Numbers) -> Overlap | None:
@@ -128,7 +128,7 @@ def open_variant(
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
     lowered, reasons = lower_with_reasons(model.proto)
-    session = open_session(lowered, name=name or model.name)
+    session = open_session(lowered, name=name or model.name, shares_arena=True)
     outputs, cut = _outputs(session, model.outputs)
     return Variant(
         name or model.name,
@@ -139,7 +139,7 @@ def open_variant(
         provenance(quantization_record(model.proto)),
         model.path.stat().st_size,
         cut,
-        source=model if _has_qdq(model) else model.weightless(),
+        source=model if has_qdq(model) else model.weightless(),
         floats=_floats(reasons) if reasons else None,
         narrow_model=model if is_narrow(model.proto) else None,
     )
@@ -150,7 +150,8 @@ def _floats(reasons: Mapping[str, str]) -> str:
     return f"this CPU computes in float {some(named)}"
 
 
-def _has_qdq(model: Model) -> bool:
+def has_qdq(model: Model) -> bool:
+    """Tell whether a model is quantized by Q/DQ."""
     return any(node.op_type in QDQ for node in model.proto.graph.node)
 
 
@@ -201,7 +202,7 @@ def open_engine(folder: Path, path: Path, name: str | None = None) -> Variant:
     return replace(
         _open_build(folder, name or path.stem, False, model),
         size_bytes=path.stat().st_size,
-        source=model if _has_qdq(model) else model.weightless(),
+        source=model if has_qdq(model) else model.weightless(),
         narrow_model=model if is_narrow(model.proto) else None,
     )
 

@@ -370,7 +370,7 @@ def compare(
 
     `variants` are models or builds, in a dict by name or in a list. `limits` are strings like
     "top1 >= -1.0" or "speedup >= 1.3". `batch` is the number of samples in a batch; `rounds` is
-    the number of timed runs of each model: 60 if a limit is about times, else 6. `task` and
+    the number of timed runs of each model: 60 if a limit is about times, else 6 at most. `task` and
     `outputs` are guessed from the reference's outputs if not given. `on` is the name of a device
     that builds, runs and times the models. `InputError` if two models have the same name, the
     reference included.

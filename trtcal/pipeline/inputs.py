@@ -7,13 +7,15 @@ first samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
 from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.registry import find_backend
+from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import CountedDataset, Dataset, counted, held_back, open_dataset
 from trtcal.data.dataset import batch_for
@@ -21,7 +23,7 @@ from trtcal.errors import InputError
 from trtcal.evaluate.collectors import CollectSettings
 from trtcal.evaluate.comparison import CompareSettings, checked_task
 from trtcal.evaluate.latency import ROUNDS
-from trtcal.evaluate.replay import carry
+from trtcal.evaluate.replay import Kept, carry
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import Limit
@@ -68,15 +70,18 @@ class Inputs:
         plans = (Plan(rest=build.rest_for(build.run_targets)), *self.plans.values())
         return build.compares_fp16 or any("fp16" in plan.asked for plan in plans)
 
-    @property
+    @cached_property
     def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
-        """The limits of the comparison, and how it is made."""
+        """The limits of all comparisons, and how they are made: the data are checked once for all."""
         settings, config = self.config.evaluation, self.config
         is_priced = (config.report.price_per_hour or config.cost.instance) is not None
         rounds = settings.rounds or (ROUNDS if is_priced else None)
         limits = tuple(filter(is_compared, self.config.limits))
         other = FP16_VARIANT if self.config.build.compares_fp16 else None
-        return limits, CompareSettings(settings.batch, rounds, self.question, alternative=other)
+        data = self.evaluation_data, self.calibration_data
+        kept = Kept() if config.calibration.improve == "auto" else None
+        wanted = replace(self.question, checker=EvaluationCheck(self.model, *data), kept=kept)
+        return limits, CompareSettings(settings.batch, rounds, wanted, alternative=other)
 
 
 def open_inputs(

@@ -125,10 +125,11 @@ def run_stages(inputs: Inputs, journal: Journal, command: str, history: History 
     stages.build_all([inputs.model, *models], inputs, journal, sizes)
     comparison = stages.compare_all(inputs, variants, models, journal, sizes)
     if improved := stages.improve_short(inputs, comparison, journal):
-        models = [*map(load_model, improved)]
-        stages.build_all(models, inputs, journal, sizes)
-        joined = stages.compare_all(inputs, improved, models, journal, sizes)
-        comparison = comparison.joined(joined)
+        optimized = [*map(load_model, improved)]
+        stages.build_all(optimized, inputs, journal, sizes)
+        joined = stages.compare_all(inputs, improved, optimized, journal, sizes)
+        comparison, models = comparison.joined(joined), [*models, *optimized]
+    comparison = stages.compare_tensors(inputs, models, comparison, journal)
     stages.record_comparison(inputs, [*variants, *improved], comparison, journal)
     stages.write_followers(journal)
     journal.origin.data_reads = [*map(documents.to_fields, inputs.calibration_data.summary())]

@@ -16,7 +16,6 @@ from trtcal.backends.registry import find_backend, floated
 from trtcal.calibration import Observation, ObserveOptions, cached, calibrate, observe
 from trtcal.calibration.extremes import TENSORS, tails_of
 from trtcal.check.data_check import check_data
-from trtcal.check.evaluation_data import EvaluationCheck
 from trtcal.config import BuildConfig, Config
 from trtcal.data.dataset import SizeRanges
 from trtcal.data.issues import DataCheck
@@ -27,11 +26,12 @@ from trtcal.evaluate.overflow import tensor_peaks
 from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.target_times import TargetTime, estimate_model, sizes_of
 from trtcal.evaluate.variant_limits import falls_short
+from trtcal.evaluate.variants import has_qdq
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS, read_build
 from trtcal.metrics import SHARES
-from trtcal.model import Model
+from trtcal.model import Model, uniquely_named
 from trtcal.pipeline.engines import Engines, Group
 from trtcal.pipeline.improving import where_short
 from trtcal.pipeline.inputs import FP16_VARIANT, IMPROVED, Inputs
@@ -290,8 +290,7 @@ def compare_all(
     journal: Journal,
     sizes: SizeRanges,
 ) -> Comparison:
-    """Compare all variants with the model as it was given, and tensor by tensor."""
-    settings, data = inputs.config.evaluation, inputs.evaluation_data
+    """Compare all variants with the model as it was given."""
     path = journal.folder / COMPARISON
     if COMPARISON in journal.done:
         return Comparison.read(path).of({variant.stem for variant in variants})
@@ -302,23 +301,15 @@ def compare_all(
             comparison, *more = (_compare(inputs, group, journal) for group in groups)
         for later in more:
             comparison = comparison.joined(later)
-        comparison = engines.timed(comparison, variants, data)
-        others = [variant for _, group, _ in groups for variant in group]
-        samples = min(settings.layer_samples, len(data))
-        with journal.progress("layer by layer", samples * len(others)) as advance:
-            comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
+        comparison = engines.timed(comparison, variants, inputs.evaluation_data)
     models = [inputs.model, *models]
-    comparison = with_times(comparison, models, inputs.config.build, sizes, journal.say)
-    comparison.write(journal.folder / COMPARISON)
-    return comparison
+    return with_times(comparison, models, inputs.config.build, sizes, journal.say)
 
 
 def _compare(inputs: Inputs, group: Group, journal: Journal) -> Comparison:
     reference, others, crashes = group
-    limits, how = inputs.comparing
-    data = inputs.evaluation_data
-    checker = EvaluationCheck(inputs.model, data, inputs.calibration_data)
-    how = replace(how, crashes=crashes, wanted=replace(how.wanted, checker=checker))
+    (limits, how), data = inputs.comparing, inputs.evaluation_data
+    how = replace(how, crashes=crashes)
     with journal.progress("comparing", len(data)) as advance:
         return compare(reference, others, data, limits, how, advance)
 
@@ -335,6 +326,21 @@ def with_times(
         except TrtcalError as error:
             say(f"no time of {model.name} is estimated: {error.message}")
     return comparison.with_times(times)
+
+
+def compare_tensors(
+    inputs: Inputs, models: Sequence[Model], comparison: Comparison, journal: Journal
+) -> Comparison:
+    """Compare all variants with the model tensor by tensor, in one pass."""
+    if COMPARISON in journal.done:
+        return comparison
+    data, names = inputs.evaluation_data, {row.name for row in comparison.rows}
+    quantized = {each.name: uniquely_named(each) for each in models if has_qdq(each)}
+    quantized = {name: quantized[name] for name in quantized if name in names}
+    samples = min(inputs.config.evaluation.layer_samples, len(data))
+    title, total = "layer by layer", samples * len(quantized)
+    with journal.timing("compare"), journal.progress(title, total) as advance:
+        return with_layers(comparison, inputs.model, quantized, data, advance, samples)
 
 
 def record_comparison(
