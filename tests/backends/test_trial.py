@@ -6,9 +6,10 @@ import signal
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from tests.fixtures.fails import fails
-from tests.fixtures.networks import conv_net
+from tests.fixtures.networks import conv_net, save
 from tests.fixtures.recurrent import ROWS, forget_trials, fusing, save_pair
 from tests.fixtures.tables import each
 from trtcal.backends import sessions, trial
@@ -72,8 +73,32 @@ def test_weights_and_names_are_not_parts_of_a_graph_but_attributes_and_shapes_ar
     assert not parts_of(first, "other options") & parts
     first.node[2].attribute[0].ints[0] = 0
     assert 0 < len(parts_of(first) - parts) < len(parts)
+    known = parts_of(first)
     first.initializer[0].dims[0] = 9
-    assert len(parts_of(first) - parts) > 2
+    assert len(parts_of(first) - known) == 1
+
+
+def chain(path, *widths):
+    """Depthwise convolutions of these widths, then a Relu; the graph's parts."""
+    names = ["x", *(f"t{place}" for place in range(len(widths))), "y"]
+    rows = zip(names, widths, names[1:], strict=False)
+    nodes = [
+        helper.make_node("Conv", [source, f"w of {result}"], [result], group=width)
+        for source, width, result in rows
+    ]
+    nodes.append(helper.make_node("Relu", names[-2:-1], ["y"]))
+    pairs = zip(names[1:], widths, strict=False)
+    weights = {f"w of {name}": np.ones((width, 1, 1, 1), "f") for name, width in pairs}
+    shape = ["n", widths[0], 4, 4]
+    return parts_of(onnx.load(save(path, nodes, weights, {"x": shape}, {"y": shape})).graph)
+
+
+def test_layers_are_tried_in_each_size_and_each_kind_behind_each_kind(tmp_path):
+    path = tmp_path / "chain.onnx"
+    tried = chain(path, 8, 8, 8, 16)
+    assert chain(path, 8, 8, 16, 8) <= tried
+    assert len(chain(path, 8, 8, 32, 8) - tried) == 1
+    assert len(chain(path, 8) - tried) == 1  # a Relu behind one convolution alone
 
 
 @each("op", ROWS)

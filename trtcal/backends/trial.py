@@ -53,21 +53,31 @@ def crashes_as_warnings() -> Iterator[None]:
 
 
 def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
-    """Return hashes of all nodes, each with what comes up to `DEPTH` nodes before it.
+    """Return hashes of each node with its constants, and of each with up to `DEPTH` nodes before it.
 
-    They cover operators, attributes, types and shapes of weights, but neither values nor names.
+    The first cover operators, attributes, types and shapes of weights, the second neither shapes nor
+    groups: layers of one kind are tried in each neighbourhood once. Values and names do not count.
     """
     outputs = {value.name for value in graph.output}
+    kinds: dict[str, object] = {
+        tensor.name: (tensor.data_type, len(tensor.dims)) for tensor in graph.initializer
+    }
     known = {tensor.name: hash((tensor.data_type, *tensor.dims)) for tensor in graph.initializer}
+    constants, own, sized = {*known}, [], []
     known |= {value.name: hash(value.type.SerializeToString()) for value in graph.input}
-    own = []
+    kinds |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
     for node in graph.node:
-        attributes = (attribute.SerializeToString() for attribute in node.attribute)
-        own.append(hash((node.domain, node.op_type, outputs.isdisjoint(node.output), *attributes)))
-    parts = [*own]
+        kind = (node.domain, node.op_type, outputs.isdisjoint(node.output))
+        attributes = {item.name: item.SerializeToString() for item in node.attribute}
+        sized.append(hash((kind, *attributes.values(), *map(known.get, node.input))))
+        if constants >= {*node.input}:
+            constants.update(node.output)
+            known |= dict.fromkeys(node.output, sized[-1])
+        own.append(hash((kind, *(text for name, text in attributes.items() if name != "group"))))
+    parts = own
     for _ in range(DEPTH):
         for node, part in zip(graph.node, parts, strict=True):
-            known |= dict.fromkeys(node.output, part)
-        before = [tuple(map(known.get, node.input)) for node in graph.node]
+            kinds |= dict.fromkeys(node.output, part)
+        before = [tuple(map(kinds.get, node.input)) for node in graph.node]
         parts = list(map(hash, zip(own, before, strict=True)))
-    return frozenset(hash((part, *settings)) for part in parts)
+    return frozenset(hash((part, *settings)) for part in (*sized, *parts))

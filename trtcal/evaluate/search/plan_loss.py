@@ -26,6 +26,7 @@ from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import Plan, QuantizedModel, quantize
+from trtcal.quantization.qdq import in_opset_of
 from trtcal.ranges import Calibration
 
 BATCH = 8
@@ -43,6 +44,7 @@ class Plans:
     units: Sequence[Unit] = ()
     precision: str = "fp32"
     opened: dict[Chosen | None, tuple[Variant, Workplace]] = field(default_factory=dict)
+    raised: dict[int, Model] = field(default_factory=dict)
 
     def plan(self, chosen: Chosen, precision: str | None = None) -> Plan:
         """Return the plan with these units, other layers in float, of another precision if given."""
@@ -53,7 +55,10 @@ class Plans:
 
     def quantized(self, chosen: Chosen, precision: str | None = None) -> QuantizedModel:
         """Return the model that a plan gives."""
-        return quantize(self.model, self.calibration, self.plan(chosen, precision))
+        plan = self.plan(chosen, precision)
+        if plan.opset not in self.raised:
+            self.raised[plan.opset] = in_opset_of(self.model, plan)
+        return quantize(self.raised[plan.opset], self.calibration, plan)
 
     def variant(self, chosen: Chosen | None) -> Variant:
         """Return the model that a plan gives, or FP32 for None, opened once."""
