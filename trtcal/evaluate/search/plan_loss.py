@@ -21,6 +21,7 @@ from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.replay import Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.limits import Unit, split
+from trtcal.evaluate.search.segments import ROOM
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.model import Model
@@ -106,7 +107,8 @@ class Reference(AbstractContextManager["Reference"]):
                 runner(open_session(self.model.reference), self.names),
                 self.dataset.batches(size, self.start, stop),
                 None if labels is None else labels[self.start : stop],
-                threads=os.cpu_count() or 1,
+                ROOM,
+                os.cpu_count() or 1,
             )
             first = self.known.first  # read here: batches are measured in several threads
             self.reader.read(first.expected, first.size, first.labels, first.inputs)
