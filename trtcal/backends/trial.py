@@ -55,17 +55,13 @@ def crashes_as_warnings() -> Iterator[None]:
 def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
     """Return hashes of each node with its constants, and of each with up to `DEPTH` nodes before it.
 
-    The first cover operators, attributes, types and shapes of weights, the second neither shapes nor
-    groups: layers of one kind are tried in each neighbourhood once. Values and names do not count.
+    The first cover operators, attributes, types and shapes of weights, the second no sizes of layers:
+    layers of one kind are tried in each neighbourhood once. Values and names do not count.
     """
     outputs = {value.name for value in graph.output}
-    kinds: dict[str, object] = {
-        tensor.name: (tensor.data_type, len(tensor.dims)) for tensor in graph.initializer
-    }
     known = {tensor.name: hash((tensor.data_type, *tensor.dims)) for tensor in graph.initializer}
     constants, own, sized = {*known}, [], []
     known |= {value.name: hash(value.type.SerializeToString()) for value in graph.input}
-    kinds |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
     for node in graph.node:
         kind = (node.domain, node.op_type, outputs.isdisjoint(node.output))
         attributes = {item.name: item.SerializeToString() for item in node.attribute}
@@ -74,7 +70,7 @@ def parts_of(graph: onnx.GraphProto, *settings: object) -> frozenset[int]:
             constants.update(node.output)
             known |= dict.fromkeys(node.output, sized[-1])
         own.append(hash((kind, *(text for name, text in attributes.items() if name != "group"))))
-    parts = own
+    parts, kinds = own, dict[str, int]()
     for _ in range(DEPTH):
         for node, part in zip(graph.node, parts, strict=True):
             kinds |= dict.fromkeys(node.output, part)

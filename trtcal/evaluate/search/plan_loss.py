@@ -114,11 +114,6 @@ class Reference(AbstractContextManager["Reference"]):
             self.reader.read(first.expected, first.size, first.labels, first.inputs)
         return self.known
 
-    def measure(self, proto: onnx.ModelProto) -> Loss:
-        """Return what a model loses on all samples."""
-        rows = self.rows(proto)
-        return Loss(self.samples, math.inf) if rows is None else total(rows)
-
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
         """Return the figures of each sample, NaN for outputs that are not finite; None for a crash."""
         with crashes_as_warnings():
@@ -141,5 +136,8 @@ class Evaluator:
             "start": self.reference.start,
             "calibration": self.plans.calibration.digest,
         }
-        measure = self.reference.measure
-        return self.cache.recall(what, lambda: measure(self.plans.quantized(plan).proto))
+        return self.cache.recall(what, partial(self._measured, plan))
+
+    def _measured(self, plan: Chosen) -> Loss:
+        rows = self.reference.rows(self.plans.quantized(plan).proto)
+        return Loss(self.reference.samples, math.inf) if rows is None else total(rows)
