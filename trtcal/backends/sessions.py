@@ -164,7 +164,7 @@ def open_session(
             }
             opening = partial(Session, graph, source, **settings)
             if provider == CPU:  # a fork cannot use the parent's GPU
-                parts = parts_of(graph.graph, as_it_is, arena)
+                parts = parts_of(graph.graph, as_it_is)
                 number = crash_of(parts, lambda: _run_zeros(opening(), graph.graph))
                 _check_survival(name, graph, number)
             session = opening()

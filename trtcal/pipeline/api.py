@@ -480,7 +480,7 @@ def search(
         folder = output or stack.enter_context(Workplace())
         settings = options or SearchOptions()
         reader = TaskReader(settings.reader.name, settings.reader.outputs)  # reads one model
-        settings = replace(settings, reader=reader)
+        settings = replace(settings, reader=reader, tests={})
         if limits:
             settings = replace(settings, limits=Limits(parse_limits(limits)))
         cache = cache_beside(Path(folder), loaded, dataset, reader)

@@ -122,11 +122,11 @@ def at_places(node: gs.Node, places: Places) -> Iterator[gs.Tensor]:
 
 def _unfit(tensor: gs.Constant) -> str | None:
     values = np.abs(np.asarray(constant(tensor)))
-    finite = values[np.isfinite(values)]
-    if finite.size and finite.max() > FP16_MAX:
-        return f"its constant {tensor.name!r} has {finite.max():.6g}, {BEYOND}"
-    if finite.any() and not finite.astype(np.float16).any():
-        return f"its constant {tensor.name!r} of {finite.max():.6g} would be 0 in float16"
+    largest = values.max(initial=0, where=np.isfinite(values))
+    if largest > FP16_MAX:
+        return f"its constant {tensor.name!r} has {largest:.6g}, {BEYOND}"
+    if 0 < largest <= FP16_LEAST:
+        return f"its constant {tensor.name!r} of {largest:.6g} would be 0 in float16"
     return None
 
 

@@ -9,9 +9,17 @@ import onnx
 from tests.evaluate.search.nets import far_net, random_net, vanishing_net
 from tests.fixtures.networks import conv_net, linear_classifier, rng, samples
 from trtcal.data import open_dataset
+from trtcal.evaluate import ab
 from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.search import pipeline
 from trtcal.evaluate.search.limits import Limits
-from trtcal.evaluate.search.pipeline import Compiled, SearchOptions, find_plans
+from trtcal.evaluate.search.pipeline import (
+    Compiled,
+    SearchOptions,
+    find_plans,
+    samples_searched,
+    whole_test,
+)
 from trtcal.evaluate.search.plan_loss import Plans
 
 
@@ -50,6 +58,32 @@ def test_a_layer_whose_outputs_are_not_finite_is_left_in_float(make, tmp_path):
     assert all("small" not in point.plan for point in result.found.front)
     rows = result.sensitivities.to_document({})["layers"]
     assert [row["share"] for row in rows] == [None, mixed.share(result.measure)]
+
+
+def test_a_test_is_done_once_and_float16_is_looked_through_once(make, monkeypatch):
+    one, tests, overflows = make(random_net, 1, 3), [], []
+    monkeypatch.setattr(pipeline, "ab_test", counted(pipeline.ab_test, tests))
+    monkeypatch.setattr(ab, "find_overflow", counted(ab.find_overflow, overflows))
+    every = dict.fromkeys(one.units, ms(1.0, 2.0))
+    settings = SearchOptions(times=every)
+    searched = samples_searched(one.dataset, settings, one.prepared)
+    whole_test(one.prepared, one.calibration, searched, settings)
+    cache = EvaluationCache(None, {})
+    result = find_plans(one.prepared, one.calibration, one.dataset, settings, cache)
+    assert result.found.recommended.plan == {*one.units}
+    assert len(tests) == 1
+    slow = every | {one.units[0]: ms(4.0, 1.0)}
+    mixed = find(one, times=slow, limits=Limits.of("speedup >= 1.1"))
+    assert mixed.beside is not None
+    assert [model is None for model, *_ in overflows] == [True, False, True]
+
+
+def counted(function, calls):
+    def call(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return call
 
 
 class Clock:

@@ -94,7 +94,8 @@ class SearchOptions:
     the batch size of times. `build` compiles a quantized model, `reader` has the task that is judged.
     `precisions` are those that layers may have besides float; `goal` is fastest or smallest, within
     the limits. `improve` optimizes INT8 first: where it falls short (auto), always (fast, best), or
-    never (off). `device` times layers and plans (`Backend.trials`).
+    never (off). `device` times layers and plans (`Backend.trials`). `tests` are A/B tests of plans that
+    were done, with their models.
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -116,6 +117,7 @@ class SearchOptions:
     goal: str = FASTEST
     improve: str = "auto"
     device: Any = None
+    tests: dict[Any, tuple[Model, ABTest]] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -369,12 +371,16 @@ def _test_span(plans: Plans, samples: int, evaluated: int) -> tuple[tuple[int, i
 
 
 def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) -> ABTest:
-    """Test as `trtcal ab` does whether a plan can replace FP32: by its limits, else the task's.
+    """Test once as `trtcal ab` does whether a plan can replace FP32: by its limits, else the task's.
 
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
     """
-    limits = (limit for limit in settings.limits.losses.asked if is_tested(limit))
-    return _test(plans, (None, plan), dataset, Question(tuple(limits)), settings.reader)
+    limits = tuple(limit for limit in settings.limits.losses.asked if is_tested(limit))
+    what = plans.plan(plan).to_document()["digest"], dataset.fingerprint, limits, id(plans.model)
+    if what not in settings.tests:
+        tested = _test(plans, (None, plan), dataset, Question(limits), settings.reader)
+        settings.tests[what] = plans.model, tested
+    return settings.tests[what][1]
 
 
 def _beside(
@@ -404,6 +410,8 @@ def _test(
     None is FP32.
     """
     baseline, candidate, *others = map(plans.variant, chosen)
+    if others:  # its overflow is known from its test beside FP32
+        candidate = replace(candidate, narrow_model=None)
     known = [spec.name for spec in baseline.outputs]  # others are those of a body
     outputs = tuple(name for name in reader.outputs if name in known)
     reference = next(iter(others), None)

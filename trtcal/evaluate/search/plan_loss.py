@@ -21,11 +21,13 @@ from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.replay import Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Chosen
 from trtcal.evaluate.search.limits import Unit, split
+from trtcal.evaluate.search.segments import ROOM
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.quantization import Plan, QuantizedModel, quantize
+from trtcal.quantization.qdq import in_opset_of
 from trtcal.ranges import Calibration
 
 BATCH = 8
@@ -43,6 +45,7 @@ class Plans:
     units: Sequence[Unit] = ()
     precision: str = "fp32"
     opened: dict[Chosen | None, tuple[Variant, Workplace]] = field(default_factory=dict)
+    raised: dict[int, Model] = field(default_factory=dict)
 
     def plan(self, chosen: Chosen, precision: str | None = None) -> Plan:
         """Return the plan with these units, other layers in float, of another precision if given."""
@@ -53,7 +56,10 @@ class Plans:
 
     def quantized(self, chosen: Chosen, precision: str | None = None) -> QuantizedModel:
         """Return the model that a plan gives."""
-        return quantize(self.model, self.calibration, self.plan(chosen, precision))
+        plan = self.plan(chosen, precision)
+        if plan.opset not in self.raised:
+            self.raised[plan.opset] = in_opset_of(self.model, plan)
+        return quantize(self.raised[plan.opset], self.calibration, plan)
 
     def variant(self, chosen: Chosen | None) -> Variant:
         """Return the model that a plan gives, or FP32 for None, opened once."""
@@ -101,16 +107,12 @@ class Reference(AbstractContextManager["Reference"]):
                 runner(open_session(self.model.reference), self.names),
                 self.dataset.batches(size, self.start, stop),
                 None if labels is None else labels[self.start : stop],
-                threads=os.cpu_count() or 1,
+                ROOM,
+                os.cpu_count() or 1,
             )
             first = self.known.first  # read here: batches are measured in several threads
             self.reader.read(first.expected, first.size, first.labels, first.inputs)
         return self.known
-
-    def measure(self, proto: onnx.ModelProto) -> Loss:
-        """Return what a model loses on all samples."""
-        rows = self.rows(proto)
-        return Loss(self.samples, math.inf) if rows is None else total(rows)
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
         """Return the figures of each sample, NaN for outputs that are not finite; None for a crash."""
@@ -134,5 +136,8 @@ class Evaluator:
             "start": self.reference.start,
             "calibration": self.plans.calibration.digest,
         }
-        measure = self.reference.measure
-        return self.cache.recall(what, lambda: measure(self.plans.quantized(plan).proto))
+        return self.cache.recall(what, partial(self._measured, plan))
+
+    def _measured(self, plan: Chosen) -> Loss:
+        rows = self.reference.rows(self.plans.quantized(plan).proto)
+        return Loss(self.reference.samples, math.inf) if rows is None else total(rows)

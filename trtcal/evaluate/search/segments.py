@@ -179,6 +179,7 @@ def _cuts(
 
 BATCH = 8
 STEP_SAMPLES = 16  # samples
+ROOM = 1 << 26  # bytes of samples and of what segments make of them that are kept in memory
 TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
 NONE: Mapping[int, Session] = MappingProxyType({})
 
@@ -240,7 +241,7 @@ class Rerun(AbstractContextManager["Rerun"]):
         self.place = 0  # of the segment that both runs are kept up to
         feeds = dataset.batches(self.batch, 0, self.samples)
         run, threads = partial(self._through, "float", 0), os.cpu_count() or 1
-        self.recording = Recording(run, feeds, dataset.labels, threads=threads)
+        self.recording = Recording(run, feeds, dataset.labels, ROOM, threads)
         try:
             first = self.recording.first  # read here: batches are measured in several threads
             outputs = {name: first.expected[name] for name in self.pair.outputs}
