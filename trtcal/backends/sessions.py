@@ -134,8 +134,9 @@ def open_session(
 ) -> Session:
     """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
-    With `as_it_is` the graph is run without any optimization: it is an optimized one already. Without
-    `arena` it gives its memory back after each run: for sessions of which many are open at once.
+    With `as_it_is` the graph is run without any optimization, in the order of its nodes: it is an
+    optimized one already. Without `arena` it gives its memory back after each run: for sessions of
+    which many are open at once.
     The model is tried in a fork before, if it has what none had (`trial`). `BackendError` if ONNX
     Runtime refuses it or cannot load the provider, `NativeCrash`, which has its `name`, if it crashes.
     """
@@ -147,6 +148,7 @@ def open_session(
         options.add_session_config_entry(*entry)
     if as_it_is:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     try:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 import onnx
@@ -43,6 +44,7 @@ TRIED_ALONE = 8  # tensors of which each is known to matter
 TOLERANCE = 1e-3
 SEPARATOR = ". "
 BATCH = 16
+BEFORE = " before"
 
 
 def tensor_peaks(
@@ -52,7 +54,8 @@ def tensor_peaks(
     names = [value.name for value in model.proto.graph.input] + [*producers_of(model.proto.graph)]
     types = _types(model.proto)
     names = [name for name in names if types.get(name) == TensorProto.FLOAT]
-    return _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
+    rows = _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
+    return dict(zip(names, rows.max(axis=0, initial=0.0).tolist(), strict=True))
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
@@ -78,8 +81,8 @@ class _Run:
         limits = {" zero": 0.0, " infinity": math.inf}.items()
         scalars = (helper.make_tensor(name, TensorProto.FLOAT, (), [end]) for name, end in limits)
         reduced.graph.initializer.extend(scalars)
-        reduced.graph.node.extend(node for name in self.tensors for node in nodes(name))
-        return open_session(reduced, as_it_is=True, arena=False)
+        _follow(reduced.graph, self.tensors, nodes)
+        return open_session(reduced, as_it_is=True)
 
     def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
         wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
@@ -87,12 +90,13 @@ class _Run:
 
     def peaks(
         self, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
-    ) -> dict[str, float]:
-        highest = np.zeros(len(self.tensors))
+    ) -> Array:
+        """Return the peaks of each batch, shape (batches, tensors)."""
+        rows = list[Array]()
         for feeds in batches:
-            highest = np.maximum(highest, self._peaks(feeds))
+            rows.append(self._peaks(feeds))
             progress(len(next(iter(feeds.values()))))
-        return dict(zip(self.tensors, highest.tolist(), strict=True))
+        return np.reshape(rows, (len(rows), len(self.tensors)))
 
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
@@ -102,6 +106,19 @@ class _Run:
             return np.asarray(ends.max(axis=1))
         self.session = self._open(_peak, ("peak",))
         return self._peaks(feeds)
+
+
+def _follow(
+    graph: onnx.GraphProto, tensors: Iterable[str], nodes: Callable[[str], Iterable[onnx.NodeProto]]
+) -> None:
+    """Put nodes right behind what makes each tensor, which is not kept for them then."""
+    following = {name: [*nodes(name)] for name in tensors}
+    makers = list(graph.node)
+    del graph.node[:]
+    graph.node.extend(node for value in graph.input for node in following.get(value.name, ()))
+    for maker in makers:
+        graph.node.append(maker)
+        graph.node.extend(node for name in maker.output for node in following.get(name, ()))
 
 
 ENDS = ("min", "max", "sum")
@@ -125,21 +142,18 @@ def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.Mode
     """Return the model with infinity in place of what reaches the limits of tensors."""
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
-    nodes = list(changed.graph.node)
-    del changed.graph.node[:]
     for name, value in {**limits, "": math.inf}.items():
         constant = helper.make_tensor(f"{name} limit", TensorProto.FLOAT, (), [value])
         changed.graph.initializer.append(constant)
-    for node in nodes:
-        limited = [name for name in node.output if name in limits]
-        node.output[:] = [f"{n} before" if n in limits else n for n in node.output]
-        changed.graph.node.extend([node, *(part for name in limited for part in _infinite(name))])
+    for node in changed.graph.node:
+        node.output[:] = [f"{n}{BEFORE}" if n in limits else n for n in node.output]
+    _follow(changed.graph, [f"{name}{BEFORE}" for name in limits], _infinite)
     return changed
 
 
-def _infinite(result: str) -> Iterable[onnx.NodeProto]:
-    parts = ("before", "magnitude", "below", "huge")
-    source, magnitude, below, huge = (f"{result} {part}" for part in parts)
+def _infinite(source: str) -> Iterable[onnx.NodeProto]:
+    result = source.removesuffix(BEFORE)
+    magnitude, below, huge = (f"{result} {part}" for part in ("magnitude", "below", "huge"))
     yield helper.make_node("Abs", [source], [magnitude])
     yield helper.make_node("Less", [magnitude, f"{result} limit"], [below])
     yield helper.make_node("Mul", [source, " limit"], [huge])
@@ -167,7 +181,7 @@ class _Float16Parts:
         """Return on how many samples an overflow shows in outputs, and the first batch with one."""
         runs = self.plain, _Run(_overflown(self.wide, limits), ())
         count, first = 0, None
-        for feeds in batches or self.dataset.batches(self.size):
+        for feeds in batches or compress(self.dataset.batches(self.size), self._reaching(limits)):
             size = len(next(iter(feeds.values())))
             pairs = zip(*(run.read(feeds, run.outputs) for run in runs), strict=True)
             differing = np.any([_differing(a, b, size) for a, b in pairs], axis=0)
@@ -175,9 +189,16 @@ class _Float16Parts:
             first = feeds if first is None and differing.any() else first
         return count, first
 
+    def _reaching(self, limits: Mapping[str, float]) -> Array:
+        """Return which batches have values that reach the limits: the others' outputs are the same."""
+        columns = [name in limits for name in self.makers]
+        ends = np.array([limits[name] for name in self.makers if name in limits], np.float32)
+        return np.asarray((self.rows[:, columns] >= ends).any(axis=1))
+
     def findings(self, is_ours: bool) -> Iterable[Finding]:
         """Yield the overflow that outputs show; without one, that which twice the values would have."""
-        peaks = _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size))
+        self.rows = _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size))
+        peaks = dict(zip(self.makers, self.rows.max(axis=0).tolist(), strict=True))
         for limit, risk in ((INFINITE, "high"), (INFINITE / MARGIN, "low")):
             limits = {name: self._end_of(name, limit) for name in peaks}
             beyond = {name: end for name, end in limits.items() if peaks[name] >= end}
