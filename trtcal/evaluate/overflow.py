@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import compress
 
 import numpy as np
@@ -55,7 +55,7 @@ def tensor_peaks(
     types = _types(model.proto)
     names = [name for name in names if types.get(name) == TensorProto.FLOAT]
     rows = _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
-    return dict(zip(names, rows.max(axis=0, initial=0.0).tolist(), strict=True))
+    return dict(zip(names, reduce(np.maximum, rows, np.zeros(len(names))).tolist(), strict=True))
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
@@ -90,13 +90,11 @@ class _Run:
 
     def peaks(
         self, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
-    ) -> Array:
-        """Return the peaks of each batch, shape (batches, tensors)."""
-        rows = list[Array]()
+    ) -> Iterator[Array]:
+        """Yield the peaks of each batch, shape (tensors,)."""
         for feeds in batches:
-            rows.append(self._peaks(feeds))
+            yield self._peaks(feeds)
             progress(len(next(iter(feeds.values()))))
-        return np.reshape(rows, (len(rows), len(self.tensors)))
 
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
@@ -112,13 +110,12 @@ def _follow(
     graph: onnx.GraphProto, tensors: Iterable[str], nodes: Callable[[str], Iterable[onnx.NodeProto]]
 ) -> None:
     """Put nodes right behind what makes each tensor, which is not kept for them then."""
-    following = {name: [*nodes(name)] for name in tensors}
-    makers = list(graph.node)
+    behind, makers = {name: [*nodes(name)] for name in tensors}, list(graph.node)
     del graph.node[:]
-    graph.node.extend(node for value in graph.input for node in following.get(value.name, ()))
+    graph.node.extend(node for value in graph.input for node in behind.get(value.name, ()))
     for maker in makers:
         graph.node.append(maker)
-        graph.node.extend(node for name in maker.output for node in following.get(name, ()))
+        graph.node.extend(node for name in maker.output for node in behind.get(name, ()))
 
 
 ENDS = ("min", "max", "sum")
@@ -161,14 +158,18 @@ def _infinite(source: str) -> Iterable[onnx.NodeProto]:
 
 
 class _Float16Parts:
-    """A model with float16 parts, on a dataset; `makers` are the nodes of its float16 tensors."""
+    """A model with float16 parts, on a dataset; `makers` are the nodes of its float16 tensors.
+
+    `high` has the places and the peaks of the tensors that come near the end of float16 in each batch.
+    A batch of which none reaches a limit has the outputs of the plain run.
+    """
 
     def __init__(self, proto: onnx.ModelProto, dataset: Dataset, size: int) -> None:
         types, self.wide = _types(proto), in_float32(proto)
         makers = producers_of(self.wide.graph)
         self.makers = {n: node for n, node in makers.items() if types.get(n) == TensorProto.FLOAT16}
         self.readers = readers_of(self.wide.graph)
-        self.dataset, self.size = dataset, size
+        self.dataset, self.size, self.high = dataset, size, list[tuple[Array, Array]]()
 
     @cached_property
     def plain(self) -> _Run:
@@ -181,7 +182,9 @@ class _Float16Parts:
         """Return on how many samples an overflow shows in outputs, and the first batch with one."""
         runs = self.plain, _Run(_overflown(self.wide, limits), ())
         count, first = 0, None
-        for feeds in batches or compress(self.dataset.batches(self.size), self._reaching(limits)):
+        ends = np.array([limits.get(name, math.inf) for name in self.makers], np.float32)
+        reaching = ((peaks >= ends[places]).any() for places, peaks in self.high)
+        for feeds in batches or compress(self.dataset.batches(self.size), reaching):
             size = len(next(iter(feeds.values())))
             pairs = zip(*(run.read(feeds, run.outputs) for run in runs), strict=True)
             differing = np.any([_differing(a, b, size) for a, b in pairs], axis=0)
@@ -189,16 +192,19 @@ class _Float16Parts:
             first = feeds if first is None and differing.any() else first
         return count, first
 
-    def _reaching(self, limits: Mapping[str, float]) -> Array:
-        """Return which batches have values that reach the limits: the others' outputs are the same."""
-        columns = [name in limits for name in self.makers]
-        ends = np.array([limits[name] for name in self.makers if name in limits], np.float32)
-        return np.asarray((self.rows[:, columns] >= ends).any(axis=1))
+    def _peaks(self) -> dict[str, float]:
+        """Return the peaks of all tensors, and keep of each batch those that come near the end."""
+        near = np.array([self._end_of(n, INFINITE / MARGIN) for n in self.makers], np.float32)
+        highest = np.zeros(len(near))
+        for row in _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size)):
+            places = np.flatnonzero(row >= near)
+            self.high.append((places, row[places]))
+            highest = np.maximum(highest, row)
+        return dict(zip(self.makers, highest.tolist(), strict=True))
 
     def findings(self, is_ours: bool) -> Iterable[Finding]:
         """Yield the overflow that outputs show; without one, that which twice the values would have."""
-        self.rows = _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size))
-        peaks = dict(zip(self.makers, self.rows.max(axis=0).tolist(), strict=True))
+        peaks = self._peaks()
         for limit, risk in ((INFINITE, "high"), (INFINITE / MARGIN, "low")):
             limits = {name: self._end_of(name, limit) for name in peaks}
             beyond = {name: end for name, end in limits.items() if peaks[name] >= end}
