@@ -317,7 +317,7 @@ def find_overflow(model: Model | None, dataset: Dataset, batch: int = BATCH) -> 
     if model is None:
         return ()
     model = uniquely_named(model)
-    parts = _Float16Parts(model.proto, dataset, batch_for(model, min(batch, BATCH)))
+    parts = _Float16Parts(model.proto, dataset, batch_for(model, batch))
     try:
         return tuple(parts.findings(bool(quantization_record(model.proto)))) if parts.makers else ()
     except TrtcalError as error:
