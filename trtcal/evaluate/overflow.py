@@ -170,6 +170,7 @@ class _Float16Parts:
         self.makers = {n: node for n, node in makers.items() if types.get(n) == TensorProto.FLOAT16}
         self.readers = readers_of(self.wide.graph)
         self.dataset, self.size, self.high = dataset, size, list[tuple[Array, Array]]()
+        self.last: tuple[Feeds, list[Array]] = {}, []
 
     @cached_property
     def plain(self) -> _Run:
@@ -180,17 +181,23 @@ class _Float16Parts:
         self, limits: Mapping[str, float], batches: Iterable[Feeds] | None = None
     ) -> tuple[int, Feeds | None]:
         """Return on how many samples an overflow shows in outputs, and the first batch with one."""
-        runs = self.plain, _Run(_overflown(self.wide, limits), ())
+        run = _Run(_overflown(self.wide, limits), ())
         count, first = 0, None
         ends = np.array([limits.get(name, math.inf) for name in self.makers], np.float32)
         reaching = ((peaks >= ends[places]).any() for places, peaks in self.high)
         for feeds in batches or compress(self.dataset.batches(self.size), reaching):
             size = len(next(iter(feeds.values())))
-            pairs = zip(*(run.read(feeds, run.outputs) for run in runs), strict=True)
+            pairs = zip(self._plain_outputs(feeds), run.read(feeds, run.outputs), strict=True)
             differing = np.any([_differing(a, b, size) for a, b in pairs], axis=0)
             count += int(differing.sum())
             first = feeds if first is None and differing.any() else first
         return count, first
+
+    def _plain_outputs(self, feeds: Feeds) -> list[Array]:
+        """Return the outputs without any overflow, which are kept of the last batch."""
+        if feeds is not self.last[0]:
+            self.last = feeds, self.plain.read(feeds, self.plain.outputs)
+        return self.last[1]
 
     def _peaks(self) -> dict[str, float]:
         """Return the peaks of all tensors, and keep of each batch those that come near the end."""
