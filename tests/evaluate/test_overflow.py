@@ -14,7 +14,9 @@ from tests.fixtures.kinds import KINDS
 from tests.fixtures.networks import save
 from tests.fixtures.overflow import CASES, HARMLESS, in_float16, overflow_net, rows
 from tests.fixtures.slow import SLOW, slow_but
+from trtcal.backends.sessions import run_session
 from trtcal.data import open_dataset
+from trtcal.evaluate import overflow
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.overflow import find_overflow, tensor_peaks
 from trtcal.evaluate.variant_limits import judge_variants
@@ -53,6 +55,24 @@ def test_the_first_node_that_overflows_is_named_and_the_cure_cures(name, place):
     cure = json.loads(finding.fix[finding.fix.index("[") :])
     assert {first, reader} <= {*cure} < {node.name for node in onnx.load(source).graph.node}
     assert found(in_float16(place / "cured.onnx", source, cure), source) == ()
+
+
+def test_only_the_batch_that_overflows_is_run_again(place, monkeypatch):
+    source = overflow_net(place / "net.onnx", "weights")
+    x = 1e-3 * np.load("test.npz")["x"]
+    x[40] *= 1e4
+    np.savez("test.npz", x=x)
+    half, runs = in_float16(place / "half.onnx", source), []
+
+    def counted(session, outputs, feeds):
+        runs.append("outputs" if outputs == ["y"] else "peaks")
+        return run_session(session, outputs, feeds)
+
+    monkeypatch.setattr(overflow, "run_session", counted)
+    (finding,) = found(half, source)
+    assert "the outputs change on 1.562 % of the samples" in finding.what
+    without, together, alone = 1, 1, len(finding.evidence)  # of one batch
+    assert runs == ["peaks"] * 4 + ["outputs"] * (without + together + alone)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -138,9 +138,10 @@ def open_session(
 ) -> Session:
     """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
-    With `as_it_is` the graph is run without any optimization: it is an optimized one already. Without
-    `arena` it gives its memory back after each run: for sessions of which many are open at once. All
-    that share an arena keep the memory of the largest, for sessions that run one after another.
+    With `as_it_is` the graph is run without any optimization, in the order of its nodes: it is an
+    optimized one already. Without `arena` it gives its memory back after each run: for sessions of
+    which many are open at once. All that share an arena keep the memory of the largest, for sessions
+    that run one after another.
     The model is tried in a fork before, if it has what none had (`trial`). `BackendError` if ONNX
     Runtime refuses it or cannot load the provider, `NativeCrash`, which has its `name`, if it crashes.
     """
@@ -152,6 +153,7 @@ def open_session(
         options.add_session_config_entry(*entry)
     if as_it_is:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     try:

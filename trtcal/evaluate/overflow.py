@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import compress
 
 import numpy as np
 import onnx
@@ -43,6 +44,7 @@ TRIED_ALONE = 8  # tensors of which each is known to matter
 TOLERANCE = 1e-3
 SEPARATOR = ". "
 BATCH = 16
+BEFORE = " before"
 
 
 def tensor_peaks(
@@ -52,7 +54,8 @@ def tensor_peaks(
     names = [value.name for value in model.proto.graph.input] + [*producers_of(model.proto.graph)]
     types = _types(model.proto)
     names = [name for name in names if types.get(name) == TensorProto.FLOAT]
-    return _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
+    rows = _Run(model.proto, names).peaks(dataset.batches(batch_for(model, BATCH)), progress)
+    return dict(zip(names, reduce(np.maximum, rows, np.zeros(len(names))).tolist(), strict=True))
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, int]:
@@ -78,8 +81,8 @@ class _Run:
         limits = {" zero": 0.0, " infinity": math.inf}.items()
         scalars = (helper.make_tensor(name, TensorProto.FLOAT, (), [end]) for name, end in limits)
         reduced.graph.initializer.extend(scalars)
-        reduced.graph.node.extend(node for name in self.tensors for node in nodes(name))
-        return open_session(reduced, as_it_is=True, arena=False)
+        _follow(reduced.graph, self.tensors, nodes)
+        return open_session(reduced, as_it_is=True)
 
     def read(self, feeds: Feeds, names: Sequence[str]) -> list[Array]:
         wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
@@ -87,12 +90,11 @@ class _Run:
 
     def peaks(
         self, batches: Iterable[Feeds], progress: Callable[[int], None] = lambda done: None
-    ) -> dict[str, float]:
-        highest = np.zeros(len(self.tensors))
+    ) -> Iterator[Array]:
+        """Yield the peaks of each batch, shape (tensors,)."""
         for feeds in batches:
-            highest = np.maximum(highest, self._peaks(feeds))
+            yield self._peaks(feeds)
             progress(len(next(iter(feeds.values()))))
-        return dict(zip(self.tensors, highest.tolist(), strict=True))
 
     def _peaks(self, feeds: Feeds) -> Array:
         """Return the peaks of one batch: from the ends, unless a value is not finite."""
@@ -102,6 +104,18 @@ class _Run:
             return np.asarray(ends.max(axis=1))
         self.session = self._open(_peak, ("peak",))
         return self._peaks(feeds)
+
+
+def _follow(
+    graph: onnx.GraphProto, tensors: Iterable[str], nodes: Callable[[str], Iterable[onnx.NodeProto]]
+) -> None:
+    """Put nodes right behind what makes each tensor, which is not kept for them then."""
+    behind, makers = {name: [*nodes(name)] for name in tensors}, list(graph.node)
+    del graph.node[:]
+    graph.node.extend(node for value in graph.input for node in behind.get(value.name, ()))
+    for maker in makers:
+        graph.node.append(maker)
+        graph.node.extend(node for name in maker.output for node in behind.get(name, ()))
 
 
 ENDS = ("min", "max", "sum")
@@ -125,21 +139,18 @@ def _overflown(proto: onnx.ModelProto, limits: Mapping[str, float]) -> onnx.Mode
     """Return the model with infinity in place of what reaches the limits of tensors."""
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
-    nodes = list(changed.graph.node)
-    del changed.graph.node[:]
     for name, value in {**limits, "": math.inf}.items():
         constant = helper.make_tensor(f"{name} limit", TensorProto.FLOAT, (), [value])
         changed.graph.initializer.append(constant)
-    for node in nodes:
-        limited = [name for name in node.output if name in limits]
-        node.output[:] = [f"{n} before" if n in limits else n for n in node.output]
-        changed.graph.node.extend([node, *(part for name in limited for part in _infinite(name))])
+    for node in changed.graph.node:
+        node.output[:] = [f"{n}{BEFORE}" if n in limits else n for n in node.output]
+    _follow(changed.graph, [f"{name}{BEFORE}" for name in limits], _infinite)
     return changed
 
 
-def _infinite(result: str) -> Iterable[onnx.NodeProto]:
-    parts = ("before", "magnitude", "below", "huge")
-    source, magnitude, below, huge = (f"{result} {part}" for part in parts)
+def _infinite(source: str) -> Iterable[onnx.NodeProto]:
+    result = source.removesuffix(BEFORE)
+    magnitude, below, huge = (f"{result} {part}" for part in ("magnitude", "below", "huge"))
     yield helper.make_node("Abs", [source], [magnitude])
     yield helper.make_node("Less", [magnitude, f"{result} limit"], [below])
     yield helper.make_node("Mul", [source, " limit"], [huge])
@@ -147,14 +158,19 @@ def _infinite(result: str) -> Iterable[onnx.NodeProto]:
 
 
 class _Float16Parts:
-    """A model with float16 parts, on a dataset; `makers` are the nodes of its float16 tensors."""
+    """A model with float16 parts, on a dataset; `makers` are the nodes of its float16 tensors.
+
+    `high` has the places and the peaks of the tensors that come near the end of float16 in each batch.
+    A batch of which none reaches a limit has the outputs of the plain run.
+    """
 
     def __init__(self, proto: onnx.ModelProto, dataset: Dataset, size: int) -> None:
         types, self.wide = _types(proto), in_float32(proto)
         makers = producers_of(self.wide.graph)
         self.makers = {n: node for n, node in makers.items() if types.get(n) == TensorProto.FLOAT16}
         self.readers = readers_of(self.wide.graph)
-        self.dataset, self.size = dataset, size
+        self.dataset, self.size, self.high = dataset, size, list[tuple[Array, Array]]()
+        self.last: tuple[Feeds, list[Array]] = {}, []
 
     @cached_property
     def plain(self) -> _Run:
@@ -165,19 +181,37 @@ class _Float16Parts:
         self, limits: Mapping[str, float], batches: Iterable[Feeds] | None = None
     ) -> tuple[int, Feeds | None]:
         """Return on how many samples an overflow shows in outputs, and the first batch with one."""
-        runs = self.plain, _Run(_overflown(self.wide, limits), ())
+        run = _Run(_overflown(self.wide, limits), ())
         count, first = 0, None
-        for feeds in batches or self.dataset.batches(self.size):
+        ends = np.array([limits.get(name, math.inf) for name in self.makers], np.float32)
+        reaching = ((peaks >= ends[places]).any() for places, peaks in self.high)
+        for feeds in batches or compress(self.dataset.batches(self.size), reaching):
             size = len(next(iter(feeds.values())))
-            pairs = zip(*(run.read(feeds, run.outputs) for run in runs), strict=True)
+            pairs = zip(self._plain_outputs(feeds), run.read(feeds, run.outputs), strict=True)
             differing = np.any([_differing(a, b, size) for a, b in pairs], axis=0)
             count += int(differing.sum())
             first = feeds if first is None and differing.any() else first
         return count, first
 
+    def _plain_outputs(self, feeds: Feeds) -> list[Array]:
+        """Return the outputs without any overflow, which are kept of the last batch."""
+        if feeds is not self.last[0]:
+            self.last = feeds, self.plain.read(feeds, self.plain.outputs)
+        return self.last[1]
+
+    def _peaks(self) -> dict[str, float]:
+        """Return the peaks of all tensors, and keep of each batch those that come near the end."""
+        near = np.array([self._end_of(n, INFINITE / MARGIN) for n in self.makers], np.float32)
+        highest = np.zeros(len(near))
+        for row in _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size)):
+            places = np.flatnonzero(row >= near)
+            self.high.append((places, row[places]))
+            highest = np.maximum(highest, row)
+        return dict(zip(self.makers, highest.tolist(), strict=True))
+
     def findings(self, is_ours: bool) -> Iterable[Finding]:
         """Yield the overflow that outputs show; without one, that which twice the values would have."""
-        peaks = _Run(self.wide, [*self.makers]).peaks(self.dataset.batches(self.size))
+        peaks = self._peaks()
         for limit, risk in ((INFINITE, "high"), (INFINITE / MARGIN, "low")):
             limits = {name: self._end_of(name, limit) for name in peaks}
             beyond = {name: end for name, end in limits.items() if peaks[name] >= end}
