@@ -24,7 +24,7 @@ SIGNALS = ("SEGV", "BUS", "ABRT", "FPE", "ILL", "TRAP", "SYS", "KILL")
 CRASHES = {getattr(signal, f"SIG{name}") for name in SIGNALS}
 DEPTH = 2
 
-TOGETHER_S, KNOWN = 10.0, 16  # what ends a trial of many: its time, and so many without new parts
+TOGETHER_S, KNOWN = 10.0, 100  # what ends a trial of many: its time, and so many without new parts
 
 _survived = set[int]()
 _crashed = dict[frozenset[int], int]()
