@@ -160,6 +160,9 @@ def _constants(graph: gs.Graph) -> Iterator[gs.Constant]:
 
 def parts_of(graph: gs.Graph) -> tuple[gs.Graph, ...]:
     """Return a graph and its subgraphs, with theirs."""
+    values = (value for node in graph.nodes for value in node.attrs.values())
+    if not any(isinstance(value, gs.Graph) for value in values):
+        return (graph,)  # graphsurgeon takes longer to say so
     return (graph, *graph.subgraphs(recursive=True))
 
 
