@@ -60,7 +60,7 @@ def crash_of(parts: frozenset[int], work: Callable[[], None]) -> int:
 def try_together(works: Iterable[Callable[[], object]]) -> None:
     """Try in one fork what many works open; those that it does not reach are tried one by one."""
 
-    def survivors() -> list[int]:
+    def survivors() -> str:
         global _is_fork
         _is_fork, before, idle = True, set(_survived), 0
         until = monotonic() + TOGETHER_S
@@ -71,12 +71,12 @@ def try_together(works: Iterable[Callable[[], object]]) -> None:
             idle = idle + 1 if len(_survived) == count else 0
             if idle == KNOWN or monotonic() > until:
                 break
-        return [*(_survived - before)]
+        return " ".join(map(str, _survived - before))
 
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            parts, number = in_child(survivors, LIMIT_S, is_bounded=False)
-            _survived.update(parts if isinstance(parts, list) and not number else ())
+        with contextlib.suppress(OSError, ValueError):  # MemoryError is no number
+            text, number = in_child(survivors, LIMIT_S, is_bounded=False)
+            _survived.update(map(int, (text or "").split()) if not number else ())
 
 
 @contextlib.contextmanager
