@@ -44,7 +44,7 @@ def crash_of(parts: frozenset[int], work: Callable[[], None]) -> int:
     if _is_fork:
         with contextlib.suppress(Exception):
             work() if is_new else None
-        _survived.update(parts)
+        _survived.update(parts if is_new else ())
         raise _TriedError
     if is_new and sys.platform == "linux":
         number = 0
